@@ -1,0 +1,219 @@
+//! Requests over a pool of kept connections.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::address::Address;
+use crate::error::{ClientError, chain};
+
+/// The media type of OJS bodies.
+pub const MEDIA_TYPE: &str = "application/openjobspec+json";
+/// How long a request may take in all, unless [`Client::with_timeout`] says otherwise.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// The longest answer that is read; a longer one is an error.
+pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
+
+/// A host that drops packets must not use up the whole timeout before it is called unreachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shorter than the idle limits of common proxies, so that a kept connection is rarely closed under a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An HTTP client for one OJS server. Cloning is cheap and shares the connections.
+#[derive(Clone)]
+pub struct Client {
+    http: legacy::Client<HttpConnector, Full<Bytes>>,
+    address: Address,
+    authorization: Option<HeaderValue>,
+    timeout: Duration,
+}
+
+/// Whatever a server answered, refusals included.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+impl Client {
+    /// A client of the server at `base_url`, such as `http://127.0.0.1:8080`. Connects at the first request.
+    ///
+    /// # Errors
+    /// [`ClientError::Address`] when the URL cannot be used.
+    pub fn new(base_url: &str) -> Result<Self, ClientError> {
+        let address = Address::parse(base_url)?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let http = legacy::Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        Ok(Self { http, address, authorization: None, timeout: TIMEOUT_DEFAULT })
+    }
+
+    /// Sends `token` as the bearer token of every request that brings no `Authorization` of its own.
+    ///
+    /// # Errors
+    /// [`ClientError::Request`] when the token is empty or cannot stand in a header.
+    pub fn with_token(mut self, token: &str) -> Result<Self, ClientError> {
+        let token = token.trim();
+        let refuse = |reason: &str| ClientError::Request { reason: reason.to_owned() };
+        if token.is_empty() {
+            return Err(refuse("the bearer token is empty"));
+        }
+        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| refuse("the bearer token has characters that cannot stand in a header"))?;
+        // Keeps it out of every Debug, here and in hyper.
+        value.set_sensitive(true);
+        self.authorization = Some(value);
+        Ok(self)
+    }
+
+    /// Gives each request, from connecting to the last byte of its answer, this long.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The server's base URL, without a trailing slash.
+    pub fn base_url(&self) -> &str {
+        self.address.as_str()
+    }
+
+    /// Sends one request and reads the whole answer; a refusal is an answer too. A body without a `Content-Type`
+    /// among `headers` is sent as [`MEDIA_TYPE`].
+    ///
+    /// # Errors
+    /// Every [`ClientError`] but `Status`.
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        headers: HeaderMap,
+    ) -> Result<Response, ClientError> {
+        let request = self.prepare(method, path, body, headers)?;
+        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err(ClientError::no_answer(self.base_url(), format!("nothing within {:?}", self.timeout)))
+            }
+        }
+    }
+
+    /// The JSON at `path`; null for a success without a body.
+    ///
+    /// # Errors
+    /// Every [`ClientError`].
+    pub async fn get_json(&self, path: &str) -> Result<Value, ClientError> {
+        self.json(Method::GET, path, None).await
+    }
+
+    /// Posts `body` to `path` and reads the answer's JSON; null for a success without a body.
+    ///
+    /// # Errors
+    /// Every [`ClientError`].
+    pub async fn post_json(&self, path: &str, body: &impl Serialize) -> Result<Value, ClientError> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| ClientError::Request { reason: format!("the body is not JSON ({error})") })?;
+        self.json(Method::POST, path, Some(body.into())).await
+    }
+
+    /// Deletes what is at `path` and reads the answer's JSON; null for a success without a body.
+    ///
+    /// # Errors
+    /// Every [`ClientError`].
+    pub async fn delete_json(&self, path: &str) -> Result<Value, ClientError> {
+        self.json(Method::DELETE, path, None).await
+    }
+
+    async fn json(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Value, ClientError> {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(MEDIA_TYPE))]);
+        let response = self.request(method, path, body, headers).await?;
+        if !response.status.is_success() {
+            return Err(ClientError::status(self.base_url(), response.status, response.body));
+        }
+        if response.body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&response.body).map_err(|error| {
+            ClientError::protocol(self.base_url(), format!("its body is not JSON ({error})"))
+        })
+    }
+
+    fn prepare(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        mut headers: HeaderMap,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        if body.is_some() && !headers.contains_key(CONTENT_TYPE) {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+        }
+        if let Some(authorization) = &self.authorization
+            && !headers.contains_key(AUTHORIZATION)
+        {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        let mut request = Request::new(Full::new(body.unwrap_or_default()));
+        *request.method_mut() = method;
+        *request.uri_mut() = self.address.uri(path)?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response, ClientError> {
+        let url = self.base_url();
+        let response = self.http.request(request).await.map_err(|error| send_error(url, &error))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                ClientError::protocol(url, format!("it is longer than {RESPONSE_BYTES_MAX} bytes"))
+            } else {
+                ClientError::no_answer(
+                    url,
+                    format!("the connection broke in mid-answer ({})", chain(&*error)),
+                )
+            }
+        })?;
+        Ok(Response { status: head.status, headers: head.headers, body: body.to_bytes() })
+    }
+}
+
+fn send_error(url: &str, error: &legacy::Error) -> ClientError {
+    use std::error::Error;
+    if error.is_connect() {
+        return ClientError::unreachable(url, chain(error));
+    }
+    let cause = error.source().and_then(|source| source.downcast_ref::<hyper::Error>());
+    if cause.is_some_and(hyper::Error::is_parse) {
+        return ClientError::protocol(url, chain(error));
+    }
+    ClientError::no_answer(url, chain(error))
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("base_url", &self.base_url())
+            .field("has_token", &self.authorization.is_some())
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,213 @@
+//! What can go wrong between a caller and a server, told apart by what the caller may assume.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::Value;
+
+/// Why there is no answer to use. Never carries the bearer token.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The base URL cannot be used; nothing was tried.
+    #[error("{url:?} is not an address to connect to: {hint}")]
+    Address {
+        /// The address as given, credentials removed.
+        url: String,
+        /// What to write instead.
+        hint: String,
+    },
+    /// The caller's path, header, token or body cannot be sent; nothing was sent.
+    #[error("the request cannot be sent: {reason}")]
+    Request {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No connection: the server has not seen the request, so it is safe to send again.
+    #[error("cannot reach {url}: {reason}; {hint}")]
+    Unreachable {
+        /// The server's base URL.
+        url: String,
+        /// What the network said.
+        reason: String,
+        /// What to do next.
+        hint: String,
+    },
+    /// The request may have been sent and the answer is lost: the server may or may not have carried it out.
+    #[error("no answer from {url}: {reason}; {hint}")]
+    NoAnswer {
+        /// The server's base URL.
+        url: String,
+        /// How the answer was lost.
+        reason: String,
+        /// What to do next.
+        hint: String,
+    },
+    /// The server answered with a status that is not a success.
+    #[error("{}", status_text(*status, code.as_deref(), message, hint.as_deref()))]
+    Status {
+        /// The HTTP status.
+        status: StatusCode,
+        /// The OJS error code, when the answer carries one.
+        code: Option<String>,
+        /// What the server says is wrong, or the start of an answer that is not OJS.
+        message: String,
+        /// What to do next: the server's own hint, or ours for a status that has one.
+        hint: Option<String>,
+        /// The whole answer.
+        body: Bytes,
+    },
+    /// There was an answer, but not of the kind an OJS server gives.
+    #[error("{url} gave an answer that is not OJS: {reason}; {hint}")]
+    Protocol {
+        /// The server's base URL.
+        url: String,
+        /// What was unexpected.
+        reason: String,
+        /// What to do next.
+        hint: String,
+    },
+}
+
+impl ClientError {
+    pub(crate) fn unreachable(url: &str, reason: String) -> Self {
+        Self::Unreachable { url: url.to_owned(), reason, hint: format!("is `semel serve` running at {url}?") }
+    }
+
+    pub(crate) fn no_answer(url: &str, reason: String) -> Self {
+        let hint =
+            "it may have been carried out: look before sending it again, or repeat it with the same job id";
+        Self::NoAnswer { url: url.to_owned(), reason, hint: hint.to_owned() }
+    }
+
+    pub(crate) fn protocol(url: &str, reason: String) -> Self {
+        Self::Protocol {
+            url: url.to_owned(),
+            reason,
+            hint: format!("is it an OJS server that listens at {url}?"),
+        }
+    }
+
+    /// Reads a refusal; an answer without an OJS error body keeps its status and its first words.
+    pub(crate) fn status(url: &str, status: StatusCode, body: Bytes) -> Self {
+        let json: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let text = |name: &str| {
+            json.pointer(&format!("/error/{name}"))
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+                .map(str::to_owned)
+        };
+        let code = text("code");
+        let message = text("message").unwrap_or_else(|| excerpt(&body));
+        let hint = text("hint").or_else(|| own_hint(url, status, code.is_some()));
+        Self::Status { status, code, message, hint, body }
+    }
+
+    /// The OJS error code of a refusal.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Status { code, .. } => code.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// What to do next, for callers that print it on a line of its own.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Address { hint, .. }
+            | Self::Unreachable { hint, .. }
+            | Self::NoAnswer { hint, .. }
+            | Self::Protocol { hint, .. } => Some(hint),
+            Self::Status { hint, .. } => hint.as_deref(),
+            Self::Request { .. } => None,
+        }
+    }
+}
+
+fn own_hint(url: &str, status: StatusCode, is_ojs: bool) -> Option<String> {
+    match status {
+        StatusCode::UNAUTHORIZED => Some("give the client a bearer token that the server accepts".to_owned()),
+        StatusCode::FORBIDDEN => Some("use a bearer token that may do this".to_owned()),
+        _ if status.is_redirection() => Some("redirects are not followed; use the final address".to_owned()),
+        _ if !is_ojs => Some(format!("is it an OJS server that listens at {url}?")),
+        _ => None,
+    }
+}
+
+fn status_text(status: StatusCode, code: Option<&str>, message: &str, hint: Option<&str>) -> String {
+    let mut text = status.as_u16().to_string();
+    for (separator, part) in
+        [(" ", code), (": ", Some(message).filter(|message| !message.is_empty())), ("; ", hint)]
+    {
+        if let Some(part) = part {
+            text.push_str(separator);
+            text.push_str(part);
+        }
+    }
+    text
+}
+
+/// The first words of a body on one line.
+fn excerpt(body: &[u8]) -> String {
+    const EXCERPT_CHARS_MAX: usize = 200;
+    // Four bytes a character at most: a long body is not decoded for its first line.
+    let head = &body[..body.len().min(4 * EXCERPT_CHARS_MAX)];
+    let text = String::from_utf8_lossy(head);
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().filter(|c| !c.is_control()).take(EXCERPT_CHARS_MAX).collect()
+}
+
+/// An error and its causes, the outermost first, each said once.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.ends_with(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(status: u16, body: &'static str) -> ClientError {
+        ClientError::status(
+            "http://h",
+            StatusCode::from_u16(status).unwrap(),
+            Bytes::from_static(body.as_bytes()),
+        )
+    }
+
+    #[test]
+    fn an_ojs_refusal_keeps_code_message_and_hint() {
+        let error =
+            refusal(409, r#"{"error":{"code":"duplicate","message":"it is queued","hint":"wait for it"}}"#);
+        assert_eq!(error.to_string(), "409 duplicate: it is queued; wait for it");
+        assert_eq!((error.code(), error.hint()), (Some("duplicate"), Some("wait for it")));
+    }
+
+    #[test]
+    fn a_foreign_refusal_keeps_its_first_words() {
+        let error = refusal(404, "<html>\n  no\u{7} page");
+        assert_eq!(error.to_string(), "404: <html> no page; is it an OJS server that listens at http://h?");
+        assert_eq!(error.code(), None);
+        let ClientError::Status { message, .. } = refusal(500, "") else { panic!("not a status") };
+        assert_eq!(message, "");
+    }
+
+    #[test]
+    fn a_refused_token_says_so() {
+        assert!(
+            refusal(401, r#"{"error":{"code":"unauthorized","message":"no"}}"#)
+                .to_string()
+                .contains("bearer token")
+        );
+        assert!(refusal(307, "").to_string().contains("redirects are not followed"));
+    }
+}

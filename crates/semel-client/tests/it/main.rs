@@ -1,0 +1,6 @@
+//! The client against a server that writes canned bytes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
+
+mod canned;
+mod requests;
+mod trouble;

@@ -1,0 +1,313 @@
+//! The part of a job that never changes: what was asked for. Encoded once, by the caller, as a small JSON document
+//! that stores keep as bytes and anyone can read with a database shell.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::retry::{Backoff, OnExhaustion, RetryPolicy, RetrySpec};
+use crate::unique::{PolicySpec, UniquePolicy};
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Body {
+    /// The args: a JSON array, byte for byte as it was sent.
+    pub args: Box<str>,
+    /// The meta: a JSON object, byte for byte as it was sent.
+    pub meta: Box<str>,
+    /// When to try again.
+    pub retry: RetryPolicy,
+    /// The effective unique policy, written out.
+    pub unique: Option<UniquePolicy>,
+    /// Labels.
+    pub tags: Vec<String>,
+    /// Attributes this server gives no meaning to: a JSON object that is echoed (OJS core 5.4). `{}` when there are none.
+    pub extra: Box<str>,
+    /// Digest of the canonical args; present when the job has a unique policy.
+    pub args_digest: Option<[u8; 32]>,
+    /// Digest of the whole request; present when the caller chose the id.
+    pub request_digest: Option<[u8; 32]>,
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self {
+            args: "[]".into(),
+            meta: "{}".into(),
+            retry: RetryPolicy::default(),
+            unique: None,
+            tags: Vec::new(),
+            extra: "{}".into(),
+            args_digest: None,
+            request_digest: None,
+        }
+    }
+}
+
+/// Stored bytes that are not what this program wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corrupt(pub String);
+
+impl std::fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "stored record is damaged: {}", self.0)
+    }
+}
+
+impl std::error::Error for Corrupt {}
+
+/// The stored form. Members with their default value are left out; unknown ones are ignored, so that a newer
+/// program's rows can be read.
+#[derive(Serialize, Deserialize)]
+struct Stored<'a> {
+    #[serde(borrow)]
+    args: &'a RawValue,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry: Option<StoredRetry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unique: Option<StoredPolicy>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    extra: Option<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    args_digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_digest: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRetry {
+    max_attempts: u32,
+    initial_ms: u64,
+    coefficient: f64,
+    max_ms: u64,
+    jitter: bool,
+    backoff: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    non_retryable_errors: Vec<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    dead_letter: bool,
+}
+
+/// Mirrors [`PolicySpec`] member by member.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct StoredPolicy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args_keys: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta_keys: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta_except: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    with_version: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period_from: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    states: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    while_active: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    when_active: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_conflict: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_mismatch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disclose: Option<String>,
+}
+
+macro_rules! mirror {
+    ($from:ty => $to:ident) => {
+        impl From<$from> for $to {
+            fn from(it: $from) -> Self {
+                Self {
+                    keys: it.keys,
+                    args_keys: it.args_keys,
+                    meta_keys: it.meta_keys,
+                    meta_except: it.meta_except,
+                    key: it.key,
+                    scope: it.scope,
+                    with_version: it.with_version,
+                    period: it.period,
+                    period_ms: it.period_ms,
+                    period_from: it.period_from,
+                    states: it.states,
+                    while_active: it.while_active,
+                    when_active: it.when_active,
+                    on_conflict: it.on_conflict,
+                    on_mismatch: it.on_mismatch,
+                    disclose: it.disclose,
+                }
+            }
+        }
+    };
+}
+mirror!(PolicySpec => StoredPolicy);
+mirror!(StoredPolicy => PolicySpec);
+
+impl Body {
+    /// The stored form.
+    ///
+    /// # Errors
+    /// When `args`, `meta` or `extra` is not JSON text.
+    pub fn encode(&self) -> Result<Bytes, Corrupt> {
+        let args = raw(&self.args)?;
+        let stored = Stored {
+            args,
+            meta: if &*self.meta == "{}" { None } else { Some(raw(&self.meta)?) },
+            retry: (self.retry != RetryPolicy::default()).then(|| StoredRetry {
+                max_attempts: self.retry.max_attempts,
+                initial_ms: millis(self.retry.initial_interval),
+                coefficient: self.retry.coefficient,
+                max_ms: millis(self.retry.max_interval),
+                jitter: self.retry.jitter,
+                backoff: self.retry.backoff.name().to_owned(),
+                non_retryable_errors: self.retry.non_retryable_errors.clone(),
+                dead_letter: self.retry.on_exhaustion == OnExhaustion::DeadLetter,
+            }),
+            unique: self.unique.as_ref().map(|policy| policy.to_spec().into()),
+            tags: self.tags.clone(),
+            extra: if &*self.extra == "{}" { None } else { Some(raw(&self.extra)?) },
+            args_digest: self.args_digest.as_ref().map(|digest| hex(digest)),
+            request_digest: self.request_digest.as_ref().map(|digest| hex(digest)),
+        };
+        let mut bytes = Vec::with_capacity(self.args.len() + self.meta.len() + 96);
+        serde_json::to_writer(&mut bytes, &stored).map_err(|error| Corrupt(error.to_string()))?;
+        Ok(bytes.into())
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// When the bytes are not what [`encode`](Self::encode) writes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        let stored: Stored<'_> = serde_json::from_slice(bytes).map_err(|error| Corrupt(error.to_string()))?;
+        let retry = match stored.retry {
+            None => RetryPolicy::default(),
+            Some(retry) => RetryPolicy {
+                max_attempts: retry.max_attempts,
+                initial_interval: Duration::from_millis(retry.initial_ms),
+                coefficient: retry.coefficient,
+                max_interval: Duration::from_millis(retry.max_ms),
+                jitter: retry.jitter,
+                backoff: Backoff::from_name(&retry.backoff)
+                    .ok_or_else(|| Corrupt(format!("unknown backoff {}", retry.backoff)))?,
+                non_retryable_errors: retry.non_retryable_errors,
+                on_exhaustion: if retry.dead_letter { OnExhaustion::DeadLetter } else { OnExhaustion::Discard },
+            },
+        };
+        let unique = match stored.unique {
+            None => None,
+            Some(spec) => Some(
+                UniquePolicy::build(&spec.into(), "/unique").map_err(|invalid| Corrupt(invalid.to_string()))?,
+            ),
+        };
+        Ok(Self {
+            args: stored.args.get().into(),
+            meta: stored.meta.map_or("{}", RawValue::get).into(),
+            retry,
+            unique,
+            tags: stored.tags,
+            extra: stored.extra.map_or("{}", RawValue::get).into(),
+            args_digest: stored.args_digest.as_deref().map(unhex).transpose()?,
+            request_digest: stored.request_digest.as_deref().map(unhex).transpose()?,
+        })
+    }
+}
+
+fn raw(text: &str) -> Result<&RawValue, Corrupt> {
+    serde_json::from_str(text).map_err(|error| Corrupt(error.to_string()))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in digest {
+        for nibble in [byte >> 4, byte & 0xf] {
+            text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0'));
+        }
+    }
+    text
+}
+
+fn unhex(text: &str) -> Result<[u8; 32], Corrupt> {
+    let wrong = || Corrupt("a digest is not 64 hexadecimal digits".to_owned());
+    let mut digest = [0; 32];
+    if text.len() != 64 {
+        return Err(wrong());
+    }
+    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let pair = str::from_utf8(pair).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(digest)
+}
+
+/// A retry policy written out in full, as a spec that builds the same policy again.
+impl From<&RetryPolicy> for RetrySpec {
+    fn from(policy: &RetryPolicy) -> Self {
+        Self {
+            max_attempts: Some(i64::from(policy.max_attempts)),
+            initial_interval: Some(policy.initial_interval),
+            coefficient: Some(policy.coefficient),
+            max_interval: Some(policy.max_interval),
+            jitter: Some(policy.jitter),
+            backoff: Some(policy.backoff.name().to_owned()),
+            non_retryable_errors: Some(policy.non_retryable_errors.clone()),
+            on_exhaustion: Some(
+                match policy.on_exhaustion {
+                    OnExhaustion::Discard => "discard",
+                    OnExhaustion::DeadLetter => "dead_letter",
+                }
+                .to_owned(),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_survives_storage_byte_for_byte() {
+        let body = Body {
+            args: "[ {\"b\": 1.0, \"a\": \"caf\u{e9}\"} ]".into(),
+            meta: "{\"t\":1}".into(),
+            retry: RetryPolicy { max_attempts: 7, on_exhaustion: OnExhaustion::DeadLetter, ..RetryPolicy::default() },
+            unique: Some(UniquePolicy::build(&PolicySpec::default(), "").unwrap()),
+            tags: vec!["x".to_owned()],
+            extra: "{\"ext_a\":null}".into(),
+            args_digest: Some([7; 32]),
+            request_digest: Some([0xab; 32]),
+        };
+        assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
+        assert_eq!(Body::default().encode().unwrap(), "{\"args\":[]}");
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error_not_a_panic() {
+        for bytes in ["", "{", "{}", "{\"args\":[],\"args_digest\":\"zz\"}", "{\"args\":[],\"unique\":{\"keys\":[\"x\"]}}"] {
+            assert!(Body::decode(bytes.as_bytes()).is_err(), "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Canonical JSON: one text for every way of writing one value, so that equal things hash equally (SEMANTICS 2).
+//!
+//! The form is RFC 8785 (JCS) over values whose strings and object names were put in Unicode NFC first. The reader is
+//! our own because a key must see what common readers hide: names given twice, the digits of an integer, lone
+//! surrogates, depth.
+
+mod read;
+mod write;
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use sha2::{Digest, Sha256};
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+use crate::error::Invalid;
+
+pub(crate) use write::{Rule, put_exact, put_json, put_members, put_text};
+
+/// A JSON value as it was written, borrowing from the text where nothing had to be unescaped.
+///
+/// [`Json::parse`] bounds the depth; what walks a tree relies on that.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Json<'a> {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number, by its literal.
+    Number(Number<'a>),
+    /// A string, unescaped, not normalised.
+    Text(Cow<'a, str>),
+    /// An array.
+    Array(Vec<Json<'a>>),
+    /// An object's members in the order they were written; a name may occur twice.
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+}
+
+/// A number's literal, known to follow JSON's grammar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number<'a>(&'a str);
+
+impl<'a> Number<'a> {
+    /// The digits as they were written.
+    pub const fn literal(self) -> &'a str {
+        self.0
+    }
+
+    /// The nearest double; infinite beyond a double's range.
+    pub fn value(self) -> f64 {
+        // Unreachable fallback: JSON's grammar of numbers is a part of what `f64` parses.
+        self.0.parse().unwrap_or(f64::NAN)
+    }
+
+    /// Whether the literal has neither a fraction nor an exponent.
+    pub fn is_integer(self) -> bool {
+        !self.0.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
+    }
+}
+
+impl<'a> Json<'a> {
+    /// Reads one JSON text (RFC 8259, strictly). `pointer` is where the text stands in the job, e.g. `/args`; it is
+    /// put before the pointer of every refusal.
+    ///
+    /// # Errors
+    /// `invalid_payload` for what is not JSON and for lone surrogates; `invalid_request` for nesting deeper than
+    /// [`JSON_DEPTH_MAX`](crate::limits::JSON_DEPTH_MAX), the outermost container being level 1.
+    pub fn parse(text: &'a str, pointer: &str) -> Result<Self, Invalid> {
+        read::parse(text).map_err(|refused| refused.under(pointer))
+    }
+
+    /// The member of that name, when this is an object that has one; of several, the first.
+    pub fn get(&self, name: &str) -> Option<&Json<'a>> {
+        match self {
+            Self::Object(members) => members.iter().find(|(its, _)| its == name).map(|(_, value)| value),
+            Self::Null | Self::Bool(_) | Self::Number(_) | Self::Text(_) | Self::Array(_) => None,
+        }
+    }
+
+    /// The string's text, when this is a string.
+    pub fn as_str(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The canonical text of a value that is to be part of a key. `pointer` is where the value stands in the job.
+    ///
+    /// # Errors
+    /// `invalid_request` with the value's pointer for a name given twice (also when two become equal by NFC), an
+    /// integer literal beyond ±(2^53−1), and a number beyond a double's range.
+    pub fn canonical(&self, pointer: &str) -> Result<String, Invalid> {
+        let mut text = String::new();
+        put_json(self, Rule::Key, &mut text).map_err(|refused| refused.under(pointer))?;
+        Ok(text)
+    }
+}
+
+/// Where canonical text goes.
+pub trait Sink {
+    /// Appends `text`.
+    fn put(&mut self, text: &str);
+}
+
+impl Sink for String {
+    fn put(&mut self, text: &str) {
+        self.push_str(text);
+    }
+}
+
+impl Sink for Sha256 {
+    fn put(&mut self, text: &str) {
+        self.update(text);
+    }
+}
+
+/// SHA-256 of the canonical form of any value: tells whether two args are the same, also those that no key may be
+/// made of. Integers and numbers that a double cannot hold count by their digits, names given twice count each.
+pub fn digest(value: &Json<'_>) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    // This rule refuses nothing.
+    let _ = put_json(value, Rule::Digest, &mut hasher);
+    hasher.finalize().into()
+}
+
+/// The JSON pointers, below `pointer`, of at most `most` places where two values differ; never the values. Empty
+/// exactly when the [digests](digest) are equal.
+pub fn differences(left: &Json<'_>, right: &Json<'_>, pointer: &str, most: usize) -> Vec<String> {
+    let mut found = Differences { path: pointer.to_owned(), found: Vec::new(), most };
+    found.compare(left, right);
+    found.found
+}
+
+struct Differences {
+    path: String,
+    found: Vec<String>,
+    most: usize,
+}
+
+impl Differences {
+    fn compare(&mut self, left: &Json<'_>, right: &Json<'_>) {
+        if self.found.len() >= self.most {
+            return;
+        }
+        match (left, right) {
+            (Json::Array(left), Json::Array(right)) => {
+                for at in 0..left.len().max(right.len()) {
+                    let token = at.to_string();
+                    self.below(&token, left.get(at), right.get(at));
+                    if self.found.len() >= self.most {
+                        return;
+                    }
+                }
+            }
+            (Json::Object(left), Json::Object(right)) => self.compare_members(left, right),
+            _ => {
+                if !same_leaf(left, right) {
+                    self.found.push(self.path.clone());
+                }
+            }
+        }
+    }
+
+    fn compare_members(&mut self, left: &[(Cow<'_, str>, Json<'_>)], right: &[(Cow<'_, str>, Json<'_>)]) {
+        let (left, right) = (write::sorted(left), write::sorted(right));
+        let (mut l, mut r) = (left.as_slice(), right.as_slice());
+        while self.found.len() < self.most {
+            match (l.split_first(), r.split_first()) {
+                (None, None) => return,
+                (Some(((name, _), rest)), None) => {
+                    self.below(name, None, None);
+                    l = rest;
+                }
+                (None, Some(((name, _), rest))) => {
+                    self.below(name, None, None);
+                    r = rest;
+                }
+                (Some(((name, value), l_rest)), Some(((other, other_value), r_rest))) => {
+                    match utf16_order(name, other) {
+                        Ordering::Less => {
+                            self.below(name, None, None);
+                            l = l_rest;
+                        }
+                        Ordering::Greater => {
+                            self.below(other, None, None);
+                            r = r_rest;
+                        }
+                        Ordering::Equal => {
+                            self.below(name, Some(value), Some(other_value));
+                            (l, r) = (l_rest, r_rest);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Compares one level further in; a value that has no counterpart differs.
+    fn below(&mut self, token: &str, left: Option<&Json<'_>>, right: Option<&Json<'_>>) {
+        let length = self.path.len();
+        self.path.push('/');
+        push_token(&mut self.path, token);
+        match (left, right) {
+            (Some(left), Some(right)) => self.compare(left, right),
+            _ => self.found.push(self.path.clone()),
+        }
+        self.path.truncate(length);
+    }
+}
+
+/// Equality of two values of which at most one is a container.
+fn same_leaf(left: &Json<'_>, right: &Json<'_>) -> bool {
+    match (left, right) {
+        (Json::Null, Json::Null) => true,
+        (Json::Bool(left), Json::Bool(right)) => left == right,
+        (Json::Text(left), Json::Text(right)) => left == right || nfc(left) == nfc(right),
+        (Json::Number(a), Json::Number(b)) => {
+            let text = |number| {
+                let mut text = String::new();
+                let _ = put_json(&Json::Number(number), Rule::Digest, &mut text);
+                text
+            };
+            a == b || text(*a) == text(*b)
+        }
+        _ => false,
+    }
+}
+
+/// `text` in Unicode NFC; borrowed when it already is.
+pub(crate) fn nfc(text: &str) -> Cow<'_, str> {
+    if text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(text.nfc().collect())
+    }
+}
+
+/// The order of object names (RFC 8785, 3.2.3): by UTF-16 code units, which differs from the order of UTF-8's bytes
+/// where a name beyond the basic plane meets one of U+E000 to U+FFFF.
+pub(crate) fn utf16_order(left: &str, right: &str) -> Ordering {
+    if left.is_ascii() || right.is_ascii() {
+        left.cmp(right)
+    } else {
+        left.encode_utf16().cmp(right.encode_utf16())
+    }
+}
+
+/// Appends one reference token of a JSON pointer (RFC 6901).
+pub(crate) fn push_token(pointer: &mut String, token: &str) {
+    for char in token.chars() {
+        match char {
+            '~' => pointer.push_str("~0"),
+            '/' => pointer.push_str("~1"),
+            _ => pointer.push(char),
+        }
+    }
+}
+
+/// `refused` as seen from one container further out.
+fn inside(refused: Invalid, token: &str) -> Invalid {
+    let mut step = String::from("/");
+    push_token(&mut step, token);
+    refused.under(&step)
+}

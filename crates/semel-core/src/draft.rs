@@ -1,0 +1,666 @@
+//! Load, decide, apply: what a decision reads, what it writes, and the overlay that lets the later decisions of one
+//! group see the earlier ones.
+//!
+//! A decision is an ordinary function over a [`Draft`]. It asks for what it needs; when the snapshot lacks it the
+//! decision stops with [`Missing`], the driver loads what was asked for, and the decision is taken again. Everything
+//! it read is fenced by version as soon as it writes anything.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+
+use crate::event::{Event, EventKind};
+use crate::ident::{JobId, QueueName};
+use crate::job::{Head, NoteKind};
+use crate::state::StateSet;
+use crate::time::Timestamp;
+use crate::unique::UniqueKey;
+
+/// A hash table with a fast, per-process seeded hash.
+pub type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// What is to be loaded. Empty lists are the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Heads of these jobs.
+    pub heads: Vec<JobId>,
+    /// Heads, bodies and notes of these jobs.
+    pub fulls: Vec<JobId>,
+    /// Holders of these keys.
+    pub keys: Vec<KeyRead>,
+    /// Settings of these queues.
+    pub queues: Vec<QueueName>,
+}
+
+impl Reads {
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty() && self.fulls.is_empty() && self.keys.is_empty() && self.queues.is_empty()
+    }
+
+    /// Empties the lists, keeping their memory.
+    pub fn clear(&mut self) {
+        self.heads.clear();
+        self.fulls.clear();
+        self.keys.clear();
+        self.queues.clear();
+    }
+}
+
+/// Which holders of a key are to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRead {
+    /// The key.
+    pub key: UniqueKey,
+    /// Holders in which states matter. A store may leave out finished holders only if no finished state is named.
+    pub states: StateSet,
+    /// Every holder, at most [`HOLDERS_PER_KEY_MAX`](crate::limits::HOLDERS_PER_KEY_MAX); else a store may answer with the
+    /// newest per state by each of the times a window can start from.
+    pub all: bool,
+}
+
+/// The holders of one key.
+#[derive(Clone, Debug, Default)]
+pub struct KeyView {
+    /// Moves on every write to a holder; 0 when nobody holds the key.
+    pub version: u64,
+    /// The holders.
+    pub holders: Vec<Head>,
+    /// Which states of holders this view covers.
+    pub states: StateSet,
+    /// Whether every holder in those states is here.
+    pub all: bool,
+    /// There are more than a view may carry.
+    pub too_many: bool,
+    command: u32,
+}
+
+impl KeyView {
+    /// A view as a store loaded it.
+    pub fn new(version: u64, holders: Vec<Head>, read: &KeyRead, too_many: bool) -> Self {
+        Self { version, holders, states: read.states, all: read.all, too_many, command: 0 }
+    }
+
+    fn serves(&self, read: &KeyRead) -> bool {
+        self.states.contains_all(read.states) && (self.all || !read.all)
+    }
+
+    fn apply(&mut self, head: &Head, held_before: bool) {
+        self.version = (self.version + 1).max(head.version);
+        let place = if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };
+        match place {
+            Some(place) => self.holders[place] = head.clone(),
+            None => self.holders.push(head.clone()),
+        }
+    }
+}
+
+/// Body and notes of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Full {
+    /// The encoded [`Body`](crate::body::Body).
+    pub body: Bytes,
+    /// What has been noted since, at most one of each kind.
+    pub notes: Vec<(NoteKind, Bytes)>,
+}
+
+impl Full {
+    /// The note of that kind.
+    pub fn note(&self, kind: NoteKind) -> Option<&Bytes> {
+        self.notes.iter().find(|(found, _)| *found == kind).map(|(_, text)| text)
+    }
+
+    fn put(&mut self, kind: NoteKind, text: Option<Bytes>) {
+        self.notes.retain(|(found, _)| *found != kind);
+        if let Some(text) = text {
+            self.notes.push((kind, text));
+        }
+    }
+}
+
+/// Settings and counters of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRow {
+    /// The queue's name.
+    pub name: QueueName,
+    /// Claims get nothing from a paused queue.
+    pub paused: bool,
+    /// Moves on every change of the settings; 0 when the queue has none yet.
+    pub version: u64,
+}
+
+impl QueueRow {
+    /// A queue nobody has set anything of.
+    pub fn fresh(name: QueueName) -> Self {
+        Self { name, paused: false, version: 0 }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    head: Option<Head>,
+    full: Option<Full>,
+    /// Notes written in this group before the full row was loaded.
+    pending: Vec<(NoteKind, Option<Bytes>)>,
+    /// Written in this group; what the store has is older.
+    dirty: bool,
+    command: u32,
+}
+
+/// What was loaded, consistently, at one time of the store.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The store's time at the load.
+    pub now: Timestamp,
+    jobs: Map<JobId, Row>,
+    keys: Map<UniqueKey, KeyView>,
+    queues: Map<QueueName, (QueueRow, u32)>,
+}
+
+impl Snapshot {
+    /// An empty snapshot with room for what `reads` names.
+    pub fn with_room_for(now: Timestamp, reads: &Reads) -> Self {
+        Self {
+            now,
+            jobs: Map::with_capacity_and_hasher(reads.heads.len() + 2 * reads.keys.len(), RandomState::default()),
+            keys: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
+            queues: Map::default(),
+        }
+    }
+
+    /// Adds a job's head; `None` says that there is no such job.
+    pub fn add_head(&mut self, id: JobId, head: Option<Head>) {
+        self.jobs.entry(id).or_insert(Row { head, full: None, pending: Vec::new(), dirty: false, command: 0 });
+    }
+
+    /// Adds a whole job; `None` says that there is no such job.
+    pub fn add_full(&mut self, id: JobId, row: Option<(Head, Full)>) {
+        let (head, full) = row.map_or((None, None), |(head, full)| (Some(head), Some(full)));
+        match self.jobs.entry(id) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Row { head, full, pending: Vec::new(), dirty: false, command: 0 });
+            }
+            Entry::Occupied(mut occupied) => {
+                let row = occupied.get_mut();
+                if row.full.is_none() {
+                    row.full = full;
+                }
+            }
+        }
+    }
+
+    /// Adds the holders of a key.
+    pub fn add_key(&mut self, key: UniqueKey, view: KeyView) {
+        self.keys.insert(key, view);
+    }
+
+    /// Adds a queue's settings.
+    pub fn add_queue(&mut self, row: QueueRow) {
+        self.queues.entry(row.name.clone()).or_insert((row, 0));
+    }
+
+    /// Whether the head of this job was loaded.
+    pub fn has_head(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id)
+    }
+
+    /// Whether the holders of this key were loaded.
+    pub fn has_key(&self, key: &UniqueKey) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// The job as loaded or as overlaid since.
+    pub fn peek(&self, id: JobId) -> Option<(&Head, Option<&Full>)> {
+        let row = self.jobs.get(&id)?;
+        row.head.as_ref().map(|head| (head, row.full.as_ref()))
+    }
+
+    /// The holders of a key as loaded or as overlaid since.
+    pub fn peek_key(&self, key: &UniqueKey) -> Option<&KeyView> {
+        self.keys.get(key)
+    }
+}
+
+/// A record whose version a decision relied on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// A job.
+    Job(JobId),
+    /// A unique key.
+    Key(UniqueKey),
+    /// A queue's settings.
+    Queue(QueueName),
+}
+
+/// The version a decision saw; 0 says that the record was not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expect {
+    /// Which record.
+    pub record: Record,
+    /// Its version.
+    pub version: u64,
+}
+
+/// One change of the store.
+///
+/// A key's version is the store's to move, on every write of a head that holds it, to
+/// `max(version + 1, head.version)`; it is forgotten with the last holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// A new job.
+    Insert {
+        /// Its head.
+        head: Head,
+        /// Its encoded body.
+        body: Bytes,
+    },
+    /// New values for a job's head.
+    Update {
+        /// All of them.
+        head: Head,
+    },
+    /// A job's note of one kind: replaced, or removed.
+    Note {
+        /// Which job.
+        job: JobId,
+        /// Which note.
+        kind: NoteKind,
+        /// Its text.
+        text: Option<Bytes>,
+    },
+    /// A finished job's body and notes are deleted.
+    Forget {
+        /// Which job.
+        job: JobId,
+        /// Whether its head stays, because it may still block somebody.
+        keep_head: bool,
+    },
+    /// New settings of a queue.
+    Queue {
+        /// All of them.
+        row: QueueRow,
+    },
+}
+
+/// The writes of one decision: applied all or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// What the decision relied on.
+    pub expect: Vec<Expect>,
+    /// What it writes.
+    pub writes: Vec<Write>,
+    /// What the log will tell.
+    pub events: Vec<Event>,
+}
+
+impl Group {
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+}
+
+/// A decision needs more than the snapshot has; [`Draft::take_missing`] says what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing;
+
+/// A version after `previous`, at `now`: it repeats neither after deletion nor after a restore (SEMANTICS 1).
+pub const fn next_version(previous: u64, now: Timestamp) -> u64 {
+    let micros = now.as_micros();
+    let floor = if micros > 0 { micros as u64 } else { 0 };
+    if previous + 1 > floor { previous + 1 } else { floor }
+}
+
+enum Undo {
+    Row(JobId, Option<Row>),
+    Key(UniqueKey, KeyView),
+    Queue(QueueName, Option<(QueueRow, u32)>),
+}
+
+/// The overlay in which the decisions of one group are taken, in order.
+pub struct Draft {
+    snapshot: Snapshot,
+    missing: Reads,
+    group: Group,
+    undo: Vec<Undo>,
+    command: u32,
+    entropy: u64,
+    rows: Arc<AtomicU64>,
+}
+
+impl Draft {
+    /// Starts a group on `snapshot`. `entropy` seeds the random choices of its decisions (jitter, ids); `rows`
+    /// counts the rows that minted ids number.
+    pub fn new(snapshot: Snapshot, entropy: u64, rows: Arc<AtomicU64>) -> Self {
+        Self {
+            snapshot,
+            missing: Reads::default(),
+            group: Group::default(),
+            undo: Vec::new(),
+            command: 1,
+            entropy,
+            rows,
+        }
+    }
+
+    /// The store's time of this group's decisions.
+    pub fn now(&self) -> Timestamp {
+        self.snapshot.now
+    }
+
+    /// What the group has been decided on so far.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The next of this group's random numbers (splitmix64).
+    pub fn entropy(&mut self) -> u64 {
+        self.entropy = self.entropy.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.entropy;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A random number in `[0, 1)`.
+    pub fn chance(&mut self) -> f64 {
+        (self.entropy() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Mints the id of a new job.
+    pub fn mint(&mut self) -> JobId {
+        let entropy = self.entropy() as u32;
+        let row = self.rows.fetch_add(1, Ordering::Relaxed);
+        JobId::mint(self.snapshot.now, row, entropy)
+    }
+
+    /// The version after `previous` in this group.
+    pub fn next_version(&self, previous: u64) -> u64 {
+        next_version(previous, self.snapshot.now)
+    }
+
+    /// A job's head, or `None` when there is no such job.
+    ///
+    /// # Errors
+    /// [`Missing`] when it was not loaded.
+    pub fn head(&mut self, id: JobId) -> Result<Option<Head>, Missing> {
+        let Some(row) = self.snapshot.jobs.get_mut(&id) else {
+            self.missing.heads.push(id);
+            return Err(Missing);
+        };
+        expect_row(&mut self.group, self.command, id, row);
+        Ok(row.head.clone())
+    }
+
+    /// The newest values of a head that came from a key's holders.
+    pub fn newest(&self, head: &Head) -> Head {
+        let row = self.snapshot.jobs.get(&head.id);
+        row.and_then(|row| row.head.as_ref()).unwrap_or(head).clone()
+    }
+
+    /// A whole job, or `None` when there is no such job.
+    ///
+    /// # Errors
+    /// [`Missing`] when it was not loaded.
+    pub fn full(&mut self, id: JobId) -> Result<Option<(Head, Full)>, Missing> {
+        let Some(row) = self.snapshot.jobs.get_mut(&id) else {
+            self.missing.fulls.push(id);
+            return Err(Missing);
+        };
+        let Some(head) = &row.head else {
+            expect_row(&mut self.group, self.command, id, row);
+            return Ok(None);
+        };
+        let Some(full) = &mut row.full else {
+            self.missing.fulls.push(id);
+            return Err(Missing);
+        };
+        for (kind, text) in row.pending.drain(..) {
+            full.put(kind, text);
+        }
+        let found = (head.clone(), full.clone());
+        expect_row(&mut self.group, self.command, id, row);
+        Ok(Some(found))
+    }
+
+    /// The holders of a key.
+    ///
+    /// # Errors
+    /// [`Missing`] when they were not loaded, or not all that `read` asks for.
+    pub fn key(&mut self, read: &KeyRead) -> Result<&KeyView, Missing> {
+        match self.snapshot.keys.get_mut(&read.key) {
+            Some(view) if view.serves(read) => {
+                if view.command != self.command {
+                    view.command = self.command;
+                    self.group.expect.push(Expect { record: Record::Key(read.key), version: view.version });
+                }
+                Ok(view)
+            }
+            _ => {
+                self.missing.keys.push(*read);
+                Err(Missing)
+            }
+        }
+    }
+
+    /// A queue's settings.
+    ///
+    /// # Errors
+    /// [`Missing`] when they were not loaded.
+    pub fn queue(&mut self, name: &QueueName) -> Result<QueueRow, Missing> {
+        let Some((row, command)) = self.snapshot.queues.get_mut(name) else {
+            self.missing.queues.push(name.clone());
+            return Err(Missing);
+        };
+        if *command != self.command {
+            *command = self.command;
+            self.group.expect.push(Expect { record: Record::Queue(name.clone()), version: row.version });
+        }
+        Ok(row.clone())
+    }
+
+    /// Adds a new job. Its version is set here.
+    pub fn insert(&mut self, mut head: Head, body: Bytes) {
+        head.version = self.next_version(0);
+        let full = Full { body: body.clone(), notes: Vec::new() };
+        let row = Row {
+            head: Some(head.clone()),
+            full: Some(full),
+            pending: Vec::new(),
+            dirty: true,
+            command: self.command,
+        };
+        let id = head.id;
+        let before = self.snapshot.jobs.insert(id, row);
+        if before.as_ref().is_none_or(|row| row.command != self.command) {
+            self.group.expect.push(Expect { record: Record::Job(id), version: 0 });
+        }
+        self.undo.push(Undo::Row(id, before));
+        self.apply_to_key(&head, false);
+        self.group.writes.push(Write::Insert { head, body });
+    }
+
+    /// Gives a job's head new values and returns its new version. The head must have come from this draft.
+    pub fn update(&mut self, head: &mut Head) {
+        let previous = self.snapshot.jobs.get(&head.id).and_then(|row| row.head.as_ref());
+        let (held, version) = previous.map_or((head.key, head.version), |head| (head.key, head.version));
+        head.version = self.next_version(version);
+        let id = head.id;
+        match self.snapshot.jobs.get_mut(&id) {
+            Some(row) => {
+                expect_row(&mut self.group, self.command, id, row);
+                self.undo.push(Undo::Row(id, Some(row.clone())));
+                row.head = Some(head.clone());
+                row.dirty = true;
+            }
+            None => {
+                // The head came from a key's holders.
+                self.group.expect.push(Expect { record: Record::Job(id), version });
+                let row = Row {
+                    head: Some(head.clone()),
+                    full: None,
+                    pending: Vec::new(),
+                    dirty: true,
+                    command: self.command,
+                };
+                self.snapshot.jobs.insert(id, row);
+                self.undo.push(Undo::Row(id, None));
+            }
+        }
+        match (held, head.key) {
+            (Some(held), None) => self.drop_from_key(&held, id),
+            _ => self.apply_to_key(head, true),
+        }
+        self.group.writes.push(Write::Update { head: head.clone() });
+    }
+
+    /// Replaces or removes a job's note.
+    pub fn note(&mut self, job: JobId, kind: NoteKind, text: Option<Bytes>) {
+        if let Some(row) = self.snapshot.jobs.get_mut(&job) {
+            self.undo.push(Undo::Row(job, Some(row.clone())));
+            match &mut row.full {
+                Some(full) => full.put(kind, text.clone()),
+                None => row.pending.push((kind, text.clone())),
+            }
+        }
+        self.group.writes.push(Write::Note { job, kind, text });
+    }
+
+    /// Deletes a finished job's body and notes, and its head unless it may still block somebody.
+    pub fn forget(&mut self, head: &Head, keep_head: bool) {
+        if let Some(row) = self.snapshot.jobs.get_mut(&head.id) {
+            expect_row(&mut self.group, self.command, head.id, row);
+            self.undo.push(Undo::Row(head.id, Some(row.clone())));
+            row.head = None;
+            row.full = None;
+        }
+        if !keep_head && let Some(key) = &head.key {
+            self.drop_from_key(key, head.id);
+        }
+        self.group.writes.push(Write::Forget { job: head.id, keep_head });
+    }
+
+    /// Gives a queue new settings.
+    pub fn set_queue(&mut self, mut row: QueueRow) {
+        row.version = self.next_version(row.version);
+        let before = self.snapshot.queues.insert(row.name.clone(), (row.clone(), self.command));
+        self.undo.push(Undo::Queue(row.name.clone(), before));
+        self.group.writes.push(Write::Queue { row });
+    }
+
+    /// Tells the log what happened to a job.
+    pub fn tell(&mut self, kind: EventKind, head: &Head, amount: u32) {
+        self.group.events.push(Event {
+            kind,
+            job: head.id,
+            job_type: head.job_type.clone(),
+            queue: head.queue.clone(),
+            attempt: head.attempt,
+            amount,
+        });
+    }
+
+    /// Ends a decision and hands out its writes. The next decision sees them.
+    pub fn finish(&mut self) -> Group {
+        self.command += 1;
+        self.undo.clear();
+        let group = std::mem::take(&mut self.group);
+        if group.writes.is_empty() { Group::default() } else { group }
+    }
+
+    /// Takes back what the present decision has written so far.
+    pub fn roll_back(&mut self) {
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Row(id, Some(row)) => drop(self.snapshot.jobs.insert(id, row)),
+                Undo::Row(id, None) => drop(self.snapshot.jobs.remove(&id)),
+                Undo::Key(key, view) => drop(self.snapshot.keys.insert(key, view)),
+                Undo::Queue(name, Some(row)) => drop(self.snapshot.queues.insert(name, row)),
+                Undo::Queue(name, None) => drop(self.snapshot.queues.remove(&name)),
+            }
+        }
+        self.group = Group::default();
+        self.command += 1;
+    }
+
+    /// What the decision that stopped with [`Missing`] asked for.
+    pub fn take_missing(&mut self) -> Reads {
+        std::mem::take(&mut self.missing)
+    }
+
+    /// Adds what was loaded since. Records that this group has already written keep its values.
+    pub fn extend(&mut self, more: Snapshot) {
+        for (id, row) in more.jobs {
+            match self.snapshot.jobs.entry(id) {
+                Entry::Vacant(vacant) => drop(vacant.insert(row)),
+                Entry::Occupied(mut occupied) => {
+                    let known = occupied.get_mut();
+                    if known.full.is_none() && known.head.is_some() {
+                        known.full = row.full;
+                    }
+                    if !known.dirty && known.command == 0 {
+                        known.head = row.head;
+                    }
+                }
+            }
+        }
+        for (key, mut view) in more.keys {
+            let mut dirty: Vec<&Head> = self
+                .snapshot
+                .jobs
+                .values()
+                .filter(|row| row.dirty)
+                .filter_map(|row| row.head.as_ref())
+                .filter(|head| head.key == Some(key) || view.holders.iter().any(|holder| holder.id == head.id))
+                .collect();
+            dirty.sort_by_key(|head| head.version);
+            if let Some(known) = self.snapshot.keys.get(&key) {
+                view.version = known.version;
+            }
+            let known = self.snapshot.keys.contains_key(&key);
+            for head in dirty {
+                let version = view.version;
+                if head.key == Some(key) {
+                    view.apply(head, true);
+                } else {
+                    view.holders.retain(|holder| holder.id != head.id);
+                }
+                if known {
+                    view.version = version;
+                }
+            }
+            self.snapshot.keys.insert(key, view);
+        }
+        for (name, row) in more.queues {
+            self.snapshot.queues.entry(name).or_insert(row);
+        }
+    }
+
+    fn apply_to_key(&mut self, head: &Head, held_before: bool) {
+        if let Some(key) = &head.key
+            && let Some(view) = self.snapshot.keys.get_mut(key)
+        {
+            self.undo.push(Undo::Key(*key, view.clone()));
+            view.apply(head, held_before);
+        }
+    }
+
+    fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
+        if let Some(view) = self.snapshot.keys.get_mut(key) {
+            self.undo.push(Undo::Key(*key, view.clone()));
+            view.holders.retain(|holder| holder.id != id);
+        }
+    }
+}
+
+fn expect_row(group: &mut Group, command: u32, id: JobId, row: &mut Row) {
+    if row.command != command {
+        row.command = command;
+        let version = row.head.as_ref().map_or(0, |head| head.version);
+        group.expect.push(Expect { record: Record::Job(id), version });
+    }
+}

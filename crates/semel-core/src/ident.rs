@@ -1,0 +1,255 @@
+//! Names of things: jobs, types, queues. Each can only be built valid.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::Invalid;
+use crate::limits::{JOB_TYPE_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
+use crate::time::Timestamp;
+
+/// A job's id: a UUIDv7, shown in lower case (OJS core 5.1).
+///
+/// An id minted here carries the number of its row in 40 of its random bits, so a store that numbers its rows
+/// finds it without an index; a reader must still compare the whole id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(u128);
+
+impl JobId {
+    /// Rows an id can number.
+    pub const ROW_MAX: u64 = (1 << 40) - 1;
+
+    /// Mints the id of row `row`, created at `at`. Ids minted with ascending `(at, row)` ascend.
+    /// `entropy` fills the 22 bits that nothing else decides.
+    pub const fn mint(at: Timestamp, row: u64, entropy: u32) -> Self {
+        let micros = at.as_micros();
+        let millis = (micros.div_euclid(1_000) as u128) & 0xffff_ffff_ffff;
+        // The part of the millisecond that has passed, in 4096ths (RFC 9562, method 3).
+        let part = (micros.rem_euclid(1_000) as u128) * 4096 / 1000;
+        let row = (row & Self::ROW_MAX) as u128;
+        let rest = (entropy & 0x3f_ffff) as u128;
+        Self(millis << 80 | 0x7 << 76 | part << 64 | 0b10 << 62 | row << 22 | rest)
+    }
+
+    /// The row number an id minted here carries; meaningless for ids from elsewhere.
+    pub const fn row(self) -> u64 {
+        ((self.0 >> 22) as u64) & Self::ROW_MAX
+    }
+
+    /// The id as stored: 16 bytes, big endian.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The id from its stored form.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// Parses a lower-case UUIDv7.
+    ///
+    /// # Errors
+    /// `invalid_request` at `pointer` for any other text.
+    pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
+        Self::from_text(text).ok_or_else(|| {
+            Invalid::request(pointer, "is not a lower-case UUIDv7; leave `id` out and the server makes one")
+        })
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        if bytes.len() != 36 {
+            return None;
+        }
+        let mut value: u128 = 0;
+        for (at, byte) in bytes.iter().enumerate() {
+            if matches!(at, 8 | 13 | 18 | 23) {
+                if *byte != b'-' {
+                    return None;
+                }
+                continue;
+            }
+            let digit = match byte {
+                b'0'..=b'9' => byte - b'0',
+                b'a'..=b'f' => byte - b'a' + 10,
+                _ => return None,
+            };
+            value = value << 4 | u128::from(digit);
+        }
+        let is_v7 = (value >> 76) & 0xf == 0x7 && (value >> 62) & 0b11 == 0b10;
+        is_v7.then_some(Self(value))
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [b'-'; 36];
+        let mut shift = 128;
+        for (at, byte) in text.iter_mut().enumerate() {
+            if !matches!(at, 8 | 13 | 18 | 23) {
+                shift -= 4;
+                *byte = HEX[(self.0 >> shift) as usize & 0xf];
+            }
+        }
+        f.pad(str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+macro_rules! shared_name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The name's text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// A name that was checked when it was stored.
+            pub fn from_stored(text: &str) -> Self {
+                Self(Arc::from(text))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+shared_name! {
+    /// A job's type, such as `email.send`: `^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$`, at most 255 bytes.
+    JobType
+}
+
+shared_name! {
+    /// A queue's name: `^[a-z0-9][a-z0-9.-]*$`, at most 128 bytes.
+    QueueName
+}
+
+impl JobType {
+    /// Parses a job type.
+    ///
+    /// # Errors
+    /// `invalid_request` at `pointer` when the text is not of the documented form.
+    pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
+        let part_is_valid = |part: &str| {
+            part.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
+                && part
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
+        };
+        if text.len() > JOB_TYPE_BYTES_MAX {
+            return Err(Invalid::request(pointer, format!("is longer than {JOB_TYPE_BYTES_MAX} bytes")));
+        }
+        if !text.split('.').all(part_is_valid) {
+            return Err(Invalid::request(
+                pointer,
+                "is not a job type; write lower-case words joined by dots, each starting with a letter, like email.send",
+            ));
+        }
+        Ok(Self(Arc::from(text)))
+    }
+}
+
+impl QueueName {
+    /// Parses a queue's name.
+    ///
+    /// # Errors
+    /// `invalid_request` at `pointer` when the text is not of the documented form.
+    pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
+        let starts_well = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let is_valid = starts_well
+            && text.len() <= QUEUE_NAME_BYTES_MAX
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.');
+        if !is_valid {
+            return Err(Invalid::request(
+                pointer,
+                format!(
+                    "is not a queue name; use at most {QUEUE_NAME_BYTES_MAX} lower-case letters, digits, dots and hyphens, starting with a letter or digit"
+                ),
+            ));
+        }
+        Ok(Self(Arc::from(text)))
+    }
+}
+
+impl Default for QueueName {
+    fn default() -> Self {
+        Self(Arc::from("default"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minted_id_is_a_uuid_v7_that_carries_its_row_and_ascends() {
+        let mut last = None;
+        for row in [0, 1, 2, 0xff_ffff_ffff] {
+            for micros in [0, 1, 999, 1_000_000] {
+                let id = JobId::mint(Timestamp::from_micros(1_800_000_000_000_000 + micros), row, u32::MAX);
+                assert_eq!(id.row(), row);
+                assert_eq!(JobId::parse(&id.to_string(), "").unwrap(), id);
+                assert_eq!(JobId::from_bytes(id.to_bytes()), id);
+            }
+        }
+        for row in 0..5_000u64 {
+            let id = JobId::mint(Timestamp::from_micros(1_800_000_000_000_000 + (row / 7) as i64), row, 5);
+            assert!(last < Some(id));
+            last = Some(id);
+        }
+    }
+
+    #[test]
+    fn only_lower_case_uuid_v7_is_an_id() {
+        for text in [
+            "",
+            "019461A8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+            "019461a8-1a2b-4c3d-8e4f-5a6b7c8d9e0f",
+            "019461a8-1a2b-7c3d-ce4f-5a6b7c8d9e0f",
+            "019461a81a2b7c3d8e4f5a6b7c8d9e0f",
+            "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0fa",
+        ] {
+            assert_eq!(JobId::parse(text, "/id").unwrap_err().pointer, "/id", "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_refused_with_their_place() {
+        for text in ["", ".", "a.", "Email.send", "1a", "a b", "a.1", "stra\u{df}e.bauen"] {
+            assert!(JobType::parse(text, "/type").is_err(), "{text}");
+        }
+        assert!(JobType::parse(&"a".repeat(256), "/type").is_err());
+        for text in ["a", "email.send", "dlq.test.list-first", "a_b.c-d2"] {
+            assert!(JobType::parse(text, "/type").is_ok(), "{text}");
+        }
+        for text in ["", "-a", "A", "a_b", "a b"] {
+            assert!(QueueName::parse(text, "/options/queue").is_err(), "{text}");
+        }
+        assert!(QueueName::parse("0.high-1", "/options/queue").is_ok());
+    }
+}

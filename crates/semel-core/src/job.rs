@@ -1,0 +1,201 @@
+//! A stored job: the head that decisions read, and the vocabulary around it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ident::{JobId, JobType, QueueName};
+use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
+use crate::state::State;
+use crate::time::Timestamp;
+use crate::unique::{Hold, UniqueKey};
+
+/// The hot part of a stored job: what admission, claim and settling look at. The immutable rest is the
+/// [`Body`](crate::body::Body), what grows later are its [notes](NoteKind).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The job's id.
+    pub id: JobId,
+    /// The unique key, unless the job has no policy or an operator released it.
+    pub key: Option<UniqueKey>,
+    /// What this job's own policy asks to be remembered and disclosed of it.
+    pub hold: Hold,
+    /// The job's type.
+    pub job_type: JobType,
+    /// The queue it waits in.
+    pub queue: QueueName,
+    /// Higher runs first: -100..=100.
+    pub priority: i8,
+    /// Where the job is in its life.
+    pub state: State,
+    /// What the job is besides itself.
+    pub role: Role,
+    /// Runs started so far; a run that was given back does not count (SEMANTICS 3).
+    pub attempt: u32,
+    /// Runs allowed; 0 and 1 both mean one (OJS retry 2.2).
+    pub max_attempts: u32,
+    /// How long a lease on this job lasts, in milliseconds; 0 when the job does not say.
+    pub visibility_ms: u32,
+    /// How long one attempt may run, in milliseconds; 0 when the job does not say.
+    pub timeout_ms: u32,
+    /// Moves on every write, never repeats (SEMANTICS 1).
+    pub version: u64,
+    /// The newest grant's number; moves at claim and where a lease is burned, nowhere else (SEMANTICS 1).
+    pub fence: u64,
+    /// When the job was admitted.
+    pub created_at: Timestamp,
+    /// When the job may run: its place in the queue, or what its timer waits for.
+    pub available_at: Timestamp,
+    /// When the job ends unstarted, if it does.
+    pub expires_at: Option<Timestamp>,
+    /// When the present or last run began.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+    /// When the last duplicate renewed a sliding window (`period_from: last_duplicate`).
+    pub renewed_at: Option<Timestamp>,
+    /// The present lease; only an active job has one.
+    pub lease: Option<Lease>,
+    /// The follow-up that waits for this run's end.
+    pub follow_up: Option<JobId>,
+    /// How the job ended; only a finished job has one.
+    pub ending: Option<Ending>,
+}
+
+impl Head {
+    /// Whether a run of this job has ever been started and not given back.
+    pub const fn was_started(&self) -> bool {
+        self.attempt > 0
+    }
+
+    /// Whether another run is allowed.
+    pub const fn has_attempts_left(&self) -> bool {
+        self.attempt < if self.max_attempts == 0 { 1 } else { self.max_attempts }
+    }
+
+    /// Whether the job is in the dead letter list (OJS retry 2.2: `on_exhaustion: dead_letter`).
+    pub const fn is_dead_letter(&self) -> bool {
+        matches!(self.ending, Some(Ending::DeadLetter))
+    }
+
+    /// When the job's body may be deleted; only a finished job has such a time.
+    pub fn purge_at(&self) -> Option<Timestamp> {
+        let kept_s = match self.state {
+            State::Completed | State::Cancelled => RETENTION_DEFAULT_S,
+            State::Discarded => RETENTION_DISCARDED_S,
+            _ => return None,
+        };
+        self.finished_at.map(|at| at.saturating_add(Duration::from_secs(kept_s)))
+    }
+
+    /// Whether the job ends unstarted at `now`: a waiting job past its `expires_at` (SEMANTICS 3).
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.state.is_live() && self.state != State::Active && self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// What a job is besides itself. Stored by number; frozen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// An ordinary job.
+    #[default]
+    Plain = 0,
+    /// A follow-up: waits in `pending` for the end of the run it follows, and never overlaps a run of its key.
+    FollowUp = 1,
+}
+
+impl Role {
+    /// The role of that number, as stored.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Plain),
+            1 => Some(Self::FollowUp),
+            _ => None,
+        }
+    }
+}
+
+/// How a job ended. Stored by number; frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Ending {
+    /// The worker reported success.
+    Completed = 1,
+    /// A caller or operator cancelled it.
+    Cancelled = 2,
+    /// A newer job with its key took its place.
+    Replaced = 3,
+    /// It failed for good.
+    Failed = 4,
+    /// It failed for good and waits in the dead letter list.
+    DeadLetter = 5,
+    /// Its `expires_at` passed before it was started.
+    Expired = 6,
+}
+
+impl Ending {
+    /// The ending of that number, as stored; 0 is none.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Completed),
+            2 => Some(Self::Cancelled),
+            3 => Some(Self::Replaced),
+            4 => Some(Self::Failed),
+            5 => Some(Self::DeadLetter),
+            6 => Some(Self::Expired),
+            _ => None,
+        }
+    }
+}
+
+/// The right of one worker to run one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Who holds it; empty when the worker gave no name.
+    pub worker: Arc<str>,
+    /// When the job becomes visible to others again unless a heartbeat extends it.
+    pub visible_until: Timestamp,
+    /// When the attempt has run too long; no heartbeat moves this.
+    pub run_until: Timestamp,
+}
+
+impl Lease {
+    /// When the lease ends, for whichever reason comes first.
+    pub fn ends_at(&self) -> Timestamp {
+        self.visible_until.min(self.run_until)
+    }
+}
+
+/// The parts of a job that grow after its admission. Each is one small document; stored by number, frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum NoteKind {
+    /// The failures of past attempts.
+    Failures = 0,
+    /// What the job returned.
+    Result = 1,
+    /// Newer args and meta that a later request put in place of the body's (follow-up).
+    Payload = 2,
+    /// The duplicates this job has absorbed.
+    Duplicates = 3,
+    /// How far the present run has come.
+    Progress = 4,
+    /// When the job was cancelled, activated or released, and by what.
+    Marks = 5,
+}
+
+impl NoteKind {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Failures, Self::Result, Self::Payload, Self::Duplicates, Self::Progress, Self::Marks];
+
+    /// The kind of that number, as stored.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// The kind's number, as stored.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}

@@ -1,0 +1,142 @@
+//! Who may speak for a run: leases, their tokens, and what a late or foreign request is.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::draft::next_version;
+use crate::error::Invalid;
+use crate::job::{Head, Lease, Role};
+use crate::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
+use crate::state::{Event, State, next};
+use crate::time::Timestamp;
+
+/// The opaque text that stands for a lease on the wire: the grant's fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseToken(pub u64);
+
+impl LeaseToken {
+    /// Parses a token.
+    ///
+    /// # Errors
+    /// `invalid_request` at `pointer` for a text no claim has answered.
+    pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
+        let digits = text.strip_prefix("l1-").filter(|digits| digits.len() <= 16);
+        match digits.map(|digits| u64::from_str_radix(digits, 16)) {
+            Some(Ok(fence)) => Ok(Self(fence)),
+            _ => Err(Invalid::request(pointer, "is not a lease; send the text that fetch answered as `lease`")),
+        }
+    }
+}
+
+impl fmt::Display for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "l1-{:x}", self.0)
+    }
+}
+
+/// Who sends a request about a run. Both parts are optional, because OJS's clients send neither; what is sent must
+/// match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bearer {
+    /// The lease that fetch answered.
+    pub lease: Option<LeaseToken>,
+    /// The worker's id.
+    pub worker: Option<Arc<str>>,
+}
+
+/// How a request about a run stands to the job as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It speaks for the current run.
+    Current,
+    /// It carries the lease whose run has already been settled, by the same bearer.
+    Settled,
+    /// It carries a lease that is not the newest: a later grant, a cancellation or a replacement burned it.
+    Stale,
+    /// Another worker holds the lease.
+    OtherWorker,
+    /// Nobody runs the job.
+    NotActive,
+}
+
+/// Decides how a request stands (ARCHITECTURE 5, invariant 4).
+pub fn standing(head: &Head, bearer: &Bearer) -> Standing {
+    if let Some(LeaseToken(fence)) = bearer.lease {
+        if fence != head.fence {
+            return Standing::Stale;
+        }
+        if head.state != State::Active {
+            return Standing::Settled;
+        }
+    }
+    match &head.lease {
+        None => Standing::NotActive,
+        Some(lease) => match &bearer.worker {
+            Some(worker) if !lease.worker.is_empty() && *worker != lease.worker => Standing::OtherWorker,
+            _ => Standing::Current,
+        },
+    }
+}
+
+/// What a claim fills in for each job it takes. The same for all of them, so that a store can do it without a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The worker's id; empty when it gave none.
+    pub worker: Arc<str>,
+    /// How long the lease lasts for a job that does not say, in milliseconds.
+    pub visibility_ms: u32,
+}
+
+impl Grant {
+    /// A grant for `worker`, whose leases last `visibility_ms` for jobs that do not say.
+    pub fn new(worker: Arc<str>, visibility_ms: Option<u32>) -> Self {
+        Self { worker, visibility_ms: visibility_ms.unwrap_or(VISIBILITY_DEFAULT_MS) }
+    }
+}
+
+/// Why a ready job is not granted; the engine settles it at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unclaimable {
+    /// Its `expires_at` has passed.
+    Expired,
+    /// It has no attempt left.
+    Exhausted,
+    /// It is a follow-up, and another run of its key is under way.
+    Overlaps,
+    /// It is not filed as ready.
+    NotReady,
+}
+
+/// Grants a lease on a ready job. `runs_of_key` says whether another holder of its key has a lease.
+///
+/// # Errors
+/// Why it may not be granted.
+pub fn grant(head: &Head, grant: &Grant, now: Timestamp, runs_of_key: bool) -> Result<Head, Unclaimable> {
+    let Ok(state) = next(head.state, Event::Claim) else {
+        return Err(Unclaimable::NotReady);
+    };
+    if head.is_expired(now) {
+        return Err(Unclaimable::Expired);
+    }
+    if !head.has_attempts_left() {
+        return Err(Unclaimable::Exhausted);
+    }
+    if head.role == Role::FollowUp && runs_of_key {
+        return Err(Unclaimable::Overlaps);
+    }
+    let ms = |own: u32, default: u32| Duration::from_millis(u64::from(if own == 0 { default } else { own }));
+    Ok(Head {
+        state,
+        attempt: head.attempt + 1,
+        version: next_version(head.version, now),
+        fence: next_version(head.fence, now),
+        started_at: Some(now),
+        lease: Some(Lease {
+            worker: grant.worker.clone(),
+            visible_until: now.saturating_add(ms(head.visibility_ms, grant.visibility_ms)),
+            run_until: now.saturating_add(ms(head.timeout_ms, EXECUTION_DEFAULT_MS)),
+        }),
+        ..head.clone()
+    })
+}

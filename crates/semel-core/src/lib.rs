@@ -1,0 +1,30 @@
+//! The rules of Semel, and nothing else: which jobs are the same, what happens to a duplicate, how a job lives and
+//! ends. Everything here is a pure function of its arguments. There is no I/O, no clock, no async, no wire format.
+//!
+//! # Layout
+//! - [`ident`], [`time`], [`limits`], [`error`]: names, points in time, bounds, refusals.
+//! - [`state`], [`slot`]: the eight states, the only table of moves, and where a row is filed.
+//! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
+//! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
+//! - [`draft`]: load, decide, apply: what decisions read and write.
+//! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions.
+
+pub mod body;
+pub mod canon;
+pub mod draft;
+pub mod enqueue;
+pub mod error;
+pub mod event;
+pub mod follow_up;
+pub mod ident;
+pub mod job;
+pub mod lease;
+pub mod life;
+pub mod limits;
+pub mod retry;
+pub mod settle;
+pub mod slot;
+pub mod state;
+pub mod time;
+pub mod trail;
+pub mod unique;

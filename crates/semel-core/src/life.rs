@@ -1,0 +1,280 @@
+//! What moves a job outside of a run: its time, a caller, an operator.
+
+use crate::body::Body;
+use crate::draft::{Draft, KeyRead, Missing, QueueRow};
+use crate::event::EventKind;
+use crate::ident::{JobId, QueueName};
+use crate::job::{Ending, Head, Role};
+use crate::lease::{Bearer, Standing, standing};
+use crate::settle::{Refusal, Settled, end};
+use crate::state::{Event, State, StateSet, next};
+use crate::unique::{Admission, Remember, UniqueKey, admit, must_remember};
+
+/// CANCEL: ends a live job. A run that is under way is told at its next heartbeat, and its late ACK is refused.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn cancel(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    if bearer.lease.is_some() && standing(&head, bearer) == Standing::Stale {
+        return Ok(Settled::Refused(Refusal::StaleLease(head.state)));
+    }
+    match cancel_head(draft, &mut head, Ending::Cancelled)? {
+        Ok(()) => Ok(Settled::Done(Box::new(head))),
+        Err(refusal) => Ok(Settled::Refused(refusal)),
+    }
+}
+
+/// Ends a live job by a cancellation or a replacement, burning its lease.
+pub(crate) fn cancel_head(
+    draft: &mut Draft,
+    head: &mut Head,
+    ending: Ending,
+) -> Result<Result<(), Refusal>, Missing> {
+    let Ok(state) = next(head.state, Event::Cancel) else {
+        return Ok(Err(Refusal::WrongState(head.state)));
+    };
+    head.state = state;
+    head.lease = None;
+    head.fence = draft.next_version(head.fence);
+    let kind = if ending == Ending::Replaced { EventKind::Replaced } else { EventKind::Cancelled };
+    end(draft, head, ending, kind)?;
+    Ok(Ok(()))
+}
+
+/// ACTIVATE: a pending job becomes available. A follow-up is released by the end of a run and nothing else.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn activate(draft: &mut Draft, id: JobId) -> Result<Settled, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    if head.role == Role::FollowUp && head.state == State::Pending {
+        return Ok(Settled::Refused(Refusal::AwaitsRun));
+    }
+    let Ok(state) = next(head.state, Event::Activate) else {
+        return Ok(Settled::Refused(Refusal::WrongState(head.state)));
+    };
+    head.state = state;
+    head.available_at = draft.now();
+    draft.update(&mut head);
+    draft.tell(EventKind::Available, &head, 0);
+    Ok(Settled::Done(Box::new(head)))
+}
+
+/// A scheduled or retryable job whose time has come becomes available. Uniqueness is not looked at again
+/// (SEMANTICS 3). Says whether it did.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn promote(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(false);
+    };
+    let Ok(state) = next(head.state, Event::Due) else {
+        return Ok(false);
+    };
+    if head.available_at > draft.now() {
+        return Ok(false);
+    }
+    head.state = state;
+    draft.update(&mut head);
+    draft.tell(EventKind::Available, &head, 0);
+    Ok(true)
+}
+
+/// A waiting job past its `expires_at` is discarded. Says whether it was.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn expire(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(false);
+    };
+    if !head.is_expired(draft.now()) {
+        return Ok(false);
+    }
+    let Ok(state) = next(head.state, Event::Expire) else {
+        return Ok(false);
+    };
+    head.state = state;
+    end(draft, &mut head, Ending::Expired, EventKind::Expired)?;
+    Ok(true)
+}
+
+/// A ready job without an attempt left is discarded. No path of the life cycle leads to one; a limit that was lowered
+/// while the job waited would. Says whether it was.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn exhaust(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(false);
+    };
+    if head.has_attempts_left() {
+        return Ok(false);
+    }
+    let Ok(state) = next(head.state, Event::Expire) else {
+        return Ok(false);
+    };
+    head.state = state;
+    end(draft, &mut head, Ending::Failed, EventKind::Discarded)?;
+    Ok(true)
+}
+
+/// A finished job past its retention loses its body; its head stays while its own policy may still block somebody
+/// (SEMANTICS 3). Says whether anything was deleted.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn purge(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
+    let Some(head) = draft.head(id)? else {
+        return Ok(false);
+    };
+    let now = draft.now();
+    if head.purge_at().is_none_or(|at| at > now) {
+        return Ok(false);
+    }
+    forget(draft, &head);
+    Ok(true)
+}
+
+fn forget(draft: &mut Draft, head: &Head) {
+    let keep_head = head.key.is_some()
+        && match must_remember(&head.hold, head, draft.now()) {
+            Remember::Forget => false,
+            Remember::Until(_) | Remember::Forever => true,
+        };
+    draft.forget(head, keep_head);
+}
+
+/// An operator deletes a dead letter. Its head stays while its policy may still block somebody.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn delete_dead_letter(draft: &mut Draft, id: JobId) -> Result<Settled, Missing> {
+    let Some(head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    if !head.is_dead_letter() {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    }
+    forget(draft, &head);
+    Ok(Settled::Done(Box::new(head)))
+}
+
+/// What became of an operator's wish to run a dead letter again.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Revived {
+    /// It waits for a worker again, with its attempts unspent.
+    Done(Box<Head>),
+    /// Another job holds its key: the ordinary answer to a duplicate (SEMANTICS 3).
+    Blocked {
+        /// The job that stands in the way.
+        holder: Box<Head>,
+    },
+    /// It was refused.
+    Refused(Refusal),
+}
+
+/// An operator sends a dead letter back: a new admission under its own policy and its old id. History is kept,
+/// attempts begin anew.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the whole job or the holders of its key.
+pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
+    let Some((mut head, full)) = draft.full(id)? else {
+        return Ok(Revived::Refused(Refusal::NotFound));
+    };
+    if !head.is_dead_letter() {
+        return Ok(Revived::Refused(Refusal::NotFound));
+    }
+    let body = match Body::decode(&full.body) {
+        Ok(body) => body,
+        Err(corrupt) => return Ok(Revived::Refused(Refusal::Corrupt(corrupt))),
+    };
+    if let (Some(key), Some(policy)) = (head.key, &body.unique) {
+        let now = draft.now();
+        let read = KeyRead { key, states: StateSet::ALL, all: true };
+        let others: Vec<Head> = draft.key(&read)?.holders.iter().filter(|holder| holder.id != id).cloned().collect();
+        if let Some(holder) = blocking_holder(&admit(policy, &others, now, true), &others) {
+            return Ok(Revived::Blocked { holder: Box::new(holder) });
+        }
+    }
+    let Ok(state) = next(head.state, Event::Revive) else {
+        return Ok(Revived::Refused(Refusal::WrongState(head.state)));
+    };
+    head.state = state;
+    head.attempt = 0;
+    head.available_at = draft.now();
+    head.started_at = None;
+    head.finished_at = None;
+    head.ending = None;
+    head.expires_at = None;
+    draft.update(&mut head);
+    draft.tell(EventKind::Available, &head, 0);
+    Ok(Revived::Done(Box::new(head)))
+}
+
+/// An operator may not replace or amend anything by sending a dead letter back: whatever is not `Create` is a conflict.
+fn blocking_holder(admission: &Admission, others: &[Head]) -> Option<Head> {
+    let named = match admission {
+        Admission::Create => return None,
+        other => other.holder(),
+    };
+    named
+        .and_then(|id| others.iter().find(|holder| holder.id == id))
+        .or_else(|| others.iter().max_by_key(|holder| (holder.created_at, holder.id)))
+        .cloned()
+}
+
+/// What an operator's release of a key did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeyReleased {
+    /// These jobs no longer hold it. Their states did not change.
+    Done(Vec<Head>),
+    /// Nobody held it.
+    NobodyHolds,
+    /// More jobs hold it than one commit may touch.
+    TooMany,
+}
+
+/// An operator takes a key from all its holders (SEMANTICS 3). Touches no job's state.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the key.
+pub fn release_key(draft: &mut Draft, key: UniqueKey) -> Result<KeyReleased, Missing> {
+    let read = KeyRead { key, states: StateSet::ALL, all: true };
+    let view = draft.key(&read)?;
+    if view.too_many {
+        return Ok(KeyReleased::TooMany);
+    }
+    let holders = view.holders.clone();
+    if holders.is_empty() {
+        return Ok(KeyReleased::NobodyHolds);
+    }
+    let mut released = Vec::with_capacity(holders.len());
+    for mut head in holders {
+        head.key = None;
+        draft.update(&mut head);
+        draft.tell(EventKind::KeyReleased, &head, 0);
+        released.push(head);
+    }
+    Ok(KeyReleased::Done(released))
+}
+
+/// Pauses or resumes a queue, which need not exist yet.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the queue.
+pub fn set_paused(draft: &mut Draft, name: &QueueName, paused: bool) -> Result<QueueRow, Missing> {
+    let mut row = draft.queue(name)?;
+    if row.paused != paused {
+        row.paused = paused;
+        draft.set_queue(row.clone());
+    }
+    Ok(row)
+}

@@ -1,0 +1,54 @@
+//! Every bound on what comes from outside, with its unit last in the name.
+
+/// Longest job type, in bytes (OJS core 5.1).
+pub const JOB_TYPE_BYTES_MAX: usize = 255;
+/// Longest queue name, in bytes (OJS core 5.1).
+pub const QUEUE_NAME_BYTES_MAX: usize = 128;
+/// Longest caller's own unique key, in bytes (SEMANTICS 2).
+pub const KEY_TEXT_BYTES_MAX: usize = 512;
+/// Deepest nesting of args and meta, in levels; the outermost container is level 1 (SEMANTICS 2).
+pub const JSON_DEPTH_MAX: usize = 64;
+/// Largest args of one job, in bytes as sent.
+pub const ARGS_BYTES_MAX: usize = 1024 * 1024;
+/// Largest meta of one job, in bytes as sent (OJS payload limits).
+pub const META_BYTES_MAX: usize = 64 * 1024;
+/// Most jobs in one batch.
+pub const BATCH_JOBS_MAX: usize = 10_000;
+/// Most members that `args_keys`, `meta_keys` or `meta_except` may name.
+pub const POLICY_NAMES_MAX: usize = 64;
+/// Most tags of one job.
+pub const TAGS_MAX: usize = 64;
+/// Lowest priority (OJS core 5.2); higher runs first.
+pub const PRIORITY_MIN: i64 = -100;
+/// Highest priority.
+pub const PRIORITY_MAX: i64 = 100;
+/// The largest integer that every JSON reader holds exactly: 2^53 - 1.
+pub const INTEGER_MAX: i64 = 9_007_199_254_740_991;
+/// Most attempts a retry policy may ask for.
+pub const ATTEMPTS_MAX: u32 = 10_000;
+/// Most holders of one key that `replace` and `follow_up` may meet; beyond it the answer is `too_many_holders`.
+pub const HOLDERS_PER_KEY_MAX: usize = 1_000;
+/// Failures kept in a job's history; the oldest go first.
+pub const FAILURES_KEPT_MAX: usize = 50;
+/// Most jobs one claim may take.
+pub const CLAIM_JOBS_MAX: u32 = 1_000;
+/// Most queues one claim may name.
+pub const CLAIM_QUEUES_MAX: usize = 100;
+/// How long a lease lasts when neither the job nor the worker says, in milliseconds (SEMANTICS 3).
+pub const VISIBILITY_DEFAULT_MS: u32 = 120_000;
+/// How long one attempt may run when the job does not say, in milliseconds (SEMANTICS 3).
+pub const EXECUTION_DEFAULT_MS: u32 = 1_800_000;
+/// Longest lease or execution timeout, in milliseconds: 30 days.
+pub const TIMEOUT_MS_MAX: u64 = 30 * 24 * 3600 * 1000;
+/// How long completed and cancelled jobs are kept, in seconds.
+pub const RETENTION_DEFAULT_S: u64 = 24 * 3600;
+/// How long discarded jobs are kept, in seconds.
+pub const RETENTION_DISCARDED_S: u64 = 180 * 24 * 3600;
+/// Duplicates kept in a holder's record; the oldest go first (SEMANTICS 4).
+pub const DUPLICATES_RECENT_MAX: usize = 10;
+/// Request ids of a follow-up's callers that are remembered (SEMANTICS 4).
+pub const ABSORBED_IDS_MAX: usize = 16;
+/// Longest unique period: 100 years, in days.
+pub const PERIOD_DAYS_MAX: i64 = 36_525;
+/// Longest worker id, in bytes.
+pub const WORKER_ID_BYTES_MAX: usize = 255;

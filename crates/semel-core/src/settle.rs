@@ -1,0 +1,298 @@
+//! How a run ends or goes on: ACK, FAIL, heartbeat, and what the reaper does with a lease that ran out. Each verb
+//! takes a row and gives back the new one; nobody else builds a row with another state.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::body::{Body, Corrupt};
+use crate::draft::{Draft, Full, Missing};
+use crate::event::EventKind;
+use crate::follow_up;
+use crate::ident::JobId;
+use crate::job::{Ending, Head, NoteKind};
+use crate::lease::{Bearer, Standing, standing};
+use crate::limits::VISIBILITY_DEFAULT_MS;
+use crate::retry::OnExhaustion;
+use crate::state::{Event, State, next};
+use crate::time::Timestamp;
+use crate::trail::{Failure, Failures};
+
+/// Why a request about a run is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such job.
+    NotFound,
+    /// The job is in a state in which this cannot happen.
+    WrongState(State),
+    /// The lease is not the newest.
+    StaleLease(State),
+    /// Another worker holds the lease.
+    OtherWorker,
+    /// It is a follow-up that waits for the end of a run; nothing else releases it.
+    AwaitsRun,
+    /// What is stored of the job cannot be read.
+    Corrupt(Corrupt),
+}
+
+/// What became of a request about a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settled {
+    /// It was done; this is the job now.
+    Done(Box<Head>),
+    /// It had been done before by the same lease; this is the job now.
+    Repeated(Box<Head>),
+    /// It was refused.
+    Refused(Refusal),
+}
+
+/// A failure as a worker reports it.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The error's code.
+    pub code: String,
+    /// What went wrong, for people.
+    pub message: String,
+    /// The error's type: `type`, else `details.error_class`, else the code.
+    pub error_type: String,
+    /// Whether the worker says that trying again is useless (`false`) or not.
+    pub retryable: Option<bool>,
+    /// Whatever else was sent: a JSON value.
+    pub details: Option<Box<serde_json::value::RawValue>>,
+}
+
+/// Clears what only a run has and moves the state. `burn` makes the old lease worthless.
+fn leave(draft: &Draft, head: &mut Head, event: Event, burn: bool) -> Result<(), Refusal> {
+    head.state = next(head.state, event).map_err(|illegal| Refusal::WrongState(illegal.from))?;
+    head.lease = None;
+    if burn {
+        head.fence = draft.next_version(head.fence);
+    }
+    Ok(())
+}
+
+/// Ends a job: writes the row, tells the log, and lets a waiting follow-up go if this was the last run of its key.
+pub(crate) fn end(draft: &mut Draft, head: &mut Head, ending: Ending, kind: EventKind) -> Result<(), Missing> {
+    let now = draft.now();
+    let ran_ms = head.started_at.map_or(0, |began| u32::try_from(now.since(began).as_millis()).unwrap_or(u32::MAX));
+    head.finished_at = Some(now);
+    head.ending = Some(ending);
+    let follow_up = head.follow_up.take();
+    draft.update(head);
+    draft.tell(kind, head, ran_ms);
+    match follow_up {
+        Some(id) => follow_up::release(draft, head, id),
+        None => Ok(()),
+    }
+}
+
+/// ACK: the run succeeded. `result` is a JSON value.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn complete(draft: &mut Draft, id: JobId, bearer: &Bearer, result: Option<&Bytes>) -> Result<Settled, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    match standing(&head, bearer) {
+        Standing::Current => {}
+        Standing::Settled if head.ending == Some(Ending::Completed) => {
+            return Ok(Settled::Repeated(Box::new(head)));
+        }
+        other => return Ok(Settled::Refused(refusal(other, &head))),
+    }
+    if let Err(refusal) = leave(draft, &mut head, Event::Complete, false) {
+        return Ok(Settled::Refused(refusal));
+    }
+    end(draft, &mut head, Ending::Completed, EventKind::Completed)?;
+    if let Some(result) = result {
+        draft.note(id, NoteKind::Result, Some(result.clone()));
+    }
+    Ok(Settled::Done(Box::new(head)))
+}
+
+/// FAIL: the run failed. Whether it is tried again is the retry policy's to say (OJS retry).
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the whole job.
+pub fn fail(draft: &mut Draft, id: JobId, bearer: &Bearer, report: &Report) -> Result<Settled, Missing> {
+    let Some((head, full)) = draft.full(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    match standing(&head, bearer) {
+        Standing::Current => fail_run(draft, head, &full, report),
+        Standing::Settled if matches!(head.state, State::Retryable | State::Discarded) => {
+            Ok(Settled::Repeated(Box::new(head)))
+        }
+        other => Ok(Settled::Refused(refusal(other, &head))),
+    }
+}
+
+fn fail_run(draft: &mut Draft, mut head: Head, full: &Full, report: &Report) -> Result<Settled, Missing> {
+    let decoded = Body::decode(&full.body).and_then(|body| Ok((body, failures(full)?)));
+    let (body, mut history) = match decoded {
+        Ok(decoded) => decoded,
+        Err(corrupt) => return Ok(Settled::Refused(Refusal::Corrupt(corrupt))),
+    };
+    let now = draft.now();
+    let hopeless = report.retryable == Some(false)
+        || body.retry.forbids(&report.error_type)
+        || body.retry.forbids(&report.code);
+    let retries = head.has_attempts_left() && !hopeless;
+    let wait = retries.then(|| {
+        let chance = draft.chance();
+        body.retry.wait_after(head.attempt, chance)
+    });
+    history.push(Failure {
+        code: report.code.clone(),
+        message: report.message.clone(),
+        error_type: report.error_type.clone(),
+        attempt: head.attempt,
+        at: now.as_micros(),
+        retry_delay_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+        details: report.details.clone(),
+    });
+    let event = if wait.is_some() { Event::FailRetry } else { Event::FailEnd };
+    if let Err(refusal) = leave(draft, &mut head, event, false) {
+        return Ok(Settled::Refused(refusal));
+    }
+    match wait {
+        Some(wait) => {
+            head.available_at = now.saturating_add(wait);
+            draft.update(&mut head);
+            draft.tell(EventKind::Retrying, &head, 0);
+        }
+        None => {
+            let ending = match body.retry.on_exhaustion {
+                OnExhaustion::Discard => Ending::Failed,
+                OnExhaustion::DeadLetter => Ending::DeadLetter,
+            };
+            end(draft, &mut head, ending, EventKind::Discarded)?;
+        }
+    }
+    draft.note(head.id, NoteKind::Failures, Some(history.encode()));
+    Ok(Settled::Done(Box::new(head)))
+}
+
+fn failures(full: &Full) -> Result<Failures, Corrupt> {
+    full.note(NoteKind::Failures).map_or_else(|| Ok(Failures::default()), |text| Failures::decode(text))
+}
+
+/// The worker gives the job back unfinished; the attempt is given back with it (SEMANTICS 3).
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn give_back(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    match standing(&head, bearer) {
+        Standing::Current => {}
+        Standing::Settled if head.state == State::Available => {
+            return Ok(Settled::Repeated(Box::new(head)));
+        }
+        other => return Ok(Settled::Refused(refusal(other, &head))),
+    }
+    if let Err(refusal) = leave(draft, &mut head, Event::Release, false) {
+        return Ok(Settled::Refused(refusal));
+    }
+    head.attempt = head.attempt.saturating_sub(1);
+    head.started_at = None;
+    draft.update(&mut head);
+    draft.tell(EventKind::Requeued, &head, 0);
+    Ok(Settled::Done(Box::new(head)))
+}
+
+/// The worker is alive: its lease on this job lasts `visibility_ms` from now, else as long as it first did. Neither
+/// the fence nor the execution timeout moves.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn extend(
+    draft: &mut Draft,
+    id: JobId,
+    bearer: &Bearer,
+    visibility_ms: Option<u32>,
+) -> Result<Settled, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    match standing(&head, bearer) {
+        Standing::Current => {}
+        Standing::Settled => return Ok(Settled::Refused(Refusal::WrongState(head.state))),
+        other => return Ok(Settled::Refused(refusal(other, &head))),
+    }
+    let now = draft.now();
+    let own = if head.visibility_ms == 0 { VISIBILITY_DEFAULT_MS } else { head.visibility_ms };
+    let wanted = Duration::from_millis(u64::from(visibility_ms.unwrap_or(own)));
+    if let Some(lease) = &mut head.lease {
+        lease.visible_until = now.saturating_add(wanted);
+    }
+    draft.update(&mut head);
+    Ok(Settled::Done(Box::new(head)))
+}
+
+/// The lease or the execution time of a run is over: the job becomes available again, or fails by `timeout`, or is
+/// discarded with `lease_expired` at its last attempt (SEMANTICS 3). `None` when neither is over.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the whole job.
+pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
+    let now = draft.now();
+    let Some((mut head, full)) = draft.full(id)? else {
+        return Ok(None);
+    };
+    let Some(lease) = &head.lease else {
+        return Ok(None);
+    };
+    if lease.run_until <= now && lease.run_until <= lease.visible_until {
+        return time_out(draft, head, &full).map(Some);
+    }
+    if lease.visible_until > now {
+        return Ok(None);
+    }
+    if !head.has_attempts_left() {
+        let report = Report {
+            code: "lease_expired".to_owned(),
+            message: "the lease ran out at the last attempt: the worker neither answered nor sent a heartbeat".to_owned(),
+            error_type: "lease_expired".to_owned(),
+            retryable: Some(false),
+            details: None,
+        };
+        head.fence = draft.next_version(head.fence);
+        return fail_run(draft, head, &full, &report).map(Some);
+    }
+    if let Err(refusal) = leave(draft, &mut head, Event::LeaseExpired, true) {
+        return Ok(Some(Settled::Refused(refusal)));
+    }
+    head.started_at = None;
+    head.available_at = now;
+    draft.update(&mut head);
+    draft.tell(EventKind::Requeued, &head, 0);
+    Ok(Some(Settled::Done(Box::new(head))))
+}
+
+fn time_out(draft: &mut Draft, mut head: Head, full: &Full) -> Result<Settled, Missing> {
+    let report = Report {
+        code: "timeout".to_owned(),
+        message: "the attempt ran longer than its timeout".to_owned(),
+        error_type: "timeout".to_owned(),
+        retryable: None,
+        details: None,
+    };
+    head.fence = draft.next_version(head.fence);
+    fail_run(draft, head, full, &report)
+}
+
+fn refusal(standing: Standing, head: &Head) -> Refusal {
+    match standing {
+        Standing::Stale => Refusal::StaleLease(head.state),
+        Standing::OtherWorker => Refusal::OtherWorker,
+        Standing::Current | Standing::Settled | Standing::NotActive => Refusal::WrongState(head.state),
+    }
+}
+
+/// When the job may be tried again, and how long that is from the failure; only for a retryable job.
+pub fn next_attempt(head: &Head) -> Option<Timestamp> {
+    (head.state == State::Retryable).then_some(head.available_at)
+}

@@ -1,0 +1,172 @@
+//! The notes a job gathers: failures, absorbed duplicates, a newer payload. Small JSON documents, kept as bytes.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::body::Corrupt;
+use crate::limits::{ABSORBED_IDS_MAX, DUPLICATES_RECENT_MAX, FAILURES_KEPT_MAX};
+use crate::time::Timestamp;
+
+/// One failed run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// The error's code.
+    pub code: String,
+    /// What went wrong, for people.
+    pub message: String,
+    /// The error's type, for `non_retryable_errors`.
+    pub error_type: String,
+    /// Which attempt failed.
+    pub attempt: u32,
+    /// When, in microseconds since the epoch.
+    pub at: i64,
+    /// How long until the next attempt, in milliseconds; absent when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_delay_ms: Option<u64>,
+    /// Whatever else the worker sent: a JSON value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Box<RawValue>>,
+}
+
+impl PartialEq for Failure {
+    fn eq(&self, other: &Self) -> bool {
+        let details = |it: &Self| it.details.as_ref().map(|raw| raw.get().to_owned());
+        (&self.code, &self.message, &self.error_type, self.attempt, self.at, self.retry_delay_ms)
+            == (&other.code, &other.message, &other.error_type, other.attempt, other.at, other.retry_delay_ms)
+            && details(self) == details(other)
+    }
+}
+
+/// The failures of past attempts, oldest first, at most [`FAILURES_KEPT_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Failures(pub Vec<Failure>);
+
+impl Failures {
+    /// Adds the newest failure.
+    pub fn push(&mut self, failure: Failure) {
+        if self.0.len() >= FAILURES_KEPT_MAX {
+            self.0.drain(..=self.0.len() - FAILURES_KEPT_MAX);
+        }
+        self.0.push(failure);
+    }
+}
+
+/// Args and meta that a later request put in place of the body's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Payload {
+    /// The args: a JSON array.
+    pub args: Box<RawValue>,
+    /// The meta: a JSON object.
+    pub meta: Box<RawValue>,
+    /// Ids of the requests absorbed, newest last, at most [`ABSORBED_IDS_MAX`]: a repeated one is answered without
+    /// writing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absorbed: Vec<String>,
+}
+
+impl Payload {
+    /// Remembers that the request with this id was absorbed.
+    pub fn absorb(&mut self, id: String) {
+        if self.absorbed.len() >= ABSORBED_IDS_MAX {
+            self.absorbed.drain(..=self.absorbed.len() - ABSORBED_IDS_MAX);
+        }
+        self.absorbed.push(id);
+    }
+}
+
+/// One absorbed duplicate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Duplicate {
+    /// When, in microseconds since the epoch.
+    pub at: i64,
+    /// Who sent it, as far as the server knows: a credential's name, a client's own name, a remote address.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+/// The duplicates a job has absorbed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Duplicates {
+    /// How many.
+    pub count: u64,
+    /// When the first came, in microseconds since the epoch.
+    pub first_at: i64,
+    /// When the last came.
+    pub last_at: i64,
+    /// The newest, oldest first, at most [`DUPLICATES_RECENT_MAX`].
+    pub recent: Vec<Duplicate>,
+}
+
+impl Duplicates {
+    /// Adds one duplicate.
+    pub fn push(&mut self, at: Timestamp, source: String) {
+        let at = at.as_micros();
+        if self.count == 0 {
+            self.first_at = at;
+        }
+        self.count += 1;
+        self.last_at = self.last_at.max(at);
+        if self.recent.len() >= DUPLICATES_RECENT_MAX {
+            self.recent.drain(..=self.recent.len() - DUPLICATES_RECENT_MAX);
+        }
+        self.recent.push(Duplicate { at, source });
+    }
+
+    /// Adds a record gathered elsewhere.
+    pub fn merge(&mut self, newer: Self) {
+        if self.count == 0 {
+            self.first_at = newer.first_at;
+        }
+        self.first_at = self.first_at.min(newer.first_at);
+        self.last_at = self.last_at.max(newer.last_at);
+        self.count += newer.count;
+        self.recent.extend(newer.recent);
+        self.recent.sort_by_key(|duplicate| duplicate.at);
+        let over = self.recent.len().saturating_sub(DUPLICATES_RECENT_MAX);
+        self.recent.drain(..over);
+    }
+}
+
+macro_rules! note {
+    ($name:ident) => {
+        impl $name {
+            /// The stored form.
+            pub fn encode(&self) -> Bytes {
+                // Strings, numbers and raw values only: nothing here can fail to serialise.
+                serde_json::to_vec(self).unwrap_or_default().into()
+            }
+
+            /// Reads the stored form.
+            ///
+            /// # Errors
+            /// When the bytes are not what [`encode`](Self::encode) writes.
+            pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+                serde_json::from_slice(bytes).map_err(|error| Corrupt(error.to_string()))
+            }
+        }
+    };
+}
+note!(Failures);
+note!(Payload);
+note!(Duplicates);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histories_keep_the_newest() {
+        let mut duplicates = Duplicates::default();
+        for at in 1..=25 {
+            duplicates.push(Timestamp::from_micros(at), String::new());
+        }
+        assert_eq!((duplicates.count, duplicates.first_at, duplicates.last_at), (25, 1, 25));
+        assert_eq!(duplicates.recent.first().unwrap().at, 16);
+        let mut older = Duplicates::default();
+        older.push(Timestamp::EPOCH, "a".to_owned());
+        older.merge(duplicates);
+        assert_eq!((older.count, older.first_at, older.recent.len()), (26, 0, 10));
+        assert_eq!(Duplicates::decode(&older.encode()).unwrap(), older);
+    }
+}

@@ -1,0 +1,269 @@
+//! The whole of deduplication: what happens to a job that is offered, given the holders of its key (SEMANTICS 3, 4).
+
+use std::cmp::Reverse;
+
+use super::hold::anchor;
+use super::policy::{Disclose, OnConflict, OnMismatch, PeriodFrom, UniquePolicy, WhenActive};
+use crate::ident::{JobId, JobType};
+use crate::job::{Head, Lease, Role};
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// What is to happen to an offered job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Nobody blocks it: it is created.
+    Create,
+    /// The existing job is the answer.
+    Existing {
+        /// The existing job.
+        holder: JobId,
+        /// Whether the duplicate starts the holder's window again; that is committed before it is answered.
+        renew: bool,
+    },
+    /// It is refused.
+    Reject {
+        /// The job it is a duplicate of. Must not leave the server when `disclose` is never.
+        holder: JobId,
+        /// Why. When `disclose` is never the answer must not depend on it either.
+        why: RejectReason,
+        /// Whether the answer may show the holder.
+        disclose: Disclose,
+        /// Whether the duplicate starts the holder's window again; that is committed before it is answered.
+        renew: bool,
+    },
+    /// Every blocking holder is cancelled and it is created, in one commit.
+    Replace {
+        /// The holders to cancel, none of them finished; the one an answer names comes first.
+        holders: Vec<JobId>,
+        /// The time it is to start at instead of its own (`replace_except_schedule`).
+        scheduled_at: Option<Timestamp>,
+        /// It may not run before the leases it replaces have ended (`when_active: wait`).
+        wait_until: Option<Timestamp>,
+        /// Whether the answer may show the holders.
+        disclose: Disclose,
+    },
+    /// The follow-up that waits takes over its args and meta.
+    AmendFollowUp {
+        /// The follow-up.
+        follow_up: JobId,
+    },
+    /// It is created in `pending` as the follow-up of runs that were started.
+    CreateFollowUp {
+        /// Every live holder that was ever started; the one an answer names comes first.
+        after: Vec<JobId>,
+    },
+    /// The holder, which waits and was never started, takes over its args and meta.
+    AmendWaiting {
+        /// The holder.
+        holder: JobId,
+    },
+}
+
+impl Admission {
+    /// The job an answer names, and the one whose content is compared for `on_mismatch`. None after `Create`.
+    pub fn holder(&self) -> Option<JobId> {
+        match self {
+            Self::Create => None,
+            Self::Existing { holder, .. } | Self::Reject { holder, .. } | Self::AmendWaiting { holder } => Some(*holder),
+            Self::Replace { holders, .. } => holders.first().copied(),
+            Self::AmendFollowUp { follow_up } => Some(*follow_up),
+            Self::CreateFollowUp { after } => after.first().copied(),
+        }
+    }
+
+    /// Whether the offered job becomes a job of its own.
+    pub const fn inserts(&self) -> bool {
+        match self {
+            Self::Create | Self::Replace { .. } | Self::CreateFollowUp { .. } => true,
+            Self::Existing { .. } | Self::Reject { .. } | Self::AmendFollowUp { .. } | Self::AmendWaiting { .. } => false,
+        }
+    }
+}
+
+/// Why a duplicate is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RejectReason {
+    /// The policy says so.
+    Duplicate,
+    /// `replace*` met a finished holder, which nothing can cancel. Nothing was cancelled.
+    FinishedHolder,
+    /// `ignore` or `follow_up` would have to show a job that may not be shown.
+    Undisclosed,
+}
+
+/// Whether one holder blocks a new job, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// Blocks while it is in one of the policy's states: there is no window.
+    InState,
+    /// Blocks until its window ends, or it leaves the policy's states before.
+    InWindow {
+        /// The window's end.
+        until: Timestamp,
+    },
+    /// Blocks because its window has not begun: that starts at its end.
+    Unfinished,
+    /// Blocks because it has not ended, whatever its window (`while_active`).
+    WhileActive,
+    /// Does not block: its state is not among the policy's.
+    OtherState,
+    /// Does not block: it waited past its `expires_at` and will never run.
+    Expired,
+    /// Does not block: its window has ended.
+    WindowOver {
+        /// The window's end.
+        since: Timestamp,
+    },
+}
+
+impl Blocking {
+    /// Whether the holder blocks.
+    pub const fn is_blocking(self) -> bool {
+        matches!(self, Self::InState | Self::InWindow { .. } | Self::Unfinished | Self::WhileActive)
+    }
+
+    /// When the holder stops blocking at the latest, where time alone decides that.
+    pub const fn until(self) -> Option<Timestamp> {
+        if let Self::InWindow { until } = self { Some(until) } else { None }
+    }
+
+    /// The reason's name.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::InState => "in_state",
+            Self::InWindow { .. } => "in_window",
+            Self::Unfinished => "unfinished",
+            Self::WhileActive => "while_active",
+            Self::OtherState => "other_state",
+            Self::Expired => "expired",
+            Self::WindowOver { .. } => "window_over",
+        }
+    }
+}
+
+impl UniquePolicy {
+    /// Whether [`admit`] must be given every holder, because it says something about each.
+    ///
+    /// For the others it suffices to give every live holder and, of those in each finished state and of each
+    /// [disclosure](super::Hold::disclose), the newest by each time that a window can start from.
+    pub const fn needs_all_holders(&self) -> bool {
+        match self.on_conflict() {
+            OnConflict::Reject | OnConflict::Ignore => false,
+            OnConflict::Replace | OnConflict::ReplaceExceptSchedule | OnConflict::FollowUp => true,
+        }
+    }
+}
+
+/// Whether `holder`, which carries the new job's key, blocks it at `now`. `policy` is the new job's.
+pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking {
+    if !policy.states().contains(holder.state) {
+        return Blocking::OtherState;
+    }
+    if holder.is_expired(now) {
+        return Blocking::Expired;
+    }
+    let Some(period) = policy.period() else { return Blocking::InState };
+    if policy.while_active() && holder.state.is_live() {
+        return Blocking::WhileActive;
+    }
+    let Some(anchor) = anchor(policy.period_from(), holder) else { return Blocking::Unfinished };
+    let end = period.after(anchor);
+    if now < end { Blocking::InWindow { until: end } } else { Blocking::WindowOver { since: end } }
+}
+
+/// Decides what happens to a job offered under `policy` at `now`, given the holders of its key in any order (see
+/// [`UniquePolicy::needs_all_holders`]). `inspect` is whether the caller may see other people's jobs.
+///
+/// Nothing is allocated unless holders have to be listed.
+pub fn admit<'h>(
+    policy: &UniquePolicy,
+    holders: impl IntoIterator<Item = &'h Head>,
+    now: Timestamp,
+    inspect: bool,
+) -> Admission {
+    let mut named: Option<&Head> = None;
+    let mut disclose = policy.disclose().max(if inspect { Disclose::Always } else { Disclose::Never });
+    let mut blocking = Vec::new();
+    for holder in holders {
+        if !blocks(policy, holder, now).is_blocking() {
+            continue;
+        }
+        disclose = disclose.max(holder.hold.disclose);
+        if named.is_none_or(|best| rank(best) < rank(holder)) {
+            named = Some(holder);
+        }
+        if policy.needs_all_holders() {
+            blocking.push(holder);
+        }
+    }
+    let Some(named) = named else { return Admission::Create };
+    blocking.sort_unstable_by_key(|holder| Reverse(rank(holder)));
+
+    let holder = named.id;
+    let renew = policy.period().is_some() && policy.period_from() == PeriodFrom::LastDuplicate;
+    let reject = |why| Admission::Reject { holder, why, disclose, renew };
+    match policy.on_conflict() {
+        OnConflict::Reject => reject(RejectReason::Duplicate),
+        OnConflict::Ignore | OnConflict::FollowUp if disclose == Disclose::Never => reject(RejectReason::Undisclosed),
+        OnConflict::Ignore => Admission::Existing { holder, renew },
+        OnConflict::FollowUp => follow_up(&blocking).unwrap_or(Admission::Existing { holder, renew }),
+        OnConflict::Replace | OnConflict::ReplaceExceptSchedule => {
+            if blocking.iter().any(|holder| holder.state.is_finished()) {
+                return reject(RejectReason::FinishedHolder);
+            }
+            Admission::Replace {
+                holders: blocking.iter().map(|holder| holder.id).collect(),
+                scheduled_at: schedule_kept(policy, &blocking),
+                wait_until: lease_waited_for(policy, &blocking),
+                disclose,
+            }
+        }
+    }
+}
+
+/// Whether the same key stands for other work, which `on_mismatch: reject` refuses: another type (global keys) or
+/// args whose canonical [digest](crate::canon::digest) differs.
+pub fn mismatch(
+    policy: &UniquePolicy,
+    offered_type: &JobType,
+    offered_args: &[u8; 32],
+    holder_type: &JobType,
+    holder_args: &[u8; 32],
+) -> bool {
+    policy.on_mismatch() == OnMismatch::Reject && (offered_type != holder_type || offered_args != holder_args)
+}
+
+/// The job named in an answer has the highest: the active holder, else the newest.
+fn rank(holder: &Head) -> (bool, Timestamp, JobId) {
+    (holder.state == State::Active, holder.created_at, holder.id)
+}
+
+/// `blocking` comes in the order of ranks, highest first. Nothing when all of it is finished.
+fn follow_up(blocking: &[&Head]) -> Option<Admission> {
+    let is_started = |holder: &Head| holder.was_started() || holder.state == State::Active;
+    let live = || blocking.iter().filter(|holder| holder.state.is_live());
+    if let Some(waiting) = live().find(|holder| holder.role == Role::FollowUp && !is_started(holder)) {
+        return Some(Admission::AmendFollowUp { follow_up: waiting.id });
+    }
+    let after: Vec<JobId> = live().filter(|holder| is_started(holder)).map(|holder| holder.id).collect();
+    if !after.is_empty() {
+        return Some(Admission::CreateFollowUp { after });
+    }
+    live().next().map(|waiting| Admission::AmendWaiting { holder: waiting.id })
+}
+
+fn schedule_kept(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp> {
+    let scheduled = blocking.iter().filter(|holder| holder.state == State::Scheduled);
+    match policy.on_conflict() {
+        OnConflict::ReplaceExceptSchedule => scheduled.map(|holder| holder.available_at).min(),
+        OnConflict::Reject | OnConflict::Ignore | OnConflict::Replace | OnConflict::FollowUp => None,
+    }
+}
+
+fn lease_waited_for(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp> {
+    match policy.when_active() {
+        WhenActive::Now => None,
+        WhenActive::Wait => blocking.iter().filter_map(|holder| holder.lease.as_ref()).map(Lease::ends_at).max(),
+    }
+}

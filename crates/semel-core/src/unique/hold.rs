@@ -1,0 +1,128 @@
+//! What stays of a job's own policy after its admission.
+
+use super::period::Period;
+use super::policy::{Disclose, PeriodFrom, UniquePolicy};
+use crate::job::Head;
+use crate::state::StateSet;
+use crate::time::Timestamp;
+
+/// What a stored job's own policy says for later: how long the job must be remembered, and whether it may be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hold {
+    /// States in which the job blocks its like.
+    pub states: StateSet,
+    /// When its window starts.
+    pub from: PeriodFrom,
+    /// Whether answers may show it.
+    pub disclose: Disclose,
+    // Both zero without a period. Apart because an `Option<Period>` would cost eight bytes more in every head.
+    months: u32,
+    micros: u64,
+}
+
+impl Hold {
+    /// Of a job without a policy: it blocks nobody and hides nothing.
+    pub const NONE: Self = Self {
+        states: StateSet::EMPTY,
+        from: PeriodFrom::Created,
+        disclose: Disclose::Always,
+        months: 0,
+        micros: 0,
+    };
+
+    /// Bytes of the stored form.
+    pub const BYTES: usize = 16;
+
+    /// A hold of these parts.
+    pub const fn new(states: StateSet, from: PeriodFrom, period: Option<Period>, disclose: Disclose) -> Self {
+        let (months, micros) = match period {
+            Some(period) => (period.months(), period.micros()),
+            None => (0, 0),
+        };
+        Self { states, from, disclose, months, micros }
+    }
+
+    /// How long the window is; none when it has no end.
+    pub const fn period(&self) -> Option<Period> {
+        Period::new(self.months, self.micros)
+    }
+
+    /// The stored form: states, anchor, disclosure, a zero, months and microseconds in little endian. Frozen.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0] = self.states.bits();
+        bytes[1] = self.from.code();
+        bytes[2] = self.disclose.code();
+        bytes[4..8].copy_from_slice(&self.months.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.micros.to_le_bytes());
+        bytes
+    }
+
+    /// The hold from its stored form; nothing when the bytes are none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<4>()?;
+        let (months, rest) = rest.split_first_chunk::<4>()?;
+        let micros: &[u8; 8] = rest.try_into().ok()?;
+        let [states, from, disclose, 0] = *head else { return None };
+        let (months, micros) = (u32::from_le_bytes(*months), u64::from_le_bytes(*micros));
+        if (months, micros) != (0, 0) {
+            Period::new(months, micros)?;
+        }
+        Some(Self {
+            states: StateSet::from_bits(states),
+            from: PeriodFrom::from_code(from)?,
+            disclose: Disclose::from_code(disclose)?,
+            months,
+            micros,
+        })
+    }
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl UniquePolicy {
+    /// What of this policy is kept with a job that was admitted under it.
+    pub const fn hold(&self) -> Hold {
+        Hold::new(self.states(), self.period_from(), self.period(), self.disclose())
+    }
+}
+
+/// How long a job's head must be kept for the sake of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remember {
+    /// For as long as it carries the key.
+    Forever,
+    /// Until then, which is later than now.
+    Until(Timestamp),
+    /// No longer: nobody with the job's own policy is blocked by it.
+    Forget,
+}
+
+/// Whether a job may still block somebody by its own policy, so that purging its head would free its key early
+/// (SEMANTICS 3). An unfinished job is never forgotten.
+pub fn must_remember(hold: &Hold, head: &Head, now: Timestamp) -> Remember {
+    if head.state.is_live() {
+        return Remember::Forever;
+    }
+    if !hold.states.contains(head.state) {
+        return Remember::Forget;
+    }
+    let Some(period) = hold.period() else { return Remember::Forever };
+    let until = period.after(anchor(hold.from, head).unwrap_or(head.created_at));
+    if now < until { Remember::Until(until) } else { Remember::Forget }
+}
+
+/// When the holder's window starts; not yet, when it is to start at an end that has not come.
+pub(super) fn anchor(from: PeriodFrom, head: &Head) -> Option<Timestamp> {
+    match from {
+        PeriodFrom::Created => Some(head.created_at),
+        // A finished row without the time of its end does not occur; its creation bounds it from below.
+        PeriodFrom::Finished if head.state.is_finished() => Some(head.finished_at.unwrap_or(head.created_at)),
+        PeriodFrom::Finished => None,
+        PeriodFrom::LastDuplicate => Some(head.renewed_at.map_or(head.created_at, |at| at.max(head.created_at))),
+    }
+}

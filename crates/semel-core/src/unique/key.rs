@@ -1,0 +1,223 @@
+//! The unique key: which bytes make two jobs the same (SEMANTICS 2).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use super::policy::{Dimension, MetaPart, UniquePolicy};
+use crate::canon::{Json, Rule, Sink, nfc, push_token, put_exact, put_json, put_members, put_text};
+use crate::error::Invalid;
+
+/// The numbered rules by which keys are made. Stored with a key; any change of a key's bytes is another profile.
+pub const PROFILE: &str = "c1";
+
+/// Meta names that never are a part of a key, besides those starting with [`RESERVED_PREFIX`].
+const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// How names of system meta start.
+const RESERVED_PREFIX: &str = "semel.";
+
+/// SHA-256 of the canonical JSON of a job's dimensions; shown as 64 lower-case hexadecimal digits.
+///
+/// Derives from args, so it is never logged above DEBUG; its `Debug` shows the first 8 digits only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UniqueKey([u8; 32]);
+
+impl UniqueKey {
+    /// The key from its stored form.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key as stored.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Parses 64 lower-case hexadecimal digits.
+    ///
+    /// # Errors
+    /// `invalid_request` at `pointer` for any other text.
+    pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
+        Self::from_text(text).ok_or_else(|| {
+            Invalid::request(pointer, "is not a unique key; write its 64 lower-case hexadecimal digits")
+        })
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return None;
+        }
+        let mut key = [0; 32];
+        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+            for digit in pair {
+                let value = match digit {
+                    b'0'..=b'9' => digit - b'0',
+                    b'a'..=b'f' => digit - b'a' + 10,
+                    _ => return None,
+                };
+                *byte = *byte << 4 | value;
+            }
+        }
+        Some(Self(key))
+    }
+}
+
+impl fmt::Display for UniqueKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for UniqueKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str("..")
+    }
+}
+
+/// What a key is made of: the caller's values, before any encryption or encoding.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyInput<'a> {
+    /// The job's type.
+    pub job_type: &'a str,
+    /// The queue's name.
+    pub queue: &'a str,
+    /// The version of the job's template, when it has one.
+    pub version: Option<&'a str>,
+    /// The job's args, an array.
+    pub args: &'a Json<'a>,
+    /// The job's meta: an object, or null when the job has none.
+    pub meta: &'a Json<'a>,
+}
+
+impl UniquePolicy {
+    /// The canonical text of a job's dimensions: the very bytes that are hashed.
+    ///
+    /// # Errors
+    /// As [`UniquePolicy::key`].
+    pub fn canonical(&self, input: &KeyInput<'_>) -> Result<String, Invalid> {
+        let mut text = String::new();
+        self.put(input, &mut text)?;
+        Ok(text)
+    }
+
+    /// A job's unique key.
+    ///
+    /// # Errors
+    /// `invalid_request` with the pointer of the value: one that a key may not be made of (see
+    /// [`Json::canonical`](crate::canon::Json::canonical)), args that have no member named by `args_keys`, a missing
+    /// version.
+    pub fn key(&self, input: &KeyInput<'_>) -> Result<UniqueKey, Invalid> {
+        let mut hasher = Sha256::new();
+        self.put(input, &mut hasher)?;
+        Ok(UniqueKey(hasher.finalize().into()))
+    }
+
+    /// Writes the dimensions in the order of their names.
+    fn put(&self, input: &KeyInput<'_>, sink: &mut impl Sink) -> Result<(), Invalid> {
+        let has = |dimension| self.dimensions().contains(dimension);
+        let mut lead = "{";
+        let mut name = |sink: &mut _, name: &str| {
+            Sink::put(sink, std::mem::replace(&mut lead, ","));
+            put_exact(name, sink);
+            Sink::put(sink, ":");
+        };
+        if has(Dimension::Args) {
+            name(sink, "args");
+            self.put_args(input.args, sink).map_err(|refused| refused.under("/args"))?;
+        }
+        if let Some(key) = self.key_text() {
+            name(sink, "key");
+            put_exact(key, sink);
+        }
+        if has(Dimension::Meta) {
+            name(sink, "meta");
+            self.put_meta(input.meta, sink).map_err(|refused| refused.under("/meta"))?;
+        }
+        if has(Dimension::Queue) {
+            name(sink, "queue");
+            put_text(input.queue, sink);
+        }
+        if has(Dimension::Type) {
+            name(sink, "type");
+            put_text(input.job_type, sink);
+        }
+        if has(Dimension::Version) {
+            let Some(version) = input.version else {
+                return Err(Invalid::request(
+                    "/type",
+                    "has no template with a version, but the unique policy counts the version; take `version` out of the policy, or register a template",
+                ));
+            };
+            name(sink, "version");
+            put_text(version, sink);
+        }
+        sink.put("}");
+        Ok(())
+    }
+
+    fn put_args(&self, args: &Json<'_>, sink: &mut impl Sink) -> Result<(), Invalid> {
+        let wanted = self.args_keys();
+        if wanted.is_empty() {
+            return put_json(args, Rule::Key, sink);
+        }
+        let Json::Array(items) = args else { return Err(not_one_object()) };
+        let [Json::Object(members)] = items.as_slice() else { return Err(not_one_object()) };
+        for key in wanted {
+            if !members.iter().any(|(name, _)| nfc(name) == key.as_str()) {
+                let mut pointer = String::from("/0/");
+                push_token(&mut pointer, key);
+                return Err(Invalid::request(
+                    pointer,
+                    "is missing, but args_keys names it; send it (null will do), or take it out of args_keys",
+                ));
+            }
+        }
+        put_members(members, |name| is_among(wanted, name), Rule::Key, sink)
+            .map_err(|refused| refused.under("/0"))
+    }
+
+    fn put_meta(&self, meta: &Json<'_>, sink: &mut impl Sink) -> Result<(), Invalid> {
+        let members: &[(Cow<'_, str>, Json<'_>)] = match meta {
+            Json::Object(members) => members,
+            Json::Null => &[],
+            Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::Array(_) => {
+                return Err(Invalid::request("", "is not an object; send meta as an object, or leave it out"));
+            }
+        };
+        match self.meta_part() {
+            MetaPart::Only(names) => put_members(members, |name| is_among(names, name), Rule::Key, sink),
+            MetaPart::Except(names) => {
+                let keep = |name: &str| {
+                    !name.starts_with(RESERVED_PREFIX) && !TRACE_NAMES.contains(&name) && !is_among(names, name)
+                };
+                put_members(members, keep, Rule::Key, sink)
+            }
+        }
+    }
+}
+
+fn is_among(names: &[String], name: &str) -> bool {
+    names.iter().any(|its| its == name)
+}
+
+fn not_one_object() -> Invalid {
+    Invalid::request(
+        "",
+        "is not an array of exactly one object, which args_keys need; send args as [{...}], or leave args_keys out to count all of args",
+    )
+}
+
+/// The key of a request's `Idempotency-Key` (SEMANTICS 7): inside tenant and credential, and of a shape that no
+/// policy's key has, so it never meets one. All three count by their exact bytes.
+pub fn idempotency_key(tenant: &str, credential: &str, key: &str) -> UniqueKey {
+    let mut hasher = Sha256::new();
+    for (lead, text) in [("{\"credential\":", credential), (",\"idempotency_key\":", key), (",\"tenant\":", tenant)] {
+        hasher.put(lead);
+        put_exact(text, &mut hasher);
+    }
+    hasher.put("}");
+    UniqueKey(hasher.finalize().into())
+}

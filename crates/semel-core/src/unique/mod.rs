@@ -1,0 +1,24 @@
+//! Identity, hold and conflict: what "once" means, as pure functions (SEMANTICS 2 to 4).
+//!
+//! A caller's [`PolicySpec`] becomes a [`UniquePolicy`]; the policy makes a job's [`UniqueKey`]; [`admit`] decides what
+//! happens to the job, given the heads of those that carry the key; [`explain`] says why.
+
+pub mod explain;
+
+mod admit;
+mod hold;
+mod key;
+mod outlive;
+mod period;
+mod policy;
+mod spec;
+
+pub use admit::{Admission, Blocking, RejectReason, admit, blocks, mismatch};
+pub use hold::{Hold, Remember, must_remember};
+pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
+pub use outlive::outlives;
+pub use period::Period;
+pub use policy::{
+    Dimension, Dimensions, Disclose, MetaPart, OnConflict, OnMismatch, PeriodFrom, Scope, UniquePolicy, WhenActive,
+};
+pub use spec::PolicySpec;

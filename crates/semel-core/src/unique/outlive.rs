@@ -1,0 +1,35 @@
+//! Which finished holders need not be looked at any more, because a later one says all they could say.
+
+use super::hold::{Remember, must_remember};
+use crate::job::Head;
+use crate::time::Timestamp;
+
+/// Whether, of two finished holders of one key, `later` blocks whomever `earlier` blocks, for at least as long, and
+/// hides at least as much: then `earlier` may be left out of the key's holders. This keeps a key's finished holders
+/// few, however often it was used.
+///
+/// Both must have ended in the same state; every time a window can start from must be no earlier, the fence no lower
+/// (a new job starts from the highest it saw), and it must be remembered at least as long.
+pub fn outlives(later: &Head, earlier: &Head) -> bool {
+    let renewed = |head: &Head| head.renewed_at.unwrap_or(head.created_at);
+    later.id != earlier.id
+        && later.key == earlier.key
+        && later.state == earlier.state
+        && later.state.is_finished()
+        && later.created_at >= earlier.created_at
+        && later.finished_at >= earlier.finished_at
+        && renewed(later) >= renewed(earlier)
+        && later.fence >= earlier.fence
+        && later.hold.disclose >= earlier.hold.disclose
+        && remembered_until(later) >= remembered_until(earlier)
+}
+
+/// The end of a finished head's memory by its own policy, or of its retention, whichever is later.
+fn remembered_until(head: &Head) -> Timestamp {
+    let kept = head.purge_at().unwrap_or(Timestamp::EPOCH);
+    match must_remember(&head.hold, head, Timestamp::EPOCH) {
+        Remember::Forever => Timestamp::MAX,
+        Remember::Until(until) => until.max(kept),
+        Remember::Forget => kept,
+    }
+}

@@ -1,0 +1,529 @@
+//! A unique policy: which jobs are the same, how long one holds, what happens to a duplicate (SEMANTICS 2 to 4).
+
+use std::fmt;
+
+use super::period::Period;
+use super::spec::PolicySpec;
+use crate::canon::{nfc, utf16_order};
+use crate::error::Invalid;
+use crate::limits::{KEY_TEXT_BYTES_MAX, POLICY_NAMES_MAX};
+use crate::state::{State, StateSet};
+
+/// An enum of choices with names on the wire.
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $wire:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $name {
+            /// Every choice, the default first.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The choice's name on the wire.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $wire,)+ }
+            }
+
+            /// The choice of that name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|choice| choice.name() == name)
+            }
+
+            /// The choice's number, as stored.
+            pub const fn code(self) -> u8 {
+                self as u8
+            }
+
+            /// The choice of that number, as stored.
+            pub fn from_code(code: u8) -> Option<Self> {
+                Self::ALL.get(usize::from(code)).copied()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+choice! {
+    /// What happens to a duplicate (SEMANTICS 4).
+    OnConflict {
+        /// It is refused.
+        #[default]
+        Reject = "reject",
+        /// It is answered with the existing job.
+        Ignore = "ignore",
+        /// Every blocking holder is cancelled and the new job created.
+        Replace = "replace",
+        /// As `replace`, at the time a scheduled holder was to start.
+        ReplaceExceptSchedule = "replace_except_schedule",
+        /// It runs once more after the present run, or takes the place of what still waits.
+        FollowUp = "follow_up",
+    }
+}
+
+choice! {
+    /// What the same key with another type or other args means.
+    OnMismatch {
+        /// A duplicate like any other.
+        #[default]
+        Accept = "accept",
+        /// An error of its own, `payload_mismatch`.
+        Reject = "reject",
+    }
+}
+
+choice! {
+    /// Whether an answer may show the existing job. Orders by strictness.
+    #[derive(PartialOrd, Ord)]
+    Disclose {
+        /// It shows the job's id, state and key.
+        #[default]
+        Always = "always",
+        /// It shows nothing of it.
+        Never = "never",
+    }
+}
+
+choice! {
+    /// When a window starts.
+    PeriodFrom {
+        /// When the holder was created.
+        #[default]
+        Created = "created",
+        /// When the holder ended; until then its window has not begun.
+        Finished = "finished",
+        /// When the last duplicate was offered; each one starts the window again.
+        LastDuplicate = "last_duplicate",
+    }
+}
+
+choice! {
+    /// When a job that replaced an active one may run.
+    WhenActive {
+        /// At once: the old run is fenced off, not waited for.
+        #[default]
+        Now = "now",
+        /// When the old run's lease has ended.
+        Wait = "wait",
+    }
+}
+
+choice! {
+    /// Who shares a caller's own key.
+    Scope {
+        /// Jobs of one type.
+        #[default]
+        Type = "type",
+        /// Jobs of all types.
+        Global = "global",
+    }
+}
+
+choice! {
+    /// A part of a job that its key may be made of.
+    Dimension {
+        /// The type; in every key but a global one.
+        #[default]
+        Type = "type",
+        /// The queue's name.
+        Queue = "queue",
+        /// Args, or those of `args_keys`.
+        Args = "args",
+        /// Meta, as far as `meta_keys` or `meta_except` say.
+        Meta = "meta",
+        /// The version of the job's template.
+        Version = "version",
+    }
+}
+
+/// A set of dimensions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Dimensions(u8);
+
+impl Dimensions {
+    /// This set with one more member.
+    #[must_use]
+    pub const fn with(self, dimension: Dimension) -> Self {
+        Self(self.0 | 1 << dimension as u8)
+    }
+
+    /// Whether `dimension` is in the set.
+    pub const fn contains(self, dimension: Dimension) -> bool {
+        self.0 & (1 << dimension as u8) != 0
+    }
+
+    /// The members, in the order of their numbers.
+    pub fn iter(self) -> impl Iterator<Item = Dimension> {
+        Dimension::ALL.iter().copied().filter(move |dimension| self.contains(*dimension))
+    }
+}
+
+/// Which members of meta are in a key. Names are in NFC and canonical order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetaPart {
+    /// Those of these names that the job has.
+    Only(Vec<String>),
+    /// All but these, the system's and the trace's.
+    Except(Vec<String>),
+}
+
+/// A caller's own key; not shown by `Debug`, since keys are not logged.
+#[derive(Clone, PartialEq, Eq)]
+struct KeyText(Box<str>);
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// A policy that contradicts nothing: [`build`](Self::build) is the only way to one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UniquePolicy {
+    dimensions: Dimensions,
+    args_keys: Vec<String>,
+    meta: MetaPart,
+    key: Option<KeyText>,
+    scope: Scope,
+    period: Option<Period>,
+    period_from: PeriodFrom,
+    states: StateSet,
+    while_active: bool,
+    when_active: WhenActive,
+    on_conflict: OnConflict,
+    on_mismatch: OnMismatch,
+    disclose: Disclose,
+}
+
+impl UniquePolicy {
+    /// Checks a policy as it was sent. `pointer` is where it stands in the job, e.g. `/options/unique`.
+    ///
+    /// # Errors
+    /// `invalid_request` with the pointer of the first member that is unknown, out of bounds or contradicts another.
+    pub fn build(spec: &PolicySpec, pointer: &str) -> Result<Self, Invalid> {
+        let at = Place(pointer);
+        let key = read_key(spec, at)?;
+        let dimensions = read_dimensions(spec, at)?;
+        let policy = Self {
+            dimensions,
+            args_keys: read_args_keys(spec, dimensions, at)?,
+            meta: read_meta(spec, dimensions, at)?,
+            key,
+            scope: read_choice(&spec.scope, Scope::from_name, Scope::ALL, "scope", at)?,
+            period: read_period(spec, at)?,
+            period_from: read_choice(&spec.period_from, PeriodFrom::from_name, PeriodFrom::ALL, "period_from", at)?,
+            states: read_states(spec, at)?,
+            while_active: spec.while_active.unwrap_or(false),
+            when_active: read_choice(&spec.when_active, WhenActive::from_name, WhenActive::ALL, "when_active", at)?,
+            on_conflict: read_choice(&spec.on_conflict, OnConflict::from_name, OnConflict::ALL, "on_conflict", at)?,
+            on_mismatch: read_choice(&spec.on_mismatch, OnMismatch::from_name, OnMismatch::ALL, "on_mismatch", at)?,
+            disclose: read_choice(&spec.disclose, Disclose::from_name, Disclose::ALL, "disclose", at)?,
+        };
+        match policy.contradiction() {
+            None => Ok(policy),
+            Some((Member::Of(member), message)) => Err(at.refuse(member, message)),
+            Some((Member::State(state), message)) => {
+                let sent = spec.states.iter().flatten().position(|name| name == state.name());
+                Err(at.refuse(&format!("states/{}", sent.unwrap_or(0)), message))
+            }
+        }
+    }
+
+    /// The same policy with another strategy, unless the two contradict each other.
+    pub fn with_on_conflict(&self, on_conflict: OnConflict) -> Option<Self> {
+        let other = Self { on_conflict, ..self.clone() };
+        other.contradiction().is_none().then_some(other)
+    }
+
+    /// The first of the rules between members that the policy breaks.
+    fn contradiction(&self) -> Option<(Member, &'static str)> {
+        if self.scope == Scope::Global && self.key.is_none() {
+            return Some((
+                Member::Of("scope"),
+                "is global, which only a caller's own key can be; send `key`, or leave the scope out",
+            ));
+        }
+        if self.period_from == PeriodFrom::Finished && !self.states.intersects(StateSet::FINISHED) {
+            return Some((
+                Member::Of("period_from"),
+                "counts from the end of a job, but `states` names no end state; add completed, cancelled or discarded",
+            ));
+        }
+        match self.on_conflict {
+            OnConflict::Replace | OnConflict::ReplaceExceptSchedule if self.states.contains(State::Cancelled) => Some((
+                Member::State(State::Cancelled),
+                "contradicts replacing, because a replaced job is cancelled and would block at once; take cancelled out",
+            )),
+            OnConflict::FollowUp if self.period.is_some() => Some((
+                Member::Of("period"),
+                "contradicts follow_up, which holds until the run has ended; leave the period out",
+            )),
+            OnConflict::FollowUp if !self.states.contains_all(StateSet::LIVE) => Some((
+                Member::Of("states"),
+                "lacks one of scheduled, available, pending, active and retryable, which follow_up needs; leave `states` out",
+            )),
+            OnConflict::Ignore | OnConflict::FollowUp if self.disclose == Disclose::Never => Some((
+                Member::Of("disclose"),
+                "is never, but ignore and follow_up answer with the existing job; use on_conflict: reject, or disclose it",
+            )),
+            OnConflict::Reject
+            | OnConflict::Ignore
+            | OnConflict::Replace
+            | OnConflict::ReplaceExceptSchedule
+            | OnConflict::FollowUp => None,
+        }
+    }
+
+    /// The policy written out in full: [`build`](Self::build) makes the same policy of it again.
+    pub fn to_spec(&self) -> PolicySpec {
+        let has = |dimension| self.dimensions.contains(dimension);
+        let meta = has(Dimension::Meta).then_some(&self.meta);
+        PolicySpec {
+            keys: self
+                .key
+                .is_none()
+                .then(|| self.dimensions.iter().map(|dimension| dimension.name().to_owned()).collect()),
+            args_keys: (!self.args_keys.is_empty()).then(|| self.args_keys.clone()),
+            meta_keys: meta.and_then(|meta| if let MetaPart::Only(names) = meta { Some(names.clone()) } else { None }),
+            meta_except: meta
+                .and_then(|meta| if let MetaPart::Except(names) = meta { Some(names.clone()) } else { None }),
+            key: self.key_text().map(str::to_owned),
+            scope: self.key.is_some().then(|| self.scope.name().to_owned()),
+            with_version: self.key.is_some() && has(Dimension::Version),
+            period: self.period.map(|period| period.to_string()),
+            period_ms: None,
+            period_from: Some(self.period_from.name().to_owned()),
+            states: Some(self.states.iter().map(|state| state.name().to_owned()).collect()),
+            while_active: Some(self.while_active),
+            when_active: Some(self.when_active.name().to_owned()),
+            on_conflict: Some(self.on_conflict.name().to_owned()),
+            on_mismatch: Some(self.on_mismatch.name().to_owned()),
+            disclose: Some(self.disclose.name().to_owned()),
+        }
+    }
+
+    /// What the key is made of, besides a caller's own [key](Self::key_text).
+    pub const fn dimensions(&self) -> Dimensions {
+        self.dimensions
+    }
+
+    /// Members of args that count, in NFC and canonical order; empty when all do.
+    pub fn args_keys(&self) -> &[String] {
+        &self.args_keys
+    }
+
+    /// Members of meta that count, when meta does.
+    pub const fn meta_part(&self) -> &MetaPart {
+        &self.meta
+    }
+
+    /// The caller's own key. Not to be logged.
+    pub fn key_text(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| &*key.0)
+    }
+
+    /// Who shares the caller's own key.
+    pub const fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// How long a holder blocks; without it, for as long as it is in [`states`](Self::states).
+    pub const fn period(&self) -> Option<Period> {
+        self.period
+    }
+
+    /// When the period starts.
+    pub const fn period_from(&self) -> PeriodFrom {
+        self.period_from
+    }
+
+    /// Holders in these states block.
+    pub const fn states(&self) -> StateSet {
+        self.states
+    }
+
+    /// Whether an unfinished holder blocks even past its window.
+    pub const fn while_active(&self) -> bool {
+        self.while_active
+    }
+
+    /// When a job that replaced an active one may run.
+    pub const fn when_active(&self) -> WhenActive {
+        self.when_active
+    }
+
+    /// What happens to a duplicate.
+    pub const fn on_conflict(&self) -> OnConflict {
+        self.on_conflict
+    }
+
+    /// What the same key with other content means.
+    pub const fn on_mismatch(&self) -> OnMismatch {
+        self.on_mismatch
+    }
+
+    /// Whether an answer may show the existing job.
+    pub const fn disclose(&self) -> Disclose {
+        self.disclose
+    }
+}
+
+/// Where a policy stands in the job.
+#[derive(Clone, Copy)]
+struct Place<'a>(&'a str);
+
+impl Place<'_> {
+    fn refuse(self, member: &str, message: impl Into<String>) -> Invalid {
+        Invalid::request(format!("{}/{member}", self.0), message)
+    }
+}
+
+/// Which member of a policy breaks a rule.
+enum Member {
+    Of(&'static str),
+    State(State),
+}
+
+fn read_key(spec: &PolicySpec, at: Place<'_>) -> Result<Option<KeyText>, Invalid> {
+    let Some(key) = &spec.key else { return Ok(None) };
+    let besides = [
+        ("keys", &spec.keys),
+        ("args_keys", &spec.args_keys),
+        ("meta_keys", &spec.meta_keys),
+        ("meta_except", &spec.meta_except),
+    ];
+    if let Some((member, _)) = besides.into_iter().find(|(_, names)| names.is_some()) {
+        return Err(at.refuse(member, "cannot stand beside `key`, which is the whole identity; send one or the other"));
+    }
+    if key.trim().is_empty() {
+        return Err(at.refuse("key", "is blank; send a text that names the work, or leave it out"));
+    }
+    if key.len() > KEY_TEXT_BYTES_MAX {
+        return Err(at.refuse("key", format!("is longer than {KEY_TEXT_BYTES_MAX} bytes; send a digest of it")));
+    }
+    Ok(Some(KeyText(key.as_str().into())))
+}
+
+fn read_choice<T: Copy + Default + fmt::Display>(
+    sent: &Option<String>,
+    from_name: impl Fn(&str) -> Option<T>,
+    known: &[T],
+    member: &str,
+    at: Place<'_>,
+) -> Result<T, Invalid> {
+    let Some(name) = sent else { return Ok(T::default()) };
+    from_name(name).ok_or_else(|| at.refuse(member, format!("is not one of {}", listed(known))))
+}
+
+fn read_dimensions(spec: &PolicySpec, at: Place<'_>) -> Result<Dimensions, Invalid> {
+    let is_global = spec.key.is_some() && spec.scope.as_deref() == Some(Scope::Global.name());
+    let mut dimensions = Dimensions::default();
+    if !is_global {
+        dimensions = dimensions.with(Dimension::Type);
+    }
+    if spec.with_version {
+        dimensions = dimensions.with(Dimension::Version);
+    }
+    let Some(keys) = &spec.keys else { return Ok(dimensions) };
+    check_number(keys, "keys", at)?;
+    if keys.is_empty() {
+        return Err(at.refuse("keys", "is empty; name a dimension, or leave it out to count the type alone"));
+    }
+    for (index, name) in keys.iter().enumerate() {
+        let Some(dimension) = Dimension::from_name(name) else {
+            let known = listed(Dimension::ALL);
+            return Err(at.refuse(&format!("keys/{index}"), format!("is not one of {known} (lower case)")));
+        };
+        dimensions = dimensions.with(dimension);
+    }
+    Ok(dimensions)
+}
+
+fn read_args_keys(spec: &PolicySpec, dimensions: Dimensions, at: Place<'_>) -> Result<Vec<String>, Invalid> {
+    let Some(names) = &spec.args_keys else { return Ok(Vec::new()) };
+    if !dimensions.contains(Dimension::Args) {
+        return Err(at.refuse("args_keys", "has no effect because `keys` does not name args; add args to `keys`"));
+    }
+    read_names(names, "args_keys", at)
+}
+
+fn read_meta(spec: &PolicySpec, dimensions: Dimensions, at: Place<'_>) -> Result<MetaPart, Invalid> {
+    let (member, names) = match (&spec.meta_keys, &spec.meta_except) {
+        (Some(_), Some(_)) => {
+            return Err(at.refuse("meta_except", "cannot stand beside `meta_keys`; send one or the other"));
+        }
+        (Some(names), None) => ("meta_keys", names),
+        (None, Some(names)) => ("meta_except", names),
+        (None, None) if dimensions.contains(Dimension::Meta) => {
+            return Err(at.refuse(
+                "meta_keys",
+                "is missing, but `keys` names meta; list the members that count, or those that do not in `meta_except`",
+            ));
+        }
+        (None, None) => return Ok(MetaPart::Only(Vec::new())),
+    };
+    if !dimensions.contains(Dimension::Meta) {
+        return Err(at.refuse(member, "has no effect because `keys` does not name meta; add meta to `keys`"));
+    }
+    if member == "meta_keys" {
+        return Ok(MetaPart::Only(read_names(names, member, at)?));
+    }
+    check_number(names, member, at)?;
+    Ok(MetaPart::Except(normalised(names)))
+}
+
+fn read_names(names: &[String], member: &str, at: Place<'_>) -> Result<Vec<String>, Invalid> {
+    if names.is_empty() {
+        return Err(at.refuse(member, "is empty; name at least one member, or leave it out"));
+    }
+    check_number(names, member, at)?;
+    Ok(normalised(names))
+}
+
+fn normalised(names: &[String]) -> Vec<String> {
+    let mut names: Vec<_> = names.iter().map(|name| nfc(name).into_owned()).collect();
+    names.sort_by(|left, right| utf16_order(left, right));
+    names.dedup();
+    names
+}
+
+fn check_number(names: &[String], member: &str, at: Place<'_>) -> Result<(), Invalid> {
+    if names.len() > POLICY_NAMES_MAX {
+        return Err(at.refuse(member, format!("names more than {POLICY_NAMES_MAX}; name fewer")));
+    }
+    Ok(())
+}
+
+fn read_period(spec: &PolicySpec, at: Place<'_>) -> Result<Option<Period>, Invalid> {
+    match (&spec.period, spec.period_ms) {
+        (Some(_), Some(_)) => Err(at.refuse("period_ms", "cannot stand beside `period`; send one or the other")),
+        (Some(text), None) => Period::parse(text, &format!("{}/period", at.0)).map(Some),
+        (None, Some(millis)) => Period::from_millis(millis, &format!("{}/period_ms", at.0)).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+fn read_states(spec: &PolicySpec, at: Place<'_>) -> Result<StateSet, Invalid> {
+    let Some(names) = &spec.states else { return Ok(StateSet::LIVE) };
+    check_number(names, "states", at)?;
+    if names.is_empty() {
+        return Err(at.refuse("states", "is empty, so nothing would ever block; leave it out for the five live states"));
+    }
+    let read = |(index, name): (usize, &String)| {
+        State::from_name(name).ok_or_else(|| {
+            at.refuse(&format!("states/{index}"), format!("is not one of {}", listed(&State::ALL)))
+        })
+    };
+    names.iter().enumerate().map(read).collect()
+}
+
+/// Choices as a sentence lists them.
+pub(super) fn listed<T: fmt::Display>(choices: &[T]) -> String {
+    choices.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,190 @@
+//! What a policy may not say, where it is told so, and what the presets stand for.
+
+use semel_core::canon::Json;
+use semel_core::error::InvalidKind;
+use semel_core::limits::{KEY_TEXT_BYTES_MAX, POLICY_NAMES_MAX};
+use semel_core::state::StateSet;
+use semel_core::unique::{
+    Dimension, Disclose, KeyInput, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Scope, UniqueKey, UniquePolicy, WhenActive,
+    idempotency_key,
+};
+
+use crate::{policy, spec};
+
+#[test]
+fn every_refusal_names_its_member() {
+    let long = |n: usize| format!(r#"{{"key":"{}"}}"#, "k".repeat(n));
+    let many = |member: &str| format!(r#"{{"keys":["args","meta"],"meta_keys":["m"],"{member}":[{}"x"]}}"#, r#""x","#.repeat(POLICY_NAMES_MAX));
+    for (text, member) in [
+        (r#"{"keys":["type","argz"]}"#, "keys/1"),
+        (r#"{"keys":["Type"]}"#, "keys/0"),
+        (r#"{"keys":[]}"#, "keys"),
+        (r#"{"args_keys":["a"]}"#, "args_keys"),
+        (r#"{"keys":["queue"],"args_keys":["a"]}"#, "args_keys"),
+        (r#"{"keys":["args"],"args_keys":[]}"#, "args_keys"),
+        (r#"{"keys":["meta"]}"#, "meta_keys"),
+        (r#"{"keys":["meta"],"meta_keys":[]}"#, "meta_keys"),
+        (r#"{"keys":["meta"],"meta_keys":["a"],"meta_except":["b"]}"#, "meta_except"),
+        (r#"{"keys":["type"],"meta_keys":["a"]}"#, "meta_keys"),
+        (r#"{"keys":["type"],"meta_except":[]}"#, "meta_except"),
+        (r#"{"key":"a","keys":["type"]}"#, "keys"),
+        (r#"{"key":"a","args_keys":["x"]}"#, "args_keys"),
+        (r#"{"key":"a","meta_keys":["x"]}"#, "meta_keys"),
+        (r#"{"key":"a","meta_except":["x"]}"#, "meta_except"),
+        (r#"{"key":""}"#, "key"),
+        (r#"{"key":" \t\u00a0 "}"#, "key"),
+        (&long(KEY_TEXT_BYTES_MAX + 1), "key"),
+        (r#"{"key":"a","scope":"tenant"}"#, "scope"),
+        (r#"{"scope":"global"}"#, "scope"),
+        (r#"{"period":"1 hour"}"#, "period"),
+        (r#"{"period":"P"}"#, "period"),
+        (r#"{"period":"PT0S"}"#, "period"),
+        (r#"{"period":"P101Y"}"#, "period"),
+        (r#"{"period_ms":0}"#, "period_ms"),
+        (r#"{"period":"P1D","period_ms":5}"#, "period_ms"),
+        (r#"{"period":"P1D","period_from":"finished"}"#, "period_from"),
+        (r#"{"period":"P1D","period_from":"started"}"#, "period_from"),
+        (r#"{"states":[]}"#, "states"),
+        (r#"{"states":["active","availabel"]}"#, "states/1"),
+        (r#"{"when_active":"later"}"#, "when_active"),
+        (r#"{"on_conflict":"merge"}"#, "on_conflict"),
+        (r#"{"on_conflict":"use_existing"}"#, "on_conflict"),
+        (r#"{"on_mismatch":"ignore"}"#, "on_mismatch"),
+        (r#"{"disclose":"sometimes"}"#, "disclose"),
+        (r#"{"on_conflict":"replace","states":["available","cancelled"]}"#, "states/1"),
+        (r#"{"on_conflict":"replace_except_schedule","states":["cancelled"]}"#, "states/0"),
+        (r#"{"on_conflict":"follow_up","period":"P1D"}"#, "period"),
+        (r#"{"on_conflict":"follow_up","states":["active","available"]}"#, "states"),
+        (r#"{"on_conflict":"follow_up","disclose":"never"}"#, "disclose"),
+        (r#"{"on_conflict":"ignore","disclose":"never"}"#, "disclose"),
+        (&many("args_keys"), "args_keys"),
+        (&many("states"), "states"),
+        (&many("keys").replacen(r#""keys":["args","meta"],"#, "", 1), "keys"),
+        (&many("meta_except").replacen(r#""meta_keys":["m"],"#, "", 1), "meta_except"),
+    ] {
+        let refused = UniquePolicy::build(&spec(text), "/options/unique").unwrap_err();
+        assert_eq!(
+            (refused.kind, refused.pointer),
+            (InvalidKind::Request, format!("/options/unique/{member}")),
+            "{text}: {}",
+            refused.message
+        );
+    }
+    assert!(UniquePolicy::build(&spec(&long(KEY_TEXT_BYTES_MAX)), "").is_ok());
+}
+
+#[test]
+fn an_empty_policy_has_the_specifications_defaults() {
+    let policy = policy("{}");
+    assert_eq!(policy.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type]);
+    assert_eq!(policy.states(), StateSet::LIVE);
+    assert_eq!((policy.period(), policy.period_from(), policy.while_active()), (None, PeriodFrom::Created, false));
+    assert_eq!((policy.on_conflict(), policy.on_mismatch()), (OnConflict::Reject, OnMismatch::Accept));
+    assert_eq!((policy.disclose(), policy.when_active(), policy.scope()), (Disclose::Always, WhenActive::Now, Scope::Type));
+}
+
+#[test]
+fn a_policy_written_out_in_full_is_the_same() {
+    for text in [
+        "{}",
+        r#"{"keys":["queue","args","meta","version"],"args_keys":["b","a","a"],"meta_keys":["t"]}"#,
+        r#"{"keys":["meta"],"meta_except":[]}"#,
+        r#"{"key":" order 7 ","scope":"global","with_version":true}"#,
+        r#"{"keys":["args"],"with_version":true,"period_ms":1500,"period_from":"last_duplicate"}"#,
+        r#"{"on_conflict":"follow_up","states":["scheduled","available","pending","active","retryable","completed"]}"#,
+        r#"{"on_conflict":"replace","when_active":"wait","on_mismatch":"reject","disclose":"never","while_active":true}"#,
+    ] {
+        let policy = policy(text);
+        assert_eq!(UniquePolicy::build(&policy.to_spec(), "").unwrap(), policy, "{text}");
+    }
+}
+
+#[test]
+fn presets_are_ordinary_policies() {
+    let preset = |name, key| PolicySpec::preset(name, key, "/unique");
+    let build = |spec: PolicySpec| UniquePolicy::build(&spec, "").unwrap();
+    let strict = build(preset("strict", Some("ignored")).unwrap().unwrap());
+    assert_eq!((strict.states(), strict.disclose(), strict.on_conflict()), (StateSet::ALL, Disclose::Never, OnConflict::Reject));
+    assert_eq!(
+        strict.dimensions().iter().collect::<Vec<_>>(),
+        [Dimension::Type, Dimension::Args, Dimension::Version]
+    );
+    let provided = build(preset("caller_provided", Some("ORD-1")).unwrap().unwrap());
+    assert_eq!(provided.key_text(), Some("ORD-1"));
+    assert_eq!(provided.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type, Dimension::Version]);
+    assert_eq!(preset("caller_provided", None).unwrap_err().pointer, "/unique/key");
+    assert_eq!(preset("always_unique", None).unwrap(), None);
+    assert_eq!(preset("Strict", None).unwrap_err().pointer, "/unique");
+
+    let content = preset("content", None).unwrap().unwrap();
+    let wider = build(spec(r#"{"period":"PT5M","meta_keys":["tenant"],"on_conflict":"reject"}"#).over(content.clone()));
+    assert_eq!((wider.period().unwrap().to_string().as_str(), wider.while_active()), ("PT5M", true));
+    assert_eq!(wider.on_conflict(), OnConflict::Reject);
+    let milliseconds = spec(r#"{"period_ms":5}"#).over(spec(r#"{"period":"P1D"}"#).over(content));
+    assert_eq!(build(milliseconds).period().unwrap().to_string(), "PT0.005S");
+}
+
+fn key(unique: &str, args: &str, meta: &str) -> Result<String, semel_core::error::Invalid> {
+    let (args, meta) = (Json::parse(args, "").unwrap(), Json::parse(meta, "").unwrap());
+    policy(unique).canonical(&KeyInput { job_type: "a.b", queue: "q", version: None, args: &args, meta: &meta })
+}
+
+#[test]
+fn only_what_is_in_a_dimension_is_looked_at() {
+    // A huge integer, a name given twice: both beside what args_keys names.
+    let args = r#"[{"id":1,"n":9007199254740993,"x":1,"x":2}]"#;
+    assert_eq!(key(r#"{"keys":["args"],"args_keys":["id"]}"#, args, "null").unwrap(), r#"{"args":{"id":1},"type":"a.b"}"#);
+    assert_eq!(key("{}", args, "null").unwrap(), r#"{"type":"a.b"}"#);
+    for (keys, pointer) in [(r#"["n"]"#, "/args/0/n"), (r#"["x"]"#, "/args/0/x"), (r#"["q/~"]"#, "/args/0/q~1~0")] {
+        let unique = format!(r#"{{"keys":["args"],"args_keys":{keys}}}"#);
+        assert_eq!(key(&unique, args, "null").unwrap_err().pointer, pointer);
+    }
+    for args in ["[]", "[[]]", "{}", "[{},{}]", "null"] {
+        let refused = key(r#"{"keys":["args"],"args_keys":["id"]}"#, args, "null").unwrap_err();
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/args"), "{args}");
+    }
+    // Names are compared in NFC, on both sides.
+    let composed = key(r#"{"keys":["args"],"args_keys":["caf\u00e9"]}"#, r#"[{"cafe\u0301":1}]"#, "null").unwrap();
+    assert_eq!(composed, key(r#"{"keys":["args"],"args_keys":["cafe\u0301"]}"#, r#"[{"café":1}]"#, "null").unwrap());
+}
+
+#[test]
+fn meta_counts_as_far_as_the_policy_says() {
+    let meta = r#"{"tenant":"a","n":1e400,"semel.x":1,"traceparent":"t","tracestate":"s","baggage":"b"}"#;
+    let only = |names: &str| key(&format!(r#"{{"keys":["meta"],"meta_keys":{names}}}"#), "[]", meta);
+    assert_eq!(only(r#"["tenant","absent"]"#).unwrap(), r#"{"meta":{"tenant":"a"},"type":"a.b"}"#);
+    assert_eq!(only(r#"["n"]"#).unwrap_err().pointer, "/meta/n");
+    assert_eq!(
+        key(r#"{"keys":["meta"],"meta_except":["n"]}"#, "[]", meta).unwrap(),
+        r#"{"meta":{"tenant":"a"},"type":"a.b"}"#
+    );
+    assert_eq!(key(r#"{"keys":["meta"],"meta_except":[]}"#, "[]", "null").unwrap(), r#"{"meta":{},"type":"a.b"}"#);
+    assert_eq!(key(r#"{"keys":["meta"],"meta_except":[]}"#, "[]", "[]").unwrap_err().pointer, "/meta");
+    assert_eq!(key(r#"{"keys":["version"]}"#, "[]", "null").unwrap_err().pointer, "/type");
+}
+
+#[test]
+fn a_key_is_shown_in_part_and_read_in_full() {
+    let key = idempotency_key("t", "c", "k");
+    let shown = key.to_string();
+    assert_eq!(format!("{key:?}"), format!("{}..", &shown[..8]));
+    assert_eq!(UniqueKey::from_bytes(*key.as_bytes()), key);
+    for text in ["", &shown[1..], &shown.to_uppercase(), &format!("{shown}0"), &shown.replace(&shown[..1], "g")] {
+        assert!(text == shown || UniqueKey::parse(text, "/key").is_err(), "{text}");
+    }
+}
+
+#[test]
+fn an_idempotency_key_belongs_to_its_tenant_and_credential() {
+    let keys = [
+        idempotency_key("t", "c", "k"),
+        idempotency_key("t", "ck", ""),
+        idempotency_key("tc", "", "k"),
+        idempotency_key("t", "c", "k\",\"x\":\""),
+        idempotency_key("t", "c", "caf\u{e9}"),
+        idempotency_key("t", "c", "cafe\u{301}"),
+    ];
+    for (at, key) in keys.iter().enumerate() {
+        assert!(!keys[..at].contains(key), "{at}");
+    }
+}

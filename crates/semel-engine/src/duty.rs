@@ -1,0 +1,77 @@
+//! What runs by the clock. Each duty is a struct with `run_once`, bounded; the loop is written once, in
+//! [`engine`](crate::engine).
+
+use semel_core::draft::Reads;
+use semel_core::ident::JobId;
+use semel_core::slot::Due;
+use semel_core::time::Timestamp;
+use semel_core::{life, settle};
+use semel_store::{Store, StoreError};
+
+/// Jobs one run of a duty looks at.
+const RUN_JOBS_MAX: u32 = 500;
+
+/// What one run of a duty did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Jobs moved.
+    pub moved: usize,
+    /// When the next job of that kind falls due; in the past when more is waiting already.
+    pub next: Option<Timestamp>,
+    /// The store's time at the look.
+    pub now: Timestamp,
+}
+
+async fn due(store: &Store, kind: Due) -> Result<(Vec<JobId>, Ran), StoreError> {
+    let due = store.due(kind, RUN_JOBS_MAX).await?;
+    Ok((due.ids, Ran { moved: 0, next: due.next, now: due.now }))
+}
+
+macro_rules! duty {
+    ($(#[$doc:meta])* $name:ident, $kind:expr, $read:ident, |$draft:ident, $id:ident| $act:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $name;
+
+        impl $name {
+            /// Does a bounded piece of the duty.
+            ///
+            /// # Errors
+            /// When the store cannot read or commit; nothing of this piece was done then.
+            pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
+                let (ids, mut ran) = due(store, $kind).await?;
+                if ids.is_empty() {
+                    return Ok(ran);
+                }
+                let reads = Reads { $read: ids.clone(), ..Reads::default() };
+                ran.moved = store
+                    .decide(reads, move |$draft| {
+                        let mut moved = 0;
+                        for $id in &ids {
+                            moved += usize::from($act);
+                        }
+                        Ok(moved)
+                    })
+                    .await?;
+                Ok(ran)
+            }
+        }
+    };
+}
+
+duty! {
+    /// Scheduled and retryable jobs whose time has come become available.
+    Promote, Due::Timer, heads, |draft, id| life::promote(draft, *id)?
+}
+duty! {
+    /// Leases and execution times that ran out end their runs.
+    Reap, Due::Lease, fulls, |draft, id| settle::reap(draft, *id)?.is_some()
+}
+duty! {
+    /// Waiting jobs past their `expires_at` are discarded.
+    Expire, Due::Expiry, heads, |draft, id| life::expire(draft, *id)?
+}
+duty! {
+    /// Finished jobs past their retention lose their bodies.
+    Purge, Due::Purge, heads, |draft, id| life::purge(draft, *id)?
+}

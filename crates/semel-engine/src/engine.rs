@@ -1,0 +1,423 @@
+//! What callers, workers and operators ask, each as one decision, and the loop that runs the duties.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::draft::{QueueRow, Reads};
+use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
+use semel_core::follow_up::hold_again;
+use semel_core::ident::{JobId, QueueName};
+use semel_core::lease::{Bearer, Unclaimable};
+use semel_core::life::{self, KeyReleased, Revived};
+use semel_core::settle::{self, Report, Settled};
+use semel_core::time::Timestamp;
+use semel_core::unique::UniqueKey;
+use semel_store::backend::{Backend, Claim, Facts, Filter, Listing, QueueStats, Recorded};
+use semel_store::{Store, StoreError};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::counters::{Counters, outcome_name};
+use crate::duplicates::DuplicateLog;
+use crate::duty::{Expire, Promote, Purge, Ran, Reap};
+use crate::job::Job;
+
+/// The longest the duties sleep without looking, for whatever a hint failed to say.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+/// How often duplicates are written, finished jobs are looked over and the store keeps house.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(500);
+/// How long the duties rest after the store failed them.
+const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// A running engine. Cheap to clone; the duties stop with [`Engine::stop`] or with the last handle.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Store,
+    duplicates: DuplicateLog,
+    counters: Counters,
+    stop: watch::Sender<bool>,
+    duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Starts an engine on a store. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When the store's thread cannot be started.
+    pub fn start(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
+        let engine = Self::without_duties(backend)?;
+        let (store, stop) = (engine.shared.store.clone(), engine.shared.stop.subscribe());
+        let weak = Arc::downgrade(&engine.shared);
+        let duties = tokio::spawn(async move {
+            run_duties(store, weak, stop).await;
+        });
+        if let Ok(mut slot) = engine.shared.duties.try_lock() {
+            *slot = Some(duties);
+        }
+        Ok(engine)
+    }
+
+    /// An engine whose duties nobody runs, for tests that run them by hand.
+    ///
+    /// # Errors
+    /// When the store's thread cannot be started.
+    pub fn without_duties(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
+        let shared = Shared {
+            store: Store::open(backend)?,
+            duplicates: DuplicateLog::default(),
+            counters: Counters::default(),
+            stop: watch::Sender::new(false),
+            duties: tokio::sync::Mutex::new(None),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The store behind its batcher.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// What the store is and promises.
+    pub fn facts(&self) -> &Facts {
+        self.shared.store.facts()
+    }
+
+    /// Stops the duties and writes what they still hold. Requests go on being served.
+    pub async fn stop(&self) {
+        self.shared.stop.send_replace(true);
+        if let Some(duties) = self.shared.duties.lock().await.take() {
+            drop(duties.await);
+        }
+        while matches!(self.shared.duplicates.flush(&self.shared.store).await, Ok(true)) {}
+    }
+
+    /// Admits one job. `source` says who offers it, for the duplicates record.
+    ///
+    /// # Errors
+    /// When the store cannot commit; the job was not admitted then.
+    pub async fn enqueue(&self, offer: Offer, source: &str) -> Result<Outcome, StoreError> {
+        let mut reads = Reads::default();
+        offer.reads(&mut reads);
+        let labels = (offer.job_type.clone(), offer.queue.clone());
+        let (outcome, now) = self
+            .shared
+            .store
+            .decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now())))
+            .await?;
+        self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
+        self.note(&outcome, now, source);
+        Ok(outcome)
+    }
+
+    /// Admits a batch.
+    ///
+    /// # Errors
+    /// When the store cannot commit; nothing was admitted then.
+    pub async fn enqueue_batch(&self, offers: Vec<Offer>, mode: Mode, source: &str) -> Result<Batch, StoreError> {
+        let mut reads = Reads::default();
+        offers.iter().for_each(|offer| offer.reads(&mut reads));
+        let labels: Vec<_> = offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
+        let (batch, now) = self
+            .shared
+            .store
+            .decide(reads, move |draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now())))
+            .await?;
+        let outcomes: Vec<(usize, &Outcome)> = match &batch {
+            Batch::Done(outcomes) => outcomes.iter().enumerate().collect(),
+            Batch::Refused { index, outcome } => vec![(*index, outcome)],
+        };
+        for (index, outcome) in outcomes {
+            if let Some((job_type, queue)) = labels.get(index) {
+                self.shared.counters.count(job_type, queue, outcome_name(outcome));
+            }
+            self.note(outcome, now, source);
+        }
+        Ok(batch)
+    }
+
+    fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
+        if let Some(holder) = outcome.absorbed_by() {
+            self.shared.duplicates.note(holder, now, source);
+        }
+    }
+
+    /// A whole job.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or what is stored of the job cannot.
+    pub async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        let snapshot = self.shared.store.load(Reads { fulls: vec![id], ..Reads::default() }).await?;
+        let Some((head, Some(full))) = snapshot.peek(id) else { return Ok(None) };
+        let mut job = Job::decode(head.clone(), full)?;
+        if let Some(waiting) = self.shared.duplicates.waiting(id) {
+            job.duplicates.merge(waiting);
+        }
+        Ok(Some(job))
+    }
+
+    /// A page of heads.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn list(&self, filter: Filter) -> Result<Listing, StoreError> {
+        self.shared.store.list(filter).await
+    }
+
+    /// Takes up to `claim.limit` ready jobs for a worker.
+    ///
+    /// # Errors
+    /// When the store cannot commit; nothing was taken then.
+    pub async fn claim(&self, claim: Claim) -> Result<Vec<Job>, StoreError> {
+        let limit = claim.limit as usize;
+        loop {
+            let claimed = self.shared.store.claim(claim.clone()).await?;
+            let unclaimable = claimed.unclaimable;
+            let settled = if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
+            let jobs: Vec<Job> = claimed
+                .jobs
+                .into_iter()
+                .map(|(head, full)| Job::decode(head, &full))
+                .collect::<Result<_, _>>()?;
+            // Behind jobs that could not be granted there may be some that can.
+            if !jobs.is_empty() || settled == 0 || limit == 0 {
+                return Ok(jobs);
+            }
+        }
+    }
+
+    /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn claim_or_wait(&self, claim: Claim, patience: Duration) -> Result<Vec<Job>, StoreError> {
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            // Registered before looking, so that nothing that becomes ready in between is slept through.
+            let mut ready = std::pin::pin!(self.shared.store.hints().ready());
+            ready.as_mut().enable();
+            let jobs = self.claim(claim.clone()).await?;
+            if !jobs.is_empty() || tokio::time::timeout_at(deadline, ready).await.is_err() {
+                return Ok(jobs);
+            }
+        }
+    }
+
+    async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {
+        let reads = Reads { fulls: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+        self.shared
+            .store
+            .decide(reads, move |draft| {
+                let mut settled = 0;
+                for (id, reason) in &jobs {
+                    match reason {
+                        Unclaimable::Expired => settled += usize::from(life::expire(draft, *id)?),
+                        Unclaimable::Exhausted => settled += usize::from(life::exhaust(draft, *id)?),
+                        Unclaimable::Overlaps => settled += usize::from(hold_again(draft, *id)?),
+                        Unclaimable::NotReady => {}
+                    }
+                }
+                Ok(settled)
+            })
+            .await
+    }
+
+    /// ACK. `result` is a JSON value.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn complete(&self, id: JobId, bearer: Bearer, result: Option<Bytes>) -> Result<Settled, StoreError> {
+        let settled = self
+            .shared
+            .store
+            .decide(head_of(id), move |draft| settle::complete(draft, id, &bearer, result.as_ref()))
+            .await?;
+        self.count_settled(&settled, "completed");
+        Ok(settled)
+    }
+
+    /// FAIL.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn fail(&self, id: JobId, bearer: Bearer, report: Report) -> Result<Settled, StoreError> {
+        let reads = Reads { fulls: vec![id], ..Reads::default() };
+        let settled =
+            self.shared.store.decide(reads, move |draft| settle::fail(draft, id, &bearer, &report)).await?;
+        self.count_settled(&settled, "failed");
+        Ok(settled)
+    }
+
+    /// A worker gives a job back unfinished.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn give_back(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
+        self.shared.store.decide(head_of(id), move |draft| settle::give_back(draft, id, &bearer)).await
+    }
+
+    /// A heartbeat for these jobs: one answer per job, in order.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn extend(
+        &self,
+        jobs: Vec<(JobId, Bearer)>,
+        visibility_ms: Option<u32>,
+    ) -> Result<Vec<Settled>, StoreError> {
+        let reads = Reads { heads: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+        self.shared
+            .store
+            .decide(reads, move |draft| {
+                jobs.iter().map(|(id, bearer)| settle::extend(draft, *id, bearer, visibility_ms)).collect()
+            })
+            .await
+    }
+
+    /// CANCEL.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn cancel(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
+        let settled =
+            self.shared.store.decide(head_of(id), move |draft| life::cancel(draft, id, &bearer)).await?;
+        self.count_settled(&settled, "cancelled");
+        Ok(settled)
+    }
+
+    /// ACTIVATE.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn activate(&self, id: JobId) -> Result<Settled, StoreError> {
+        self.shared.store.decide(head_of(id), move |draft| life::activate(draft, id)).await
+    }
+
+    /// Sends a dead letter back.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn revive(&self, id: JobId) -> Result<Revived, StoreError> {
+        let reads = Reads { fulls: vec![id], ..Reads::default() };
+        self.shared.store.decide(reads, move |draft| life::revive(draft, id)).await
+    }
+
+    /// Deletes a dead letter.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn delete_dead_letter(&self, id: JobId) -> Result<Settled, StoreError> {
+        self.shared.store.decide(head_of(id), move |draft| life::delete_dead_letter(draft, id)).await
+    }
+
+    /// Takes a key from its holders.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn release_key(&self, key: UniqueKey) -> Result<KeyReleased, StoreError> {
+        self.shared.store.decide(Reads::default(), move |draft| life::release_key(draft, key)).await
+    }
+
+    /// Pauses or resumes a queue.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn set_paused(&self, name: QueueName, paused: bool) -> Result<QueueRow, StoreError> {
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let row = self.shared.store.decide(reads, move |draft| life::set_paused(draft, &name, paused)).await?;
+        self.shared.store.hints().wake_all();
+        Ok(row)
+    }
+
+    /// All queues.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
+        self.shared.store.queues().await
+    }
+
+    /// The log after `cursor`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, StoreError> {
+        self.shared.store.events(cursor, limit).await
+    }
+
+    fn count_settled(&self, settled: &Settled, name: &'static str) {
+        if let Settled::Done(head) = settled {
+            self.shared.counters.count(&head.job_type, &head.queue, name);
+        }
+    }
+}
+
+fn head_of(id: JobId) -> Reads {
+    Reads { heads: vec![id], ..Reads::default() }
+}
+
+/// Runs the duties until told to stop or until nobody holds the engine any more: what is due at once, then what falls
+/// due at the next known time or hint.
+async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: watch::Receiver<bool>) {
+    let mut housekeeping = tokio::time::Instant::now();
+    loop {
+        let rest = match time_duties(&store).await {
+            Ok(rest) => rest,
+            Err(StoreError::Closed) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the duties could not use the store; they try again");
+                REST_AFTER_FAILURE
+            }
+        };
+        if housekeeping.elapsed() >= HOUSEKEEPING_EVERY {
+            let Some(shared) = engine.upgrade() else { return };
+            if let Err(error) = keep_house(&shared).await {
+                tracing::warn!(%error, "housekeeping failed; it is tried again");
+            }
+            housekeeping = tokio::time::Instant::now();
+        }
+        tokio::select! {
+            () = tokio::time::sleep(rest.min(HOUSEKEEPING_EVERY)) => {}
+            () = store.hints().sooner() => {}
+            changed = stop.changed() => if changed.is_err() || *stop.borrow() { return },
+        }
+    }
+}
+
+/// Runs the duties that hang on a time, until nothing is due. Says how long nothing will be.
+async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
+    loop {
+        let runs: [Ran; 3] =
+            [Promote.run_once(store).await?, Reap.run_once(store).await?, Expire.run_once(store).await?];
+        let now = runs.iter().map(|ran| ran.now).max().unwrap_or_default();
+        let next = runs.iter().filter_map(|ran| ran.next).min();
+        match next {
+            Some(at) if at <= now => {}
+            Some(at) => {
+                let rest = at.since(now).min(LOOK_AT_LEAST_EVERY);
+                store.hints().looks_at(now.saturating_add(rest));
+                return Ok(rest);
+            }
+            None => {
+                store.hints().looks_at(now.saturating_add(LOOK_AT_LEAST_EVERY));
+                return Ok(LOOK_AT_LEAST_EVERY);
+            }
+        }
+    }
+}
+
+async fn keep_house(shared: &Shared) -> Result<(), StoreError> {
+    while shared.duplicates.flush(&shared.store).await? {}
+    while Purge.run_once(&shared.store).await?.moved > 0 {}
+    while shared.store.maintain().await? {}
+    Ok(())
+}

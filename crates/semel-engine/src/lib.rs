@@ -1,0 +1,15 @@
+//! Semel's engine: what callers, workers and operators ask of a store, and the duties that run by the clock.
+//!
+//! # Layout
+//! - [`engine`]: the handle everyone uses, and the loop.
+//! - [`duty`]: promote, reap, expire, purge.
+//! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
+
+pub mod counters;
+pub mod duplicates;
+pub mod duty;
+pub mod engine;
+pub mod job;
+
+pub use engine::Engine;
+pub use job::Job;

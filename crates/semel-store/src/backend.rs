@@ -1,0 +1,215 @@
+//! The boundary: what a store must do. A store moves data; every rule is in `semel-core`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use semel_core::draft::{Full, Group, QueueRow, Reads, Snapshot};
+use semel_core::event::Event;
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::job::Head;
+use semel_core::lease::{Grant, Unclaimable};
+use semel_core::slot::Due;
+use semel_core::state::{State, StateSet};
+use semel_core::time::Timestamp;
+
+use crate::error::StoreError;
+
+/// A boxed future, so that the boundary is object-safe: the server chooses its store at run time.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A store.
+///
+/// # Contract
+/// - **Time.** A store's time never goes back: [`load`](Self::load) and the claims of [`commit`](Self::commit) use
+///   `max(clock, last committed time)`.
+/// - **Versions.** [`commit`](Self::commit) applies a group all or none, and only if every record it relied on still
+///   has the version it names; else that group is [`Verdict::Stale`] and no other is touched. A key's version moves on
+///   every write of a head that holds it, to `max(version + 1, head.version)`.
+/// - **Durability.** When [`commit`](Self::commit) has answered, what it applied survives a crash of this process and,
+///   at the strength the store declares, of the machine. A failed commit has applied nothing, or is poisoned.
+/// - **Order.** A claim takes from its queues in the order they are named; within one queue by (priority descending,
+///   available_at, id).
+/// - **Bounds.** Every answer is bounded by the request's own limit.
+pub trait Backend: Send + Sync + 'static {
+    /// Everything `reads` names, consistently, with the store's time.
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>>;
+
+    /// Applies the groups in order, then serves the claims; one durability wait for all of them.
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>>;
+
+    /// Ids that are due, oldest first, at most `limit`, and the next time something of that kind falls due.
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>>;
+
+    /// Jobs for people, newest id first.
+    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>>;
+
+    /// All queues that have or had a job or a setting, by name.
+    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>>;
+
+    /// The log after `cursor`, oldest first, at most `limit` records.
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>>;
+
+    /// A bounded piece of the store's own housekeeping. Says whether more is waiting.
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>>;
+
+    /// Deletes everything. For tests; a server offers it only when told to.
+    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Copies the store, consistently, to a new file.
+    fn backup(&self, path: std::path::PathBuf) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// The counter of the rows that minted ids number.
+    fn rows(&self) -> Arc<AtomicU64>;
+
+    /// What this store is and promises.
+    fn facts(&self) -> Facts;
+}
+
+/// What one commit does.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Decisions, in order; later ones may rely on versions that earlier ones write.
+    pub groups: Vec<Group>,
+    /// Claims, served in order after the groups.
+    pub claims: Vec<Claim>,
+}
+
+/// What a commit did.
+#[derive(Clone, Debug, Default)]
+pub struct Applied {
+    /// One verdict per group.
+    pub groups: Vec<Verdict>,
+    /// One answer per claim.
+    pub claims: Vec<Claimed>,
+}
+
+/// What became of one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it was applied.
+    Applied,
+    /// A record it relied on has moved; nothing of it was applied.
+    Stale,
+}
+
+/// A worker's wish for jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// From these queues, the first named first.
+    pub queues: Vec<QueueName>,
+    /// At most so many.
+    pub limit: u32,
+    /// What each grant is filled in with.
+    pub grant: Grant,
+}
+
+/// What a claim took.
+#[derive(Clone, Debug, Default)]
+pub struct Claimed {
+    /// The jobs, with their new heads, in order.
+    pub jobs: Vec<(Head, Full)>,
+    /// Ready jobs that may not be granted; the engine settles them.
+    pub unclaimable: Vec<(JobId, Unclaimable)>,
+}
+
+/// What is due.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DueIds {
+    /// The store's time.
+    pub now: Timestamp,
+    /// The ids.
+    pub ids: Vec<JobId>,
+    /// When the next one falls due; in the past when `ids` was cut short.
+    pub next: Option<Timestamp>,
+}
+
+/// Which jobs a person wants to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// In these states; empty means all.
+    pub states: StateSet,
+    /// In this queue.
+    pub queue: Option<QueueName>,
+    /// Of this type.
+    pub job_type: Option<JobType>,
+    /// Only dead letters.
+    pub dead_letters: bool,
+    /// Only jobs that hold a key.
+    pub with_key: bool,
+    /// Only ids before this one: the page's cursor.
+    pub before: Option<JobId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+impl Filter {
+    /// Whether a head is wanted.
+    pub fn admits(&self, head: &Head) -> bool {
+        (self.states.is_empty() || self.states.contains(head.state))
+            && self.queue.as_ref().is_none_or(|queue| *queue == head.queue)
+            && self.job_type.as_ref().is_none_or(|job_type| *job_type == head.job_type)
+            && (!self.dead_letters || head.is_dead_letter())
+            && (!self.with_key || head.key.is_some())
+            && self.before.is_none_or(|before| head.id < before)
+    }
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The heads, newest id first.
+    pub heads: Vec<Head>,
+    /// Where the next page begins, if there may be more. A page may be short, or empty, and still have a next one:
+    /// a store looks at a bounded number of rows for each.
+    pub next: Option<JobId>,
+}
+
+/// A queue for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Its settings.
+    pub row: QueueRow,
+    /// Jobs now stored, by state number.
+    pub counts: [u64; State::ALL.len()],
+    /// Jobs ever admitted.
+    pub created: u64,
+    /// Jobs whose bodies were deleted after their retention.
+    pub purged: u64,
+    /// The time of the job that has waited longest for a worker.
+    pub oldest_ready: Option<Timestamp>,
+}
+
+impl QueueStats {
+    /// How many jobs are in that state.
+    pub fn count(&self, state: State) -> u64 {
+        self.counts[usize::from(state.code())]
+    }
+}
+
+/// One event, as the log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its place in the log: ascending, not gapless.
+    pub cursor: u64,
+    /// When it was committed.
+    pub at: Timestamp,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What a store is and promises.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The engine's name.
+    pub engine: &'static str,
+    /// By what means exactly one of two equal jobs is admitted.
+    pub mechanism: &'static str,
+    /// What an acknowledged write survives.
+    pub durability: &'static str,
+    /// How many commits may be in flight at once.
+    pub commits_in_flight: usize,
+    /// Whether commits block the thread that makes them: the batcher then gets a thread of its own.
+    pub blocks: bool,
+}

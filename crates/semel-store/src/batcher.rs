@@ -1,0 +1,445 @@
+//! Group commit: whatever callers offer while a commit is in flight is decided together over one snapshot, committed
+//! once, and answered. One code for every store; a single decision is a group of one.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot};
+use semel_core::ident::QueueName;
+use semel_core::slot::Due;
+use semel_core::time::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::backend::{
+    Backend, Batch, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Recorded, Verdict,
+};
+use crate::error::StoreError;
+use crate::hints::Hints;
+
+/// Decisions and claims taken into one group at most.
+const GROUP_MAX: usize = 1024;
+/// Requests that may wait for the batcher before callers wait to offer theirs.
+const WAITING_MAX: usize = 16 * 1024;
+/// How often a decision is taken again because a record moved under it.
+const COMMIT_ATTEMPTS_MAX: u32 = 16;
+/// How often one decision may ask for more than was loaded.
+const LOADS_PER_DECISION_MAX: u32 = 8;
+
+/// A decision on its way to the store.
+trait Decide: Send {
+    /// What to load before the first try.
+    fn reads(&self, reads: &mut Reads);
+    /// Takes the decision.
+    fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing>;
+    /// Hands the outcome to the caller, who may be gone.
+    fn answer(self: Box<Self>, verdict: Result<(), StoreError>);
+}
+
+struct Decision<T, D> {
+    reads: Reads,
+    decide: D,
+    outcome: Option<T>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, D> Decide for Decision<T, D>
+where
+    T: Send,
+    D: FnMut(&mut Draft) -> Result<T, Missing> + Send,
+{
+    fn reads(&self, reads: &mut Reads) {
+        reads.heads.extend_from_slice(&self.reads.heads);
+        reads.fulls.extend_from_slice(&self.reads.fulls);
+        reads.keys.extend_from_slice(&self.reads.keys);
+        reads.queues.extend_from_slice(&self.reads.queues);
+    }
+
+    fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing> {
+        self.outcome = Some((self.decide)(draft)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, verdict: Result<(), StoreError>) {
+        let answer = match (verdict, self.outcome) {
+            (Ok(()), Some(outcome)) => Ok(outcome),
+            (Ok(()), None) => Err(StoreError::Contended),
+            (Err(error), _) => Err(error),
+        };
+        // A caller who is gone has no use for the answer; what was committed stays.
+        drop(self.reply.send(answer));
+    }
+}
+
+enum Request {
+    Decide(Box<dyn Decide>, u32),
+    Claim(Claim, oneshot::Sender<Result<Claimed, StoreError>>),
+    Due(Due, u32, oneshot::Sender<Result<DueIds, StoreError>>),
+    Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
+    List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
+    Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
+    Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
+    Maintain(oneshot::Sender<Result<bool, StoreError>>),
+    Clear(oneshot::Sender<Result<(), StoreError>>),
+    Backup(std::path::PathBuf, oneshot::Sender<Result<(), StoreError>>),
+}
+
+/// A handle on a store behind its batcher. Cheap to clone. The batcher ends when the last handle is dropped.
+#[derive(Clone)]
+pub struct Store {
+    requests: mpsc::Sender<Request>,
+    hints: Arc<Hints>,
+    facts: Arc<crate::backend::Facts>,
+}
+
+impl Store {
+    /// Puts a batcher in front of `backend`: on a thread of its own where commits block, else as a task of the
+    /// current runtime.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when the thread cannot be started.
+    pub fn open(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
+        let (requests, inbox) = mpsc::channel(WAITING_MAX);
+        let hints = Arc::new(Hints::default());
+        let facts = Arc::new(backend.facts());
+        let batcher = Batcher { rows: backend.rows(), backend, hints: Arc::clone(&hints), inbox, entropy: seed() };
+        if facts.blocks {
+            std::thread::Builder::new()
+                .name("semel-store".to_owned())
+                .spawn(move || {
+                    match tokio::runtime::Builder::new_current_thread().build() {
+                        Ok(runtime) => runtime.block_on(batcher.run()),
+                        Err(error) => tracing::error!(%error, "the store's thread cannot run"),
+                    }
+                })
+                .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        } else {
+            tokio::spawn(batcher.run());
+        }
+        Ok(Self { requests, hints, facts })
+    }
+
+    /// What the store is and promises.
+    pub fn facts(&self) -> &crate::backend::Facts {
+        &self.facts
+    }
+
+    /// What callers are woken by.
+    pub fn hints(&self) -> &Arc<Hints> {
+        &self.hints
+    }
+
+    /// Has a decision taken and committed, and gives back its outcome. `reads` is what it will surely need; what else
+    /// it asks for is loaded then. Dropping the future does not take the decision back.
+    ///
+    /// # Errors
+    /// When the store cannot commit it. Then nothing was written, unless the error is [`StoreError::Closed`]: then it
+    /// is unknown.
+    pub async fn decide<T, D>(&self, reads: Reads, decide: D) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
+    {
+        self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }), 0)).await
+    }
+
+    /// Takes up to `claim.limit` ready jobs.
+    ///
+    /// # Errors
+    /// When the store cannot commit it.
+    pub async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.ask(|reply| Request::Claim(claim, reply)).await
+    }
+
+    /// Ids that are due, at most `limit`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn due(&self, due: Due, limit: u32) -> Result<DueIds, StoreError> {
+        self.ask(|reply| Request::Due(due, limit, reply)).await
+    }
+
+    /// Everything `reads` names.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn load(&self, reads: Reads) -> Result<Snapshot, StoreError> {
+        self.ask(|reply| Request::Load(reads, reply)).await
+    }
+
+    /// A page of jobs.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn list(&self, filter: Filter) -> Result<Listing, StoreError> {
+        self.ask(|reply| Request::List(filter, reply)).await
+    }
+
+    /// All queues.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
+        self.ask(Request::Queues).await
+    }
+
+    /// The log after `cursor`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, StoreError> {
+        self.ask(|reply| Request::Events(cursor, limit, reply)).await
+    }
+
+    /// A bounded piece of housekeeping; says whether more is waiting.
+    ///
+    /// # Errors
+    /// When the store cannot do it.
+    pub async fn maintain(&self) -> Result<bool, StoreError> {
+        self.ask(Request::Maintain).await
+    }
+
+    /// Deletes everything.
+    ///
+    /// # Errors
+    /// When the store cannot do it.
+    pub async fn clear(&self) -> Result<(), StoreError> {
+        self.ask(Request::Clear).await
+    }
+
+    /// Copies the store to a new file.
+    ///
+    /// # Errors
+    /// When the store or the file does not allow it.
+    pub async fn backup(&self, path: std::path::PathBuf) -> Result<(), StoreError> {
+        self.ask(|reply| Request::Backup(path, reply)).await
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(request(reply)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+struct Batcher {
+    backend: Arc<dyn Backend>,
+    hints: Arc<Hints>,
+    inbox: mpsc::Receiver<Request>,
+    rows: Arc<AtomicU64>,
+    entropy: u64,
+}
+
+type ClaimReply = oneshot::Sender<Result<Claimed, StoreError>>;
+
+impl Batcher {
+    async fn run(mut self) {
+        let mut requests = Vec::with_capacity(GROUP_MAX);
+        let mut again: Vec<(Box<dyn Decide>, u32)> = Vec::new();
+        loop {
+            if again.is_empty() && self.inbox.recv_many(&mut requests, GROUP_MAX).await == 0 {
+                return;
+            }
+            while requests.len() < GROUP_MAX
+                && let Ok(request) = self.inbox.try_recv()
+            {
+                requests.push(request);
+            }
+            let mut decisions = std::mem::take(&mut again);
+            let mut claims = Vec::new();
+            for request in requests.drain(..) {
+                match request {
+                    Request::Decide(decision, tries) => decisions.push((decision, tries)),
+                    Request::Claim(claim, reply) => claims.push((claim, reply)),
+                    other => self.read(other).await,
+                }
+            }
+            if !decisions.is_empty() || !claims.is_empty() {
+                again = self.group(decisions, claims).await;
+            }
+        }
+    }
+
+    /// Decides, commits and answers one group; gives back the decisions that have to be taken again.
+    async fn group(
+        &mut self,
+        decisions: Vec<(Box<dyn Decide>, u32)>,
+        claims: Vec<(Claim, ClaimReply)>,
+    ) -> Vec<(Box<dyn Decide>, u32)> {
+        let (decided, groups) = match self.decide(decisions).await {
+            Ok(decided) => decided,
+            Err(()) => (Vec::new(), Vec::new()),
+        };
+        let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
+        let ready = self.hints.gather(&groups);
+        if groups.iter().all(Group::is_empty) && claims.is_empty() {
+            for (decision, _) in decided {
+                decision.answer(Ok(()));
+            }
+            return Vec::new();
+        }
+        // Decisions that wrote nothing are answered with the rest: what they name may be in this very commit.
+        let written: Vec<bool> = groups.iter().map(|group| !group.is_empty()).collect();
+        let groups = groups.into_iter().filter(|group| !group.is_empty()).collect();
+        let applied = match self.backend.commit(Batch { groups, claims }).await {
+            Ok(applied) => applied,
+            Err(error) => {
+                for (decision, _) in decided {
+                    decision.answer(Err(error.clone()));
+                }
+                for reply in replies {
+                    drop(reply.send(Err(error.clone())));
+                }
+                return Vec::new();
+            }
+        };
+        let mut again = Vec::new();
+        let mut verdicts = applied.groups.into_iter();
+        let mut any_stale = false;
+        for ((decision, tries), written) in decided.into_iter().zip(written) {
+            let verdict = if written { verdicts.next().unwrap_or(Verdict::Stale) } else { Verdict::Applied };
+            // What a silent decision saw may have been overlaid by a group that did not hold.
+            if verdict == Verdict::Stale || (any_stale && !written) {
+                any_stale = true;
+                if tries + 1 >= COMMIT_ATTEMPTS_MAX {
+                    decision.answer(Err(StoreError::Contended));
+                } else {
+                    again.push((decision, tries + 1));
+                }
+            } else {
+                decision.answer(Ok(()));
+            }
+        }
+        for (claimed, reply) in applied.claims.into_iter().zip(replies) {
+            drop(reply.send(Ok(claimed)));
+        }
+        self.hints.give(ready);
+        again
+    }
+
+    async fn decide(
+        &mut self,
+        decisions: Vec<(Box<dyn Decide>, u32)>,
+    ) -> Result<(Vec<(Box<dyn Decide>, u32)>, Vec<Group>), ()> {
+        if decisions.is_empty() {
+            return Ok((decisions, Vec::new()));
+        }
+        let mut reads = Reads::default();
+        for (decision, _) in &decisions {
+            decision.reads(&mut reads);
+        }
+        let snapshot = match self.backend.load(&reads).await {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                for (decision, _) in decisions {
+                    decision.answer(Err(error.clone()));
+                }
+                return Err(());
+            }
+        };
+        self.entropy = self.entropy.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let mut draft = Draft::new(snapshot, self.entropy, Arc::clone(&self.rows));
+        let mut decided = Vec::with_capacity(decisions.len());
+        let mut groups = Vec::with_capacity(decisions.len());
+        for (mut decision, tries) in decisions {
+            match decide_one(&*self.backend, &mut draft, &mut *decision).await {
+                Ok(group) => {
+                    groups.push(group);
+                    decided.push((decision, tries));
+                }
+                Err(error) => decision.answer(Err(error)),
+            }
+        }
+        Ok((decided, groups))
+    }
+
+    async fn read(&self, request: Request) {
+        let backend = &*self.backend;
+        match request {
+            Request::Decide(decision, _) => decision.answer(Err(StoreError::Closed)),
+            Request::Claim(_, reply) => drop(reply.send(Err(StoreError::Closed))),
+            Request::Due(due, limit, reply) => drop(reply.send(backend.due(due, limit).await)),
+            Request::Load(reads, reply) => drop(reply.send(backend.load(&reads).await)),
+            Request::List(filter, reply) => drop(reply.send(backend.list(filter).await)),
+            Request::Queues(reply) => drop(reply.send(backend.queues().await)),
+            Request::Events(cursor, limit, reply) => drop(reply.send(backend.events(cursor, limit).await)),
+            Request::Maintain(reply) => drop(reply.send(backend.maintain().await)),
+            Request::Clear(reply) => drop(reply.send(backend.clear().await)),
+            Request::Backup(path, reply) => drop(reply.send(backend.backup(path).await)),
+        }
+    }
+}
+
+/// Takes one decision over the draft, loading what it asks for.
+async fn decide_one(
+    backend: &dyn Backend,
+    draft: &mut Draft,
+    decision: &mut dyn Decide,
+) -> Result<Group, StoreError> {
+    for _ in 0..LOADS_PER_DECISION_MAX {
+        match decision.decide(draft) {
+            Ok(()) => return Ok(draft.finish()),
+            Err(Missing) => {
+                draft.roll_back();
+                let missing = draft.take_missing();
+                draft.extend(backend.load(&missing).await?);
+            }
+        }
+    }
+    Err(StoreError::Contended)
+}
+
+/// Load, decide, commit, without a batcher: for tests and tools that drive a backend step by step.
+///
+/// # Errors
+/// When the store cannot commit, or the records keep moving.
+pub async fn transact<T>(
+    backend: &dyn Backend,
+    reads: &Reads,
+    mut decide: impl FnMut(&mut Draft) -> Result<T, Missing>,
+) -> Result<T, StoreError> {
+    for attempt in 0..COMMIT_ATTEMPTS_MAX {
+        let snapshot = backend.load(reads).await?;
+        let seed = snapshot.now.as_micros() as u64 ^ u64::from(attempt);
+        let mut draft = Draft::new(snapshot, seed, backend.rows());
+        let mut loads = 0;
+        let outcome = loop {
+            match decide(&mut draft) {
+                Ok(outcome) => break outcome,
+                Err(Missing) if loads < LOADS_PER_DECISION_MAX => {
+                    loads += 1;
+                    draft.roll_back();
+                    let missing = draft.take_missing();
+                    draft.extend(backend.load(&missing).await?);
+                }
+                Err(Missing) => return Err(StoreError::Contended),
+            }
+        };
+        let group = draft.finish();
+        if group.is_empty() {
+            return Ok(outcome);
+        }
+        let applied = backend.commit(Batch { groups: vec![group], claims: Vec::new() }).await?;
+        if applied.groups.first() == Some(&Verdict::Applied) {
+            return Ok(outcome);
+        }
+    }
+    Err(StoreError::Contended)
+}
+
+/// A number that differs from process to process and from batcher to batcher.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// The queues that new ready jobs were written to, and the soonest time something new falls due.
+#[derive(Debug, Default)]
+pub struct Ready {
+    /// Queues with new ready jobs.
+    pub queues: Vec<QueueName>,
+    /// The soonest new due time.
+    pub due: Option<Timestamp>,
+}

@@ -1,0 +1,39 @@
+//! What may go wrong with a store, by what the caller can do about it.
+
+/// A store could not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The records are in such demand that no decision could be committed in the allowed number of tries. Nothing
+    /// was written; the caller may try again.
+    #[error("the records are in too much demand right now; try again")]
+    Contended,
+    /// The store cannot be reached or cannot write now. Nothing was acknowledged.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// The store has failed in a way after which it must not go on; it has to be opened again.
+    #[error("the store has failed and must be reopened: {0}")]
+    Poisoned(String),
+    /// What is stored is not what this program wrote.
+    #[error("the store is damaged: {0}")]
+    Corrupt(String),
+    /// The store is of a version, or in a state, that this program does not handle.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The store is shutting down.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl StoreError {
+    /// Whether the same request may succeed later without anybody's help.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Contended | Self::Unavailable(_) | Self::Closed)
+    }
+}
+
+impl From<semel_core::body::Corrupt> for StoreError {
+    fn from(corrupt: semel_core::body::Corrupt) -> Self {
+        Self::Corrupt(corrupt.0)
+    }
+}

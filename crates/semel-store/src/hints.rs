@@ -1,0 +1,82 @@
+//! Wake-ups. They may be lost or come in vain; correctness never depends on them.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use semel_core::draft::{Group, Write};
+use semel_core::slot::{Filing, Slot};
+use semel_core::time::Timestamp;
+use tokio::sync::Notify;
+
+use crate::batcher::Ready;
+
+/// What wakes those who wait for jobs, and the duties that wait for a time.
+#[derive(Debug)]
+pub struct Hints {
+    ready: Notify,
+    timers: Notify,
+    /// When the duties mean to look next, in microseconds.
+    looks_at: AtomicI64,
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self { ready: Notify::new(), timers: Notify::new(), looks_at: AtomicI64::new(i64::MAX) }
+    }
+}
+
+impl Hints {
+    /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
+    pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
+        self.ready.notified()
+    }
+
+    /// Waits until something falls due sooner than the duties knew.
+    pub async fn sooner(&self) {
+        self.timers.notified().await;
+    }
+
+    /// The duties mean to look at `at` and need no hint about anything later.
+    pub fn looks_at(&self, at: Timestamp) {
+        self.looks_at.store(at.as_micros(), Ordering::Release);
+    }
+
+    /// Wakes everybody, as after a long silence of the store.
+    pub fn wake_all(&self) {
+        self.ready.notify_waiters();
+        self.timers.notify_one();
+    }
+
+    pub(crate) fn gather(&self, groups: &[Group]) -> Ready {
+        let mut ready = Ready::default();
+        for write in groups.iter().flat_map(|group| &group.writes) {
+            let (Write::Insert { head, .. } | Write::Update { head }) = write else { continue };
+            let filing = Filing::of(head);
+            match filing.slot {
+                Slot::Ready => {
+                    if ready.queues.last() != Some(&head.queue) {
+                        ready.queues.push(head.queue.clone());
+                    }
+                }
+                Slot::Timer | Slot::Lease => ready.due = sooner(ready.due, filing.at),
+                Slot::Held | Slot::Done => {}
+            }
+            if let Some(at) = filing.expires {
+                ready.due = sooner(ready.due, at);
+            }
+        }
+        ready
+    }
+
+    pub(crate) fn give(&self, ready: Ready) {
+        if !ready.queues.is_empty() {
+            self.ready.notify_waiters();
+        }
+        if ready.due.is_some_and(|at| at.as_micros() < self.looks_at.load(Ordering::Acquire)) {
+            self.timers.notify_one();
+        }
+    }
+}
+
+fn sooner(known: Option<Timestamp>, at: Timestamp) -> Option<Timestamp> {
+    Some(known.map_or(at, |known| known.min(at)))
+}

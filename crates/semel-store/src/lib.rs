@@ -1,0 +1,19 @@
+//! The boundary between Semel's rules and its stores.
+//!
+//! # Layout
+//! - [`backend`]: what a store must do.
+//! - [`batcher`]: group commit in front of any store, and [`transact`](batcher::transact) for a single decision.
+//! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
+//! - [`hints`], [`clock`], [`error`]: wake-ups, time, what may go wrong.
+
+pub mod backend;
+pub mod batcher;
+pub mod clock;
+pub mod error;
+pub mod hints;
+pub mod memory;
+pub mod model;
+
+pub use backend::Backend;
+pub use batcher::Store;
+pub use error::StoreError;

@@ -1,0 +1,222 @@
+//! The `memory:` store: the model with bodies beside it. Nothing survives the process. The reference that every other
+//! store is compared with.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use semel_core::draft::{Full, Map, Reads, Snapshot, Write};
+use semel_core::event::{Event, EventKind};
+use semel_core::ident::JobId;
+use semel_core::job::{Head, NoteKind};
+use semel_core::slot::Due;
+use semel_core::time::Timestamp;
+
+use crate::backend::{
+    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Listing, QueueStats, Recorded, Verdict,
+};
+use crate::clock::{Clock, SystemClock};
+use crate::error::StoreError;
+use crate::model::Model;
+
+/// Events kept; older ones are dropped.
+const EVENTS_MAX: usize = 100_000;
+
+/// The store that lives in memory.
+pub struct Memory {
+    inner: Mutex<Inner>,
+    clock: Box<dyn Clock>,
+    rows: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    model: Model,
+    fulls: Map<JobId, Full>,
+    events: VecDeque<Recorded>,
+    cursor: u64,
+    floor: Timestamp,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(SystemClock)
+    }
+}
+
+impl Memory {
+    /// An empty store that takes its time from `clock`.
+    pub fn new(clock: impl Clock) -> Self {
+        let inner = Inner { model: Model::new(true), ..Inner::default() };
+        Self { inner: Mutex::new(inner), clock: Box::new(clock), rows: Arc::new(AtomicU64::new(1)) }
+    }
+
+    fn lock(&self) -> (MutexGuard<'_, Inner>, Timestamp) {
+        // A panic elsewhere leaves the model between two writes of one group at worst; nothing here panics.
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now().max(inner.floor);
+        inner.floor = now;
+        (inner, now)
+    }
+}
+
+impl Inner {
+    fn full(&self, id: JobId) -> Option<(Head, Full)> {
+        let head = self.model.head(id)?;
+        let full = self.fulls.get(&id)?;
+        Some((head.clone(), full.clone()))
+    }
+
+    fn write(&mut self, write: Write) {
+        self.model.apply(&write);
+        match write {
+            Write::Insert { head, body } => {
+                self.fulls.insert(head.id, Full { body, notes: Vec::new() });
+            }
+            Write::Note { job, kind, text } => {
+                if let Some(full) = self.fulls.get_mut(&job) {
+                    put_note(full, kind, text);
+                }
+            }
+            Write::Forget { job, .. } => drop(self.fulls.remove(&job)),
+            Write::Update { .. } | Write::Queue { .. } => {}
+        }
+    }
+
+    fn record(&mut self, at: Timestamp, event: Event) {
+        self.cursor += 1;
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(Recorded { cursor: self.cursor, at, event });
+    }
+}
+
+fn put_note(full: &mut Full, kind: NoteKind, text: Option<bytes::Bytes>) {
+    full.notes.retain(|(known, _)| *known != kind);
+    if let Some(text) = text {
+        full.notes.push((kind, text));
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, Result<T, StoreError>> {
+    Box::pin(std::future::ready(Ok(value)))
+}
+
+impl Backend for Memory {
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        let (inner, now) = self.lock();
+        let mut snapshot = Snapshot::with_room_for(now, reads);
+        inner.model.load(reads, &mut snapshot);
+        for id in &reads.heads {
+            if !snapshot.has_head(*id) {
+                snapshot.add_head(*id, None);
+            }
+        }
+        for id in &reads.fulls {
+            snapshot.add_full(*id, inner.full(*id));
+        }
+        ready(snapshot)
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        let (mut inner, now) = self.lock();
+        let mut applied = Applied::default();
+        for group in batch.groups {
+            if !inner.model.is_current(&group, |_| 0) {
+                applied.groups.push(Verdict::Stale);
+                continue;
+            }
+            for write in group.writes {
+                inner.write(write);
+            }
+            for event in group.events {
+                inner.record(now, event);
+            }
+            applied.groups.push(Verdict::Applied);
+        }
+        for claim in &batch.claims {
+            let (heads, unclaimable) = inner.model.claim(claim, now);
+            for head in &heads {
+                inner.record(now, started(head));
+            }
+            let jobs = heads
+                .into_iter()
+                .map(|head| {
+                    let full = inner.fulls.get(&head.id).cloned().unwrap_or_default();
+                    (head, full)
+                })
+                .collect();
+            applied.claims.push(Claimed { jobs, unclaimable });
+        }
+        ready(applied)
+    }
+
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        let (inner, now) = self.lock();
+        let (ids, next) = inner.model.due(due, now, limit as usize);
+        ready(DueIds { now, ids, next })
+    }
+
+    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
+        let (inner, _) = self.lock();
+        let (mut heads, next) = inner.model.list(&filter);
+        // A head kept only for its key is no job any more.
+        heads.retain(|head| inner.fulls.contains_key(&head.id) || filter.with_key);
+        ready(Listing { heads, next })
+    }
+
+    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
+        let (inner, _) = self.lock();
+        ready(inner.model.queues())
+    }
+
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+        let (inner, _) = self.lock();
+        let from = inner.events.partition_point(|recorded| recorded.cursor <= cursor);
+        ready(inner.events.iter().skip(from).take(limit as usize).cloned().collect())
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        ready(false)
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        let (mut inner, now) = self.lock();
+        let cursor = inner.cursor;
+        *inner = Inner { model: Model::new(true), cursor, floor: now, ..Inner::default() };
+        ready(())
+    }
+
+    fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
+        let message = "a store in memory cannot be backed up; use --store sqlite:PATH".to_owned();
+        Box::pin(std::future::ready(Err(StoreError::Unsupported(message))))
+    }
+
+    fn rows(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.rows)
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            engine: "memory",
+            mechanism: "versioned commit, one writer",
+            durability: "none: everything is lost with the process",
+            commits_in_flight: 1,
+            blocks: false,
+        }
+    }
+}
+
+/// What the log tells of a grant.
+pub fn started(head: &Head) -> Event {
+    Event {
+        kind: EventKind::Started,
+        job: head.id,
+        job_type: head.job_type.clone(),
+        queue: head.queue.clone(),
+        attempt: head.attempt,
+        amount: 0,
+    }
+}

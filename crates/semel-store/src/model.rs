@@ -1,0 +1,418 @@
+//! The heads of jobs and every index over them, in memory: the reference model, the whole of the `memory:` store,
+//! and the index half of the embedded engine.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use semel_core::draft::{Group, KeyRead, KeyView, Map, QueueRow, Record, Snapshot, Write};
+use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Head;
+use semel_core::lease::{Unclaimable, grant};
+use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::slot::{Due, Filing, Slot};
+use semel_core::state::{State, StateSet};
+use semel_core::time::Timestamp;
+use semel_core::unique::{UniqueKey, outlives};
+
+use crate::backend::{Claim, Filter, QueueStats};
+
+/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
+const CLAIM_LOOKS_EXTRA: usize = 64;
+
+type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
+
+#[derive(Debug, Default)]
+struct KeyEntry {
+    version: u64,
+    holders: Vec<JobId>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    row: QueueRow,
+    ready: BTreeSet<ReadyOrder>,
+    counts: [u64; State::ALL.len()],
+    created: u64,
+    purged: u64,
+}
+
+impl Queue {
+    fn new(row: QueueRow) -> Self {
+        Self { row, ready: BTreeSet::new(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
+    }
+}
+
+/// The heads of jobs and every index over them.
+#[derive(Debug, Default)]
+pub struct Model {
+    heads: Map<JobId, Head>,
+    keys: Map<UniqueKey, KeyEntry>,
+    queues: BTreeMap<QueueName, Queue>,
+    timers: BTreeSet<(Timestamp, JobId)>,
+    leases: BTreeSet<(Timestamp, JobId)>,
+    expiry: BTreeSet<(Timestamp, JobId)>,
+    done: BTreeSet<(Timestamp, JobId)>,
+    /// Whether finished jobs are filed by the end of their retention; a store that keeps them elsewhere says no.
+    files_done: bool,
+}
+
+/// The counters of a queue, as a store keeps them across restarts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTotals {
+    /// Jobs ever admitted.
+    pub created: u64,
+    /// Jobs whose bodies were deleted after their retention.
+    pub purged: u64,
+    /// Finished jobs now stored, by state number; live ones are counted as they are loaded.
+    pub counts: [u64; State::ALL.len()],
+}
+
+impl Model {
+    /// An empty model. `files_done` says whether it also files finished jobs by the end of their retention.
+    pub fn new(files_done: bool) -> Self {
+        Self { files_done, ..Self::default() }
+    }
+
+    /// The head of a job.
+    pub fn head(&self, id: JobId) -> Option<&Head> {
+        self.heads.get(&id)
+    }
+
+    /// How many heads are here.
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Whether no head is here.
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// The version of a key; 0 when nobody here holds it.
+    pub fn key_version(&self, key: &UniqueKey) -> u64 {
+        self.keys.get(key).map_or(0, |entry| entry.version)
+    }
+
+    /// The holders of a key that are here, as a decision may see them.
+    pub fn key_view(&self, read: &KeyRead) -> KeyView {
+        let Some(entry) = self.keys.get(&read.key) else {
+            return KeyView::new(0, Vec::new(), &KeyRead { states: StateSet::ALL, all: true, ..*read }, false);
+        };
+        let too_many = entry.holders.len() > HOLDERS_PER_KEY_MAX;
+        let heads = entry.holders.iter().filter_map(|id| self.heads.get(id));
+        let holders: Vec<Head> = if too_many {
+            newest_by_each_anchor(heads).into_iter().cloned().collect()
+        } else {
+            heads.cloned().collect()
+        };
+        KeyView::new(entry.version, holders, &KeyRead { states: StateSet::ALL, all: true, ..*read }, too_many)
+    }
+
+    /// Adds what `reads` names and this model has to a snapshot.
+    pub fn load(&self, reads: &semel_core::draft::Reads, snapshot: &mut Snapshot) {
+        for id in &reads.heads {
+            if let Some(head) = self.heads.get(id) {
+                snapshot.add_head(*id, Some(head.clone()));
+            }
+        }
+        for read in &reads.keys {
+            if !snapshot.has_key(&read.key) {
+                snapshot.add_key(read.key, self.key_view(read));
+            }
+        }
+        for name in &reads.queues {
+            snapshot.add_queue(self.queue_row(name));
+        }
+    }
+
+    /// The settings of a queue.
+    pub fn queue_row(&self, name: &QueueName) -> QueueRow {
+        self.queues.get(name).map_or_else(|| QueueRow::fresh(name.clone()), |queue| queue.row.clone())
+    }
+
+    /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
+    /// not here.
+    pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
+        group.expect.iter().all(|expect| {
+            let version = match &expect.record {
+                Record::Job(id) => self.heads.get(id).map_or_else(|| elsewhere(*id), |head| head.version),
+                Record::Key(key) => self.key_version(key),
+                Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+            };
+            version == expect.version
+        })
+    }
+
+    /// Applies one write.
+    pub fn apply(&mut self, write: &Write) {
+        match write {
+            Write::Insert { head, .. } => {
+                self.queue_mut(&head.queue).created += 1;
+                self.put(head.clone());
+            }
+            Write::Update { head } => self.put(head.clone()),
+            Write::Note { .. } => {}
+            Write::Forget { job, keep_head } => self.forget(*job, *keep_head),
+            Write::Queue { row } => self.queue_mut(&row.name).row = row.clone(),
+        }
+    }
+
+    /// Files a head: a new one, new values for one that is here, or one that comes back from elsewhere.
+    pub fn put(&mut self, mut head: Head) {
+        let filing = Filing::of(&head);
+        let before = self.heads.remove(&head.id);
+        if let Some(before) = &before {
+            self.unfile(before);
+            head.queue = before.queue.clone();
+            head.job_type = before.job_type.clone();
+        } else {
+            // One copy of a queue's name for all its jobs.
+            head.queue = self.queue_mut(&head.queue).row.name.clone();
+        }
+        self.file(&head, filing);
+        let was_finished = before.as_ref().is_some_and(|before| before.state.is_finished());
+        let held = before.and_then(|before| before.key);
+        match (held, head.key) {
+            (Some(old), None) => self.drop_holder(&old, head.id),
+            (held, Some(key)) => {
+                let entry = self.keys.entry(key).or_default();
+                entry.version = (entry.version + 1).max(head.version);
+                // A finished holder may have been left out in favour of a later one; coming back, it holds again.
+                let left_out = was_finished && !entry.holders.contains(&head.id);
+                if held.is_none() || left_out {
+                    entry.holders.push(head.id);
+                }
+                if head.state.is_finished() && entry.holders.len() > 1 {
+                    let heads = &self.heads;
+                    entry.holders.retain(|id| {
+                        *id == head.id || heads.get(id).is_none_or(|holder| !outlives(&head, holder))
+                    });
+                }
+            }
+            (None, None) => {}
+        }
+        self.heads.insert(head.id, head);
+    }
+
+    /// Takes a head out without counting it as purged: its store keeps it elsewhere.
+    pub fn evict(&mut self, id: JobId) -> Option<Head> {
+        let head = self.heads.remove(&id)?;
+        self.done.remove(&(Filing::of(&head).at, id));
+        if let Some(key) = &head.key {
+            self.drop_holder(key, id);
+        }
+        Some(head)
+    }
+
+    /// Counts a job that is not here as purged.
+    pub fn count_purged(&mut self, head: &Head) {
+        let queue = self.queue_mut(&head.queue);
+        queue.purged += 1;
+        let count = &mut queue.counts[usize::from(head.state.code())];
+        *count = count.saturating_sub(1);
+    }
+
+    /// Serves a claim: grants, and what may not be granted.
+    pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> (Vec<Head>, Vec<(JobId, Unclaimable)>) {
+        let limit = claim.limit as usize;
+        let mut granted: Vec<Head> = Vec::new();
+        let mut unclaimable = Vec::new();
+        for name in &claim.queues {
+            let Some(queue) = self.queues.get(name) else { continue };
+            if queue.row.paused || granted.len() >= limit {
+                continue;
+            }
+            let wanted = limit - granted.len();
+            let first = granted.len();
+            for (_, _, id) in queue.ready.iter().take(wanted + CLAIM_LOOKS_EXTRA) {
+                let Some(head) = self.heads.get(id) else { continue };
+                match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
+                    Ok(head) => granted.push(head),
+                    Err(reason) => unclaimable.push((*id, reason)),
+                }
+                if granted.len() - first >= wanted {
+                    break;
+                }
+            }
+            for head in &granted[first..] {
+                self.put(head.clone());
+            }
+        }
+        (granted, unclaimable)
+    }
+
+    fn runs_of_key(&self, head: &Head, granted: &[Head]) -> bool {
+        let Some(key) = &head.key else { return false };
+        // Only a follow-up asks; an ordinary job is spared the look.
+        if head.role == semel_core::job::Role::Plain {
+            return false;
+        }
+        let leased = |id: &JobId| self.heads.get(id).is_some_and(|other| other.lease.is_some());
+        granted.iter().any(|other| other.key.as_ref() == Some(key))
+            || self
+                .keys
+                .get(key)
+                .is_some_and(|entry| entry.holders.iter().any(|id| *id != head.id && leased(id)))
+    }
+
+    /// Ids that are due, oldest first, and when the next one is.
+    pub fn due(&self, due: Due, now: Timestamp, limit: usize) -> (Vec<JobId>, Option<Timestamp>) {
+        let index = self.index(due);
+        let ids: Vec<JobId> = index.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| *id).collect();
+        let next = index.iter().nth(ids.len()).map(|(at, _)| *at);
+        (ids, next)
+    }
+
+    /// When the next job of that kind falls due.
+    pub fn next_due(&self, due: Due) -> Option<Timestamp> {
+        self.index(due).first().map(|(at, _)| *at)
+    }
+
+    fn index(&self, due: Due) -> &BTreeSet<(Timestamp, JobId)> {
+        match due {
+            Due::Timer => &self.timers,
+            Due::Lease => &self.leases,
+            Due::Expiry => &self.expiry,
+            Due::Purge => &self.done,
+        }
+    }
+
+    /// Heads a person wants to see, newest id first, and where the next page begins.
+    pub fn list(&self, filter: &Filter) -> (Vec<Head>, Option<JobId>) {
+        // People page rarely and a page is bounded; keeping one more ordered index for them would cost every job.
+        let mut found: Vec<&Head> = self.heads.values().filter(|head| filter.admits(head)).collect();
+        let limit = filter.limit as usize;
+        let more = found.len() > limit;
+        if more && limit > 0 {
+            found.select_nth_unstable_by(limit - 1, |a, b| b.id.cmp(&a.id));
+            found.truncate(limit);
+        }
+        found.sort_unstable_by(|a, b| b.id.cmp(&a.id));
+        let next = if more { found.last().map(|head| head.id) } else { None };
+        (found.into_iter().cloned().collect(), next)
+    }
+
+    /// All queues, by name.
+    pub fn queues(&self) -> Vec<QueueStats> {
+        let stats = |queue: &Queue| QueueStats {
+            row: queue.row.clone(),
+            counts: queue.counts,
+            created: queue.created,
+            purged: queue.purged,
+            oldest_ready: oldest(&queue.ready),
+        };
+        self.queues.values().map(stats).collect()
+    }
+
+    /// The counters of a queue, for a store to keep. Live jobs are not counted in `counts`.
+    pub fn totals(&self, name: &QueueName) -> QueueTotals {
+        let Some(queue) = self.queues.get(name) else { return QueueTotals::default() };
+        let mut counts = queue.counts;
+        for state in StateSet::LIVE.iter() {
+            counts[usize::from(state.code())] = 0;
+        }
+        QueueTotals { created: queue.created, purged: queue.purged, counts }
+    }
+
+    /// Restores a queue as a store kept it.
+    pub fn restore_queue(&mut self, row: QueueRow, totals: QueueTotals) {
+        let queue = self.queue_mut(&row.name);
+        queue.row = row;
+        queue.created = totals.created;
+        queue.purged = totals.purged;
+        queue.counts = totals.counts;
+    }
+
+    /// Every head here, in no order.
+    pub fn heads(&self) -> impl Iterator<Item = &Head> {
+        self.heads.values()
+    }
+
+    fn forget(&mut self, id: JobId, keep_head: bool) {
+        let Some(head) = self.heads.get(&id) else { return };
+        let head = head.clone();
+        self.count_purged(&head);
+        self.done.remove(&(Filing::of(&head).at, id));
+        if !keep_head {
+            self.heads.remove(&id);
+            if let Some(key) = &head.key {
+                self.drop_holder(key, id);
+            }
+        }
+    }
+
+    fn queue_mut(&mut self, name: &QueueName) -> &mut Queue {
+        self.queues.entry(name.clone()).or_insert_with(|| Queue::new(QueueRow::fresh(name.clone())))
+    }
+
+    fn drop_holder(&mut self, key: &UniqueKey, id: JobId) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.holders.retain(|holder| *holder != id);
+            if entry.holders.is_empty() {
+                self.keys.remove(key);
+            }
+        }
+    }
+
+    fn file(&mut self, head: &Head, filing: Filing) {
+        let files_done = self.files_done;
+        let queue = self.queue_mut(&head.queue);
+        queue.counts[usize::from(head.state.code())] += 1;
+        match filing.slot {
+            Slot::Ready => drop(queue.ready.insert((Reverse(head.priority), filing.at, head.id))),
+            Slot::Timer => drop(self.timers.insert((filing.at, head.id))),
+            Slot::Lease => drop(self.leases.insert((filing.at, head.id))),
+            Slot::Done if files_done => drop(self.done.insert((filing.at, head.id))),
+            Slot::Done | Slot::Held => {}
+        }
+        if let Some(at) = filing.expires {
+            self.expiry.insert((at, head.id));
+        }
+    }
+
+    fn unfile(&mut self, head: &Head) {
+        let filing = Filing::of(head);
+        let queue = self.queue_mut(&head.queue);
+        let count = &mut queue.counts[usize::from(head.state.code())];
+        *count = count.saturating_sub(1);
+        match filing.slot {
+            Slot::Ready => drop(queue.ready.remove(&(Reverse(head.priority), filing.at, head.id))),
+            Slot::Timer => drop(self.timers.remove(&(filing.at, head.id))),
+            Slot::Lease => drop(self.leases.remove(&(filing.at, head.id))),
+            Slot::Done => drop(self.done.remove(&(filing.at, head.id))),
+            Slot::Held => {}
+        }
+        if let Some(at) = filing.expires {
+            self.expiry.remove(&(at, head.id));
+        }
+    }
+}
+
+/// The longest waiting of the ready jobs: the first of each priority is the oldest of it.
+fn oldest(ready: &BTreeSet<ReadyOrder>) -> Option<Timestamp> {
+    let mut oldest = None;
+    let mut next = ready.first();
+    while let Some((priority, at, _)) = next {
+        oldest = Some(oldest.map_or(*at, |oldest: Timestamp| oldest.min(*at)));
+        let after = (*priority, Timestamp::MAX, JobId::from_bytes([0xff; 16]));
+        next = ready.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next();
+    }
+    oldest
+}
+
+/// The holders that decide whether any in their state blocks: the newest by each time a window can start from.
+fn newest_by_each_anchor<'a>(heads: impl Iterator<Item = &'a Head> + Clone) -> Vec<&'a Head> {
+    let mut newest: Vec<&Head> = Vec::new();
+    for state in State::ALL {
+        let of_state = heads.clone().filter(|head| head.state == state);
+        let by_created = of_state.clone().max_by_key(|head| (head.created_at, head.id));
+        let by_finished = of_state.clone().max_by_key(|head| (head.finished_at, head.id));
+        let by_renewed = of_state.max_by_key(|head| (head.renewed_at.unwrap_or(head.created_at), head.id));
+        for head in [by_created, by_finished, by_renewed].into_iter().flatten() {
+            if newest.iter().all(|known| known.id != head.id) {
+                newest.push(head);
+            }
+        }
+    }
+    newest
+}

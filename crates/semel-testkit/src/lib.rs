@@ -1,0 +1,3 @@
+//! What Semel's tests share. Never part of a release.
+
+pub mod ojs;

@@ -1,0 +1,148 @@
+//! Playing tests against a server.
+
+use std::time::Instant;
+
+use semel_client::{Bytes, Client, HeaderMap, Method};
+use tokio::task::JoinSet;
+
+use super::answer::{Answer, Answers};
+use super::report::{Failure, Outcome, Report};
+use super::suite::{Action, Script, Step, SuiteTest};
+
+/// Plays one test, all of its steps even after a failure, as the official runner does: later steps often put away what
+/// earlier ones left.
+pub async fn run(test: &SuiteTest, client: &Client) -> Outcome {
+    let started = Instant::now();
+    let (failures, notes) = match test.script() {
+        Ok(script) => (play(script, client).await, script.ignored.clone()),
+        Err(reason) => (vec![Failure { step: "file".to_owned(), reason: reason.clone() }], Vec::new()),
+    };
+    Outcome {
+        path: test.path.clone(),
+        test_id: test.test_id.clone(),
+        name: test.name.clone(),
+        spec_ref: test.spec_ref.clone(),
+        failures,
+        notes,
+        took: started.elapsed(),
+    }
+}
+
+/// Plays the tests one after the other. Before each, posts to the base URL of `reset`, if there is one: many tests
+/// share a queue and some use fixed job ids.
+pub async fn run_all(tests: &[SuiteTest], client: &Client, reset: Option<&Client>) -> Report {
+    let mut outcomes = Vec::new();
+    for test in tests {
+        let failure = match reset {
+            Some(reset) => post_reset(reset).await.err(),
+            None => None,
+        };
+        let mut outcome = run(test, client).await;
+        if let Some(reason) = failure {
+            outcome.failures.insert(0, Failure { step: "reset".to_owned(), reason });
+        }
+        outcomes.push(outcome);
+    }
+    Report { outcomes }
+}
+
+async fn post_reset(reset: &Client) -> Result<(), String> {
+    let answer =
+        reset.request(Method::POST, "", None, HeaderMap::new()).await.map_err(|error| error.to_string())?;
+    if answer.status.is_success() {
+        Ok(())
+    } else {
+        Err(format!("{} answered {}", reset.base_url(), answer.status))
+    }
+}
+
+async fn play(script: &Script, client: &Client) -> Vec<Failure> {
+    let mut answers = Answers::new();
+    let mut failures = Vec::new();
+    let mut rest = &script.steps[..];
+    while !rest.is_empty() {
+        let (group, later) = rest.split_at(group_len(rest, &script.steps));
+        rest = later;
+        for (step, reason) in send_group(group, client, &mut answers).await {
+            failures.push(Failure { step: step.id.clone(), reason });
+        }
+        for step in group {
+            // A step without an answer has failed already, or is a pause.
+            if let Some(answer) = answers.get(&step.id) {
+                let reasons = step.assertions.check(answer, &answers);
+                failures.extend(reasons.into_iter().map(|reason| Failure { step: step.id.clone(), reason }));
+            }
+        }
+    }
+    failures
+}
+
+/// How many of the next steps run at the same time: neighbours that name others in `parallel_with`, or are named.
+fn group_len(rest: &[Step], all: &[Step]) -> usize {
+    let is_named = |step: &Step| all.iter().any(|other| other.parallel_with.as_ref() == Some(&step.id));
+    let is_parallel = |step: &&Step| step.parallel_with.is_some() || is_named(step);
+    rest.iter().take_while(is_parallel).count().max(1)
+}
+
+/// Sends the requests of a group at once, adds the answers, and returns which steps have none and why.
+async fn send_group<'a>(
+    group: &'a [Step],
+    client: &Client,
+    answers: &mut Answers,
+) -> Vec<(&'a Step, String)> {
+    let mut failures = Vec::new();
+    let mut requests = JoinSet::new();
+    for (number, step) in group.iter().enumerate() {
+        match Prepared::new(step, answers) {
+            Ok(prepared) => {
+                let client = client.clone();
+                requests.spawn(async move { (number, prepared.send(&client).await) });
+            }
+            Err(reason) => failures.push((step, reason)),
+        }
+    }
+    while let Some(joined) = requests.join_next().await {
+        match joined {
+            Ok((number, Ok(answer))) => {
+                answers.extend(answer.map(|answer| (group[number].id.clone(), answer)));
+            }
+            Ok((number, Err(reason))) => failures.push((&group[number], reason)),
+            Err(error) => failures.push((&group[0], format!("the runner itself failed: {error}"))),
+        }
+    }
+    failures
+}
+
+/// A step with its templates filled in.
+struct Prepared {
+    delay: std::time::Duration,
+    request: Option<(Method, String, HeaderMap, Option<Bytes>)>,
+}
+
+impl Prepared {
+    fn new(step: &Step, answers: &Answers) -> Result<Self, String> {
+        let request = match &step.action {
+            Action::Wait => None,
+            Action::Send { method, path, headers, body } => {
+                let body = body.as_ref().map(|body| body.render_json(answers)).transpose()?;
+                if let Some(text) = &body {
+                    // An object spliced in between quotes would be sent as a broken request and pass as its refusal.
+                    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| {
+                        format!("the body is not JSON once its templates are filled in ({error})")
+                    })?;
+                }
+                Some((method.clone(), path.render(answers)?, headers.clone(), body.map(Bytes::from)))
+            }
+        };
+        Ok(Self { delay: step.delay, request })
+    }
+
+    async fn send(self, client: &Client) -> Result<Option<Answer>, String> {
+        tokio::time::sleep(self.delay).await;
+        let Some((method, path, headers, body)) = self.request else { return Ok(None) };
+        let sent = Instant::now();
+        let response =
+            client.request(method, &path, body, headers).await.map_err(|error| error.to_string())?;
+        Ok(Some(Answer::new(response, sent.elapsed())))
+    }
+}
