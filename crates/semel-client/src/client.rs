@@ -25,7 +25,8 @@ pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 /// A host that drops packets must not use up the whole timeout before it is called unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Shorter than the idle limits of common proxies, so that a kept connection is rarely closed under a request.
+/// Shorter than the idle limits of common proxies, so that a kept connection is rarely closed under a
+/// request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An HTTP client for one OJS server. Cloning is cheap and shares the connections.
@@ -95,8 +96,8 @@ impl Client {
         self.address.as_str()
     }
 
-    /// Sends one request and reads the whole answer; a refusal is an answer too. A body without a `Content-Type`
-    /// among `headers` is sent as [`MEDIA_TYPE`].
+    /// Sends one request and reads the whole answer; a refusal is an answer too. A body without a
+    /// `Content-Type` among `headers` is sent as [`MEDIA_TYPE`].
     ///
     /// # Errors
     /// Every [`ClientError`] but `Status`.
@@ -215,5 +216,26 @@ impl fmt::Debug for Client {
             .field("has_token", &self.authorization.is_some())
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_does_not_show_its_token() {
+        let client = Client::new("http://127.0.0.1:1").unwrap().with_token("s3cret").unwrap();
+        let request = client.prepare(Method::GET, "/", None, HeaderMap::new()).unwrap();
+        assert_eq!(request.headers()[AUTHORIZATION], "Bearer s3cret");
+        assert!(!format!("{request:?}").contains("s3cret"), "{request:?}");
+    }
+
+    #[test]
+    fn a_callers_own_authorization_wins() {
+        let client = Client::new("http://127.0.0.1:1").unwrap().with_token("s3cret").unwrap();
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static("Basic x"))]);
+        let request = client.prepare(Method::GET, "/", None, headers).unwrap();
+        assert_eq!(request.headers()[AUTHORIZATION], "Basic x");
     }
 }

@@ -1,5 +1,5 @@
-//! A lean asynchronous HTTP client for servers that speak Open Job Spec (OJS): what the command line, the tests and
-//! the load generator share.
+//! A lean asynchronous HTTP client for servers that speak Open Job Spec (OJS): what the command line, the
+//! tests and the load generator share.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), semel_client::ClientError> {

@@ -58,15 +58,15 @@ pub struct KeyRead {
     pub key: UniqueKey,
     /// Holders in which states matter. A store may leave out finished holders only if no finished state is named.
     pub states: StateSet,
-    /// Every holder, at most [`HOLDERS_PER_KEY_MAX`](crate::limits::HOLDERS_PER_KEY_MAX); else a store may answer with the
-    /// newest per state by each of the times a window can start from.
+    /// Every holder, at most [`HOLDERS_PER_KEY_MAX`](crate::limits::HOLDERS_PER_KEY_MAX). Else a store may leave out a
+    /// holder for which it gives another in the same state that blocks whomever the first blocks and hides as much.
     pub all: bool,
 }
 
 /// The holders of one key.
 #[derive(Clone, Debug, Default)]
 pub struct KeyView {
-    /// Moves on every write to a holder; 0 when nobody holds the key.
+    /// Moves on every write to a holder.
     pub version: u64,
     /// The holders.
     pub holders: Vec<Head>,
@@ -257,6 +257,8 @@ pub enum Write {
         head: Head,
         /// Its encoded body.
         body: Bytes,
+        /// Whether its id was minted here and carries its row's number.
+        minted: bool,
     },
     /// New values for a job's head.
     Update {
@@ -276,8 +278,8 @@ pub enum Write {
     Forget {
         /// Which job.
         job: JobId,
-        /// Whether its head stays, because it may still block somebody.
-        keep_head: bool,
+        /// Until when its head stays, because it may still block somebody; then it is due for purging again.
+        remember: Option<Timestamp>,
     },
     /// New settings of a queue.
     Queue {
@@ -463,8 +465,8 @@ impl Draft {
         Ok(row.clone())
     }
 
-    /// Adds a new job. Its version is set here.
-    pub fn insert(&mut self, mut head: Head, body: Bytes) {
+    /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Its version is set here.
+    pub fn insert(&mut self, mut head: Head, body: Bytes, minted: bool) {
         head.version = self.next_version(0);
         let full = Full { body: body.clone(), notes: Vec::new() };
         let row = Row {
@@ -481,7 +483,7 @@ impl Draft {
         }
         self.undo.push(Undo::Row(id, before));
         self.apply_to_key(&head, false);
-        self.group.writes.push(Write::Insert { head, body });
+        self.group.writes.push(Write::Insert { head, body, minted });
     }
 
     /// Gives a job's head new values and returns its new version. The head must have come from this draft.
@@ -530,18 +532,19 @@ impl Draft {
         self.group.writes.push(Write::Note { job, kind, text });
     }
 
-    /// Deletes a finished job's body and notes, and its head unless it may still block somebody.
-    pub fn forget(&mut self, head: &Head, keep_head: bool) {
+    /// Deletes a finished job's body and notes, and its head unless it is to be remembered.
+    pub fn forget(&mut self, head: &Head, remember: Option<Timestamp>) {
         if let Some(row) = self.snapshot.jobs.get_mut(&head.id) {
             expect_row(&mut self.group, self.command, head.id, row);
             self.undo.push(Undo::Row(head.id, Some(row.clone())));
             row.head = None;
             row.full = None;
         }
-        if !keep_head && let Some(key) = &head.key {
+        if remember.is_none()
+            && let Some(key) = &head.key {
             self.drop_from_key(key, head.id);
         }
-        self.group.writes.push(Write::Forget { job: head.id, keep_head });
+        self.group.writes.push(Write::Forget { job: head.id, remember });
     }
 
     /// Gives a queue new settings.

@@ -448,7 +448,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         follow_up: None,
         ending: None,
     };
-    draft.insert(head.clone(), offer.body.clone());
+    draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
     draft.tell(EventKind::Enqueued, &head, 0);
     head
 }

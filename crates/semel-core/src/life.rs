@@ -8,6 +8,7 @@ use crate::job::{Ending, Head, Role};
 use crate::lease::{Bearer, Standing, standing};
 use crate::settle::{Refusal, Settled, end};
 use crate::state::{Event, State, StateSet, next};
+use crate::time::Timestamp;
 use crate::unique::{Admission, Remember, UniqueKey, admit, must_remember};
 
 /// CANCEL: ends a live job. A run that is under way is told at its next heartbeat, and its late ACK is refused.
@@ -143,12 +144,12 @@ pub fn purge(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
 }
 
 fn forget(draft: &mut Draft, head: &Head) {
-    let keep_head = head.key.is_some()
-        && match must_remember(&head.hold, head, draft.now()) {
-            Remember::Forget => false,
-            Remember::Until(_) | Remember::Forever => true,
-        };
-    draft.forget(head, keep_head);
+    let remember = match must_remember(&head.hold, head, draft.now()) {
+        Remember::Forget => None,
+        Remember::Until(until) => Some(until),
+        Remember::Forever => Some(Timestamp::MAX),
+    };
+    draft.forget(head, remember.filter(|_| head.key.is_some()));
 }
 
 /// An operator deletes a dead letter. Its head stays while its policy may still block somebody.

@@ -24,6 +24,37 @@ impl Clock for SystemClock {
     }
 }
 
+/// A store's time: its clock's, but it never goes back and never stands still. When the clock jumps back, time goes on
+/// from where it was, at the clock's pace; so no window opens again and nothing scheduled freezes.
+pub struct SteadyTime {
+    clock: Box<dyn Clock>,
+    ahead: Duration,
+    last: Timestamp,
+}
+
+impl SteadyTime {
+    /// Time by `clock`, never before `floor`.
+    pub fn new(clock: impl Clock, floor: Timestamp) -> Self {
+        Self { clock: Box::new(clock), ahead: Duration::ZERO, last: floor }
+    }
+
+    /// The present time.
+    pub fn now(&mut self) -> Timestamp {
+        let shown = self.clock.now().saturating_add(self.ahead);
+        if shown < self.last {
+            self.ahead += self.last.since(shown);
+        } else {
+            self.last = shown;
+        }
+        self.last
+    }
+
+    /// Time is never before `floor` from now on.
+    pub fn not_before(&mut self, floor: Timestamp) {
+        self.last = self.last.max(floor);
+    }
+}
+
 /// A clock that stands still until it is moved, for tests.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicI64>);
@@ -55,5 +86,21 @@ impl Default for ManualClock {
     /// A clock that shows 2026-01-01T00:00:00Z.
     fn default() -> Self {
         Self::at(Timestamp::from_millis(1_767_225_600_000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_neither_goes_back_nor_stands_still_when_the_clock_jumps() {
+        let clock = ManualClock::default();
+        let mut time = SteadyTime::new(clock.clone(), Timestamp::EPOCH);
+        let before = time.now();
+        clock.set(Timestamp::from_millis(before.as_millis() - 86_400_000));
+        assert_eq!(time.now(), before);
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(time.now(), before.saturating_add(Duration::from_secs(5)));
     }
 }

@@ -16,7 +16,7 @@ use semel_core::time::Timestamp;
 use crate::backend::{
     Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Listing, QueueStats, Recorded, Verdict,
 };
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SteadyTime, SystemClock};
 use crate::error::StoreError;
 use crate::model::Model;
 
@@ -26,17 +26,15 @@ const EVENTS_MAX: usize = 100_000;
 /// The store that lives in memory.
 pub struct Memory {
     inner: Mutex<Inner>,
-    clock: Box<dyn Clock>,
     rows: Arc<AtomicU64>,
 }
 
-#[derive(Default)]
 struct Inner {
     model: Model,
     fulls: Map<JobId, Full>,
     events: VecDeque<Recorded>,
     cursor: u64,
-    floor: Timestamp,
+    time: SteadyTime,
 }
 
 impl Default for Memory {
@@ -48,15 +46,20 @@ impl Default for Memory {
 impl Memory {
     /// An empty store that takes its time from `clock`.
     pub fn new(clock: impl Clock) -> Self {
-        let inner = Inner { model: Model::new(true), ..Inner::default() };
-        Self { inner: Mutex::new(inner), clock: Box::new(clock), rows: Arc::new(AtomicU64::new(1)) }
+        let inner = Inner {
+            model: Model::new(true),
+            fulls: Map::default(),
+            events: VecDeque::new(),
+            cursor: 0,
+            time: SteadyTime::new(clock, Timestamp::EPOCH),
+        };
+        Self { inner: Mutex::new(inner), rows: Arc::new(AtomicU64::new(1)) }
     }
 
     fn lock(&self) -> (MutexGuard<'_, Inner>, Timestamp) {
         // A panic elsewhere leaves the model between two writes of one group at worst; nothing here panics.
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.clock.now().max(inner.floor);
-        inner.floor = now;
+        let now = inner.time.now();
         (inner, now)
     }
 }
@@ -71,7 +74,7 @@ impl Inner {
     fn write(&mut self, write: Write) {
         self.model.apply(&write);
         match write {
-            Write::Insert { head, body } => {
+            Write::Insert { head, body, .. } => {
                 self.fulls.insert(head.id, Full { body, notes: Vec::new() });
             }
             Write::Note { job, kind, text } => {
@@ -183,9 +186,10 @@ impl Backend for Memory {
     }
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        let (mut inner, now) = self.lock();
-        let cursor = inner.cursor;
-        *inner = Inner { model: Model::new(true), cursor, floor: now, ..Inner::default() };
+        let (mut inner, _) = self.lock();
+        inner.model = Model::new(true);
+        inner.fulls.clear();
+        inner.events.clear();
         ready(())
     }
 

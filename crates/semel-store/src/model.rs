@@ -21,7 +21,7 @@ const CLAIM_LOOKS_EXTRA: usize = 64;
 
 type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct KeyEntry {
     version: u64,
     holders: Vec<JobId>,
@@ -52,6 +52,10 @@ pub struct Model {
     leases: BTreeSet<(Timestamp, JobId)>,
     expiry: BTreeSet<(Timestamp, JobId)>,
     done: BTreeSet<(Timestamp, JobId)>,
+    /// Finished jobs whose bodies are gone, and until when their heads stay for their keys' sake.
+    remembered: Map<JobId, Timestamp>,
+    /// The version of a key that nobody here holds.
+    absent_version: u64,
     /// Whether finished jobs are filed by the end of their retention; a store that keeps them elsewhere says no.
     files_done: bool,
 }
@@ -88,20 +92,26 @@ impl Model {
         self.heads.is_empty()
     }
 
-    /// The version of a key; 0 when nobody here holds it.
+    /// The version of a key.
     pub fn key_version(&self, key: &UniqueKey) -> u64 {
-        self.keys.get(key).map_or(0, |entry| entry.version)
+        self.keys.get(key).map_or(self.absent_version, |entry| entry.version)
+    }
+
+    /// Moves the version of all keys that nobody here holds: heads with keys were moved elsewhere, so a decision taken
+    /// on what was there before must be taken again.
+    pub fn move_absent_version(&mut self, version: u64) {
+        self.absent_version = self.absent_version.max(version);
     }
 
     /// The holders of a key that are here, as a decision may see them.
     pub fn key_view(&self, read: &KeyRead) -> KeyView {
         let Some(entry) = self.keys.get(&read.key) else {
-            return KeyView::new(0, Vec::new(), &KeyRead { states: StateSet::ALL, all: true, ..*read }, false);
+            return KeyView::new(self.absent_version, Vec::new(), &KeyRead { states: StateSet::ALL, all: true, ..*read }, false);
         };
         let too_many = entry.holders.len() > HOLDERS_PER_KEY_MAX;
         let heads = entry.holders.iter().filter_map(|id| self.heads.get(id));
         let holders: Vec<Head> = if too_many {
-            newest_by_each_anchor(heads).into_iter().cloned().collect()
+            deciding(heads).into_iter().cloned().collect()
         } else {
             heads.cloned().collect()
         };
@@ -146,14 +156,32 @@ impl Model {
     /// Applies one write.
     pub fn apply(&mut self, write: &Write) {
         match write {
-            Write::Insert { head, .. } => {
-                self.queue_mut(&head.queue).created += 1;
-                self.put(head.clone());
-            }
+            Write::Insert { head, .. } => self.insert(head.clone()),
             Write::Update { head } => self.put(head.clone()),
             Write::Note { .. } => {}
-            Write::Forget { job, keep_head } => self.forget(*job, *keep_head),
+            Write::Forget { job, remember } => self.forget(*job, *remember),
             Write::Queue { row } => self.queue_mut(&row.name).row = row.clone(),
+        }
+    }
+
+    /// Adds a new job.
+    pub fn insert(&mut self, head: Head) {
+        self.queue_mut(&head.queue).created += 1;
+        self.put(head);
+    }
+
+    /// Takes back a head that was kept elsewhere and has been counted all the while.
+    pub fn readmit(&mut self, head: Head) {
+        let count = &mut self.queue_mut(&head.queue).counts[usize::from(head.state.code())];
+        *count = count.saturating_sub(1);
+        self.put(head);
+    }
+
+    /// Moves a key's version for a holder that is kept elsewhere.
+    pub fn touch_key(&mut self, key: &UniqueKey, version: u64) {
+        match self.keys.get_mut(key) {
+            Some(entry) => entry.version = (entry.version + 1).max(version),
+            None => self.absent_version = (self.absent_version + 1).max(version),
         }
     }
 
@@ -175,7 +203,8 @@ impl Model {
         match (held, head.key) {
             (Some(old), None) => self.drop_holder(&old, head.id),
             (held, Some(key)) => {
-                let entry = self.keys.entry(key).or_default();
+                let absent = self.absent_version;
+                let entry = self.keys.entry(key).or_insert_with(|| KeyEntry { version: absent, holders: Vec::new() });
                 entry.version = (entry.version + 1).max(head.version);
                 // A finished holder may have been left out in favour of a later one; coming back, it holds again.
                 let left_out = was_finished && !entry.holders.contains(&head.id);
@@ -328,15 +357,28 @@ impl Model {
         self.heads.values()
     }
 
-    fn forget(&mut self, id: JobId, keep_head: bool) {
-        let Some(head) = self.heads.get(&id) else { return };
-        let head = head.clone();
-        self.count_purged(&head);
-        self.done.remove(&(Filing::of(&head).at, id));
-        if !keep_head {
-            self.heads.remove(&id);
-            if let Some(key) = &head.key {
-                self.drop_holder(key, id);
+    fn forget(&mut self, id: JobId, remember: Option<Timestamp>) {
+        let Some(head) = self.heads.get(&id).cloned() else { return };
+        match self.remembered.remove(&id) {
+            // It was counted when its body went.
+            Some(until) => drop(self.done.remove(&(until, id))),
+            None => {
+                self.count_purged(&head);
+                self.done.remove(&(Filing::of(&head).at, id));
+            }
+        }
+        match remember {
+            Some(until) => {
+                self.remembered.insert(id, until);
+                if until < Timestamp::MAX && self.files_done {
+                    self.done.insert((until, id));
+                }
+            }
+            None => {
+                self.heads.remove(&id);
+                if let Some(key) = &head.key {
+                    self.drop_holder(key, id);
+                }
             }
         }
     }
@@ -400,19 +442,29 @@ fn oldest(ready: &BTreeSet<ReadyOrder>) -> Option<Timestamp> {
     oldest
 }
 
-/// The holders that decide whether any in their state blocks: the newest by each time a window can start from.
-fn newest_by_each_anchor<'a>(heads: impl Iterator<Item = &'a Head> + Clone) -> Vec<&'a Head> {
-    let mut newest: Vec<&Head> = Vec::new();
-    for state in State::ALL {
-        let of_state = heads.clone().filter(|head| head.state == state);
-        let by_created = of_state.clone().max_by_key(|head| (head.created_at, head.id));
-        let by_finished = of_state.clone().max_by_key(|head| (head.finished_at, head.id));
-        let by_renewed = of_state.max_by_key(|head| (head.renewed_at.unwrap_or(head.created_at), head.id));
-        for head in [by_created, by_finished, by_renewed].into_iter().flatten() {
-            if newest.iter().all(|known| known.id != head.id) {
-                newest.push(head);
-            }
+/// The holders that decide whether any blocks: one is left out only for another in its state that was created,
+/// finished and renewed no earlier, expires no earlier, and hides at least as much.
+fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
+    let rank = |head: &Head| {
+        (
+            head.expires_at.unwrap_or(Timestamp::MAX),
+            head.finished_at,
+            head.renewed_at.unwrap_or(head.created_at),
+            head.hold.disclose,
+        )
+    };
+    let mut heads: Vec<&Head> = heads.collect();
+    heads.sort_unstable_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
+    let mut kept: Vec<&Head> = Vec::new();
+    for head in heads {
+        let (expires, finished, renewed, disclose) = rank(head);
+        let covered = kept.iter().filter(|other| other.state == head.state).any(|other| {
+            let other = rank(other);
+            other.0 >= expires && other.1 >= finished && other.2 >= renewed && other.3 >= disclose
+        });
+        if !covered {
+            kept.push(head);
         }
     }
-    newest
+    kept
 }

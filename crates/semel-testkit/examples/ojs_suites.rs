@@ -4,8 +4,8 @@
 //! OJS_SUITES=path/to/suites cargo run -p semel-testkit --example ojs_suites -- http://127.0.0.1:8080 level-0-core
 //! ```
 //!
-//! Without names, every suite below the directory is run. Ends with 0 if the tests named by `--known-failure` fail and
-//! all others pass, with 1 if not, with 2 if nothing could be run.
+//! Without names, every suite below the directory is run. Ends with 0 if the tests named by `--known-failure`
+//! fail and all others pass, with 1 if not, with 2 if nothing could be run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 

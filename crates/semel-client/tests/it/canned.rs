@@ -1,4 +1,5 @@
-//! A server of canned bytes: it reads whole requests and writes what it is told, so that a test can also be rude.
+//! A server of canned bytes: it reads whole requests and writes what it is told, so that a test can also be
+//! rude.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

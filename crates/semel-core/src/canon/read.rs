@@ -138,8 +138,7 @@ impl<'a> Reader<'a> {
     /// The characters up to the next quote, escape or control character.
     fn plain_run(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
-        let length =
-            rest.bytes().position(|b| b == b'"' || b == b'\\' || b < 0x20).unwrap_or(rest.len());
+        let length = rest.bytes().position(|b| b == b'"' || b == b'\\' || b < 0x20).unwrap_or(rest.len());
         self.at += length;
         &rest[..length]
     }
@@ -175,7 +174,10 @@ impl<'a> Reader<'a> {
         if !(0xdc00..0xe000).contains(&second) {
             return Err(Invalid::payload(
                 "",
-                format!("has half a surrogate pair before byte {}; write the character itself or both halves", self.at),
+                format!(
+                    "has half a surrogate pair before byte {}; write the character itself or both halves",
+                    self.at
+                ),
             ));
         }
         let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
@@ -255,9 +257,40 @@ mod tests {
     #[test]
     fn what_is_not_json_is_a_payload_error() {
         for text in [
-            "", " ", "nul", "nulll", "[1,]", "[1 2]", "{\"a\":1,}", "{a:1}", "{\"a\"}", "'a'", "\"a", "\"\n\"", "\"\\x\"",
-            "\"\\u12g4\"", "\"\\", "01", "-", "1.", ".5", "1e", "+1", "-01", "1 2", "NaN", "Infinity", "\u{feff}1", "[",
-            "{\"a\":", "]", "\"\\u12", "\"\u{0}\"", "[1}", "{\"a\":1]", "\u{a0}1",
+            "",
+            " ",
+            "nul",
+            "nulll",
+            "[1,]",
+            "[1 2]",
+            "{\"a\":1,}",
+            "{a:1}",
+            "{\"a\"}",
+            "'a'",
+            "\"a",
+            "\"\n\"",
+            "\"\\x\"",
+            "\"\\u12g4\"",
+            "\"\\",
+            "01",
+            "-",
+            "1.",
+            ".5",
+            "1e",
+            "+1",
+            "-01",
+            "1 2",
+            "NaN",
+            "Infinity",
+            "\u{feff}1",
+            "[",
+            "{\"a\":",
+            "]",
+            "\"\\u12",
+            "\"\u{0}\"",
+            "[1}",
+            "{\"a\":1]",
+            "\u{a0}1",
         ] {
             assert_eq!(parse(text).unwrap_err().kind, InvalidKind::Payload, "{text}");
         }

@@ -79,8 +79,10 @@ fn put_ordered<'m>(
     let mut last = None;
     for (name, value) in members {
         if rule == Rule::Key && last == Some(name) {
-            let refused =
-                Invalid::request("", "has a name that its object has already (Unicode NFC); send each name once");
+            let refused = Invalid::request(
+                "",
+                "has a name that its object has already (Unicode NFC); send each name once",
+            );
             return Err(inside(refused, name));
         }
         if last.is_some() {

@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 
+use super::choice::{Disclose, OnConflict, OnMismatch, PeriodFrom, WhenActive};
 use super::hold::anchor;
-use super::policy::{Disclose, OnConflict, OnMismatch, PeriodFrom, UniquePolicy, WhenActive};
+use super::policy::UniquePolicy;
 use crate::ident::{JobId, JobType};
-use crate::job::{Head, Lease, Role};
+use crate::job::{Ending, Head, Lease, Role};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -65,7 +66,9 @@ impl Admission {
     pub fn holder(&self) -> Option<JobId> {
         match self {
             Self::Create => None,
-            Self::Existing { holder, .. } | Self::Reject { holder, .. } | Self::AmendWaiting { holder } => Some(*holder),
+            Self::Existing { holder, .. } | Self::Reject { holder, .. } | Self::AmendWaiting { holder } => {
+                Some(*holder)
+            }
             Self::Replace { holders, .. } => holders.first().copied(),
             Self::AmendFollowUp { follow_up } => Some(*follow_up),
             Self::CreateFollowUp { after } => after.first().copied(),
@@ -76,7 +79,10 @@ impl Admission {
     pub const fn inserts(&self) -> bool {
         match self {
             Self::Create | Self::Replace { .. } | Self::CreateFollowUp { .. } => true,
-            Self::Existing { .. } | Self::Reject { .. } | Self::AmendFollowUp { .. } | Self::AmendWaiting { .. } => false,
+            Self::Existing { .. }
+            | Self::Reject { .. }
+            | Self::AmendFollowUp { .. }
+            | Self::AmendWaiting { .. } => false,
         }
     }
 }
@@ -108,7 +114,7 @@ pub enum Blocking {
     WhileActive,
     /// Does not block: its state is not among the policy's.
     OtherState,
-    /// Does not block: it waited past its `expires_at` and will never run.
+    /// Does not block: it waited past its `expires_at` and will never run, or never did.
     Expired,
     /// Does not block: its window has ended.
     WindowOver {
@@ -160,7 +166,8 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking 
     if !policy.states().contains(holder.state) {
         return Blocking::OtherState;
     }
-    if holder.is_expired(now) {
+    // Whether the sweep has reached it or not makes no difference (SEMANTICS 3).
+    if holder.is_expired(now) || holder.ending == Some(Ending::Expired) {
         return Blocking::Expired;
     }
     let Some(period) = policy.period() else { return Blocking::InState };
@@ -205,7 +212,9 @@ pub fn admit<'h>(
     let reject = |why| Admission::Reject { holder, why, disclose, renew };
     match policy.on_conflict() {
         OnConflict::Reject => reject(RejectReason::Duplicate),
-        OnConflict::Ignore | OnConflict::FollowUp if disclose == Disclose::Never => reject(RejectReason::Undisclosed),
+        OnConflict::Ignore | OnConflict::FollowUp if disclose == Disclose::Never => {
+            reject(RejectReason::Undisclosed)
+        }
         OnConflict::Ignore => Admission::Existing { holder, renew },
         OnConflict::FollowUp => follow_up(&blocking).unwrap_or(Admission::Existing { holder, renew }),
         OnConflict::Replace | OnConflict::ReplaceExceptSchedule => {
@@ -264,6 +273,8 @@ fn schedule_kept(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp>
 fn lease_waited_for(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp> {
     match policy.when_active() {
         WhenActive::Now => None,
-        WhenActive::Wait => blocking.iter().filter_map(|holder| holder.lease.as_ref()).map(Lease::ends_at).max(),
+        WhenActive::Wait => {
+            blocking.iter().filter_map(|holder| holder.lease.as_ref()).map(Lease::ends_at).max()
+        }
     }
 }

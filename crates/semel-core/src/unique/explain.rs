@@ -1,9 +1,8 @@
 //! Why a job is, or would be, a duplicate: in sentences for people, without values that keys are made of.
 
 use super::admit::{Admission, Blocking, admit, blocks};
-use super::policy::{
-    Dimension, Disclose, MetaPart, OnConflict, OnMismatch, PeriodFrom, Scope, UniquePolicy, WhenActive, listed,
-};
+use super::choice::{Dimension, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
+use super::policy::{MetaPart, UniquePolicy, listed};
 use crate::job::Head;
 use crate::state::{State, StateSet};
 use crate::time::Timestamp;
@@ -108,7 +107,9 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
         }
         Blocking::InState => format!("{job} blocks until {}.", leaving(policy)),
         Blocking::InWindow { until } if state.is_finished() => format!("{job} blocks until {until}."),
-        Blocking::InWindow { until } => format!("{job} blocks until {until}, or before that until {}.", leaving(policy)),
+        Blocking::InWindow { until } => {
+            format!("{job} blocks until {until}, or before that until {}.", leaving(policy))
+        }
         Blocking::Unfinished => {
             let period = policy.period().map_or_else(String::new, |period| format!(" {period}"));
             format!("{job} blocks; its window of{period} starts when it ends.")
@@ -117,7 +118,9 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
             format!("{job} blocks until it ends, whatever its window.")
         }
         Blocking::WhileActive => format!("{job} blocks until {}, whatever its window.", leaving(policy)),
-        Blocking::OtherState => format!("{job} does not block: the policy looks at jobs that are {}.", listed_or(policy.states())),
+        Blocking::OtherState => {
+            format!("{job} does not block: the policy looks at jobs that are {}.", listed_or(policy.states()))
+        }
         Blocking::Expired => format!("{job} does not block: it expired before it was started."),
         Blocking::WindowOver { since } => format!("{job} does not block: its window ended {since}."),
     }

@@ -1,8 +1,9 @@
 //! What stays of a job's own policy after its admission.
 
+use super::choice::{Disclose, PeriodFrom};
 use super::period::Period;
-use super::policy::{Disclose, PeriodFrom, UniquePolicy};
-use crate::job::Head;
+use super::policy::UniquePolicy;
+use crate::job::{Ending, Head};
 use crate::state::StateSet;
 use crate::time::Timestamp;
 
@@ -108,7 +109,7 @@ pub fn must_remember(hold: &Hold, head: &Head, now: Timestamp) -> Remember {
     if head.state.is_live() {
         return Remember::Forever;
     }
-    if !hold.states.contains(head.state) {
+    if !hold.states.contains(head.state) || head.ending == Some(Ending::Expired) {
         return Remember::Forget;
     }
     let Some(period) = hold.period() else { return Remember::Forever };
@@ -123,6 +124,8 @@ pub(super) fn anchor(from: PeriodFrom, head: &Head) -> Option<Timestamp> {
         // A finished row without the time of its end does not occur; its creation bounds it from below.
         PeriodFrom::Finished if head.state.is_finished() => Some(head.finished_at.unwrap_or(head.created_at)),
         PeriodFrom::Finished => None,
-        PeriodFrom::LastDuplicate => Some(head.renewed_at.map_or(head.created_at, |at| at.max(head.created_at))),
+        PeriodFrom::LastDuplicate => {
+            Some(head.renewed_at.map_or(head.created_at, |at| at.max(head.created_at)))
+        }
     }
 }

@@ -5,9 +5,11 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use super::policy::{Dimension, MetaPart, UniquePolicy};
+use super::choice::Dimension;
+use super::policy::{MetaPart, UniquePolicy};
 use crate::canon::{Json, Rule, Sink, nfc, push_token, put_exact, put_json, put_members, put_text};
 use crate::error::Invalid;
+use crate::limits::POLICY_NAMES_MAX;
 
 /// The numbered rules by which keys are made. Stored with a key; any change of a key's bytes is another profile.
 pub const PROFILE: &str = "c1";
@@ -16,6 +18,9 @@ pub const PROFILE: &str = "c1";
 const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// How names of system meta start.
 const RESERVED_PREFIX: &str = "semel.";
+
+// The members of `args_keys` that were seen are the bits of one word.
+const _: () = assert!(POLICY_NAMES_MAX <= 64);
 
 /// SHA-256 of the canonical JSON of a job's dimensions; shown as 64 lower-case hexadecimal digits.
 ///
@@ -165,15 +170,20 @@ impl UniquePolicy {
         }
         let Json::Array(items) = args else { return Err(not_one_object()) };
         let [Json::Object(members)] = items.as_slice() else { return Err(not_one_object()) };
-        for key in wanted {
-            if !members.iter().any(|(name, _)| nfc(name) == key.as_str()) {
-                let mut pointer = String::from("/0/");
-                push_token(&mut pointer, key);
-                return Err(Invalid::request(
-                    pointer,
-                    "is missing, but args_keys names it; send it (null will do), or take it out of args_keys",
-                ));
+        let mut seen = 0_u64;
+        for (name, _) in members {
+            let name = nfc(name);
+            if let Some(at) = wanted.iter().position(|key| *key == name) {
+                seen |= 1 << at;
             }
+        }
+        if let Some(missing) = wanted.get(seen.trailing_ones() as usize) {
+            let mut pointer = String::from("/0/");
+            push_token(&mut pointer, missing);
+            return Err(Invalid::request(
+                pointer,
+                "is missing, but args_keys names it; send it (null will do), or take it out of args_keys",
+            ));
         }
         put_members(members, |name| is_among(wanted, name), Rule::Key, sink)
             .map_err(|refused| refused.under("/0"))
@@ -184,14 +194,19 @@ impl UniquePolicy {
             Json::Object(members) => members,
             Json::Null => &[],
             Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::Array(_) => {
-                return Err(Invalid::request("", "is not an object; send meta as an object, or leave it out"));
+                return Err(Invalid::request(
+                    "",
+                    "is not an object; send meta as an object, or leave it out",
+                ));
             }
         };
         match self.meta_part() {
             MetaPart::Only(names) => put_members(members, |name| is_among(names, name), Rule::Key, sink),
             MetaPart::Except(names) => {
                 let keep = |name: &str| {
-                    !name.starts_with(RESERVED_PREFIX) && !TRACE_NAMES.contains(&name) && !is_among(names, name)
+                    !name.starts_with(RESERVED_PREFIX)
+                        && !TRACE_NAMES.contains(&name)
+                        && !is_among(names, name)
                 };
                 put_members(members, keep, Rule::Key, sink)
             }
@@ -214,7 +229,9 @@ fn not_one_object() -> Invalid {
 /// policy's key has, so it never meets one. All three count by their exact bytes.
 pub fn idempotency_key(tenant: &str, credential: &str, key: &str) -> UniqueKey {
     let mut hasher = Sha256::new();
-    for (lead, text) in [("{\"credential\":", credential), (",\"idempotency_key\":", key), (",\"tenant\":", tenant)] {
+    for (lead, text) in
+        [("{\"credential\":", credential), (",\"idempotency_key\":", key), (",\"tenant\":", tenant)]
+    {
         hasher.put(lead);
         put_exact(text, &mut hasher);
     }

@@ -6,6 +6,7 @@
 pub mod explain;
 
 mod admit;
+mod choice;
 mod hold;
 mod key;
 mod outlive;
@@ -14,11 +15,10 @@ mod policy;
 mod spec;
 
 pub use admit::{Admission, Blocking, RejectReason, admit, blocks, mismatch};
+pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use hold::{Hold, Remember, must_remember};
 pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
 pub use outlive::outlives;
 pub use period::Period;
-pub use policy::{
-    Dimension, Dimensions, Disclose, MetaPart, OnConflict, OnMismatch, PeriodFrom, Scope, UniquePolicy, WhenActive,
-};
+pub use policy::{MetaPart, UniquePolicy};
 pub use spec::PolicySpec;

@@ -1,7 +1,7 @@
 //! Which finished holders need not be looked at any more, because a later one says all they could say.
 
 use super::hold::{Remember, must_remember};
-use crate::job::Head;
+use crate::job::{Ending, Head};
 use crate::time::Timestamp;
 
 /// Whether, of two finished holders of one key, `later` blocks whomever `earlier` blocks, for at least as long, and
@@ -16,6 +16,7 @@ pub fn outlives(later: &Head, earlier: &Head) -> bool {
         && later.key == earlier.key
         && later.state == earlier.state
         && later.state.is_finished()
+        && (later.ending == Some(Ending::Expired)) <= (earlier.ending == Some(Ending::Expired))
         && later.created_at >= earlier.created_at
         && later.finished_at >= earlier.finished_at
         && renewed(later) >= renewed(earlier)

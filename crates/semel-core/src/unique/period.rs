@@ -74,7 +74,10 @@ impl Period {
                 "is not an ISO 8601 duration; write it like PT30S, PT5M, P1D, P1W or P1M, in upper case, with a fraction in the seconds only",
             )
         })?;
-        u32::try_from(months).ok().and_then(|months| Self::new(months, micros)).ok_or_else(|| out_of_bounds(pointer))
+        u32::try_from(months)
+            .ok()
+            .and_then(|months| Self::new(months, micros))
+            .ok_or_else(|| out_of_bounds(pointer))
     }
 
     /// The end of a window that starts at `anchor`; [`Timestamp::MAX`] when that is beyond the calendar.
@@ -175,7 +178,9 @@ fn read_digits(digits: &str) -> Option<u64> {
 fn out_of_bounds(pointer: &str) -> Invalid {
     Invalid::request(
         pointer,
-        format!("is zero or longer than {PERIOD_DAYS_MAX} days; leave the period out to hold for as long as a job is in `states`"),
+        format!(
+            "is zero or longer than {PERIOD_DAYS_MAX} days; leave the period out to hold for as long as a job is in `states`"
+        ),
     )
 }
 
@@ -236,10 +241,49 @@ mod tests {
             assert_eq!((period.months(), period.micros()), (months, micros), "{text}");
         }
         for text in [
-            "", "P", "PT", "P1DT", "p1d", "PT1h", "-PT1H", "P-1D", "+P1D", "1 hour", "1h 30m", "3600s", "3600", "PT1.5H",
-            "P1.5D", "PT1,5S", "PT.5S", "PT1.S", "PT1.1234567890S", "P1H", "PT1D", "P1D1W", "P1M1Y", "PT1S1M", "PT1S1S",
-            " P1D", "P1D ", "P1D\0", "P１D", "PT0S", "P0D", "PT0.0S", "P36526D", "P101Y", "P100YT0.000001S",
-            "P99999999999999999999Y", "PT99999999999999999999999S", "P1YT", "PTS", "PY", "PT1.5.5S", "PT1M.5S", "PT-1.5S",
+            "",
+            "P",
+            "PT",
+            "P1DT",
+            "p1d",
+            "PT1h",
+            "-PT1H",
+            "P-1D",
+            "+P1D",
+            "1 hour",
+            "1h 30m",
+            "3600s",
+            "3600",
+            "PT1.5H",
+            "P1.5D",
+            "PT1,5S",
+            "PT.5S",
+            "PT1.S",
+            "PT1.1234567890S",
+            "P1H",
+            "PT1D",
+            "P1D1W",
+            "P1M1Y",
+            "PT1S1M",
+            "PT1S1S",
+            " P1D",
+            "P1D ",
+            "P1D\0",
+            "P１D",
+            "PT0S",
+            "P0D",
+            "PT0.0S",
+            "P36526D",
+            "P101Y",
+            "P100YT0.000001S",
+            "P99999999999999999999Y",
+            "PT99999999999999999999999S",
+            "P1YT",
+            "PTS",
+            "PY",
+            "PT1.5.5S",
+            "PT1M.5S",
+            "PT-1.5S",
         ] {
             let refused = Period::parse(text, "/options/unique/period").unwrap_err();
             assert_eq!(refused.pointer, "/options/unique/period", "{text}");
@@ -252,8 +296,14 @@ mod tests {
         assert_eq!(month.after(at("2026-01-28T10:00:00Z")), at("2026-02-28T10:00:00Z"));
         assert_eq!(month.after(at("2026-03-31T00:00:00Z")).to_string(), "2026-04-30T23:59:59.999Z");
         assert_eq!(month.after(at("2026-01-31T10:00:00Z")).to_string(), "2026-02-28T23:59:59.999Z");
-        assert_eq!(Period::parse("P1Y", "").unwrap().after(at("2026-01-28T10:00:00Z")), at("2027-01-28T10:00:00Z"));
-        assert_eq!(Period::parse("P1MT1H", "").unwrap().after(at("2026-01-28T10:00:00Z")), at("2026-02-28T11:00:00Z"));
+        assert_eq!(
+            Period::parse("P1Y", "").unwrap().after(at("2026-01-28T10:00:00Z")),
+            at("2027-01-28T10:00:00Z")
+        );
+        assert_eq!(
+            Period::parse("P1MT1H", "").unwrap().after(at("2026-01-28T10:00:00Z")),
+            at("2026-02-28T11:00:00Z")
+        );
         assert_eq!(month.after(Timestamp::MAX), Timestamp::MAX);
         assert_eq!(Period::parse("P1D", "").unwrap().after(Timestamp::MAX), Timestamp::MAX);
     }

@@ -2,167 +2,13 @@
 
 use std::fmt;
 
+use super::choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 use super::period::Period;
 use super::spec::PolicySpec;
 use crate::canon::{nfc, utf16_order};
 use crate::error::Invalid;
 use crate::limits::{KEY_TEXT_BYTES_MAX, POLICY_NAMES_MAX};
 use crate::state::{State, StateSet};
-
-/// An enum of choices with names on the wire.
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $wire:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
-
-        impl $name {
-            /// Every choice, the default first.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// The choice's name on the wire.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $wire,)+ }
-            }
-
-            /// The choice of that name.
-            pub fn from_name(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|choice| choice.name() == name)
-            }
-
-            /// The choice's number, as stored.
-            pub const fn code(self) -> u8 {
-                self as u8
-            }
-
-            /// The choice of that number, as stored.
-            pub fn from_code(code: u8) -> Option<Self> {
-                Self::ALL.get(usize::from(code)).copied()
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-    };
-}
-
-choice! {
-    /// What happens to a duplicate (SEMANTICS 4).
-    OnConflict {
-        /// It is refused.
-        #[default]
-        Reject = "reject",
-        /// It is answered with the existing job.
-        Ignore = "ignore",
-        /// Every blocking holder is cancelled and the new job created.
-        Replace = "replace",
-        /// As `replace`, at the time a scheduled holder was to start.
-        ReplaceExceptSchedule = "replace_except_schedule",
-        /// It runs once more after the present run, or takes the place of what still waits.
-        FollowUp = "follow_up",
-    }
-}
-
-choice! {
-    /// What the same key with another type or other args means.
-    OnMismatch {
-        /// A duplicate like any other.
-        #[default]
-        Accept = "accept",
-        /// An error of its own, `payload_mismatch`.
-        Reject = "reject",
-    }
-}
-
-choice! {
-    /// Whether an answer may show the existing job. Orders by strictness.
-    #[derive(PartialOrd, Ord)]
-    Disclose {
-        /// It shows the job's id, state and key.
-        #[default]
-        Always = "always",
-        /// It shows nothing of it.
-        Never = "never",
-    }
-}
-
-choice! {
-    /// When a window starts.
-    PeriodFrom {
-        /// When the holder was created.
-        #[default]
-        Created = "created",
-        /// When the holder ended; until then its window has not begun.
-        Finished = "finished",
-        /// When the last duplicate was offered; each one starts the window again.
-        LastDuplicate = "last_duplicate",
-    }
-}
-
-choice! {
-    /// When a job that replaced an active one may run.
-    WhenActive {
-        /// At once: the old run is fenced off, not waited for.
-        #[default]
-        Now = "now",
-        /// When the old run's lease has ended.
-        Wait = "wait",
-    }
-}
-
-choice! {
-    /// Who shares a caller's own key.
-    Scope {
-        /// Jobs of one type.
-        #[default]
-        Type = "type",
-        /// Jobs of all types.
-        Global = "global",
-    }
-}
-
-choice! {
-    /// A part of a job that its key may be made of.
-    Dimension {
-        /// The type; in every key but a global one.
-        #[default]
-        Type = "type",
-        /// The queue's name.
-        Queue = "queue",
-        /// Args, or those of `args_keys`.
-        Args = "args",
-        /// Meta, as far as `meta_keys` or `meta_except` say.
-        Meta = "meta",
-        /// The version of the job's template.
-        Version = "version",
-    }
-}
-
-/// A set of dimensions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Dimensions(u8);
-
-impl Dimensions {
-    /// This set with one more member.
-    #[must_use]
-    pub const fn with(self, dimension: Dimension) -> Self {
-        Self(self.0 | 1 << dimension as u8)
-    }
-
-    /// Whether `dimension` is in the set.
-    pub const fn contains(self, dimension: Dimension) -> bool {
-        self.0 & (1 << dimension as u8) != 0
-    }
-
-    /// The members, in the order of their numbers.
-    pub fn iter(self) -> impl Iterator<Item = Dimension> {
-        Dimension::ALL.iter().copied().filter(move |dimension| self.contains(*dimension))
-    }
-}
 
 /// Which members of meta are in a key. Names are in NFC and canonical order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,12 +63,36 @@ impl UniquePolicy {
             key,
             scope: read_choice(&spec.scope, Scope::from_name, Scope::ALL, "scope", at)?,
             period: read_period(spec, at)?,
-            period_from: read_choice(&spec.period_from, PeriodFrom::from_name, PeriodFrom::ALL, "period_from", at)?,
+            period_from: read_choice(
+                &spec.period_from,
+                PeriodFrom::from_name,
+                PeriodFrom::ALL,
+                "period_from",
+                at,
+            )?,
             states: read_states(spec, at)?,
             while_active: spec.while_active.unwrap_or(false),
-            when_active: read_choice(&spec.when_active, WhenActive::from_name, WhenActive::ALL, "when_active", at)?,
-            on_conflict: read_choice(&spec.on_conflict, OnConflict::from_name, OnConflict::ALL, "on_conflict", at)?,
-            on_mismatch: read_choice(&spec.on_mismatch, OnMismatch::from_name, OnMismatch::ALL, "on_mismatch", at)?,
+            when_active: read_choice(
+                &spec.when_active,
+                WhenActive::from_name,
+                WhenActive::ALL,
+                "when_active",
+                at,
+            )?,
+            on_conflict: read_choice(
+                &spec.on_conflict,
+                OnConflict::from_name,
+                OnConflict::ALL,
+                "on_conflict",
+                at,
+            )?,
+            on_mismatch: read_choice(
+                &spec.on_mismatch,
+                OnMismatch::from_name,
+                OnMismatch::ALL,
+                "on_mismatch",
+                at,
+            )?,
             disclose: read_choice(&spec.disclose, Disclose::from_name, Disclose::ALL, "disclose", at)?,
         };
         match policy.contradiction() {
@@ -256,10 +126,14 @@ impl UniquePolicy {
             ));
         }
         match self.on_conflict {
-            OnConflict::Replace | OnConflict::ReplaceExceptSchedule if self.states.contains(State::Cancelled) => Some((
-                Member::State(State::Cancelled),
-                "contradicts replacing, because a replaced job is cancelled and would block at once; take cancelled out",
-            )),
+            OnConflict::Replace | OnConflict::ReplaceExceptSchedule
+                if self.states.contains(State::Cancelled) =>
+            {
+                Some((
+                    Member::State(State::Cancelled),
+                    "contradicts replacing, because a replaced job is cancelled and would block at once; take cancelled out",
+                ))
+            }
             OnConflict::FollowUp if self.period.is_some() => Some((
                 Member::Of("period"),
                 "contradicts follow_up, which holds until the run has ended; leave the period out",
@@ -290,7 +164,8 @@ impl UniquePolicy {
                 .is_none()
                 .then(|| self.dimensions.iter().map(|dimension| dimension.name().to_owned()).collect()),
             args_keys: (!self.args_keys.is_empty()).then(|| self.args_keys.clone()),
-            meta_keys: meta.and_then(|meta| if let MetaPart::Only(names) = meta { Some(names.clone()) } else { None }),
+            meta_keys: meta
+                .and_then(|meta| if let MetaPart::Only(names) = meta { Some(names.clone()) } else { None }),
             meta_except: meta
                 .and_then(|meta| if let MetaPart::Except(names) = meta { Some(names.clone()) } else { None }),
             key: self.key_text().map(str::to_owned),
@@ -399,13 +274,18 @@ fn read_key(spec: &PolicySpec, at: Place<'_>) -> Result<Option<KeyText>, Invalid
         ("meta_except", &spec.meta_except),
     ];
     if let Some((member, _)) = besides.into_iter().find(|(_, names)| names.is_some()) {
-        return Err(at.refuse(member, "cannot stand beside `key`, which is the whole identity; send one or the other"));
+        return Err(at.refuse(
+            member,
+            "cannot stand beside `key`, which is the whole identity; send one or the other",
+        ));
     }
     if key.trim().is_empty() {
         return Err(at.refuse("key", "is blank; send a text that names the work, or leave it out"));
     }
     if key.len() > KEY_TEXT_BYTES_MAX {
-        return Err(at.refuse("key", format!("is longer than {KEY_TEXT_BYTES_MAX} bytes; send a digest of it")));
+        return Err(
+            at.refuse("key", format!("is longer than {KEY_TEXT_BYTES_MAX} bytes; send a digest of it"))
+        );
     }
     Ok(Some(KeyText(key.as_str().into())))
 }
@@ -448,7 +328,9 @@ fn read_dimensions(spec: &PolicySpec, at: Place<'_>) -> Result<Dimensions, Inval
 fn read_args_keys(spec: &PolicySpec, dimensions: Dimensions, at: Place<'_>) -> Result<Vec<String>, Invalid> {
     let Some(names) = &spec.args_keys else { return Ok(Vec::new()) };
     if !dimensions.contains(Dimension::Args) {
-        return Err(at.refuse("args_keys", "has no effect because `keys` does not name args; add args to `keys`"));
+        return Err(
+            at.refuse("args_keys", "has no effect because `keys` does not name args; add args to `keys`")
+        );
     }
     read_names(names, "args_keys", at)
 }
@@ -502,7 +384,9 @@ fn check_number(names: &[String], member: &str, at: Place<'_>) -> Result<(), Inv
 
 fn read_period(spec: &PolicySpec, at: Place<'_>) -> Result<Option<Period>, Invalid> {
     match (&spec.period, spec.period_ms) {
-        (Some(_), Some(_)) => Err(at.refuse("period_ms", "cannot stand beside `period`; send one or the other")),
+        (Some(_), Some(_)) => {
+            Err(at.refuse("period_ms", "cannot stand beside `period`; send one or the other"))
+        }
         (Some(text), None) => Period::parse(text, &format!("{}/period", at.0)).map(Some),
         (None, Some(millis)) => Period::from_millis(millis, &format!("{}/period_ms", at.0)).map(Some),
         (None, None) => Ok(None),
@@ -513,7 +397,10 @@ fn read_states(spec: &PolicySpec, at: Place<'_>) -> Result<StateSet, Invalid> {
     let Some(names) = &spec.states else { return Ok(StateSet::LIVE) };
     check_number(names, "states", at)?;
     if names.is_empty() {
-        return Err(at.refuse("states", "is empty, so nothing would ever block; leave it out for the five live states"));
+        return Err(at.refuse(
+            "states",
+            "is empty, so nothing would ever block; leave it out for the five live states",
+        ));
     }
     let read = |(index, name): (usize, &String)| {
         State::from_name(name).ok_or_else(|| {

@@ -22,7 +22,8 @@ fn compare(name: &str, actual: &str) {
 
 #[test]
 fn every_move_between_states() {
-    let mut table = String::from("# state, event -> state after it (OJS core 6.3); every other move is illegal\n");
+    let mut table =
+        String::from("# state, event -> state after it (OJS core 6.3); every other move is illegal\n");
     for state in State::ALL {
         for event in Event::ALL {
             if let Ok(after) = next(state, event) {

@@ -5,8 +5,8 @@ use semel_core::error::InvalidKind;
 use semel_core::limits::{KEY_TEXT_BYTES_MAX, POLICY_NAMES_MAX};
 use semel_core::state::StateSet;
 use semel_core::unique::{
-    Dimension, Disclose, KeyInput, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Scope, UniqueKey, UniquePolicy, WhenActive,
-    idempotency_key,
+    Dimension, Disclose, KeyInput, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Scope, UniqueKey,
+    UniquePolicy, WhenActive, idempotency_key,
 };
 
 use crate::{policy, spec};
@@ -14,7 +14,12 @@ use crate::{policy, spec};
 #[test]
 fn every_refusal_names_its_member() {
     let long = |n: usize| format!(r#"{{"key":"{}"}}"#, "k".repeat(n));
-    let many = |member: &str| format!(r#"{{"keys":["args","meta"],"meta_keys":["m"],"{member}":[{}"x"]}}"#, r#""x","#.repeat(POLICY_NAMES_MAX));
+    let many = |member: &str| {
+        format!(
+            r#"{{"keys":["args","meta"],"meta_keys":["m"],"{member}":[{}"x"]}}"#,
+            r#""x","#.repeat(POLICY_NAMES_MAX)
+        )
+    };
     for (text, member) in [
         (r#"{"keys":["type","argz"]}"#, "keys/1"),
         (r#"{"keys":["Type"]}"#, "keys/0"),
@@ -78,9 +83,15 @@ fn an_empty_policy_has_the_specifications_defaults() {
     let policy = policy("{}");
     assert_eq!(policy.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type]);
     assert_eq!(policy.states(), StateSet::LIVE);
-    assert_eq!((policy.period(), policy.period_from(), policy.while_active()), (None, PeriodFrom::Created, false));
+    assert_eq!(
+        (policy.period(), policy.period_from(), policy.while_active()),
+        (None, PeriodFrom::Created, false)
+    );
     assert_eq!((policy.on_conflict(), policy.on_mismatch()), (OnConflict::Reject, OnMismatch::Accept));
-    assert_eq!((policy.disclose(), policy.when_active(), policy.scope()), (Disclose::Always, WhenActive::Now, Scope::Type));
+    assert_eq!(
+        (policy.disclose(), policy.when_active(), policy.scope()),
+        (Disclose::Always, WhenActive::Now, Scope::Type)
+    );
 }
 
 #[test]
@@ -104,7 +115,10 @@ fn presets_are_ordinary_policies() {
     let preset = |name, key| PolicySpec::preset(name, key, "/unique");
     let build = |spec: PolicySpec| UniquePolicy::build(&spec, "").unwrap();
     let strict = build(preset("strict", Some("ignored")).unwrap().unwrap());
-    assert_eq!((strict.states(), strict.disclose(), strict.on_conflict()), (StateSet::ALL, Disclose::Never, OnConflict::Reject));
+    assert_eq!(
+        (strict.states(), strict.disclose(), strict.on_conflict()),
+        (StateSet::ALL, Disclose::Never, OnConflict::Reject)
+    );
     assert_eq!(
         strict.dimensions().iter().collect::<Vec<_>>(),
         [Dimension::Type, Dimension::Args, Dimension::Version]
@@ -117,7 +131,9 @@ fn presets_are_ordinary_policies() {
     assert_eq!(preset("Strict", None).unwrap_err().pointer, "/unique");
 
     let content = preset("content", None).unwrap().unwrap();
-    let wider = build(spec(r#"{"period":"PT5M","meta_keys":["tenant"],"on_conflict":"reject"}"#).over(content.clone()));
+    let wider = build(
+        spec(r#"{"period":"PT5M","meta_keys":["tenant"],"on_conflict":"reject"}"#).over(content.clone()),
+    );
     assert_eq!((wider.period().unwrap().to_string().as_str(), wider.while_active()), ("PT5M", true));
     assert_eq!(wider.on_conflict(), OnConflict::Reject);
     let milliseconds = spec(r#"{"period_ms":5}"#).over(spec(r#"{"period":"P1D"}"#).over(content));
@@ -126,16 +142,27 @@ fn presets_are_ordinary_policies() {
 
 fn key(unique: &str, args: &str, meta: &str) -> Result<String, semel_core::error::Invalid> {
     let (args, meta) = (Json::parse(args, "").unwrap(), Json::parse(meta, "").unwrap());
-    policy(unique).canonical(&KeyInput { job_type: "a.b", queue: "q", version: None, args: &args, meta: &meta })
+    policy(unique).canonical(&KeyInput {
+        job_type: "a.b",
+        queue: "q",
+        version: None,
+        args: &args,
+        meta: &meta,
+    })
 }
 
 #[test]
 fn only_what_is_in_a_dimension_is_looked_at() {
     // A huge integer, a name given twice: both beside what args_keys names.
     let args = r#"[{"id":1,"n":9007199254740993,"x":1,"x":2}]"#;
-    assert_eq!(key(r#"{"keys":["args"],"args_keys":["id"]}"#, args, "null").unwrap(), r#"{"args":{"id":1},"type":"a.b"}"#);
+    assert_eq!(
+        key(r#"{"keys":["args"],"args_keys":["id"]}"#, args, "null").unwrap(),
+        r#"{"args":{"id":1},"type":"a.b"}"#
+    );
     assert_eq!(key("{}", args, "null").unwrap(), r#"{"type":"a.b"}"#);
-    for (keys, pointer) in [(r#"["n"]"#, "/args/0/n"), (r#"["x"]"#, "/args/0/x"), (r#"["q/~"]"#, "/args/0/q~1~0")] {
+    for (keys, pointer) in
+        [(r#"["n"]"#, "/args/0/n"), (r#"["x"]"#, "/args/0/x"), (r#"["q/~"]"#, "/args/0/q~1~0")]
+    {
         let unique = format!(r#"{{"keys":["args"],"args_keys":{keys}}}"#);
         assert_eq!(key(&unique, args, "null").unwrap_err().pointer, pointer);
     }
@@ -143,9 +170,20 @@ fn only_what_is_in_a_dimension_is_looked_at() {
         let refused = key(r#"{"keys":["args"],"args_keys":["id"]}"#, args, "null").unwrap_err();
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/args"), "{args}");
     }
+    let all: Vec<_> = (0..POLICY_NAMES_MAX).map(|n| format!("\"n{n}\"")).collect();
+    let unique = format!(r#"{{"keys":["args"],"args_keys":[{}]}}"#, all.join(","));
+    let members =
+        |most: usize| all[..most].iter().map(|name| format!("{name}:1")).collect::<Vec<_>>().join(",");
+    assert!(key(&unique, &format!("[{{{}}}]", members(POLICY_NAMES_MAX)), "null").is_ok());
+    let refused = key(&unique, &format!("[{{{}}}]", members(POLICY_NAMES_MAX - 1)), "null").unwrap_err();
+    assert_eq!(refused.pointer, format!("/args/0/n{}", POLICY_NAMES_MAX - 1));
     // Names are compared in NFC, on both sides.
-    let composed = key(r#"{"keys":["args"],"args_keys":["caf\u00e9"]}"#, r#"[{"cafe\u0301":1}]"#, "null").unwrap();
-    assert_eq!(composed, key(r#"{"keys":["args"],"args_keys":["cafe\u0301"]}"#, r#"[{"café":1}]"#, "null").unwrap());
+    let composed =
+        key(r#"{"keys":["args"],"args_keys":["caf\u00e9"]}"#, r#"[{"cafe\u0301":1}]"#, "null").unwrap();
+    assert_eq!(
+        composed,
+        key(r#"{"keys":["args"],"args_keys":["cafe\u0301"]}"#, r#"[{"café":1}]"#, "null").unwrap()
+    );
 }
 
 #[test]
@@ -158,7 +196,10 @@ fn meta_counts_as_far_as_the_policy_says() {
         key(r#"{"keys":["meta"],"meta_except":["n"]}"#, "[]", meta).unwrap(),
         r#"{"meta":{"tenant":"a"},"type":"a.b"}"#
     );
-    assert_eq!(key(r#"{"keys":["meta"],"meta_except":[]}"#, "[]", "null").unwrap(), r#"{"meta":{},"type":"a.b"}"#);
+    assert_eq!(
+        key(r#"{"keys":["meta"],"meta_except":[]}"#, "[]", "null").unwrap(),
+        r#"{"meta":{},"type":"a.b"}"#
+    );
     assert_eq!(key(r#"{"keys":["meta"],"meta_except":[]}"#, "[]", "[]").unwrap_err().pointer, "/meta");
     assert_eq!(key(r#"{"keys":["version"]}"#, "[]", "null").unwrap_err().pointer, "/type");
 }
@@ -169,7 +210,9 @@ fn a_key_is_shown_in_part_and_read_in_full() {
     let shown = key.to_string();
     assert_eq!(format!("{key:?}"), format!("{}..", &shown[..8]));
     assert_eq!(UniqueKey::from_bytes(*key.as_bytes()), key);
-    for text in ["", &shown[1..], &shown.to_uppercase(), &format!("{shown}0"), &shown.replace(&shown[..1], "g")] {
+    for text in
+        ["", &shown[1..], &shown.to_uppercase(), &format!("{shown}0"), &shown.replace(&shown[..1], "g")]
+    {
         assert!(text == shown || UniqueKey::parse(text, "/key").is_err(), "{text}");
     }
 }

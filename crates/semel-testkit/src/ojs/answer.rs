@@ -40,6 +40,11 @@ pub(super) fn shortened(text: &str) -> String {
     }
 }
 
+/// Whether a value is written like `text`: a string of it, or a number or boolean that prints so.
+pub(super) fn reads(value: &Value, text: &str) -> bool {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned) == text
+}
+
 /// The name of a value's JSON type, as `$type` writes it.
 pub(super) const fn type_name(value: &Value) -> &'static str {
     match value {

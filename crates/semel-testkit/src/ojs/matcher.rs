@@ -3,7 +3,7 @@
 use regex_lite::Regex;
 use serde_json::{Map, Number, Value};
 
-use super::answer::{Answers, shortened, shown, type_name};
+use super::answer::{Answers, reads, shortened, shown, type_name};
 use super::template::Text;
 
 const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
@@ -274,8 +274,7 @@ fn is_type(name: &str) -> bool {
 
 /// Whether the array has the text, or a number or boolean written like it; nothing if it is no array.
 fn array_has(array: Option<&Vec<Value>>, wanted: &str) -> Option<bool> {
-    let is_wanted = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned) == wanted;
-    array.map(|array| array.iter().any(is_wanted))
+    array.map(|array| array.iter().any(|value| reads(value, wanted)))
 }
 
 fn same_number(expected: &Number, actual: &Number) -> bool {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::answer::{Answers, type_name};
+use super::answer::{Answers, reads, type_name};
 use super::template::Text;
 
 /// A parsed path.
@@ -49,8 +49,8 @@ impl Path {
     /// What is at this path: nothing if a key or an element is missing on the way.
     ///
     /// # Errors
-    /// When the body has another shape: a key of a number, an index into an object, a search in a list that is not
-    /// there. Not even `absent` accepts that.
+    /// When the body has another shape: a key of a number, an index into an object, a search in a list that
+    /// is not there. Not even `absent` accepts that.
     pub(super) fn find(&self, root: &Value, answers: &Answers) -> Result<Option<Value>, String> {
         find(&self.0, root, answers)
     }
@@ -105,11 +105,8 @@ fn find(segments: &[Segment], at: &Value, answers: &Answers) -> Result<Option<Va
         }
         (Segment::Where { key, value }, Value::Array(array)) => {
             let wanted = value.render(answers)?;
-            go_on(
-                array
-                    .iter()
-                    .find(|element| element.get(key).and_then(Value::as_str) == Some(wanted.as_str())),
-            )
+            let is_wanted = |element: &&Value| element.get(key).is_some_and(|value| reads(value, &wanted));
+            go_on(array.iter().find(is_wanted))
         }
         (Segment::Key(key), other) => Err(format!("`.{key}` is asked of {}", with_article(other))),
         (Segment::Index(index), other) => Err(format!("`[{index}]` is asked of {}", with_article(other))),
@@ -163,6 +160,7 @@ mod tests {
             ("$.jobs[?(@.id=='b')]", Some(json!({"id": "b"}))),
             ("$.jobs[?(@.id=='a')].n", Some(json!(1))),
             ("$.jobs[?(@.id=='c')].n", None),
+            ("$.jobs[?(@.n=='3')].n", Some(json!(3))),
         ] {
             assert_eq!(at(path, &body), Ok(value), "{path}");
         }

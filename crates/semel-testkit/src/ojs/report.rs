@@ -57,8 +57,8 @@ impl Report {
         self.outcomes.iter().filter(|outcome| !outcome.passed())
     }
 
-    /// What differs from the expectation that the tests `known` (paths) fail and all others pass: a failure that is
-    /// not known, a known one that is gone, a name of no test, or a run of nothing.
+    /// What differs from the expectation that the tests `known` (paths) fail and all others pass: a failure
+    /// that is not known, a known one that is gone, a name of no test, or a run of nothing.
     pub fn surprises(&self, known: &[String]) -> Vec<String> {
         let mut surprises = Vec::new();
         if self.outcomes.is_empty() {

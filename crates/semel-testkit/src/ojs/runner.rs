@@ -9,8 +9,8 @@ use super::answer::{Answer, Answers};
 use super::report::{Failure, Outcome, Report};
 use super::suite::{Action, Script, Step, SuiteTest};
 
-/// Plays one test, all of its steps even after a failure, as the official runner does: later steps often put away what
-/// earlier ones left.
+/// Plays one test, all of its steps even after a failure, as the official runner does: later steps often put
+/// away what earlier ones left.
 pub async fn run(test: &SuiteTest, client: &Client) -> Outcome {
     let started = Instant::now();
     let (failures, notes) = match test.script() {
@@ -28,8 +28,8 @@ pub async fn run(test: &SuiteTest, client: &Client) -> Outcome {
     }
 }
 
-/// Plays the tests one after the other. Before each, posts to the base URL of `reset`, if there is one: many tests
-/// share a queue and some use fixed job ids.
+/// Plays the tests one after the other. Before each, posts to the base URL of `reset`, if there is one: many
+/// tests share a queue and some use fixed job ids.
 pub async fn run_all(tests: &[SuiteTest], client: &Client, reset: Option<&Client>) -> Report {
     let mut outcomes = Vec::new();
     for test in tests {
@@ -77,7 +77,8 @@ async fn play(script: &Script, client: &Client) -> Vec<Failure> {
     failures
 }
 
-/// How many of the next steps run at the same time: neighbours that name others in `parallel_with`, or are named.
+/// How many of the next steps run at the same time: neighbours that name others in `parallel_with`, or are
+/// named.
 fn group_len(rest: &[Step], all: &[Step]) -> usize {
     let is_named = |step: &Step| all.iter().any(|other| other.parallel_with.as_ref() == Some(&step.id));
     let is_parallel = |step: &&Step| step.parallel_with.is_some() || is_named(step);
@@ -126,7 +127,8 @@ impl Prepared {
             Action::Send { method, path, headers, body } => {
                 let body = body.as_ref().map(|body| body.render_json(answers)).transpose()?;
                 if let Some(text) = &body {
-                    // An object spliced in between quotes would be sent as a broken request and pass as its refusal.
+                    // An object spliced in between quotes would be sent as a broken request and pass as its
+                    // refusal.
                     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| {
                         format!("the body is not JSON once its templates are filled in ({error})")
                     })?;

@@ -71,8 +71,8 @@ pub enum LoadError {
     NoTests(PathBuf),
 }
 
-/// Loads every `*.json` below `dir`, in the order of their paths. A file that is not understood is loaded too: running
-/// it fails and says why.
+/// Loads every `*.json` below `dir`, in the order of their paths. A file that is not understood is loaded
+/// too: running it fails and says why.
 ///
 /// # Errors
 /// When a file cannot be read, or there is none.
@@ -80,7 +80,8 @@ pub fn load(dir: &Path) -> Result<Vec<SuiteTest>, LoadError> {
     load_below(dir, dir)
 }
 
-/// Loads the tests of one suite, such as `level-0-core`, with paths relative to the directory `root` of all suites.
+/// Loads the tests of one suite, such as `level-0-core`, with paths relative to the directory `root` of all
+/// suites.
 ///
 /// # Errors
 /// When a file cannot be read, or there is none.

@@ -23,7 +23,8 @@ pub(super) struct Reference {
 }
 
 impl Text {
-    /// Splits a text at its templates. Other braces, such as `{{job_id}}`, are plain text, as in the official runner.
+    /// Splits a text at its templates. Other braces, such as `{{job_id}}`, are plain text, as in the official
+    /// runner.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -51,7 +52,8 @@ impl Text {
         self.fill(answers, |text| text.to_owned())
     }
 
-    /// The same inside a JSON text: strings are escaped, so that a quote in a value cannot end the string around it.
+    /// The same inside a JSON text: strings are escaped, so that a quote in a value cannot end the string
+    /// around it.
     pub(super) fn render_json(&self, answers: &Answers) -> Result<String, String> {
         self.fill(answers, |text| {
             let quoted = Value::from(text).to_string();

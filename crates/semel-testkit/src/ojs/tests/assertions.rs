@@ -160,7 +160,9 @@ async fn equality_is_checked() {
         let steps = json!([
             {"id": "a", "action": "GET"},
             {"id": "b", "action": "GET"},
-            {"id": "same", "action": "ASSERT", "assertions": {"equality": {"$.steps.a.response.body": "{{steps.b.response.body}}"}}},
+            {"id": "same", "action": "ASSERT", "assertions": {
+                "equality": {"$.steps.a.response.body": "{{steps.b.response.body}}"},
+            }},
         ]);
         let outcome = run(&test(&steps), &server.client()).await;
         assert_eq!(outcome.passed(), is_good, "{second}: {:?}", outcome.failures);

@@ -6,8 +6,8 @@ use super::*;
 use crate::ojs::canned::Canned;
 use crate::ojs::{SuiteTest, run};
 
-/// The matchers of values: the demand, values of `v` that meet it, values that do not. `null` in the texts is JSON's,
-/// an empty text is a body without `v`.
+/// The matchers of values: the demand, values of `v` that meet it, values that do not. `null` in the texts is
+/// JSON's, an empty text is a body without `v`.
 const MATCHERS: &[(&str, &[&str], &[&str])] = &[
     (r#""any""#, &["1", "null", "{}"], &[""]),
     (r#""exists""#, &["1", r#""""#, "false"], &["", "null"]),

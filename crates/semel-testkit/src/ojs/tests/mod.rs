@@ -1,4 +1,5 @@
-//! The runner against canned answers: every demand met and not met, since a check that cannot fail proves nothing.
+//! The runner against canned answers: every demand met and not met, since a check that cannot fail proves
+//! nothing.
 
 mod assertions;
 mod matchers;

@@ -16,13 +16,14 @@ async fn templates_carry_values_from_step_to_step() {
     let steps = json!([
         {"id": "one", "action": "POST", "path": "/jobs", "headers": {"Content-Type": "application/json"},
             "body": {"literal": "{{job_id}} ${job_id}"}},
-        {"id": "two", "action": "POST", "path": "/n/{{steps.one.response.body.job.n}}/{{steps.one.response.body.job.tags[0]}}",
+        {"id": "two", "action": "POST",
+            "path": "/n/{{steps.one.response.body.job.n}}/{{steps.one.response.body.job.tags[0]}}",
             "body": {"job_id": "{{steps.one.response.body.job.id}}", "n": "{{steps.one.response.body.job.n}}"},
             "assertions": {"body": {
                 "$.job.id": "{{steps.one.response.body.job.id}}",
                 "$.job.tags": "contains:{{steps.one.response.body.job.tags[0]}}",
             }}},
-        {"id": "three", "action": "GET", "path": "/", "assertions": {"body": {"$.job.id": "x{{steps.one.response.body.job.id}}"}}},
+        {"id": "three", "action": "GET", "assertions": {"body": {"$.job.id": "x{{steps.one.response.body.job.id}}"}}},
     ]);
     let outcome = run(&test(&steps), &server.client()).await;
     assert_eq!(reasons(&outcome), [r#"three: $.job.id: expected "xa\"b", got "a\"b""#]);
@@ -45,7 +46,7 @@ async fn a_server_cannot_choose_what_is_demanded_of_it() {
             .await;
     let steps = json!([
         {"id": "one", "action": "GET", "path": "/"},
-        {"id": "two", "action": "GET", "path": "/", "assertions": {"body": {"$.id": "{{steps.one.response.body.id}}"}}},
+        {"id": "two", "action": "GET", "assertions": {"body": {"$.id": "{{steps.one.response.body.id}}"}}},
     ]);
     let outcome = run(&test(&steps), &server.client()).await;
     assert_eq!(reasons(&outcome), [r#"two: $.id: expected "any", got "b""#]);
@@ -63,7 +64,7 @@ async fn a_template_that_cannot_be_filled_in_fails_and_sends_nothing() {
     }
     let spliced = json!([
         {"id": "one", "action": "GET"},
-        {"id": "two", "action": "POST", "path": "/", "body": {"a": "{{steps.one.response.body.job}}"}, "assertions": {"status": 200}},
+        {"id": "two", "action": "POST", "body": {"a": "{{steps.one.response.body.job}}"}, "assertions": {"status": 200}},
         {"id": "three", "action": "GET", "path": "/{{steps.four.response.body.a}}"},
         {"id": "four", "action": "GET"},
     ]);

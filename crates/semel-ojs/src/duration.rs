@@ -1,0 +1,115 @@
+//! Durations and points in time in every spelling that clients send.
+
+use std::time::Duration;
+
+use semel_core::enqueue::When;
+use semel_core::error::Invalid;
+use semel_core::time::Timestamp;
+use semel_core::unique::Period;
+
+const ADVICE: &str = "is not a duration; write it in ISO 8601, such as PT30S, PT5M or PT0.5S";
+
+/// A length of time: ISO 8601 (`PT1M30S`; days are 24 hours, calendar months have no fixed length and are refused) or
+/// as Go writes it (`1m30s`, `250ms`).
+///
+/// # Errors
+/// `invalid_request` at `pointer` for any other text.
+pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
+    if !text.starts_with('P') {
+        return go(text).ok_or_else(|| Invalid::request(pointer, ADVICE));
+    }
+    if is_zero(text) {
+        return Ok(Duration::ZERO);
+    }
+    let period = Period::parse(text, pointer)?;
+    if period.months() > 0 {
+        return Err(Invalid::request(pointer, "has months or years, whose length is not fixed; write days, such as P30D"));
+    }
+    Ok(Duration::from_micros(period.micros()))
+}
+
+/// A well-formed ISO 8601 duration of nothing.
+fn is_zero(text: &str) -> bool {
+    let has_digits = text.bytes().any(|byte| byte == b'0');
+    has_digits && !text.bytes().any(|byte| matches!(byte, b'1'..=b'9')) && Period::parse(&text.replace('0', "1"), "").is_ok()
+}
+
+/// Reads a duration as Go writes it: numbers, each with its unit.
+pub(crate) fn go(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return None;
+    }
+    let mut seconds = 0.0_f64;
+    while !rest.is_empty() {
+        let length = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
+        let (digits, after) = rest.split_at(length);
+        let unit_length = after.bytes().take_while(|byte| !byte.is_ascii_digit() && *byte != b'.').count();
+        let (unit, next) = after.split_at(unit_length);
+        let scale = match unit {
+            "ns" => 1e-9,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return None,
+        };
+        // "." alone is the only text of digits and dots that starts a number and is none, besides two dots.
+        seconds += digits.parse::<f64>().ok()? * scale;
+        rest = next;
+    }
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// A point in time: RFC 3339 with a zone, or `+` and a duration from the admission.
+///
+/// # Errors
+/// `invalid_request` at `pointer` for any other text.
+pub fn when(text: &str, pointer: &str) -> Result<When, Invalid> {
+    match text.strip_prefix('+') {
+        Some(after) => parse(after, pointer).map(When::In),
+        None => match Timestamp::parse(text, pointer) {
+            Ok(at) => Ok(When::At(at)),
+            Err(_) => Err(Invalid::request(
+                pointer,
+                "is neither an RFC 3339 timestamp with a zone nor relative; write it like 2026-01-31T12:00:00Z, or +PT5M for five minutes from now",
+            )),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_are_read() {
+        for (text, millis) in [
+            ("PT1S", 1_000),
+            ("PT0.25S", 250),
+            ("PT0S", 0),
+            ("P1DT1H", 25 * 3_600_000),
+            ("1s", 1_000),
+            ("300s", 300_000),
+            ("1h30m", 5_400_000),
+            ("1.5s", 1_500),
+            ("250ms", 250),
+        ] {
+            assert_eq!(parse(text, "").unwrap(), Duration::from_millis(millis), "{text}");
+        }
+        for text in ["", "1", "s", "P", "PT", "P1M", "1 hour", "-1s", "1x", "..s", "pt1s", "P0"] {
+            assert_eq!(parse(text, "/x").unwrap_err().pointer, "/x", "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_absolute_or_relative() {
+        assert_eq!(when("+PT2S", "").unwrap(), When::In(Duration::from_secs(2)));
+        assert_eq!(when("1970-01-01T00:00:01Z", "").unwrap(), When::At(Timestamp::from_millis(1_000)));
+        for text in ["2026-01-31T12:00:00", "+", "+2", "soon", "PT2S"] {
+            assert!(when(text, "/x").is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Open Job Spec on the wire: what requests say, what answers look like, and the catalogue of errors. Everything here
+//! is a pure function of text; nothing else in the workspace reads or writes OJS.
+//!
+//! # Layout
+//! - [`enqueue`], [`unique`], [`retry`], [`duration`]: an enqueue request and its parts, in every shape that clients
+//!   really send.
+//! - [`batch`], [`worker`]: the other requests.
+//! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
+//! - [`problem`]: every error, in one table.
+//! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
+
+pub mod answer;
+pub mod batch;
+pub mod duration;
+pub mod enqueue;
+pub mod event;
+pub mod explain;
+pub mod job;
+pub mod problem;
+pub mod queue;
+pub mod retry;
+pub mod unique;
+pub mod worker;
+pub mod write;
+
+mod digest;
+mod members;
+
+pub use enqueue::Enqueue;
+pub use job::JobView;
+pub use problem::{Code, Problem};
+
+/// The media type of OJS bodies, without parameters.
+pub const MEDIA_TYPE: &str = "application/openjobspec+json";
+/// The version of the specification that answers follow.
+pub const VERSION: &str = "1.0";
+
+/// Whether a client that says it speaks this version of the specification is understood: any 1.0, its release
+/// candidates included, which real clients send.
+pub fn is_supported_version(version: &str) -> bool {
+    let version = version.trim();
+    version == "1" || version == "1.0" || version.starts_with("1.0.") || version.starts_with("1.0-")
+}

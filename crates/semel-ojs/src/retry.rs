@@ -1,0 +1,139 @@
+//! Retry policies on the wire.
+
+use std::time::Duration;
+
+use semel_core::error::{Invalid, InvalidKind};
+use semel_core::retry::{OnExhaustion, RetryPolicy, RetrySpec};
+
+use crate::duration;
+use crate::members::Value;
+use crate::write::Object;
+
+/// The longest wait that may be asked for.
+const INTERVAL_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Reads a retry policy: intervals as durations or as `*_ms`, the strategy by any of its names.
+pub(crate) fn read(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result<RetryPolicy, Invalid> {
+    read_spec(sent, max_attempts)
+        // Whatever is wrong with a retry policy is answered alike (NOTES of OJS: 422 with the member's name).
+        .map_err(|refused| Invalid { kind: InvalidKind::RetryPolicy, ..refused })
+}
+
+fn read_spec(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result<RetryPolicy, Invalid> {
+    let mut spec = RetrySpec::default();
+    let mut pointer = max_attempts.map(|value| parent(&value.pointer())).unwrap_or_default();
+    if let Some(sent) = sent {
+        pointer = sent.pointer();
+        let members = sent.members()?;
+        for (name, value) in members.iter(&pointer) {
+            if value.is_null() {
+                continue;
+            }
+            read_member(&mut spec, name, value)?;
+        }
+    }
+    if let Some(value) = max_attempts {
+        let number = value.integer()?;
+        if spec.max_attempts.is_some_and(|other| other != number) {
+            return Err(value.refuse("max_attempts differs from the retry policy's; send it once"));
+        }
+        spec.max_attempts = Some(number);
+    }
+    RetryPolicy::build(&spec, &pointer)
+}
+
+fn read_member(spec: &mut RetrySpec, name: &str, value: Value<'_>) -> Result<(), Invalid> {
+    match name {
+        "max_attempts" => spec.max_attempts = Some(named(value.integer(), name)?),
+        "initial_interval" => once(&mut spec.initial_interval, interval(value, name)?, value)?,
+        "initial_interval_ms" => once(&mut spec.initial_interval, millis(value, name)?, value)?,
+        "max_interval" => once(&mut spec.max_interval, interval(value, name)?, value)?,
+        "max_interval_ms" => once(&mut spec.max_interval, millis(value, name)?, value)?,
+        "backoff_coefficient" => {
+            let number: Option<f64> = if value.is_number() { value.text().parse().ok() } else { None };
+            let number = number.ok_or_else(|| value.refuse("backoff_coefficient is not a number; send one of at least 1.0"))?;
+            spec.coefficient = Some(number);
+        }
+        "jitter" => spec.jitter = Some(named(value.flag(), name)?),
+        "backoff_strategy" | "backoff_type" | "backoff" => {
+            once(&mut spec.backoff, named(value.string(), name)?.into_owned(), value)?;
+        }
+        "non_retryable_errors" => spec.non_retryable_errors = Some(named(value.strings(), name)?),
+        "on_exhaustion" => spec.on_exhaustion = Some(named(value.string(), name)?.into_owned()),
+        _ => {
+            return Err(value.refuse(
+                "is not a member of a retry policy; use max_attempts, initial_interval, backoff_coefficient, max_interval, jitter, backoff_strategy, non_retryable_errors and on_exhaustion",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Clients look for the member's name in the message.
+fn named<T>(read: Result<T, Invalid>, name: &str) -> Result<T, Invalid> {
+    read.map_err(|refused| Invalid { message: format!("{name} {}", refused.message), ..refused })
+}
+
+fn once<T: PartialEq>(slot: &mut Option<T>, new: T, value: Value<'_>) -> Result<(), Invalid> {
+    if slot.as_ref().is_some_and(|old| *old != new) {
+        return Err(value.refuse("says something else than another spelling of the same member; send one of them"));
+    }
+    *slot = Some(new);
+    Ok(())
+}
+
+fn interval(value: Value<'_>, name: &str) -> Result<Duration, Invalid> {
+    let text = named(value.string(), name)?;
+    bounded(named(duration::parse(&text, &value.pointer()), name)?, value, name)
+}
+
+fn millis(value: Value<'_>, name: &str) -> Result<Duration, Invalid> {
+    let number = named(value.integer(), name)?;
+    match u64::try_from(number) {
+        Ok(number) => bounded(Duration::from_millis(number), value, name),
+        Err(_) => Err(value.refuse(format!("{name} is negative; send 0 or more milliseconds"))),
+    }
+}
+
+fn bounded(interval: Duration, value: Value<'_>, name: &str) -> Result<Duration, Invalid> {
+    if interval > INTERVAL_MAX {
+        return Err(value.refuse(format!("{name} is longer than 366 days; send a shorter interval")));
+    }
+    Ok(interval)
+}
+
+fn parent(pointer: &str) -> String {
+    pointer.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned()
+}
+
+/// Writes the effective policy.
+pub(crate) fn put(policy: &RetryPolicy, object: &mut Object<'_>) {
+    crate::write::object(object.member("retry"), |object| {
+        object.number("max_attempts", policy.max_attempts);
+        object.plain("initial_interval", Iso(policy.initial_interval));
+        object.number("backoff_coefficient", format_args!("{:?}", policy.coefficient));
+        object.plain("max_interval", Iso(policy.max_interval));
+        object.flag("jitter", policy.jitter);
+        object.plain("backoff_strategy", policy.backoff.name());
+        object.texts("non_retryable_errors", &policy.non_retryable_errors);
+        object.plain("on_exhaustion", match policy.on_exhaustion {
+            OnExhaustion::Discard => "discard",
+            OnExhaustion::DeadLetter => "dead_letter",
+        });
+    });
+}
+
+/// A duration in ISO 8601, in seconds or whole minutes and hours.
+struct Iso(Duration);
+
+impl std::fmt::Display for Iso {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());
+        match (seconds, millis) {
+            (s, 0) if s > 0 && s % 3600 == 0 => write!(f, "PT{}H", s / 3600),
+            (s, 0) if s > 0 && s % 60 == 0 => write!(f, "PT{}M", s / 60),
+            (s, 0) => write!(f, "PT{s}S"),
+            (s, ms) => write!(f, "PT{s}.{ms:03}S"),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Unique policies on the wire: the specification's shape, those of the SDKs, and presets.
+
+use std::sync::Arc;
+
+use semel_core::error::Invalid;
+use semel_core::unique::{Dimension, MetaPart, PolicySpec, Scope, UniquePolicy};
+
+use crate::duration;
+use crate::members::{Value, below};
+use crate::write::Object;
+
+const MEMBERS: &str = "keys, args_keys, meta_keys, meta_except, key, scope, period, period_ms, within, period_from, states, while_active, when_active, on_conflict, on_mismatch, disclose and preset";
+
+/// Reads a policy; none when the request asks for none (`always_unique`).
+pub(crate) fn read(sent: Value<'_>) -> Result<Option<Arc<UniquePolicy>>, Invalid> {
+    let pointer = sent.pointer();
+    let Read { spec, key_was_list } = match read_spec(sent, &pointer)? {
+        Some(read) => read,
+        None => return Ok(None),
+    };
+    let built = UniquePolicy::build(&spec, &pointer).map_err(|mut refused| {
+        // The place is the caller's, not that of the spelling it stands for.
+        if key_was_list && let Some(rest) = refused.pointer.strip_prefix(&format!("{pointer}/args_keys")) {
+            refused.pointer = format!("{pointer}/key{rest}");
+        }
+        refused
+    });
+    built.map(|policy| Some(Arc::new(policy)))
+}
+
+struct Read {
+    spec: PolicySpec,
+    key_was_list: bool,
+}
+
+fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
+    if sent.is_string() {
+        let preset = PolicySpec::preset(&sent.string()?, None, pointer)?;
+        return Ok(preset.map(|spec| Read { spec, key_was_list: false }));
+    }
+    if !sent.is_object() {
+        return Err(sent.refuse(
+            "is neither a policy nor the name of a preset; send an object such as {\"keys\": [\"type\", \"args\"]}",
+        ));
+    }
+    let mut spec = PolicySpec::default();
+    let mut preset = None;
+    let mut key_list = None;
+    let (mut count, mut within) = (0, None);
+    let members = sent.members()?;
+    for (name, value) in members.iter(pointer) {
+        if value.is_null() {
+            continue;
+        }
+        count += 1;
+        match name {
+            "preset" => preset = Some(value),
+            "keys" => spec.keys = Some(value.strings()?),
+            "args_keys" => spec.args_keys = Some(value.strings()?),
+            "meta_keys" => spec.meta_keys = Some(value.strings()?),
+            "meta_except" => spec.meta_except = Some(value.strings()?),
+            "key" if value.is_array() => key_list = Some(value),
+            "key" => {
+                let key = value.string().map_err(|_| {
+                    value.refuse("is neither a text nor a list; send the text that names the work, or the members of args that count")
+                })?;
+                spec.key = Some(key.into_owned());
+            }
+            "scope" => spec.scope = Some(value.string()?.into_owned()),
+            "period" => read_period(&mut spec, value)?,
+            "period_ms" => spec.period_ms = Some(read_millis(value)?),
+            "within" => within = Some(value),
+            "period_from" => spec.period_from = Some(value.string()?.into_owned()),
+            "states" => spec.states = Some(value.strings()?),
+            "while_active" => spec.while_active = Some(value.flag()?),
+            "when_active" => spec.when_active = Some(value.string()?.into_owned()),
+            "on_conflict" => {
+                let strategy = value.string()?;
+                spec.on_conflict = Some(if strategy == "use_existing" { "ignore" } else { &*strategy }.to_owned());
+            }
+            "on_mismatch" => spec.on_mismatch = Some(value.string()?.into_owned()),
+            "disclose" => spec.disclose = Some(value.string()?.into_owned()),
+            _ => return Err(value.refuse(format!("is not a member of a unique policy; use {MEMBERS}"))),
+        }
+    }
+    if let Some(value) = within {
+        if spec.period.is_some() || spec.period_ms.is_some() {
+            return Err(value.refuse("says the period a second time; send `period`, `period_ms` or `within`"));
+        }
+        let text = value.string()?;
+        let length = duration::parse(&text, &value.pointer())?;
+        spec.period_ms = Some(whole_millis(length, value)?);
+    }
+    let key_was_list = key_list.is_some();
+    if let Some(value) = key_list {
+        read_key_list(&mut spec, value)?;
+    }
+    // A Go client whose policy is only a period means the whole of args, by its documentation.
+    if count == 1 && spec.period_ms.is_some() && within.is_none() {
+        spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
+    }
+    match preset {
+        None => Ok(Some(Read { spec, key_was_list })),
+        Some(value) => over_preset(spec, value, pointer, key_was_list),
+    }
+}
+
+fn over_preset(
+    spec: PolicySpec,
+    value: Value<'_>,
+    pointer: &str,
+    key_was_list: bool,
+) -> Result<Option<Read>, Invalid> {
+    let name = value.string()?;
+    // The core names the missing key below the preset; in an object it is the preset's neighbour.
+    let preset = PolicySpec::preset(&name, spec.key.as_deref(), &value.pointer()).map_err(|mut refused| {
+        if refused.pointer.ends_with("/key") {
+            refused.pointer = below(pointer, "key");
+        }
+        refused
+    })?;
+    Ok(match preset {
+        Some(preset) => Some(Read { spec: spec.over(preset), key_was_list }),
+        // A key in the request turns the identity on again.
+        None if spec.key.is_some() => Some(Read { spec, key_was_list }),
+        None => None,
+    })
+}
+
+fn read_period(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
+    let text = value.string().map_err(|_| {
+        value.refuse("is not a duration; write it in ISO 8601, such as PT5M, or send `period_ms` in milliseconds")
+    })?;
+    match duration::go(&text) {
+        // The core specification's own example says "3600s".
+        Some(length) => spec.period_ms = Some(whole_millis(length, value)?),
+        None => spec.period = Some(text.into_owned()),
+    }
+    Ok(())
+}
+
+fn read_millis(value: Value<'_>) -> Result<u64, Invalid> {
+    u64::try_from(value.integer()?).map_err(|_| value.refuse("is negative; send a positive number of milliseconds"))
+}
+
+fn whole_millis(length: std::time::Duration, value: Value<'_>) -> Result<u64, Invalid> {
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).map_err(|_| value.refuse("is too long; leave it out to have no limit"))
+}
+
+/// `key` as a list means dimensions to one SDK and members of args to the others.
+fn read_key_list(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
+    if spec.keys.is_some() || spec.args_keys.is_some() {
+        return Err(value.refuse("cannot stand beside `keys` or `args_keys`; send one or the other"));
+    }
+    let names = value.strings()?;
+    let is_dimension = |name: &String| Dimension::from_name(name).is_some();
+    if !names.is_empty() && names.iter().all(is_dimension) {
+        spec.keys = Some(names);
+    } else {
+        spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
+        spec.args_keys = (!names.is_empty()).then_some(names);
+    }
+    Ok(())
+}
+
+/// Writes the effective policy's members.
+pub(crate) fn put_members(policy: &UniquePolicy, object: &mut Object<'_>) {
+    let has = |dimension| policy.dimensions().contains(dimension);
+    match policy.key_text() {
+        Some(key) => {
+            object.text("key", key);
+            object.plain("scope", policy.scope().name());
+            if policy.scope() == Scope::Type && has(Dimension::Version) {
+                object.flag("with_version", true);
+            }
+        }
+        None => object.texts("keys", policy.dimensions().iter().map(Dimension::name)),
+    }
+    if !policy.args_keys().is_empty() {
+        object.texts("args_keys", policy.args_keys());
+    }
+    if has(Dimension::Meta) {
+        match policy.meta_part() {
+            MetaPart::Only(names) => object.texts("meta_keys", names),
+            MetaPart::Except(names) => object.texts("meta_except", names),
+        }
+    }
+    if let Some(period) = policy.period() {
+        object.plain("period", period);
+        object.plain("period_from", policy.period_from());
+        object.flag("while_active", policy.while_active());
+    }
+    object.texts("states", policy.states().iter().map(|state| state.name()));
+    object.plain("on_conflict", policy.on_conflict());
+    if policy.needs_all_holders() {
+        object.plain("when_active", policy.when_active());
+    }
+    object.plain("on_mismatch", policy.on_mismatch());
+    object.plain("disclose", policy.disclose());
+}

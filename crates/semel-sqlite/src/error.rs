@@ -1,0 +1,74 @@
+//! What may go wrong with the file, and what that means for callers.
+
+use rusqlite::ErrorCode;
+use semel_store::StoreError;
+
+/// A failure of the embedded store, with its details.
+#[derive(Debug, thiserror::Error)]
+pub enum SqliteError {
+    /// SQLite refused.
+    #[error("sqlite: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The file system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: String,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// A row is not what this program wrote.
+    #[error("row {seq}: {what}")]
+    Row {
+        /// Its number.
+        seq: i64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Another process has the file.
+    #[error(
+        "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. One process owns an embedded store"
+    )]
+    Owned {
+        /// Which file.
+        path: String,
+        /// Who has it, as far as it said.
+        owner: String,
+    },
+    /// The file is not ours, or of a version this program does not handle.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl SqliteError {
+    /// Whether the engine must not go on after this: it is unknown what reached the disk.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => matches!(
+                failure.code,
+                ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase
+            ),
+            Self::Row { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<SqliteError> for StoreError {
+    fn from(error: SqliteError) -> Self {
+        let message = error.to_string();
+        match &error {
+            SqliteError::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => match failure.code {
+                ErrorCode::DiskFull => Self::Unavailable(format!(
+                    "the disk is full ({message}); nothing was stored. Free some space and try again"
+                )),
+                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt(message),
+                ErrorCode::SystemIoFailure => Self::Poisoned(message),
+                _ => Self::Unavailable(message),
+            },
+            SqliteError::Sqlite(_) | SqliteError::Io { .. } => Self::Unavailable(message),
+            SqliteError::Row { .. } => Self::Corrupt(message),
+            SqliteError::Owned { .. } | SqliteError::Unsupported(_) => Self::Unsupported(message),
+        }
+    }
+}

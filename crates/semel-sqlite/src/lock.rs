@@ -1,0 +1,73 @@
+//! One process owns the file: a lock beside it, which names the owner.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::SqliteError;
+
+/// The right to the file. Given up when dropped, or with the process however it ends.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+    path: PathBuf,
+}
+
+/// Where the lock of a store is.
+pub fn lock_path(store: &Path) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+impl FileLock {
+    /// Takes the lock of `store`.
+    ///
+    /// # Errors
+    /// [`SqliteError::Owned`] when another process has it.
+    pub fn take(store: &Path) -> Result<Self, SqliteError> {
+        let path = lock_path(store);
+        let io = |source| SqliteError::Io { path: path.display().to_string(), source };
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut note = String::new();
+                // What the owner says of itself only helps the message.
+                drop(file.read_to_string(&mut note));
+                let owner = if note.trim().is_empty() { String::new() } else { format!(" ({})", note.trim()) };
+                return Err(SqliteError::Owned { path: store.display().to_string(), owner });
+            }
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+        let mut lock = Self { file, path };
+        lock.say(&format!("process {}", std::process::id()))?;
+        Ok(lock)
+    }
+
+    /// Leaves a word for those who find the file taken, such as the address of a server.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be written.
+    pub fn say(&mut self, word: &str) -> Result<(), SqliteError> {
+        let io = |source| SqliteError::Io { path: self.path.display().to_string(), source };
+        self.file.set_len(0).map_err(io)?;
+        self.file.seek(SeekFrom::Start(0)).map_err(io)?;
+        self.file.write_all(word.as_bytes()).map_err(io)
+    }
+}
+
+/// What the owner of `store` says of itself, if somebody owns it now.
+pub fn owner(store: &Path) -> Option<String> {
+    let mut file = OpenOptions::new().read(true).write(true).open(lock_path(store)).ok()?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let mut note = String::new();
+            file.read_to_string(&mut note).ok()?;
+            Some(note)
+        }
+        // Nobody has it; dropping the file gives the lock back.
+        Ok(()) | Err(TryLockError::Error(_)) => None,
+    }
+}

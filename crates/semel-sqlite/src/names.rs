@@ -1,0 +1,55 @@
+//! Types and queues, numbered: a row carries two small integers instead of two texts.
+
+use rusqlite::Connection;
+use semel_core::draft::Map;
+use semel_core::ident::{JobType, QueueName};
+
+use crate::error::SqliteError;
+
+/// The numbers of types and queues.
+#[derive(Debug, Default)]
+pub struct Names {
+    ids: Map<String, i64>,
+    types: Map<i64, JobType>,
+    queues: Map<i64, QueueName>,
+}
+
+impl Names {
+    /// Reads all names.
+    pub fn load(db: &Connection) -> Result<Self, SqliteError> {
+        let mut names = Self::default();
+        let mut query = db.prepare("SELECT id, text FROM name")?;
+        let mut rows = query.query([])?;
+        while let Some(row) = rows.next()? {
+            names.add(row.get(0)?, row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
+        }
+        Ok(names)
+    }
+
+    fn add(&mut self, id: i64, text: &str) {
+        self.ids.insert(text.to_owned(), id);
+        self.types.insert(id, JobType::from_stored(text));
+        self.queues.insert(id, QueueName::from_stored(text));
+    }
+
+    /// The number of a text, new or old.
+    pub fn id(&mut self, db: &Connection, text: &str) -> Result<i64, SqliteError> {
+        if let Some(id) = self.ids.get(text) {
+            return Ok(*id);
+        }
+        db.prepare_cached("INSERT INTO name (text) VALUES (?1)")?.execute([text])?;
+        let id = db.last_insert_rowid();
+        self.add(id, text);
+        Ok(id)
+    }
+
+    /// The type of that number.
+    pub fn job_type(&self, id: i64) -> Result<JobType, SqliteError> {
+        self.types.get(&id).cloned().ok_or(SqliteError::Row { seq: id, what: "a type has no name" })
+    }
+
+    /// The queue of that number.
+    pub fn queue(&self, id: i64) -> Result<QueueName, SqliteError> {
+        self.queues.get(&id).cloned().ok_or(SqliteError::Row { seq: id, what: "a queue has no name" })
+    }
+}

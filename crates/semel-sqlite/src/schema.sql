@@ -1,0 +1,130 @@
+-- Format 1. A job is one immutable row and one small row that moves: `live` while it can still change, `done` after a
+-- duty has filed it. No secondary index is on the path of enqueue, claim or settle; the engine keeps them in memory.
+
+CREATE TABLE name (               -- types and queues, numbered
+    id    INTEGER PRIMARY KEY,
+    text  TEXT NOT NULL UNIQUE
+) STRICT;
+
+CREATE TABLE queue (              -- settings and counters
+    name       TEXT PRIMARY KEY,
+    paused     INTEGER NOT NULL,
+    version    INTEGER NOT NULL,
+    created    INTEGER NOT NULL,
+    purged     INTEGER NOT NULL,
+    completed  INTEGER NOT NULL,
+    cancelled  INTEGER NOT NULL,
+    discarded  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE job (                -- what was asked for; never updated
+    seq            INTEGER PRIMARY KEY,
+    id             BLOB NOT NULL,
+    key            BLOB,
+    hold           BLOB,
+    type           INTEGER NOT NULL,
+    queue          INTEGER NOT NULL,
+    priority       INTEGER NOT NULL,
+    max_attempts   INTEGER NOT NULL,
+    visibility_ms  INTEGER NOT NULL,
+    timeout_ms     INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL,
+    body           BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE live (               -- where a job is; times in microseconds since 1970, UTC
+    seq            INTEGER PRIMARY KEY,
+    state          INTEGER NOT NULL,
+    version        INTEGER NOT NULL,
+    available_at   INTEGER NOT NULL,
+    fence          INTEGER NOT NULL DEFAULT 0,
+    attempt        INTEGER NOT NULL DEFAULT 0,
+    flags          INTEGER NOT NULL DEFAULT 0,   -- 1: follow-up, 2: key released
+    expires_at     INTEGER,
+    started_at     INTEGER,
+    finished_at    INTEGER,
+    renewed_at     INTEGER,
+    visible_until  INTEGER,
+    run_until      INTEGER,
+    worker         TEXT,
+    follow_up      BLOB,
+    ending         INTEGER
+) STRICT;
+
+CREATE TABLE done (               -- the same for jobs that have ended
+    seq            INTEGER PRIMARY KEY,
+    state          INTEGER NOT NULL,
+    version        INTEGER NOT NULL,
+    available_at   INTEGER NOT NULL,
+    fence          INTEGER NOT NULL,
+    attempt        INTEGER NOT NULL,
+    flags          INTEGER NOT NULL,
+    expires_at     INTEGER,
+    started_at     INTEGER,
+    finished_at    INTEGER,
+    renewed_at     INTEGER,
+    visible_until  INTEGER,
+    run_until      INTEGER,
+    worker         TEXT,
+    follow_up      BLOB,
+    ending         INTEGER,
+    purge_at       INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX dead_letter ON done (seq) WHERE ending = 5;
+
+CREATE TABLE note (               -- what a job gathers: failures, result, duplicates, newer payload
+    seq   INTEGER NOT NULL,
+    kind  INTEGER NOT NULL,
+    text  BLOB NOT NULL,
+    PRIMARY KEY (seq, kind)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE memory (             -- ended jobs by key: read by policies that look at end states
+    key          BLOB NOT NULL,
+    seq          INTEGER NOT NULL,
+    id           BLOB NOT NULL,
+    hold         BLOB NOT NULL,
+    type         INTEGER NOT NULL,
+    queue        INTEGER NOT NULL,
+    state        INTEGER NOT NULL,
+    version      INTEGER NOT NULL,
+    fence        INTEGER NOT NULL,
+    created_at   INTEGER NOT NULL,
+    finished_at  INTEGER NOT NULL,
+    renewed_at   INTEGER,
+    ending       INTEGER,
+    forget_at    INTEGER,         -- set when the body is gone: the head stays until then
+    PRIMARY KEY (key, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE foreign_id (         -- ids that callers chose
+    id   BLOB PRIMARY KEY,
+    seq  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event (              -- one record per commit
+    cursor  INTEGER PRIMARY KEY,
+    at      INTEGER NOT NULL,
+    count   INTEGER NOT NULL,
+    data    BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE fact (
+    name   TEXT PRIMARY KEY,
+    value  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE VIEW jobs AS               -- for people with a database shell
+SELECT lower(hex(j.id)) AS id, t.text AS type, q.text AS queue,
+       CASE s.state WHEN 0 THEN 'scheduled' WHEN 1 THEN 'available' WHEN 2 THEN 'pending' WHEN 3 THEN 'active'
+            WHEN 4 THEN 'retryable' WHEN 5 THEN 'completed' WHEN 6 THEN 'cancelled' ELSE 'discarded' END AS state,
+       j.priority, s.attempt, j.max_attempts, lower(hex(j.key)) AS unique_key,
+       datetime(j.created_at / 1000000, 'unixepoch') AS created_at,
+       datetime(s.finished_at / 1000000, 'unixepoch') AS finished_at, s.worker,
+       CAST(j.body AS TEXT) AS body
+FROM job j
+JOIN (SELECT seq, state, attempt, finished_at, worker FROM live
+      UNION ALL SELECT seq, state, attempt, finished_at, worker FROM done) s USING (seq)
+JOIN name t ON t.id = j.type
+JOIN name q ON q.id = j.queue;
