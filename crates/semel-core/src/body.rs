@@ -4,11 +4,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::retry::{Backoff, OnExhaustion, RetryPolicy, RetrySpec};
-use crate::unique::{PolicySpec, UniquePolicy};
+use crate::state::{State, StateSet};
+use crate::unique::{
+    Dimension, Disclose, MetaPart, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Scope, UniquePolicy, WhenActive,
+};
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +29,6 @@ pub struct Body {
     pub tags: Vec<String>,
     /// Attributes this server gives no meaning to: a JSON object that is echoed (OJS core 5.4). `{}` when there are none.
     pub extra: Box<str>,
-    /// Digest of the canonical args; present when the job has a unique policy.
-    pub args_digest: Option<[u8; 32]>,
     /// Digest of the whole request; present when the caller chose the id.
     pub request_digest: Option<[u8; 32]>,
 }
@@ -40,7 +42,6 @@ impl Default for Body {
             unique: None,
             tags: Vec::new(),
             extra: "{}".into(),
-            args_digest: None,
             request_digest: None,
         }
     }
@@ -58,25 +59,40 @@ impl std::fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// The stored form. Members with their default value are left out; unknown ones are ignored, so that a newer
-/// program's rows can be read.
-#[derive(Serialize, Deserialize)]
+/// The stored form as it is written. Members with their default value are left out.
+#[derive(Serialize)]
+struct Written<'a> {
+    args: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<StoredRetry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unique: Option<WrittenPolicy<'a>>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    tags: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_digest: Option<String>,
+}
+
+/// The stored form as it is read. Unknown members are ignored, so that a newer program's rows can be read.
+#[derive(Deserialize)]
 struct Stored<'a> {
     #[serde(borrow)]
     args: &'a RawValue,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow, default)]
     meta: Option<&'a RawValue>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     retry: Option<StoredRetry>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     unique: Option<StoredPolicy>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     tags: Vec<String>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow, default)]
     extra: Option<&'a RawValue>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    args_digest: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     request_digest: Option<String>,
 }
 
@@ -94,72 +110,115 @@ struct StoredRetry {
     dead_letter: bool,
 }
 
-/// Mirrors [`PolicySpec`] member by member.
-#[derive(Serialize, Deserialize, Default)]
+/// A policy as it is read: [`PolicySpec`], member by member.
+#[derive(Deserialize, Default)]
 #[serde(default)]
 struct StoredPolicy {
-    #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     args_keys: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     meta_keys: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     meta_except: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     with_version: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     period: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    period_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     period_from: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     states: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     while_active: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     when_active: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     on_conflict: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     on_mismatch: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     disclose: Option<String>,
 }
 
-macro_rules! mirror {
-    ($from:ty => $to:ident) => {
-        impl From<$from> for $to {
-            fn from(it: $from) -> Self {
-                Self {
-                    keys: it.keys,
-                    args_keys: it.args_keys,
-                    meta_keys: it.meta_keys,
-                    meta_except: it.meta_except,
-                    key: it.key,
-                    scope: it.scope,
-                    with_version: it.with_version,
-                    period: it.period,
-                    period_ms: it.period_ms,
-                    period_from: it.period_from,
-                    states: it.states,
-                    while_active: it.while_active,
-                    when_active: it.when_active,
-                    on_conflict: it.on_conflict,
-                    on_mismatch: it.on_mismatch,
-                    disclose: it.disclose,
+impl From<StoredPolicy> for PolicySpec {
+    fn from(stored: StoredPolicy) -> Self {
+        Self {
+            keys: stored.keys,
+            args_keys: stored.args_keys,
+            meta_keys: stored.meta_keys,
+            meta_except: stored.meta_except,
+            key: stored.key,
+            scope: stored.scope,
+            with_version: stored.with_version,
+            period: stored.period,
+            period_ms: None,
+            period_from: stored.period_from,
+            states: stored.states,
+            while_active: stored.while_active,
+            when_active: stored.when_active,
+            on_conflict: stored.on_conflict,
+            on_mismatch: stored.on_mismatch,
+            disclose: stored.disclose,
+        }
+    }
+}
+
+/// A policy as it is written: what differs from the defaults, without a detour over owned texts, for this is done once
+/// per job.
+struct WrittenPolicy<'a>(&'a UniquePolicy);
+
+impl Serialize for WrittenPolicy<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let policy = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        let has = |dimension| policy.dimensions().contains(dimension);
+        match policy.key_text() {
+            Some(key) => {
+                map.serialize_entry("key", key)?;
+                if policy.scope() != Scope::default() {
+                    map.serialize_entry("scope", policy.scope().name())?;
+                }
+                if has(Dimension::Version) {
+                    map.serialize_entry("with_version", &true)?;
                 }
             }
+            None => map.serialize_entry("keys", &Names(|| policy.dimensions().iter().map(Dimension::name)))?,
         }
-    };
+        if !policy.args_keys().is_empty() {
+            map.serialize_entry("args_keys", policy.args_keys())?;
+        }
+        if has(Dimension::Meta) {
+            match policy.meta_part() {
+                MetaPart::Only(names) => map.serialize_entry("meta_keys", names)?,
+                MetaPart::Except(names) => map.serialize_entry("meta_except", names)?,
+            }
+        }
+        if let Some(period) = policy.period() {
+            map.serialize_entry("period", &period.to_string())?;
+        }
+        if policy.period_from() != PeriodFrom::default() {
+            map.serialize_entry("period_from", policy.period_from().name())?;
+        }
+        if policy.states() != StateSet::LIVE {
+            map.serialize_entry("states", &Names(|| policy.states().iter().map(State::name)))?;
+        }
+        if policy.while_active() {
+            map.serialize_entry("while_active", &true)?;
+        }
+        if policy.when_active() != WhenActive::default() {
+            map.serialize_entry("when_active", policy.when_active().name())?;
+        }
+        if policy.on_conflict() != OnConflict::default() {
+            map.serialize_entry("on_conflict", policy.on_conflict().name())?;
+        }
+        if policy.on_mismatch() != OnMismatch::default() {
+            map.serialize_entry("on_mismatch", policy.on_mismatch().name())?;
+        }
+        if policy.disclose() != Disclose::default() {
+            map.serialize_entry("disclose", policy.disclose().name())?;
+        }
+        map.end()
+    }
 }
-mirror!(PolicySpec => StoredPolicy);
-mirror!(StoredPolicy => PolicySpec);
+
+struct Names<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item = &'static str>> Serialize for Names<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
 
 impl Body {
     /// The stored form.
@@ -168,7 +227,7 @@ impl Body {
     /// When `args`, `meta` or `extra` is not JSON text.
     pub fn encode(&self) -> Result<Bytes, Corrupt> {
         let args = raw(&self.args)?;
-        let stored = Stored {
+        let stored = Written {
             args,
             meta: if &*self.meta == "{}" { None } else { Some(raw(&self.meta)?) },
             retry: (self.retry != RetryPolicy::default()).then(|| StoredRetry {
@@ -181,10 +240,9 @@ impl Body {
                 non_retryable_errors: self.retry.non_retryable_errors.clone(),
                 dead_letter: self.retry.on_exhaustion == OnExhaustion::DeadLetter,
             }),
-            unique: self.unique.as_ref().map(|policy| policy.to_spec().into()),
-            tags: self.tags.clone(),
+            unique: self.unique.as_ref().map(WrittenPolicy),
+            tags: &self.tags,
             extra: if &*self.extra == "{}" { None } else { Some(raw(&self.extra)?) },
-            args_digest: self.args_digest.as_ref().map(|digest| hex(digest)),
             request_digest: self.request_digest.as_ref().map(|digest| hex(digest)),
         };
         let mut bytes = Vec::with_capacity(self.args.len() + self.meta.len() + 96);
@@ -225,7 +283,6 @@ impl Body {
             unique,
             tags: stored.tags,
             extra: stored.extra.map_or("{}", RawValue::get).into(),
-            args_digest: stored.args_digest.as_deref().map(unhex).transpose()?,
             request_digest: stored.request_digest.as_deref().map(unhex).transpose()?,
         })
     }
@@ -297,16 +354,28 @@ mod tests {
             unique: Some(UniquePolicy::build(&PolicySpec::default(), "").unwrap()),
             tags: vec!["x".to_owned()],
             extra: "{\"ext_a\":null}".into(),
-            args_digest: Some([7; 32]),
             request_digest: Some([0xab; 32]),
         };
         assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
+        let policies = [
+            PolicySpec { key: Some("evt".to_owned()), scope: Some("global".to_owned()), ..PolicySpec::default() },
+            PolicySpec { states: Some(vec!["completed".to_owned()]), period: Some("P1M".to_owned()), ..PolicySpec::default() },
+            PolicySpec { period_from: Some("last_duplicate".to_owned()), period: Some("PT1S".to_owned()), ..PolicySpec::default() },
+            PolicySpec { on_conflict: Some("replace".to_owned()), when_active: Some("wait".to_owned()), ..PolicySpec::default() },
+            PolicySpec { on_mismatch: Some("reject".to_owned()), disclose: Some("never".to_owned()), ..PolicySpec::strict() },
+            PolicySpec { while_active: Some(true), period: Some("P1D".to_owned()), ..PolicySpec::content() },
+        ];
+        for spec in policies {
+            let unique = Some(UniquePolicy::build(&spec, "").unwrap_or_else(|error| panic!("{spec:?}: {error}")));
+            let body = Body { unique, ..Body::default() };
+            assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
+        }
         assert_eq!(Body::default().encode().unwrap(), "{\"args\":[]}");
     }
 
     #[test]
     fn damaged_bytes_are_an_error_not_a_panic() {
-        for bytes in ["", "{", "{}", "{\"args\":[],\"args_digest\":\"zz\"}", "{\"args\":[],\"unique\":{\"keys\":[\"x\"]}}"] {
+        for bytes in ["", "{", "{}", "{\"args\":[],\"request_digest\":\"zz\"}", "{\"args\":[],\"unique\":{\"keys\":[\"x\"]}}"] {
             assert!(Body::decode(bytes.as_bytes()).is_err(), "{bytes}");
         }
     }

@@ -77,19 +77,29 @@ pub struct KeyView {
     /// There are more than a view may carry.
     pub too_many: bool,
     command: u32,
+    /// The last decision that wrote to a holder, and the version before it did.
+    written: (u32, u64),
 }
 
 impl KeyView {
     /// A view as a store loaded it.
     pub fn new(version: u64, holders: Vec<Head>, read: &KeyRead, too_many: bool) -> Self {
-        Self { version, holders, states: read.states, all: read.all, too_many, command: 0 }
+        Self { version, holders, states: read.states, all: read.all, too_many, command: 0, written: (0, 0) }
     }
 
     fn serves(&self, read: &KeyRead) -> bool {
         self.states.contains_all(read.states) && (self.all || !read.all)
     }
 
-    fn apply(&mut self, head: &Head, held_before: bool) {
+    /// The version that a decision which looks at the key now relies on: the store's, not that of its own writes.
+    fn relied_on(&self, command: u32) -> u64 {
+        if self.written.0 == command { self.written.1 } else { self.version }
+    }
+
+    fn apply(&mut self, head: &Head, held_before: bool, command: u32) {
+        if self.written.0 != command {
+            self.written = (command, self.version);
+        }
         self.version = (self.version + 1).max(head.version);
         let place = if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };
         match place {
@@ -317,9 +327,11 @@ pub const fn next_version(previous: u64, now: Timestamp) -> u64 {
     if previous + 1 > floor { previous + 1 } else { floor }
 }
 
+/// How to take a change of the overlay back. Boxed where large: most decisions are never taken back.
 enum Undo {
-    Row(JobId, Option<Row>),
-    Key(UniqueKey, KeyView),
+    Row(JobId, Option<Box<Row>>),
+    Key(UniqueKey, Box<KeyView>),
+    Pushed(UniqueKey, u64),
     Queue(QueueName, Option<(QueueRow, u32)>),
 }
 
@@ -438,7 +450,8 @@ impl Draft {
             Some(view) if view.serves(read) => {
                 if view.command != self.command {
                     view.command = self.command;
-                    self.group.expect.push(Expect { record: Record::Key(read.key), version: view.version });
+                    let version = view.relied_on(self.command);
+                    self.group.expect.push(Expect { record: Record::Key(read.key), version });
                 }
                 Ok(view)
             }
@@ -478,10 +491,11 @@ impl Draft {
         };
         let id = head.id;
         let before = self.snapshot.jobs.insert(id, row);
-        if before.as_ref().is_none_or(|row| row.command != self.command) {
+        // A minted id carries the number of a row that nobody has had: there is nothing to rely on.
+        if !minted && before.as_ref().is_none_or(|row| row.command != self.command) {
             self.group.expect.push(Expect { record: Record::Job(id), version: 0 });
         }
-        self.undo.push(Undo::Row(id, before));
+        self.undo.push(Undo::Row(id, before.map(Box::new)));
         self.apply_to_key(&head, false);
         self.group.writes.push(Write::Insert { head, body, minted });
     }
@@ -495,7 +509,7 @@ impl Draft {
         match self.snapshot.jobs.get_mut(&id) {
             Some(row) => {
                 expect_row(&mut self.group, self.command, id, row);
-                self.undo.push(Undo::Row(id, Some(row.clone())));
+                self.undo.push(Undo::Row(id, Some(Box::new(row.clone()))));
                 row.head = Some(head.clone());
                 row.dirty = true;
             }
@@ -523,7 +537,7 @@ impl Draft {
     /// Replaces or removes a job's note.
     pub fn note(&mut self, job: JobId, kind: NoteKind, text: Option<Bytes>) {
         if let Some(row) = self.snapshot.jobs.get_mut(&job) {
-            self.undo.push(Undo::Row(job, Some(row.clone())));
+            self.undo.push(Undo::Row(job, Some(Box::new(row.clone()))));
             match &mut row.full {
                 Some(full) => full.put(kind, text.clone()),
                 None => row.pending.push((kind, text.clone())),
@@ -536,7 +550,7 @@ impl Draft {
     pub fn forget(&mut self, head: &Head, remember: Option<Timestamp>) {
         if let Some(row) = self.snapshot.jobs.get_mut(&head.id) {
             expect_row(&mut self.group, self.command, head.id, row);
-            self.undo.push(Undo::Row(head.id, Some(row.clone())));
+            self.undo.push(Undo::Row(head.id, Some(Box::new(row.clone()))));
             row.head = None;
             row.full = None;
         }
@@ -579,9 +593,15 @@ impl Draft {
     pub fn roll_back(&mut self) {
         while let Some(undo) = self.undo.pop() {
             match undo {
-                Undo::Row(id, Some(row)) => drop(self.snapshot.jobs.insert(id, row)),
+                Undo::Row(id, Some(row)) => drop(self.snapshot.jobs.insert(id, *row)),
                 Undo::Row(id, None) => drop(self.snapshot.jobs.remove(&id)),
-                Undo::Key(key, view) => drop(self.snapshot.keys.insert(key, view)),
+                Undo::Key(key, view) => drop(self.snapshot.keys.insert(key, *view)),
+                Undo::Pushed(key, version) => {
+                    if let Some(view) = self.snapshot.keys.get_mut(&key) {
+                        view.holders.pop();
+                        view.version = version;
+                    }
+                }
                 Undo::Queue(name, Some(row)) => drop(self.snapshot.queues.insert(name, row)),
                 Undo::Queue(name, None) => drop(self.snapshot.queues.remove(&name)),
             }
@@ -628,7 +648,8 @@ impl Draft {
             for head in dirty {
                 let version = view.version;
                 if head.key == Some(key) {
-                    view.apply(head, true);
+                    // Written by decisions that are finished: their versions are what this one relies on.
+                    view.apply(head, true, 0);
                 } else {
                     view.holders.retain(|holder| holder.id != head.id);
                 }
@@ -648,13 +669,13 @@ impl Draft {
             && let Some(view) = self.snapshot.keys.get_mut(key)
         {
             self.undo.push(Undo::Key(*key, view.clone()));
-            view.apply(head, held_before);
+            view.apply(head, held_before, self.command);
         }
     }
 
     fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
         if let Some(view) = self.snapshot.keys.get_mut(key) {
-            self.undo.push(Undo::Key(*key, view.clone()));
+            self.undo.push(Undo::Key(*key, Box::new(view.clone())));
             view.holders.retain(|holder| holder.id != id);
         }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::body::{Body, Corrupt};
-use crate::canon::{Json, differences};
+use crate::canon::{Json, differences, digest};
 use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
@@ -506,10 +506,12 @@ fn refuse_mismatch(
         Ok(decoded) => decoded,
         Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
     };
-    let (Some(offered_args), Some(stored_args)) = (&offered.args_digest, &stored.args_digest) else {
-        return Ok(None);
+    let (offered_args, stored_args) = match (Json::parse(&offered.args, "/args"), Json::parse(&stored.args, "/args")) {
+        (Ok(offered), Ok(stored)) => (offered, stored),
+        (Err(invalid), _) | (_, Err(invalid)) => return Ok(Some(Outcome::Corrupt(Corrupt(invalid.message)))),
     };
-    if !mismatch(policy, &offer.job_type, offered_args, &head.job_type, stored_args) {
+    let (left, right) = (digest(&offered_args), digest(&stored_args));
+    if !mismatch(policy, &offer.job_type, &left, &head.job_type, &right) {
         return Ok(None);
     }
     let disclose = match admission {
@@ -521,9 +523,7 @@ fn refuse_mismatch(
         if offer.job_type != head.job_type {
             pointers.push("/type".to_owned());
         }
-        if let (Ok(left), Ok(right)) = (Json::parse(&offered.args, "/args"), Json::parse(&stored.args, "/args")) {
-            pointers.extend(differences(&left, &right, "/args", POINTERS_MAX));
-        }
+        pointers.extend(differences(&offered_args, &stored_args, "/args", POINTERS_MAX));
     }
     let holder = Holder { head: Box::new(head), disclose };
     Ok(Some(Outcome::Mismatch { holder, pointers }))

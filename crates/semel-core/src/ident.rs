@@ -1,6 +1,7 @@
 //! Names of things: jobs, types, queues. Each can only be built valid.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::error::Invalid;
@@ -12,7 +13,7 @@ use crate::time::Timestamp;
 /// An id minted here carries the number of its row in 40 of its random bits, so a store that numbers its rows
 /// finds it without an index; a reader must still compare the whole id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(u128);
+pub struct JobId(NonZeroU64, u64);
 
 impl JobId {
     /// Rows an id can number.
@@ -27,22 +28,34 @@ impl JobId {
         let part = (micros.rem_euclid(1_000) as u128) * 4096 / 1000;
         let row = (row & Self::ROW_MAX) as u128;
         let rest = (entropy & 0x3f_ffff) as u128;
-        Self(millis << 80 | 0x7 << 76 | part << 64 | 0b10 << 62 | row << 22 | rest)
+        Self::from_u128(millis << 80 | 0x7 << 76 | part << 64 | 0b10 << 62 | row << 22 | rest)
+    }
+
+    /// Every id has a version of 7 in its upper half; bytes that have not are damaged, and become no id that exists.
+    const fn from_u128(value: u128) -> Self {
+        match NonZeroU64::new((value >> 64) as u64) {
+            Some(upper) => Self(upper, value as u64),
+            None => Self(NonZeroU64::MIN, value as u64),
+        }
+    }
+
+    const fn as_u128(self) -> u128 {
+        (self.0.get() as u128) << 64 | self.1 as u128
     }
 
     /// The row number an id minted here carries; meaningless for ids from elsewhere.
     pub const fn row(self) -> u64 {
-        ((self.0 >> 22) as u64) & Self::ROW_MAX
+        (self.1 >> 22) & Self::ROW_MAX
     }
 
     /// The id as stored: 16 bytes, big endian.
     pub const fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
+        self.as_u128().to_be_bytes()
     }
 
     /// The id from its stored form.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(bytes))
+        Self::from_u128(u128::from_be_bytes(bytes))
     }
 
     /// Parses a lower-case UUIDv7.
@@ -76,7 +89,7 @@ impl JobId {
             value = value << 4 | u128::from(digit);
         }
         let is_v7 = (value >> 76) & 0xf == 0x7 && (value >> 62) & 0b11 == 0b10;
-        is_v7.then_some(Self(value))
+        is_v7.then_some(Self::from_u128(value))
     }
 }
 
@@ -85,10 +98,11 @@ impl fmt::Display for JobId {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut text = [b'-'; 36];
         let mut shift = 128;
+        let value = self.as_u128();
         for (at, byte) in text.iter_mut().enumerate() {
             if !matches!(at, 8 | 13 | 18 | 23) {
                 shift -= 4;
-                *byte = HEX[(self.0 >> shift) as usize & 0xf];
+                *byte = HEX[(value >> shift) as usize & 0xf];
             }
         }
         f.pad(str::from_utf8(&text).unwrap_or_default())

@@ -7,7 +7,7 @@
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
-//! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions.
+//! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
 
 pub mod body;
 pub mod canon;
@@ -15,6 +15,7 @@ pub mod draft;
 pub mod enqueue;
 pub mod error;
 pub mod event;
+pub mod explain;
 pub mod follow_up;
 pub mod ident;
 pub mod job;

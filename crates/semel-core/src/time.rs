@@ -1,49 +1,57 @@
 //! Points in time. Always the store's: nothing here reads a clock.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::error::Invalid;
 
+const SIGN: u64 = 1 << 63;
+
 /// A point in time, in microseconds since the Unix epoch, UTC. Saturates instead of overflowing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp(i64);
+// The microseconds with their sign bit turned, so that the order is that of unsigned numbers and an absent time takes
+// no room of its own: a job's head has five.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(NonZeroU64);
 
 impl Timestamp {
     /// The Unix epoch.
-    pub const EPOCH: Self = Self(0);
+    pub const EPOCH: Self = Self::from_micros(0);
     /// Later than anything that can be stored.
-    pub const MAX: Self = Self(i64::MAX);
+    pub const MAX: Self = Self::from_micros(i64::MAX);
 
     /// From microseconds since the epoch.
     pub const fn from_micros(micros: i64) -> Self {
-        Self(micros)
+        match NonZeroU64::new((micros as u64) ^ SIGN) {
+            Some(turned) => Self(turned),
+            None => Self(NonZeroU64::MIN),
+        }
     }
 
     /// From milliseconds since the epoch.
     pub const fn from_millis(millis: i64) -> Self {
-        Self(millis.saturating_mul(1_000))
+        Self::from_micros(millis.saturating_mul(1_000))
     }
 
     /// Microseconds since the epoch.
     pub const fn as_micros(self) -> i64 {
-        self.0
+        (self.0.get() ^ SIGN) as i64
     }
 
     /// Milliseconds since the epoch, rounded down.
     pub const fn as_millis(self) -> i64 {
-        self.0.div_euclid(1_000)
+        self.as_micros().div_euclid(1_000)
     }
 
     /// This point moved forward.
     #[must_use]
     pub fn saturating_add(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+        Self::from_micros(self.as_micros().saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
     /// How long after `earlier` this is; zero if it is not after it.
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+        Duration::from_micros(u64::try_from(self.as_micros().saturating_sub(earlier.as_micros())).unwrap_or(0))
     }
 
     /// Parses an RFC 3339 timestamp with a zone (OJS core 5.5).
@@ -57,12 +65,24 @@ impl Timestamp {
             && text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b':' | b'.' | b'T' | b'Z' | b'+'));
         let parsed = plain.then(|| text.parse::<jiff::Timestamp>().ok()).flatten();
         match parsed {
-            Some(at) => Ok(Self(at.as_microsecond())),
+            Some(at) => Ok(Self::from_micros(at.as_microsecond())),
             None => Err(Invalid::request(
                 pointer,
                 "is not an RFC 3339 timestamp with a zone; write it like 2026-01-31T12:00:00Z",
             )),
         }
+    }
+}
+
+impl Default for Timestamp {
+    fn default() -> Self {
+        Self::EPOCH
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}us", self.as_micros())
     }
 }
 
@@ -85,6 +105,13 @@ mod tests {
             assert_eq!(Timestamp::parse(text, "").unwrap().to_string(), text);
         }
         assert_eq!(Timestamp::parse("2026-01-31T12:00:00+02:00", "").unwrap().to_string(), "2026-01-31T10:00:00Z");
+    }
+
+    #[test]
+    fn points_in_time_are_ordered_across_the_epoch_and_an_absent_one_is_free() {
+        let points = [i64::MIN + 1, -1, 0, 1, i64::MAX].map(Timestamp::from_micros);
+        assert!(points.is_sorted() && points.map(Timestamp::as_micros) == [i64::MIN + 1, -1, 0, 1, i64::MAX]);
+        assert_eq!(size_of::<Option<Timestamp>>(), 8);
     }
 
     #[test]

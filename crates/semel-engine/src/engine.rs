@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::{QueueRow, Reads};
+use semel_core::draft::{KeyRead, QueueRow, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
+use semel_core::explain::{Explanation, explain};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::lease::{Bearer, Unclaimable};
 use semel_core::life::{self, KeyReleased, Revived};
+use semel_core::job::Head;
 use semel_core::settle::{self, Report, Settled};
+use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::backend::{Backend, Claim, Facts, Filter, Listing, QueueStats, Recorded};
@@ -163,6 +166,53 @@ impl Engine {
             job.duplicates.merge(waiting);
         }
         Ok(Some(job))
+    }
+
+    /// Those of these jobs that are there, in order.
+    ///
+    /// # Errors
+    /// As [`job`](Self::job).
+    pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
+        let snapshot = self.shared.store.load(Reads { fulls: ids.clone(), ..Reads::default() }).await?;
+        let mut jobs = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some((head, Some(full))) = snapshot.peek(id) else { continue };
+            let mut job = Job::decode(head.clone(), full)?;
+            if let Some(waiting) = self.shared.duplicates.waiting(id) {
+                job.duplicates.merge(waiting);
+            }
+            jobs.push(job);
+        }
+        Ok(jobs)
+    }
+
+    /// What would happen to a job if it were offered now: the decision of [`enqueue`](Self::enqueue), not written.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn explain(&self, offer: Offer) -> Result<Explanation, StoreError> {
+        let mut reads = Reads::default();
+        offer.reads(&mut reads);
+        self.shared.store.decide(reads, move |draft| explain(draft, &offer)).await
+    }
+
+    /// The holders of a key, and the store's time.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn holders(&self, key: UniqueKey) -> Result<(Vec<Head>, Timestamp), StoreError> {
+        let read = KeyRead { key, states: StateSet::ALL, all: true };
+        let snapshot = self.shared.store.load(Reads { keys: vec![read], ..Reads::default() }).await?;
+        let holders = snapshot.peek_key(&key).map(|view| view.holders.clone()).unwrap_or_default();
+        Ok((holders, snapshot.now))
+    }
+
+    /// The store's time; a sign that the store answers.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.shared.store.load(Reads::default()).await?.now)
     }
 
     /// A page of heads.

@@ -64,6 +64,11 @@ impl<'a> Members<'a> {
         self.0.iter().map(move |(name, raw)| (name.as_ref(), Value { raw, base, name }))
     }
 
+    /// The text of the member of that name, for as long as the request's.
+    pub(crate) fn raw(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.iter().find(|(its, _)| its == name).map(|(_, raw)| *raw)
+    }
+
     /// The value of that name, unless it is null.
     pub(crate) fn get<'m>(&'m self, base: &'m str, name: &str) -> Option<Value<'m>> {
         self.iter(base).find(|(its, value)| *its == name && !value.is_null()).map(|(_, value)| value)

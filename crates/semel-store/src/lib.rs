@@ -10,7 +10,9 @@ pub mod backend;
 pub mod batcher;
 pub mod clock;
 pub mod error;
+mod heads;
 pub mod hints;
+mod holders;
 pub mod memory;
 pub mod model;
 

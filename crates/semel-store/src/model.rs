@@ -15,17 +15,13 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, outlives};
 
 use crate::backend::{Claim, Filter, QueueStats};
+use crate::heads::Heads;
+use crate::holders::Holders;
 
 /// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
 const CLAIM_LOOKS_EXTRA: usize = 64;
 
 type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
-
-#[derive(Debug)]
-struct KeyEntry {
-    version: u64,
-    holders: Vec<JobId>,
-}
 
 #[derive(Debug)]
 struct Queue {
@@ -45,8 +41,8 @@ impl Queue {
 /// The heads of jobs and every index over them.
 #[derive(Debug, Default)]
 pub struct Model {
-    heads: Map<JobId, Head>,
-    keys: Map<UniqueKey, KeyEntry>,
+    heads: Heads,
+    keys: Holders,
     queues: BTreeMap<QueueName, Queue>,
     timers: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
@@ -79,7 +75,7 @@ impl Model {
 
     /// The head of a job.
     pub fn head(&self, id: JobId) -> Option<&Head> {
-        self.heads.get(&id)
+        self.heads.get(id)
     }
 
     /// How many heads are here.
@@ -89,12 +85,12 @@ impl Model {
 
     /// Whether no head is here.
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty()
+        self.heads.len() == 0
     }
 
     /// The version of a key.
     pub fn key_version(&self, key: &UniqueKey) -> u64 {
-        self.keys.get(key).map_or(self.absent_version, |entry| entry.version)
+        self.keys.get(&self.heads, key).map_or(self.absent_version, |entry| entry.version)
     }
 
     /// Moves the version of all keys that nobody here holds: heads with keys were moved elsewhere, so a decision taken
@@ -105,11 +101,11 @@ impl Model {
 
     /// The holders of a key that are here, as a decision may see them.
     pub fn key_view(&self, read: &KeyRead) -> KeyView {
-        let Some(entry) = self.keys.get(&read.key) else {
+        let Some(entry) = self.keys.get(&self.heads, &read.key) else {
             return KeyView::new(self.absent_version, Vec::new(), &KeyRead { states: StateSet::ALL, all: true, ..*read }, false);
         };
-        let too_many = entry.holders.len() > HOLDERS_PER_KEY_MAX;
-        let heads = entry.holders.iter().filter_map(|id| self.heads.get(id));
+        let too_many = entry.len() > HOLDERS_PER_KEY_MAX;
+        let heads = entry.places().filter_map(|place| self.heads.at(place));
         let holders: Vec<Head> = if too_many {
             deciding(heads).into_iter().cloned().collect()
         } else {
@@ -121,7 +117,7 @@ impl Model {
     /// Adds what `reads` names and this model has to a snapshot.
     pub fn load(&self, reads: &semel_core::draft::Reads, snapshot: &mut Snapshot) {
         for id in &reads.heads {
-            if let Some(head) = self.heads.get(id) {
+            if let Some(head) = self.heads.get(*id) {
                 snapshot.add_head(*id, Some(head.clone()));
             }
         }
@@ -145,7 +141,7 @@ impl Model {
     pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
         group.expect.iter().all(|expect| {
             let version = match &expect.record {
-                Record::Job(id) => self.heads.get(id).map_or_else(|| elsewhere(*id), |head| head.version),
+                Record::Job(id) => self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version),
                 Record::Key(key) => self.key_version(key),
                 Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
             };
@@ -179,58 +175,66 @@ impl Model {
 
     /// Moves a key's version for a holder that is kept elsewhere.
     pub fn touch_key(&mut self, key: &UniqueKey, version: u64) {
-        match self.keys.get_mut(key) {
-            Some(entry) => entry.version = (entry.version + 1).max(version),
-            None => self.absent_version = (self.absent_version + 1).max(version),
+        if !self.keys.touch(&self.heads, key, version) {
+            self.absent_version = (self.absent_version + 1).max(version);
         }
     }
 
     /// Files a head: a new one, new values for one that is here, or one that comes back from elsewhere.
     pub fn put(&mut self, mut head: Head) {
         let filing = Filing::of(&head);
-        let before = self.heads.remove(&head.id);
-        if let Some(before) = &before {
-            self.unfile(before);
+        let (id, key, version, ended) = (head.id, head.key, head.version, head.state.is_finished());
+        if let Some(before) = self.heads.get(id) {
+            let (held, was_ended) = (before.key, before.state.is_finished());
             head.queue = before.queue.clone();
             head.job_type = before.job_type.clone();
+            if let (Some(held), None) = (held, key) {
+                let place = self.heads.place(id);
+                self.keys.retain(&self.heads, &held, |holder| Some(holder) != place);
+            }
+            self.file(&head, filing);
+            let (place, before) = self.heads.put(head);
+            if let Some(before) = before {
+                self.unfile(&before, filing);
+            }
+            // An ended holder may have been left out in favour of a later one; coming back, it holds again.
+            if let Some(key) = &key
+                && (was_ended || held.is_none())
+            {
+                self.keys.add(&self.heads, key, place, self.absent_version);
+            }
         } else {
             // One copy of a queue's name for all its jobs.
             head.queue = self.queue_mut(&head.queue).row.name.clone();
-        }
-        self.file(&head, filing);
-        let was_finished = before.as_ref().is_some_and(|before| before.state.is_finished());
-        let held = before.and_then(|before| before.key);
-        match (held, head.key) {
-            (Some(old), None) => self.drop_holder(&old, head.id),
-            (held, Some(key)) => {
-                let absent = self.absent_version;
-                let entry = self.keys.entry(key).or_insert_with(|| KeyEntry { version: absent, holders: Vec::new() });
-                entry.version = (entry.version + 1).max(head.version);
-                // A finished holder may have been left out in favour of a later one; coming back, it holds again.
-                let left_out = was_finished && !entry.holders.contains(&head.id);
-                if held.is_none() || left_out {
-                    entry.holders.push(head.id);
-                }
-                if head.state.is_finished() && entry.holders.len() > 1 {
-                    let heads = &self.heads;
-                    entry.holders.retain(|id| {
-                        *id == head.id || heads.get(id).is_none_or(|holder| !outlives(&head, holder))
-                    });
-                }
+            self.file(&head, filing);
+            let (place, _) = self.heads.put(head);
+            if let Some(key) = &key {
+                self.keys.add(&self.heads, key, place, self.absent_version);
             }
-            (None, None) => {}
         }
-        self.heads.insert(head.id, head);
+        if let Some(key) = &key {
+            self.keys.touch(&self.heads, key, version);
+            if ended {
+                self.leave_out_outlived(id, key);
+            }
+        }
+    }
+
+    /// Of a key's ended holders, those that the newly ended one outlives say nothing any more.
+    fn leave_out_outlived(&mut self, id: JobId, key: &UniqueKey) {
+        let heads = &self.heads;
+        let (Some(head), Some(entry)) = (heads.get(id), self.keys.get(heads, key)) else { return };
+        if entry.len() > 1 {
+            self.keys.retain(heads, key, |place| heads.at(place).is_some_and(|holder| !outlives(head, holder)));
+        }
     }
 
     /// Takes a head out without counting it as purged: its store keeps it elsewhere.
     pub fn evict(&mut self, id: JobId) -> Option<Head> {
-        let head = self.heads.remove(&id)?;
-        self.done.remove(&(Filing::of(&head).at, id));
-        if let Some(key) = &head.key {
-            self.drop_holder(key, id);
-        }
-        Some(head)
+        let at = Filing::of(self.heads.get(id)?).at;
+        self.done.remove(&(at, id));
+        self.drop_holder(id);
+        self.heads.take(id).map(|(_, head)| head)
     }
 
     /// Counts a job that is not here as purged.
@@ -254,7 +258,7 @@ impl Model {
             let wanted = limit - granted.len();
             let first = granted.len();
             for (_, _, id) in queue.ready.iter().take(wanted + CLAIM_LOOKS_EXTRA) {
-                let Some(head) = self.heads.get(id) else { continue };
+                let Some(head) = self.heads.get(*id) else { continue };
                 match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
                     Ok(head) => granted.push(head),
                     Err(reason) => unclaimable.push((*id, reason)),
@@ -276,12 +280,11 @@ impl Model {
         if head.role == semel_core::job::Role::Plain {
             return false;
         }
-        let leased = |id: &JobId| self.heads.get(id).is_some_and(|other| other.lease.is_some());
         granted.iter().any(|other| other.key.as_ref() == Some(key))
-            || self
-                .keys
-                .get(key)
-                .is_some_and(|entry| entry.holders.iter().any(|id| *id != head.id && leased(id)))
+            || self.keys.get(&self.heads, key).is_some_and(|entry| {
+                let holders = entry.places().filter_map(|place| self.heads.at(place));
+                holders.filter(|other| other.id != head.id).any(|other| other.lease.is_some())
+            })
     }
 
     /// Ids that are due, oldest first, and when the next one is.
@@ -309,7 +312,7 @@ impl Model {
     /// Heads a person wants to see, newest id first, and where the next page begins.
     pub fn list(&self, filter: &Filter) -> (Vec<Head>, Option<JobId>) {
         // People page rarely and a page is bounded; keeping one more ordered index for them would cost every job.
-        let mut found: Vec<&Head> = self.heads.values().filter(|head| filter.admits(head)).collect();
+        let mut found: Vec<&Head> = self.heads.iter().filter(|head| filter.admits(head)).collect();
         let limit = filter.limit as usize;
         let more = found.len() > limit;
         if more && limit > 0 {
@@ -354,11 +357,11 @@ impl Model {
 
     /// Every head here, in no order.
     pub fn heads(&self) -> impl Iterator<Item = &Head> {
-        self.heads.values()
+        self.heads.iter()
     }
 
     fn forget(&mut self, id: JobId, remember: Option<Timestamp>) {
-        let Some(head) = self.heads.get(&id).cloned() else { return };
+        let Some(head) = self.heads.get(id).cloned() else { return };
         match self.remembered.remove(&id) {
             // It was counted when its body went.
             Some(until) => drop(self.done.remove(&(until, id))),
@@ -375,10 +378,8 @@ impl Model {
                 }
             }
             None => {
-                self.heads.remove(&id);
-                if let Some(key) = &head.key {
-                    self.drop_holder(key, id);
-                }
+                self.drop_holder(id);
+                self.heads.take(id);
             }
         }
     }
@@ -387,12 +388,10 @@ impl Model {
         self.queues.entry(name.clone()).or_insert_with(|| Queue::new(QueueRow::fresh(name.clone())))
     }
 
-    fn drop_holder(&mut self, key: &UniqueKey, id: JobId) {
-        if let Some(entry) = self.keys.get_mut(key) {
-            entry.holders.retain(|holder| *holder != id);
-            if entry.holders.is_empty() {
-                self.keys.remove(key);
-            }
+    fn drop_holder(&mut self, id: JobId) {
+        let place = self.heads.place(id);
+        if let Some(key) = self.heads.get(id).and_then(|head| head.key) {
+            self.keys.retain(&self.heads, &key, |holder| Some(holder) != place);
         }
     }
 
@@ -412,19 +411,24 @@ impl Model {
         }
     }
 
-    fn unfile(&mut self, head: &Head) {
+    /// Takes a head out of where it was filed, unless it is filed in the same place again.
+    fn unfile(&mut self, head: &Head, now: Filing) {
         let filing = Filing::of(head);
         let queue = self.queue_mut(&head.queue);
         let count = &mut queue.counts[usize::from(head.state.code())];
         *count = count.saturating_sub(1);
-        match filing.slot {
-            Slot::Ready => drop(queue.ready.remove(&(Reverse(head.priority), filing.at, head.id))),
-            Slot::Timer => drop(self.timers.remove(&(filing.at, head.id))),
-            Slot::Lease => drop(self.leases.remove(&(filing.at, head.id))),
-            Slot::Done => drop(self.done.remove(&(filing.at, head.id))),
-            Slot::Held => {}
+        if (filing.slot, filing.at) != (now.slot, now.at) {
+            match filing.slot {
+                Slot::Ready => drop(queue.ready.remove(&(Reverse(head.priority), filing.at, head.id))),
+                Slot::Timer => drop(self.timers.remove(&(filing.at, head.id))),
+                Slot::Lease => drop(self.leases.remove(&(filing.at, head.id))),
+                Slot::Done => drop(self.done.remove(&(filing.at, head.id))),
+                Slot::Held => {}
+            }
         }
-        if let Some(at) = filing.expires {
+        if let Some(at) = filing.expires
+            && filing.expires != now.expires
+        {
             self.expiry.remove(&(at, head.id));
         }
     }

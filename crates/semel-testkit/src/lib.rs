@@ -1,3 +1,26 @@
 //! What Semel's tests share. Never part of a release.
+//!
+//! # Layout
+//! - [`fixture`], [`make`]: a store under test with a clock that is moved by hand, and jobs to offer it.
+//! - [`cases`]: the conformance kit; one line of [`conformance!`](crate::conformance) admits a store to it.
+//! - [`races`]: many tasks on one key.
+//! - [`differential`]: random programs on a store and on the memory model, compared step by step.
+//! - [`crash`]: a process to be killed, and the account of what it acknowledged.
+//! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod cases;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod crash;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod differential;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod fixture;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod make;
 pub mod ojs;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod races;
+
+pub use fixture::{Fixture, Step, TempDir};
+pub use make::Want;

@@ -1,0 +1,108 @@
+//! Load on a Semel engine, in this process, beside what the same disk and the same SQLite do without a queue.
+//!
+//! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
+//! machines are not to be compared.
+
+pub mod limit;
+pub mod load;
+pub mod report;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_engine::Engine;
+use semel_sqlite::Sqlite;
+
+pub use report::{BenchError, Figure, Report};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the files are made; they are left there.
+    pub folder: PathBuf,
+    /// Callers in flight.
+    pub callers: usize,
+    /// Bytes of each job's args.
+    pub args_bytes: usize,
+    /// How long each case runs.
+    pub duration: Duration,
+    /// Jobs already waiting in the second round; without any there is no second round.
+    pub waiting: u64,
+    /// Only the cases whose names contain this.
+    pub only: Option<String>,
+}
+
+/// Runs all cases on new embedded stores, telling `progress` the name of each.
+///
+/// # Errors
+/// When a store fails or the promise is broken.
+pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, BenchError> {
+    let Options { folder, callers, args_bytes, duration, waiting, .. } = options;
+    std::fs::create_dir_all(folder)?;
+    let mut figures = Vec::new();
+    progress("limits");
+    let limit = limit::raw_writer(folder, *args_bytes, *duration)?;
+    figures.push(limit::one_fsync(folder, (*duration).min(Duration::from_secs(1)))?);
+    let writes_per_second = limit.per_second;
+    figures.push(limit);
+
+    let work = load::Work::new(*args_bytes, true)?;
+    let engine = Engine::start(Arc::new(Sqlite::open(folder.join("bench.db"))?))?;
+    let facts = engine.facts().clone();
+    let wanted = |name: &str| {
+        let wanted = options.only.as_deref().is_none_or(|only| name.contains(only));
+        if wanted {
+            progress(name);
+        }
+        wanted
+    };
+    let mut from = 0;
+    let rounds = if *waiting == 0 { vec![0] } else { vec![0, *waiting] };
+    for round in rounds {
+        let label = |case: &str| if round == 0 { format!("{case}, empty") } else { format!("{case}, {round} waiting") };
+        if round > 0 {
+            progress("filling");
+            load::fill(&engine, &work, from, round).await?;
+            from += round;
+        }
+        let name = label("full cycle");
+        if wanted(&name) {
+            let figure = load::cycle(&name, &engine, &work, *callers, *duration, from).await?;
+            from += figure.jobs + *callers as u64;
+            figures.push(figure);
+        }
+        let name = label("unique enqueue");
+        if wanted(&name) {
+            let mut figure = load::enqueue(&name, &engine, &work, *callers, *duration, from, u64::MAX).await?;
+            from += figure.jobs + *callers as u64;
+            figure.share_of_limit = Some(figure.per_second / writes_per_second);
+            figures.push(figure);
+        }
+        let name = label("99 % duplicates");
+        if wanted(&name) {
+            let distinct = (duration.as_secs() + 1) * 4_000;
+            figures.push(load::enqueue(&name, &engine, &work, *callers, *duration, from, distinct).await?);
+            from += distinct;
+        }
+        let name = label("claim 50 and complete each");
+        if wanted(&name) {
+            figures.push(load::process(&name, &engine, &work, *callers, *duration).await?);
+        }
+        let name = label("one caller, unique enqueue");
+        if wanted(&name) {
+            let figure = load::enqueue(&name, &engine, &work, 1, *duration, from, u64::MAX).await?;
+            from += figure.jobs + 1;
+            figures.push(figure);
+        }
+    }
+    engine.stop().await;
+    Ok(Report {
+        engine: facts.engine.to_owned(),
+        durability: facts.durability.to_owned(),
+        cores: std::thread::available_parallelism().map_or(0, usize::from),
+        callers: *callers,
+        args_bytes: *args_bytes,
+        figures,
+    })
+}

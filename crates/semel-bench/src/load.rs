@@ -1,0 +1,238 @@
+//! Callers in flight: each offers its next job as soon as the last is answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use semel_core::body::Body;
+use semel_core::canon::Json;
+use semel_core::enqueue::{Identity, Offer, Outcome, Start};
+use semel_core::ident::{JobType, QueueName};
+use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::settle::Settled;
+use semel_core::unique::{KeyInput, PolicySpec, UniquePolicy};
+use semel_engine::Engine;
+use semel_store::backend::Claim;
+
+use crate::report::{BenchError, Figure};
+
+/// Jobs one claim takes.
+const CLAIM_JOBS: u32 = 50;
+
+/// What the jobs of a run are.
+#[derive(Clone)]
+pub struct Work {
+    policy: Arc<UniquePolicy>,
+    job_type: JobType,
+    queue: QueueName,
+    padding: Arc<str>,
+    keyed: bool,
+}
+
+impl Work {
+    /// Jobs with about `args_bytes` of args. `keyed` says whether they carry a unique policy over their args.
+    ///
+    /// # Errors
+    /// Never in practice: the names and the policy are constants.
+    pub fn new(args_bytes: usize, keyed: bool) -> Result<Self, BenchError> {
+        let keys = Some(vec!["type".to_owned(), "args".to_owned()]);
+        let on_conflict = Some("ignore".to_owned());
+        let spec = PolicySpec { keys, on_conflict, ..PolicySpec::default() };
+        Ok(Self {
+            policy: Arc::new(UniquePolicy::build(&spec, "/unique").map_err(BenchError::invalid)?),
+            job_type: JobType::parse("bench.work", "/type").map_err(BenchError::invalid)?,
+            queue: QueueName::parse("bench", "/queue").map_err(BenchError::invalid)?,
+            padding: "x".repeat(args_bytes.saturating_sub(60)).into(),
+            keyed,
+        })
+    }
+
+    /// The job with this number, as a caller who got its args as text would offer it.
+    ///
+    /// # Errors
+    /// Never in practice: the args are well formed.
+    pub fn offer(&self, number: u64) -> Result<Offer, BenchError> {
+        let args = format!("[{{\"order\":{number},\"user\":\"u-{}\",\"note\":\"{}\"}}]", number % 9973, self.padding);
+        let mut body = Body { args: args.into(), ..Body::default() };
+        let mut unique = None;
+        if self.keyed {
+            let json = Json::parse(&body.args, "/args").map_err(BenchError::invalid)?;
+            let (job_type, queue) = (self.job_type.as_str(), self.queue.as_str());
+            let input = KeyInput { job_type, queue, version: None, args: &json, meta: &Json::Null };
+            let key = self.policy.key(&input).map_err(BenchError::invalid)?;
+            body.unique = Some((*self.policy).clone());
+            unique = Some(Identity { policy: Arc::clone(&self.policy), key });
+        }
+        Ok(Offer {
+            id: None,
+            job_type: self.job_type.clone(),
+            queue: self.queue.clone(),
+            priority: 0,
+            start: Start::Now,
+            expires: None,
+            visibility_ms: 0,
+            timeout_ms: 0,
+            max_attempts: 3,
+            unique,
+            body: body.encode().map_err(|error| BenchError::Invalid(error.to_string()))?,
+            inspect: true,
+        })
+    }
+}
+
+/// Runs `callers` loops until `duration` is over; each turn does some work and says how many jobs it was.
+async fn drive<F, Fut>(name: &str, callers: usize, duration: Duration, turn: F) -> Result<Figure, BenchError>
+where
+    F: Fn(u64) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<u64, BenchError>> + Send,
+{
+    let next = Arc::new(AtomicU64::new(0));
+    let started = Instant::now();
+    let mut loops = Vec::with_capacity(callers);
+    for _ in 0..callers {
+        let (turn, next) = (turn.clone(), Arc::clone(&next));
+        loops.push(tokio::spawn(async move {
+            let mut latencies = histogram()?;
+            let mut jobs = 0;
+            while started.elapsed() < duration {
+                let began = Instant::now();
+                jobs += turn(next.fetch_add(1, Ordering::Relaxed)).await?;
+                latencies.saturating_record(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+            }
+            Ok::<_, BenchError>((jobs, latencies))
+        }));
+    }
+    let (mut jobs, mut latencies) = (0, histogram()?);
+    for caller in loops {
+        let (done, own) = caller.await.map_err(|error| BenchError::Invalid(error.to_string()))??;
+        jobs += done;
+        latencies.add(own).map_err(|error| BenchError::Invalid(error.to_string()))?;
+    }
+    Ok(Figure::new(name, jobs, started.elapsed(), &latencies))
+}
+
+fn histogram() -> Result<Histogram<u64>, BenchError> {
+    Histogram::new_with_bounds(1, 60_000_000, 3).map_err(|error| BenchError::Invalid(error.to_string()))
+}
+
+/// Single enqueues. `distinct` is how many different jobs there are; with fewer than are offered, the rest are
+/// duplicates.
+///
+/// # Errors
+/// When the store fails, or a job was admitted twice.
+pub async fn enqueue(
+    name: &str,
+    engine: &Engine,
+    work: &Work,
+    callers: usize,
+    duration: Duration,
+    from: u64,
+    distinct: u64,
+) -> Result<Figure, BenchError> {
+    let created = Arc::new(AtomicU64::new(0));
+    let (engine, work, counted) = (engine.clone(), work.clone(), Arc::clone(&created));
+    let figure = drive(name, callers, duration, move |turn| {
+        let (engine, work, created) = (engine.clone(), work.clone(), Arc::clone(&counted));
+        async move {
+            let offer = work.offer(from + turn % distinct)?;
+            if engine.enqueue(offer, "bench").await?.is_inserted() {
+                created.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(1)
+        }
+    })
+    .await?;
+    let (offered, created) = (figure.jobs, created.load(Ordering::Relaxed));
+    if work_is_keyed(&figure, offered, distinct, created) { Ok(figure) } else { Err(BenchError::Twice { offered, created }) }
+}
+
+/// Exactly one job per distinct offer may have been created.
+fn work_is_keyed(_figure: &Figure, offered: u64, distinct: u64, created: u64) -> bool {
+    created == offered.min(distinct)
+}
+
+/// Claims `CLAIM_JOBS` at a time and completes each job by a request of its own, all of one claim in flight at once.
+///
+/// # Errors
+/// When the store fails, or a claimed job cannot be completed.
+pub async fn process(name: &str, engine: &Engine, work: &Work, callers: usize, duration: Duration) -> Result<Figure, BenchError> {
+    let workers = callers.div_ceil(CLAIM_JOBS as usize).max(1);
+    let (engine, queue) = (engine.clone(), work.queue.clone());
+    drive(name, workers, duration, move |turn| {
+        let (engine, queue) = (engine.clone(), queue.clone());
+        async move {
+            let grant = Grant::new(format!("worker-{}", turn % 16).into(), None);
+            let jobs = engine.claim(Claim { queues: vec![queue], limit: CLAIM_JOBS, grant }).await?;
+            if jobs.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            complete_all(&engine, &jobs).await
+        }
+    })
+    .await
+}
+
+async fn complete_all(engine: &Engine, jobs: &[semel_engine::Job]) -> Result<u64, BenchError> {
+    let mut acks = tokio::task::JoinSet::new();
+    for job in jobs {
+        let (engine, id, lease) = (engine.clone(), job.head.id, Some(LeaseToken(job.head.fence)));
+        acks.spawn(async move { engine.complete(id, Bearer { lease, worker: None }, None).await });
+    }
+    let mut done = 0;
+    while let Some(ack) = acks.join_next().await {
+        match ack.map_err(|error| BenchError::Invalid(error.to_string()))?? {
+            Settled::Done(_) => done += 1,
+            other => return Err(BenchError::Invalid(format!("a claimed job was not completed: {other:?}"))),
+        }
+    }
+    Ok(done)
+}
+
+/// Enqueue, claim and complete at once: half of the callers offer, the other half work.
+///
+/// # Errors
+/// When the store fails.
+pub async fn cycle(
+    name: &str,
+    engine: &Engine,
+    work: &Work,
+    callers: usize,
+    duration: Duration,
+    from: u64,
+) -> Result<Figure, BenchError> {
+    // A caller does the whole cycle for its own number of jobs, so that the queue's depth stays as it was.
+    let (engine, work) = (engine.clone(), work.clone());
+    drive(name, callers, duration, move |turn| {
+        let (engine, work) = (engine.clone(), work.clone());
+        async move {
+            match engine.enqueue(work.offer(from + turn)?, "bench").await? {
+                Outcome::Created(_) => {}
+                other => return Err(BenchError::Invalid(format!("a new job was not created: {other:?}"))),
+            }
+            let grant = Grant::new("worker".into(), None);
+            let jobs = engine.claim(Claim { queues: vec![work.queue.clone()], limit: 1, grant }).await?;
+            for job in &jobs {
+                let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
+                engine.complete(job.head.id, bearer, None).await?;
+            }
+            Ok(jobs.len() as u64)
+        }
+    })
+    .await
+}
+
+/// Fills the queue with `count` jobs in batches of 1,000.
+///
+/// # Errors
+/// When the store fails.
+pub async fn fill(engine: &Engine, work: &Work, from: u64, count: u64) -> Result<(), BenchError> {
+    let mut at = from;
+    while at < from + count {
+        let upto = (at + 1_000).min(from + count);
+        let offers = (at..upto).map(|number| work.offer(number)).collect::<Result<Vec<_>, _>>()?;
+        engine.enqueue_batch(offers, semel_core::enqueue::Mode::Each, "bench").await?;
+        at = upto;
+    }
+    Ok(())
+}

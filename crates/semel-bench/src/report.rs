@@ -1,0 +1,95 @@
+//! What a run found.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use semel_core::error::Invalid;
+use semel_store::StoreError;
+use serde::Serialize;
+
+/// One measured case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// Jobs done.
+    pub jobs: u64,
+    /// In so many seconds.
+    pub seconds: f64,
+    /// Jobs per second.
+    pub per_second: f64,
+    /// Half of the turns took at most so many milliseconds.
+    pub p50_ms: f64,
+    /// 99 of 100 turns took at most so many milliseconds.
+    pub p99_ms: f64,
+    /// The share of the limit measured in the same run, where one applies.
+    pub share_of_limit: Option<f64>,
+}
+
+impl Figure {
+    /// A figure from a count, a time and the latencies in microseconds.
+    pub fn new(name: &str, jobs: u64, took: Duration, latencies: &Histogram<u64>) -> Self {
+        let ms = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1_000.0;
+        let seconds = took.as_secs_f64();
+        Self {
+            name: name.to_owned(),
+            jobs,
+            seconds,
+            per_second: jobs as f64 / seconds,
+            p50_ms: ms(0.5),
+            p99_ms: ms(0.99),
+            share_of_limit: None,
+        }
+    }
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The engine's name.
+    pub engine: String,
+    /// What an acknowledged write survives.
+    pub durability: String,
+    /// Processors of the machine.
+    pub cores: usize,
+    /// Callers in flight.
+    pub callers: usize,
+    /// Bytes of each job's args.
+    pub args_bytes: usize,
+    /// The figures, in the order they were measured.
+    pub figures: Vec<Figure>,
+}
+
+/// Why a run could not be finished.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The embedded store's file failed.
+    #[error(transparent)]
+    Sqlite(#[from] semel_sqlite::SqliteError),
+    /// The raw writer failed.
+    #[error(transparent)]
+    Raw(#[from] rusqlite::Error),
+    /// A file could not be made.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Something that cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// The promise was broken.
+    #[error("{created} jobs were created of {offered} offered: a key was admitted twice, or not at all")]
+    Twice {
+        /// Jobs offered.
+        offered: u64,
+        /// Jobs created.
+        created: u64,
+    },
+}
+
+impl BenchError {
+    pub(crate) fn invalid(invalid: Invalid) -> Self {
+        Self::Invalid(invalid.to_string())
+    }
+}

@@ -1,0 +1,76 @@
+//! The verbs, and what `--help` says of the whole.
+
+use clap::{Parser, Subcommand};
+
+use crate::config::Globals;
+use crate::failure::{EXIT_CODES, Failure};
+use crate::print::Printer;
+use crate::{demo, verb};
+
+const AFTER: &str = "\
+Settings come from flags, then from the environment (SEMEL_STORE, SEMEL_LISTEN, SEMEL_SERVER, SEMEL_TOKEN,
+SEMEL_TOKEN_FILE, SEMEL_LOG, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
+owns the store; when nobody does, it opens the store itself for as long as it runs.
+
+";
+
+/// A job queue whose promise is: enqueue it twice, it runs once, and anyone can see why
+#[derive(Debug, Parser)]
+#[command(name = "semel", version, after_help = format!("{AFTER}{EXIT_CODES}"))]
+pub struct Cli {
+    /// Flags that every verb has.
+    #[command(flatten)]
+    pub globals: Globals,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Serve(verb::serve::Serve),
+    Demo(demo::Demo),
+    Enqueue(verb::enqueue::Enqueue),
+    Explain(verb::explain::Explain),
+    Job(verb::job::Job),
+    Jobs(verb::jobs::Jobs),
+    Queues(verb::queues::Queues),
+    Keys(verb::keys::Keys),
+    Release(verb::release::Release),
+    Backup(verb::backup::Backup),
+    Restore(verb::restore::Restore),
+    Completions(verb::completions::Completions),
+}
+
+impl Cli {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// Why it was not done, and with which exit code.
+    pub async fn run(self, printer: &Printer) -> Result<(), Failure> {
+        let globals = &self.globals;
+        match self.verb {
+            Verb::Serve(verb) => verb.run(globals, printer).await,
+            Verb::Demo(verb) => verb.run(globals, printer).await,
+            Verb::Enqueue(verb) => verb.run(globals, printer).await,
+            Verb::Explain(verb) => verb.run(globals, printer).await,
+            Verb::Job(verb) => verb.run(globals, printer).await,
+            Verb::Jobs(verb) => verb.run(globals, printer).await,
+            Verb::Queues(verb) => verb.run(globals, printer).await,
+            Verb::Keys(verb) => verb.run(globals, printer).await,
+            Verb::Release(verb) => verb.run(globals, printer).await,
+            Verb::Backup(verb) => verb.run(globals, printer).await,
+            Verb::Restore(verb) => verb.run(globals, printer),
+            Verb::Completions(verb) => verb.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_verbs_fit_together() {
+        super::Cli::command().debug_assert();
+    }
+}

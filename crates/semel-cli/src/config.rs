@@ -1,0 +1,244 @@
+//! Settings: flags before environment before `semel.toml`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::failure::Failure;
+use crate::place::{Place, STORE_DEFAULT};
+
+/// Where a server listens when nobody says otherwise.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+/// The file that is read when nobody names another.
+const FILE_DEFAULT: &str = "semel.toml";
+
+/// Flags that every verb has.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Globals {
+    /// Talk to the server at this URL instead of looking for one that owns the store
+    #[arg(long, global = true, value_name = "URL", help_heading = "Common options")]
+    pub server: Option<String>,
+    /// The store: sqlite:PATH or memory: [default: sqlite:./semel.db]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Common options")]
+    pub store: Option<String>,
+    /// A file of bearer tokens, one a line: `serve` accepts all of them, other verbs send the first
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
+    pub token_file: Option<PathBuf>,
+    /// The configuration file [default: semel.toml, if there is one]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
+    pub config: Option<PathBuf>,
+    /// Print JSON for programs instead of tables for people
+    #[arg(long, global = true, help_heading = "Common options")]
+    pub json: bool,
+}
+
+/// What may stand in `semel.toml`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    server: Option<String>,
+    store: Option<String>,
+    listen: Option<String>,
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    log: Option<String>,
+}
+
+/// A bearer token. Not shown by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The token itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// What to talk to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The server at a URL.
+    Server(String),
+    /// Whoever owns a store; this process, if nobody does.
+    Store(Place),
+}
+
+/// Everything that was set.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What to talk to.
+    pub target: Target,
+    /// The store, for verbs that want one whatever they talk to.
+    pub store: Place,
+    /// Where to listen.
+    pub listen: String,
+    /// Bearer tokens.
+    pub tokens: Vec<Secret>,
+    /// How much a server says on stderr: `error`, `warn`, `info`, `debug` or `trace`.
+    pub log: String,
+}
+
+/// One of the three places a setting may come from.
+#[derive(Default)]
+struct Level {
+    server: Option<String>,
+    store: Option<String>,
+    listen: Option<String>,
+    tokens: Vec<Secret>,
+    log: Option<String>,
+}
+
+impl Settings {
+    /// Reads all three levels. `listen` is the verb's own flag.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or a value is none.
+    pub fn read(globals: &Globals, listen: Option<&str>) -> Result<Self, Failure> {
+        let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self::resolve(globals, listen, &env)
+    }
+
+    fn resolve(
+        globals: &Globals,
+        listen: Option<&str>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, Failure> {
+        let flags = Level {
+            server: globals.server.clone(),
+            store: globals.store.clone(),
+            listen: listen.map(str::to_owned),
+            tokens: globals.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default(),
+            log: None,
+        };
+        let environment = Level {
+            server: env("SEMEL_SERVER"),
+            store: env("SEMEL_STORE"),
+            listen: env("SEMEL_LISTEN"),
+            tokens: tokens(env("SEMEL_TOKEN"), env("SEMEL_TOKEN_FILE").map(PathBuf::from).as_deref())?,
+            log: env("SEMEL_LOG"),
+        };
+        let named = globals.config.clone().or_else(|| env("SEMEL_CONFIG").map(PathBuf::from));
+        let file = read_file(named.as_deref())?;
+        let file = Level {
+            tokens: tokens(file.token, file.token_file.as_deref())?,
+            server: file.server,
+            store: file.store,
+            listen: file.listen,
+            log: file.log,
+        };
+        Self::merge([flags, environment, file])
+    }
+
+    fn merge(levels: [Level; 3]) -> Result<Self, Failure> {
+        // A store named in a higher place beats a server named in a lower one: `--store` is not to be overruled by
+        // an old SEMEL_SERVER.
+        let target = levels.iter().find_map(|level| level.server.clone().map(Ok).or(level.store.clone().map(Err)));
+        let chosen = levels.iter().find_map(|level| level.store.clone());
+        let store: Place = chosen.as_deref().unwrap_or(STORE_DEFAULT).parse().map_err(Failure::usage)?;
+        let target = match target {
+            Some(Ok(server)) => Target::Server(server),
+            Some(Err(_)) | None => Target::Store(store.clone()),
+        };
+        let listen = levels.iter().find_map(|level| level.listen.clone());
+        let log = levels.iter().find_map(|level| level.log.clone());
+        Ok(Self {
+            target,
+            store,
+            listen: listen.unwrap_or_else(|| LISTEN_DEFAULT.to_owned()),
+            tokens: levels.into_iter().map(|level| level.tokens).find(|tokens| !tokens.is_empty()).unwrap_or_default(),
+            log: log.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+}
+
+fn read_file(named: Option<&Path>) -> Result<File, Failure> {
+    let path = named.unwrap_or(Path::new(FILE_DEFAULT));
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(File::default()),
+        Err(error) => return Err(Failure::usage(format!("cannot read {}: {error}", path.display()))),
+    };
+    toml::from_str(&text).map_err(|error| {
+        let place = error.span().map_or_else(String::new, |span| {
+            format!(" line {}", text[..span.start.min(text.len())].matches('\n').count() + 1)
+        });
+        // The parser's own report repeats the line, which may hold a token.
+        Failure::usage(format!("{}{place}: {}", path.display(), error.message()))
+            .next("it may set server, store, listen, token, token_file and log")
+    })
+}
+
+fn tokens(token: Option<String>, file: Option<&Path>) -> Result<Vec<Secret>, Failure> {
+    let mut tokens: Vec<Secret> = token.into_iter().map(|token| Secret(token.trim().to_owned())).collect();
+    if let Some(file) = file {
+        tokens.extend(read_tokens(file)?);
+    }
+    Ok(tokens)
+}
+
+fn read_tokens(path: &Path) -> Result<Vec<Secret>, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read the tokens in {shown}: {error}")))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let tokens: Vec<Secret> = lines.map(|line| Secret(line.to_owned())).collect();
+    if tokens.is_empty() {
+        return Err(Failure::usage(format!("{shown} holds no token")).next("write one token a line"));
+    }
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(globals: &Globals, env: &[(&str, &str)]) -> Result<Settings, Failure> {
+        let find = |name: &str| {
+            env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        Settings::resolve(globals, None, &find)
+    }
+
+    #[test]
+    fn flags_beat_the_environment_which_beats_the_file() {
+        let file = std::env::temp_dir().join(format!("semel-config-{}.toml", std::process::id()));
+        std::fs::write(&file, "store = \"sqlite:file.db\"\nlisten = \"127.0.0.1:1\"\ntoken = \"t3\"\n").unwrap();
+        let globals = Globals { config: Some(file.clone()), ..Globals::default() };
+        let settings = resolve(&globals, &[]).unwrap();
+        assert_eq!((settings.store.to_string(), settings.listen), ("sqlite:file.db".into(), "127.0.0.1:1".into()));
+        assert_eq!(settings.tokens[0].expose(), "t3");
+        let settings = resolve(&globals, &[("SEMEL_STORE", "memory:"), ("SEMEL_TOKEN", "t2")]).unwrap();
+        assert_eq!((settings.store, settings.tokens[0].expose()), (Place::Memory, "t2"));
+        let globals = Globals { store: Some("sqlite:flag.db".into()), ..globals };
+        let settings = resolve(&globals, &[("SEMEL_STORE", "memory:")]).unwrap();
+        assert_eq!(settings.store.to_string(), "sqlite:flag.db");
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn a_store_named_higher_beats_a_server_named_lower() {
+        let globals = Globals { store: Some("sqlite:a.db".into()), ..Globals::default() };
+        let settings = resolve(&globals, &[("SEMEL_SERVER", "http://h:1")]).unwrap();
+        assert!(matches!(settings.target, Target::Store(_)), "{settings:?}");
+        let settings = resolve(&Globals::default(), &[("SEMEL_SERVER", "http://h:1")]).unwrap();
+        assert_eq!(settings.target, Target::Server("http://h:1".into()));
+    }
+
+    #[test]
+    fn a_file_with_an_unknown_name_is_refused_without_its_values() {
+        let file = std::env::temp_dir().join(format!("semel-config-bad-{}.toml", std::process::id()));
+        std::fs::write(&file, "listen = \"a\"\ntokken = \"s3cret\"\n").unwrap();
+        let refused = resolve(&Globals { config: Some(file.clone()), ..Globals::default() }, &[]).unwrap_err();
+        assert!(refused.what.contains("line 2") && !refused.what.contains("s3cret"), "{refused:?}");
+        std::fs::remove_file(file).unwrap();
+    }
+}

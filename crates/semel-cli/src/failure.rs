@@ -1,0 +1,128 @@
+//! What went wrong, what to do next, and the exit code that says so to a script.
+
+use std::process::ExitCode;
+
+use semel_client::{Bytes, ClientError, StatusCode};
+
+/// How the program ends. The numbers are part of the interface; `semel --help` lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// It did not work: the server refused or failed, or a store did.
+    Failed = 1,
+    /// The command line or the configuration is wrong; nothing was tried.
+    Usage = 2,
+    /// The job was not admitted, or cannot be changed: a duplicate, a mismatch, a conflict of states.
+    Duplicate = 3,
+    /// There is no such job, key or queue.
+    NotFound = 4,
+    /// No server can be reached, or the store is in somebody else's hands.
+    Unreachable = 5,
+    /// The demo's own check found a difference.
+    Differs = 6,
+}
+
+/// The list for people.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  it failed: refused by the server, or the store cannot be used
+  2  the command line or the configuration is wrong
+  3  not admitted or not allowed now: a duplicate, a mismatch, a conflict
+  4  there is no such job, key or queue
+  5  no server can be reached, or another process owns the store
+  6  the demo's own check found a difference";
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a verb did not do what it was asked.
+#[derive(Debug)]
+pub struct Failure {
+    /// How the program ends.
+    pub exit: Exit,
+    /// What is wrong.
+    pub what: String,
+    /// What to do next.
+    pub next: Option<String>,
+    /// The server's answer, when it refused: programs get it as it came.
+    pub answer: Option<Bytes>,
+}
+
+impl Failure {
+    /// A failure that ends with `exit`.
+    pub fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), next: None, answer: None }
+    }
+
+    /// It did not work.
+    pub fn failed(what: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, what)
+    }
+
+    /// The command line or the configuration is wrong.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, what)
+    }
+
+    /// The same, with what to do next.
+    #[must_use]
+    pub fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = Some(next.into());
+        self
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let next = error.hint().map(str::to_owned);
+        let (exit, what, answer) = match error {
+            ClientError::Address { url, .. } => {
+                (Exit::Usage, format!("{url:?} is not an address to connect to"), None)
+            }
+            ClientError::Request { reason } => {
+                (Exit::Usage, format!("the request cannot be sent: {reason}"), None)
+            }
+            ClientError::Unreachable { url, reason, .. } => {
+                (Exit::Unreachable, format!("cannot reach {url}: {reason}"), None)
+            }
+            ClientError::NoAnswer { url, reason, .. } => {
+                (Exit::Unreachable, format!("no answer from {url}: {reason}"), None)
+            }
+            ClientError::Status { status, code, message, body, .. } => {
+                let what = match code {
+                    Some(code) => format!("{code} ({}): {message}", status.as_u16()),
+                    None => format!("the server answered {}: {message}", status.as_u16()),
+                };
+                (exit_of(status, &what), what, Some(body))
+            }
+            other => (Exit::Failed, other.to_string(), None),
+        };
+        Self { exit, what, next, answer }
+    }
+}
+
+/// The exit code for a refusal.
+pub fn exit_of(status: StatusCode, what: &str) -> Exit {
+    match status {
+        StatusCode::NOT_FOUND => Exit::NotFound,
+        StatusCode::CONFLICT => Exit::Duplicate,
+        StatusCode::UNPROCESSABLE_ENTITY if what.starts_with("payload_mismatch") => Exit::Duplicate,
+        _ => Exit::Failed,
+    }
+}
+
+/// What did not work, to be put before the reason.
+pub trait Context<T> {
+    /// Makes a [`Failure`] of an error: `what: error`.
+    fn context(self, what: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: std::fmt::Display> Context<T> for Result<T, E> {
+    fn context(self, what: &str) -> Result<T, Failure> {
+        self.map_err(|error| Failure::failed(format!("{what}: {error}")))
+    }
+}

@@ -1,0 +1,158 @@
+//! A server inside this process: what `serve` runs, and what other verbs talk to when nobody else owns the store.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use semel_core::draft::Reads;
+use semel_engine::Engine;
+use semel_server::{Config, Limits, check_listen, router, serve};
+use semel_sqlite::{Sqlite, SqliteError};
+use semel_store::memory::Memory;
+use semel_store::{Backend, StoreError};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::failure::{Context, Exit, Failure};
+use crate::place::Place;
+
+/// A store that is open, and what only a file can do.
+pub struct Opened {
+    backend: Arc<dyn Backend>,
+    file: Option<Arc<Sqlite>>,
+}
+
+impl Opened {
+    /// Opens a store.
+    ///
+    /// # Errors
+    /// When another process owns it, or it cannot be used.
+    pub async fn open(place: &Place) -> Result<Self, Failure> {
+        let Place::Sqlite(path) = place else {
+            return Ok(Self { backend: Arc::new(Memory::default()), file: None });
+        };
+        let path = path.clone();
+        // Reading a large file takes its time.
+        let opened = tokio::task::spawn_blocking(move || open_file(&path)).await.context("cannot open the store")??;
+        let file = Arc::new(opened);
+        let backend: Arc<dyn Backend> = file.clone();
+        Ok(Self { backend, file: Some(file) })
+    }
+}
+
+fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder
+        && !folder.is_dir()
+    {
+        return Err(Failure::failed(format!("there is no folder {} to keep a store in", folder.display()))
+            .next("make it, or name another file with --store sqlite:PATH"));
+    }
+    Sqlite::open(path).map_err(|error| match error {
+        SqliteError::Owned { .. } => {
+            let failure = Failure::new(
+                Exit::Unreachable,
+                format!("{} is in use: one process owns an embedded store", path.display()),
+            );
+            match semel_sqlite::lock::owner(path) {
+                Some(word) if word.starts_with("http") => failure.next(format!(
+                    "its server is {0}; talk to it (other verbs find it by themselves, or --server {0}), or stop it first",
+                    word.trim()
+                )),
+                Some(word) => failure.next(format!("{} has it; wait until it is done, or stop it", word.trim())),
+                None => failure.next("its owner has just gone; try again"),
+            }
+        }
+        other => Failure::failed(format!("cannot open {}: {other}", path.display())),
+    })
+}
+
+/// A running server.
+pub struct Host {
+    address: SocketAddr,
+    engine: Engine,
+    file: Option<Arc<Sqlite>>,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+impl Host {
+    /// Starts a server on an open store. `listen` is `HOST:PORT`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// When it cannot listen there, or may not.
+    pub async fn start(opened: Opened, listen: &str, config: Config) -> Result<Self, Failure> {
+        let listener = bind(listen, &config).await?;
+        let address = listener.local_addr().context("cannot tell where the server listens")?;
+        let engine = Engine::start(opened.backend).context("cannot start the engine")?;
+        let router = router(engine.clone(), config);
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(serve(listener, router, Limits::default(), async {
+            // A dropped sender means the same.
+            drop(stopped.await);
+        }));
+        Ok(Self { address, engine, file: opened.file, stop, serving })
+    }
+
+    /// The server's URL.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Writes the server's URL where those look who find the file taken.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be written.
+    pub fn announce(&self) -> Result<(), Failure> {
+        match &self.file {
+            Some(file) => file.announce(&self.url()).context("cannot announce the server"),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the store can go on; a failure that passes is none.
+    pub async fn poison(&self) -> Option<String> {
+        match self.engine.store().load(Reads::default()).await {
+            Err(error @ (StoreError::Poisoned(_) | StoreError::Corrupt(_))) => Some(error.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody is served any more.
+    pub fn has_ended(&self) -> bool {
+        self.serving.is_finished()
+    }
+
+    /// Lets the requests under way end, stops the duties, closes the store.
+    ///
+    /// # Errors
+    /// When the listener had failed.
+    pub async fn stop(self) -> Result<(), Failure> {
+        // Whoever listened for it may have ended by itself.
+        let _ = self.stop.send(());
+        let served = self.serving.await;
+        self.engine.stop().await;
+        served.context("the server broke off")?.context("the server cannot listen any more")
+    }
+}
+
+async fn bind(listen: &str, config: &Config) -> Result<TcpListener, Failure> {
+    let addresses: Vec<SocketAddr> = match tokio::net::lookup_host(listen).await {
+        Ok(addresses) => addresses.collect(),
+        Err(error) => {
+            return Err(Failure::usage(format!("cannot listen on {listen:?}: {error}"))
+                .next("write HOST:PORT, such as --listen 127.0.0.1:8080"));
+        }
+    };
+    for address in &addresses {
+        check_listen(*address, config).map_err(|refused| {
+            Failure::usage(refused.to_string())
+                .next("semel serve --token-file FILE, with one token a line; or --listen 127.0.0.1:8080")
+        })?;
+    }
+    TcpListener::bind(&addresses[..]).await.map_err(|error| {
+        Failure::failed(format!("cannot listen on {listen}: {error}"))
+            .next("stop the program that listens there, or name another place with --listen HOST:PORT")
+    })
+}

@@ -1,0 +1,224 @@
+//! How a verb reaches a server: the one that was named, the one that owns the store, or one inside this process. All
+//! verbs talk HTTP to it, so there is one path and not two.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use semel_client::{Bytes, Client, HeaderMap, Method};
+use semel_server::Config;
+use semel_server::auth::Tokens;
+use semel_sqlite::lock;
+use serde_json::Value;
+
+use crate::config::{Settings, Target};
+use crate::failure::{Exit, Failure};
+use crate::host::{Host, Opened};
+use crate::place::Place;
+
+/// How long to wait for another command that has the store for a moment.
+const OWNER_PATIENCE: Duration = Duration::from_secs(5);
+const OWNER_POLL: Duration = Duration::from_millis(50);
+
+/// A way to a server.
+pub struct Link {
+    /// The client to talk with.
+    pub client: Client,
+    token: Option<String>,
+    host: Option<Host>,
+}
+
+/// What to do when there is no store yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Make it: the verb puts something in.
+    Create,
+    /// Say so: the verb would only find it empty.
+    Refuse,
+}
+
+impl Link {
+    /// Reaches a server.
+    ///
+    /// # Errors
+    /// When there is none, or the store cannot be opened.
+    pub async fn open(settings: &Settings, missing: Missing) -> Result<Self, Failure> {
+        let place = match &settings.target {
+            Target::Server(url) => return Self::to(url, settings),
+            Target::Store(place) => place,
+        };
+        let Place::Sqlite(path) = place else {
+            return Err(Failure::usage("a store in memory lives inside its server")
+                .next("name the server with --server URL, or a file with --store sqlite:PATH"));
+        };
+        let deadline = Instant::now() + OWNER_PATIENCE;
+        loop {
+            match lock::owner(path) {
+                Some(word) if word.starts_with("http") => return Self::to(word.trim(), settings),
+                // Somebody who serves nobody (yet): a server that starts, or another command.
+                Some(word) if Instant::now() >= deadline => {
+                    return Err(Failure::new(Exit::Unreachable, format!("{} is in use", path.display()))
+                        .next(format!("{} has it; wait until it is done, or stop it", word.trim())));
+                }
+                Some(_) => tokio::time::sleep(OWNER_POLL).await,
+                None => match Self::make(path, place, missing).await {
+                    Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < deadline => {
+                        tokio::time::sleep(OWNER_POLL).await;
+                    }
+                    linked => return linked,
+                },
+            }
+        }
+    }
+
+    fn to(url: &str, settings: &Settings) -> Result<Self, Failure> {
+        let token = settings.tokens.first().map(|token| token.expose().to_owned());
+        Ok(Self { client: client(url, token.as_deref())?, token, host: None })
+    }
+
+    async fn make(path: &Path, place: &Place, missing: Missing) -> Result<Self, Failure> {
+        if missing == Missing::Refuse && !path.exists() {
+            return Err(Failure::new(Exit::Unreachable, format!("there is no store at {}", path.display()))
+                .next("name it with --store sqlite:PATH or its server with --server URL, or make one: semel serve"));
+        }
+        Self::inside(place).await
+    }
+
+    /// Starts a server in this process, on a free port of this machine.
+    ///
+    /// # Errors
+    /// When the store cannot be opened.
+    pub async fn inside(place: &Place) -> Result<Self, Failure> {
+        let token = random();
+        let config = Config { tokens: Tokens::new([&token]), ..Config::default() };
+        let host = Host::start(Opened::open(place).await?, "127.0.0.1:0", config).await?;
+        Ok(Self { client: client(&host.url(), Some(&token))?, token: Some(token), host: Some(host) })
+    }
+
+    /// Another client of the same server, with connections of its own.
+    ///
+    /// # Errors
+    /// None that the first client has not met.
+    pub fn another(&self) -> Result<Client, Failure> {
+        client(self.client.base_url(), self.token.as_deref())
+    }
+
+    /// Closes what was opened.
+    ///
+    /// # Errors
+    /// When this process's server had failed.
+    pub async fn close(self) -> Result<(), Failure> {
+        // Kept connections would be waited for.
+        drop(self.client);
+        match self.host {
+            Some(host) => host.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `talk` with a way to a server, and closes what was opened for it whatever comes of it.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and of `talk`.
+    pub async fn with<T>(
+        settings: &Settings,
+        missing: Missing,
+        talk: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let link = Self::open(settings, missing).await?;
+        let said = talk(&link.client).await;
+        let closed = link.close().await;
+        said.and_then(|value| closed.map(|()| value))
+    }
+}
+
+fn client(url: &str, token: Option<&str>) -> Result<Client, Failure> {
+    let client = Client::new(url)?;
+    Ok(match token {
+        Some(token) => client.with_token(token)?,
+        None => client,
+    })
+}
+
+/// 128 bits that nobody guesses: the standard library's hash seeds come from the system's random numbers. As a token
+/// it keeps other users of this machine out of a server that lives for one command.
+pub fn random() -> String {
+    let word = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", word(), word())
+}
+
+/// Deletes what is at `path`, with a body.
+///
+/// # Errors
+/// Those of the client.
+pub async fn delete(client: &Client, path: &str, body: &Value) -> Result<Value, Failure> {
+    let body = Some(Bytes::from(body.to_string()));
+    let response = client.request(Method::DELETE, path, body, HeaderMap::new()).await?;
+    read(client, response)
+}
+
+/// The JSON of an answer, or the refusal it is.
+///
+/// # Errors
+/// Those of the client.
+pub fn read(client: &Client, response: semel_client::Response) -> Result<Value, Failure> {
+    if response.status.is_success() {
+        return serde_json::from_slice(&response.body).map_err(|error| {
+            Failure::failed(format!("{} gave an answer that is not JSON: {error}", client.base_url()))
+        });
+    }
+    let error: Value = serde_json::from_slice(&response.body).unwrap_or(Value::Null);
+    let text = |pointer: &str| error.pointer(pointer).and_then(Value::as_str);
+    let status = response.status;
+    let code = text("/error/code").unwrap_or("the server answered");
+    let message = text("/error/message").unwrap_or_default();
+    let mut failure = Failure::failed(format!("{code} ({}): {message}", status.as_u16()));
+    failure.exit = crate::failure::exit_of(status, &failure.what);
+    failure.next = text("/error/hint").map(str::to_owned);
+    failure.answer = Some(response.body);
+    Err(failure)
+}
+
+/// A value as part of a query.
+pub fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+/// A path with those parameters that are given.
+pub fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
+    let mut url = path.to_owned();
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            url.push(if url.contains('?') { '&' } else { '?' });
+            url.push_str(name);
+            url.push('=');
+            url.push_str(&encode(value));
+        }
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_encoded() {
+        let url = query("/x", &[("a", Some("b c&d".into())), ("no", None), ("e", Some("1".into()))]);
+        assert_eq!(url, "/x?a=b%20c%26d&e=1");
+    }
+
+    #[test]
+    fn random_words_differ() {
+        assert_ne!(random(), random());
+    }
+}

@@ -1,0 +1,46 @@
+//! `semel`: the server, the demo, and the tools that talk to a server.
+//!
+//! # Layout
+//! - [`cli`]: the verbs and what is common to them; `verb/`: one file per verb.
+//! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store.
+//! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be.
+//! - [`offer`]: a job as typed; [`print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
+//! - `demo/`: the main job, played and checked.
+
+mod cli;
+mod config;
+mod demo;
+mod failure;
+mod host;
+mod link;
+mod offer;
+mod place;
+mod print;
+mod verb;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::print::Printer;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let printer = Printer::new(cli.globals.json);
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failure::Failure::failed(format!("cannot start: {error}")))
+        .and_then(|runtime| runtime.block_on(cli.run(&printer)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            printer.failure(&failure);
+            failure.exit.into()
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Everything that is printed: tables and sentences for people, JSON for programs.
+//!
+//! What was asked for goes to stdout; errors and remarks go to stderr, so that a pipe gets the one without the other.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, IsTerminal, Write};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+
+/// How something is set off from the rest, on a terminal.
+#[derive(Clone, Copy, Debug)]
+pub enum Style {
+    /// Of first importance.
+    Bold,
+    /// Of less importance.
+    Dim,
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Bad,
+}
+
+/// Prints for a person or for a program.
+#[derive(Clone, Debug)]
+pub struct Printer {
+    json: bool,
+    out_is_terminal: bool,
+    colour_out: bool,
+    colour_err: bool,
+}
+
+impl Printer {
+    /// A printer; `json` is whether a program reads.
+    pub fn new(json: bool) -> Self {
+        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        let out_is_terminal = std::io::stdout().is_terminal();
+        Self {
+            json,
+            out_is_terminal,
+            colour_out: colour && out_is_terminal && !json,
+            colour_err: colour && std::io::stderr().is_terminal() && !json,
+        }
+    }
+
+    /// Whether a program reads.
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether stdout is a terminal that a line can be redrawn on.
+    pub const fn can_redraw(&self) -> bool {
+        self.out_is_terminal && self.colour_out
+    }
+
+    /// A line on stdout.
+    pub fn line(&self, text: impl Display) {
+        put(&mut std::io::stdout().lock(), format_args!("{text}\n"));
+    }
+
+    /// Writes lines over the `before` lines that were written so the last time.
+    pub fn redraw(&self, lines: &[String], before: usize) {
+        let mut text = if before > 0 { format!("\x1b[{before}A") } else { String::new() };
+        for line in lines {
+            text.push_str(&format!("\r\x1b[2K{line}\n"));
+        }
+        put(&mut std::io::stdout().lock(), format_args!("{text}"));
+    }
+
+    /// A remark for people, on stderr; programs do not get it.
+    pub fn remark(&self, text: impl Display) {
+        if !self.json {
+            put(&mut std::io::stderr().lock(), format_args!("{text}\n"));
+        }
+    }
+
+    /// A question, whose answer is read from stdin.
+    pub fn ask(&self, question: &str) -> Option<String> {
+        put(&mut std::io::stderr().lock(), format_args!("{question} "));
+        let mut answer = String::new();
+        match std::io::stdin().read_line(&mut answer) {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some(answer.trim().to_owned()),
+        }
+    }
+
+    /// A value for a program, on one line.
+    pub fn value(&self, value: &Value) {
+        self.line(value);
+    }
+
+    /// A table for people. A column whose heading begins with `>` is aligned to the right.
+    pub fn table(&self, headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+        let mut table = Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        if headings.iter().any(|heading| !heading.is_empty()) {
+            table.set_header(
+                headings.iter().map(|heading| self.styled(Style::Dim, heading.trim_start_matches('>'))),
+            );
+        }
+        for row in rows {
+            table.add_row(row);
+        }
+        for (at, heading) in headings.iter().enumerate() {
+            if let Some(column) = table.column_mut(at) {
+                column.set_padding((0, 2));
+                if heading.starts_with('>') {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        for line in table.lines() {
+            self.line(line.trim_end());
+        }
+    }
+
+    /// A list of names and values.
+    pub fn facts<'a>(&self, facts: impl IntoIterator<Item = (&'a str, String)>) {
+        let rows: Vec<Vec<String>> =
+            facts.into_iter().map(|(name, value)| vec![self.styled(Style::Dim, name), value]).collect();
+        self.table(&["", ""], rows);
+    }
+
+    /// The text, set off when stdout shows colours.
+    pub fn styled(&self, style: Style, text: &str) -> String {
+        paint(self.colour_out, style, text)
+    }
+
+    /// Says why a verb did not do what it was asked, on stderr.
+    pub fn failure(&self, failure: &Failure) {
+        let mut err = std::io::stderr().lock();
+        if self.json {
+            let answer = failure.answer.as_ref().and_then(|body| serde_json::from_slice::<Value>(body).ok());
+            let value = answer.filter(|answer| answer.get("error").is_some()).unwrap_or_else(|| {
+                json!({ "error": { "code": "cli", "message": failure.what, "hint": failure.next } })
+            });
+            put(&mut err, format_args!("{value}\n"));
+            return;
+        }
+        put(&mut err, format_args!("{}: {}\n", paint(self.colour_err, Style::Bad, "error"), failure.what));
+        if let Some(next) = &failure.next {
+            put(&mut err, format_args!("{}: {next}\n", paint(self.colour_err, Style::Dim, " next")));
+        }
+    }
+}
+
+fn paint(colour: bool, style: Style, text: &str) -> String {
+    let code = match style {
+        Style::Bold => "1",
+        Style::Dim => "2",
+        Style::Good => "32",
+        Style::Bad => "1;31",
+    };
+    if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+fn put(out: &mut impl Write, text: std::fmt::Arguments<'_>) {
+    let written = out.write_fmt(text).and_then(|()| out.flush());
+    if let Err(error) = written
+        && error.kind() == ErrorKind::BrokenPipe
+    {
+        // The reader has seen enough (`semel jobs | head`): nobody is left to tell, and nothing is wrong.
+        std::process::exit(0);
+    }
+}
+
+/// The text of a member, however it is written; `-` when it is not there.
+pub fn text(value: &Value, pointer: &str) -> String {
+    match value.pointer(pointer) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// The number of a member; 0 when it is not there.
+pub fn number(value: &Value, pointer: &str) -> u64 {
+    value.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
+}
+
+/// The items of a list; none when it is not there.
+pub fn items<'v>(value: &'v Value, pointer: &str) -> &'v [Value] {
+    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A time without its fraction, as people read it.
+pub fn moment(value: &Value, pointer: &str) -> String {
+    let text = text(value, pointer);
+    match text.split_once('.') {
+        Some((whole, fraction)) if fraction.ends_with('Z') => format!("{whole}Z"),
+        _ => text,
+    }
+}

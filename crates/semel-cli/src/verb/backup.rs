@@ -1,0 +1,70 @@
+//! `semel backup`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use semel_sqlite::{SqliteError, backup};
+use serde_json::json;
+
+use crate::config::{Globals, Settings};
+use crate::failure::{Context, Failure};
+use crate::place::Place;
+use crate::print::Printer;
+
+/// Copy a store to a new file, consistently, also while a server uses it
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The copy is made beside a running server, from the file itself: run it on the machine that has the file.
+
+Examples:
+  semel backup jobs-2026-01-31.db
+  semel backup /backup/jobs.db --store sqlite:/var/lib/semel/jobs.db")]
+pub struct Backup {
+    /// The new file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+impl Backup {
+    /// Makes the copy.
+    ///
+    /// # Errors
+    /// When there is no such store, the file exists, or the disk is full.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        if globals.server.is_some() {
+            return Err(Failure::usage("a backup is made of a file, on the machine that has it")
+                .next("leave --server out and name the file: --store sqlite:PATH"));
+        }
+        let Place::Sqlite(store) = settings.store else {
+            return Err(Failure::usage("a store in memory cannot be backed up").next("use --store sqlite:PATH"));
+        };
+        if !store.exists() {
+            return Err(Failure::failed(format!("there is no store at {}", store.display()))
+                .next("name it with --store sqlite:PATH"));
+        }
+        let file = self.file;
+        let (from, to) = (store.clone(), file.clone());
+        // SQLite's own locks keep the copy consistent, whoever owns the store.
+        tokio::task::spawn_blocking(move || backup::copy(&from, &to))
+            .await
+            .context("the backup broke off")?
+            .map_err(|error| explained(&error, &store))?;
+        let bytes = std::fs::metadata(&file).context("cannot look at the backup")?.len();
+        if printer.is_json() {
+            printer.value(&json!({ "store": store.display().to_string(), "backup": file.display().to_string(), "bytes": bytes }));
+        } else {
+            printer.line(format_args!("{} holds a copy of {} ({bytes} bytes)", file.display(), store.display()));
+        }
+        Ok(())
+    }
+}
+
+/// A failure of a copy, with what to do about it.
+pub fn explained(error: &SqliteError, store: &Path) -> Failure {
+    let failure = Failure::failed(error.to_string());
+    match error {
+        SqliteError::Unsupported(_) | SqliteError::Owned { .. } => failure,
+        _ => failure.next(format!("is {} a store of semel's, and is there room on the disk?", store.display())),
+    }
+}

@@ -1,0 +1,31 @@
+//! `semel completions`.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+
+/// Print a script that completes semel's words in a shell
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  semel completions bash > ~/.local/share/bash-completion/completions/semel
+  semel completions zsh > \"${fpath[1]}/_semel\"
+  semel completions fish > ~/.config/fish/completions/semel.fish")]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+impl Completions {
+    /// Prints the script.
+    ///
+    /// # Errors
+    /// None.
+    pub fn run(self) -> Result<(), Failure> {
+        clap_complete::generate(self.shell, &mut Cli::command(), "semel", &mut std::io::stdout().lock());
+        Ok(())
+    }
+}

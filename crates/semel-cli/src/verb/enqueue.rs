@@ -1,0 +1,77 @@
+//! `semel enqueue`.
+
+use clap::Args;
+use semel_client::{Bytes, HeaderMap, Method};
+
+use crate::config::{Globals, Settings};
+use crate::failure::{Exit, Failure};
+use crate::link::{Link, Missing, read};
+use crate::offer::Offer;
+use crate::print::{Printer, Style, items, moment, text};
+
+/// Enqueue a job
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Ends with 0 when the job was created or the answer is an existing job, with 3 when it was refused as a duplicate.
+
+Examples:
+  semel enqueue email.send '{\"to\": \"ada@example.com\"}'
+  semel enqueue email.send ada@example.com welcome --queue mail --priority 10
+  semel enqueue invoice.pay --key invoice-42 --on-conflict ignore
+  semel enqueue report.build --unique '{\"keys\": [\"type\", \"args\"], \"period\": \"PT1H\"}'
+  semel enqueue report.build 2026-01 --unique strict
+  semel enqueue reminder.send 42 --delay 15m")]
+pub struct Enqueue {
+    #[command(flatten)]
+    offer: Offer,
+}
+
+impl Enqueue {
+    /// Enqueues it.
+    ///
+    /// # Errors
+    /// When it was not admitted.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let body = Bytes::from(self.offer.body()?);
+        let settings = Settings::read(globals, None)?;
+        let sent = Link::with(&settings, Missing::Create, async |client| {
+            let response =
+                client.request(Method::POST, "/ojs/v1/jobs", Some(body), HeaderMap::new()).await?;
+            read(client, response)
+        });
+        let answer = match sent.await {
+            Err(failure) if failure.exit == Exit::Duplicate && failure.next.is_some() => {
+                return Err(failure.next("semel explain, with the same words, says who holds the key and until when"));
+            }
+            sent => sent?,
+        };
+        if printer.is_json() {
+            printer.value(&answer);
+            return Ok(());
+        }
+        let outcome = match text(&answer, "/outcome").as_str() {
+            "created" => printer.styled(Style::Good, "created"),
+            "repeated" => "repeated: this request had created it before".to_owned(),
+            "replaced" => {
+                let ids: Vec<&str> = items(&answer, "/replaced").iter().filter_map(|id| id.as_str()).collect();
+                format!("created, in place of {}", ids.join(", "))
+            }
+            "follow_up" => "created as a follow-up: it runs after the present run".to_owned(),
+            "amended" => "deduplicated: the existing job took over its args and meta".to_owned(),
+            "existing" => "deduplicated: this job exists already".to_owned(),
+            other => other.to_owned(),
+        };
+        let job = &answer["job"];
+        printer.facts([
+            ("job", printer.styled(Style::Bold, &text(job, "/id"))),
+            ("outcome", outcome),
+            ("type", text(job, "/type")),
+            ("queue", text(job, "/queue")),
+            ("state", text(job, "/state")),
+        ]);
+        if job["scheduled_at"].is_string() {
+            printer.facts([("starts", moment(job, "/scheduled_at"))]);
+        }
+        Ok(())
+    }
+}

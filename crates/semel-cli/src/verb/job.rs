@@ -1,0 +1,120 @@
+//! `semel job`.
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::link::{Link, Missing, encode};
+use crate::print::{Printer, Style, items, moment, number, text};
+
+/// Show one job, or cancel it
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  semel job 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b
+  semel job 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b cancel
+  semel job 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b --json")]
+pub struct Job {
+    /// The job's id
+    #[arg(value_name = "ID")]
+    id: String,
+    /// What to do with it
+    #[arg(value_enum, default_value_t = Action::Show, hide_default_value = true)]
+    action: Action,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Action {
+    /// Show it (the default)
+    Show,
+    /// Cancel it, if it has not ended
+    Cancel,
+}
+
+impl Job {
+    /// Shows or cancels it.
+    ///
+    /// # Errors
+    /// When there is no such job, or it has ended.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        let path = format!("/ojs/v1/jobs/{}", encode(&self.id));
+        let answer = Link::with(&settings, Missing::Refuse, async |client| {
+            Ok(match self.action {
+                Action::Show => client.get_json(&path).await?,
+                Action::Cancel => client.delete_json(&path).await?,
+            })
+        })
+        .await?;
+        let job = &answer["job"];
+        if printer.is_json() {
+            printer.value(job);
+        } else {
+            show(job, printer);
+        }
+        Ok(())
+    }
+}
+
+fn show(job: &Value, printer: &Printer) {
+    let state = text(job, "/state");
+    let style = match state.as_str() {
+        "completed" => Style::Good,
+        "discarded" => Style::Bad,
+        _ => Style::Bold,
+    };
+    let mut facts = vec![
+        ("id", printer.styled(Style::Bold, &text(job, "/id"))),
+        ("type", text(job, "/type")),
+        ("state", printer.styled(style, &state)),
+        ("queue", text(job, "/queue")),
+        ("priority", text(job, "/priority")),
+        ("attempt", format!("{} of {}", text(job, "/attempt"), text(job, "/max_attempts"))),
+        ("args", text(job, "/args")),
+    ];
+    if job["meta"].as_object().is_some_and(|meta| !meta.is_empty()) {
+        facts.push(("meta", text(job, "/meta")));
+    }
+    for (name, pointer) in [
+        ("created", "/created_at"),
+        ("scheduled for", "/scheduled_at"),
+        ("expires", "/expires_at"),
+        ("started", "/started_at"),
+        ("next attempt", "/next_attempt_at"),
+        ("completed", "/completed_at"),
+        ("cancelled", "/cancelled_at"),
+        ("discarded", "/discarded_at"),
+    ] {
+        if job.pointer(pointer).is_some_and(Value::is_string) {
+            facts.push((name, moment(job, pointer)));
+        }
+    }
+    for (name, pointer) in [
+        ("worker", "/worker_id"),
+        ("result", "/result"),
+        ("error", "/error/message"),
+        ("follow-up", "/follow_up_id"),
+        ("unique key", "/unique_key"),
+        ("unique policy", "/unique/on_conflict"),
+    ] {
+        if job.pointer(pointer).is_some_and(|value| !value.is_null()) {
+            facts.push((name, text(job, pointer)));
+        }
+    }
+    if number(job, "/unique/duplicates/count") > 0 {
+        facts.push(("duplicates", text(job, "/unique/duplicates/count")));
+        printer.facts(facts);
+        printer.line("");
+        duplicates(&job["unique"]["duplicates"], printer);
+    } else {
+        printer.facts(facts);
+    }
+}
+
+/// The last duplicates a job has absorbed.
+pub fn duplicates(record: &Value, printer: &Printer) {
+    let rows =
+        items(record, "/recent").iter().map(|duplicate| vec![text(duplicate, "/at"), text(duplicate, "/source")]);
+    printer.table(&["LAST DUPLICATES", "FROM"], rows);
+}

@@ -1,0 +1,80 @@
+//! `semel jobs`.
+
+use clap::Args;
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::link::{Link, Missing, query};
+use crate::print::{Printer, items, moment, number, text};
+
+/// List jobs, newest first
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  semel jobs
+  semel jobs --state available,active --queue mail
+  semel jobs --type email.send --limit 200 --json
+  semel jobs --before 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b      # the next page")]
+pub struct Jobs {
+    /// Only in these states, with commas between them
+    #[arg(long, value_name = "STATE,...")]
+    state: Option<String>,
+    /// Only in this queue
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// Only of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// At most so many, up to 200
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: u32,
+    /// Only jobs before this one, in the order of ids: the next page
+    #[arg(long, value_name = "ID")]
+    before: Option<String>,
+}
+
+impl Jobs {
+    /// Lists them.
+    ///
+    /// # Errors
+    /// When a filter is none, or the server cannot be asked.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        let parameters = [
+            ("state", self.state),
+            ("queue", self.queue),
+            ("type", self.job_type),
+            ("limit", Some(self.limit.to_string())),
+            ("cursor", self.before),
+        ];
+        let path = query("/ojs/v1/jobs", &parameters);
+        let page =
+            Link::with(&settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+        if printer.is_json() {
+            printer.value(&page);
+            return Ok(());
+        }
+        let jobs = items(&page, "/jobs");
+        if jobs.is_empty() {
+            printer.remark("no jobs");
+            return Ok(());
+        }
+        let rows = jobs.iter().map(|job| {
+            let duplicates = number(job, "/unique/duplicates/count");
+            vec![
+                text(job, "/id"),
+                text(job, "/type"),
+                text(job, "/state"),
+                text(job, "/queue"),
+                format!("{}/{}", text(job, "/attempt"), text(job, "/max_attempts")),
+                if duplicates > 0 { duplicates.to_string() } else { "-".to_owned() },
+                moment(job, "/created_at"),
+            ]
+        });
+        printer.table(&["ID", "TYPE", "STATE", "QUEUE", ">TRIES", ">DUPLICATES", "CREATED"], rows);
+        if let Some(next) = page["pagination"]["next_cursor"].as_str() {
+            printer.remark(format_args!("more: semel jobs --before {next}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! `semel keys`.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::link::{Link, Missing, encode, query};
+use crate::print::{Printer, items, moment, number, text};
+use crate::verb::job;
+
+/// List unique keys and who holds them, or show one key's holders and the duplicates they absorbed
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  semel keys
+  semel keys --type invoice.pay --per-page 200
+  semel keys 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13")]
+pub struct Keys {
+    /// One key, as 64 hexadecimal digits
+    #[arg(value_name = "KEY", conflicts_with_all = ["job_type", "queue", "page", "per_page"])]
+    key: Option<String>,
+    /// Only of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// Only in this queue
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// Which page
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    page: u32,
+    /// Keys on a page, up to 200
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    per_page: u32,
+}
+
+impl Keys {
+    /// Lists them or shows one.
+    ///
+    /// # Errors
+    /// When nobody holds the key, or the server cannot be asked.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        let parameters = [
+            ("type", self.job_type),
+            ("queue", self.queue),
+            ("page", Some(self.page.to_string())),
+            ("per_page", Some(self.per_page.to_string())),
+        ];
+        let path = match &self.key {
+            Some(key) => format!("/ojs/v1/unique-jobs/{}", encode(key)),
+            None => query("/ojs/v1/unique-jobs", &parameters),
+        };
+        let answer =
+            Link::with(&settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+        match (printer.is_json(), &self.key) {
+            (true, _) => printer.value(&answer),
+            (false, Some(_)) => show(&answer, printer),
+            (false, None) => list(&answer, self.page, printer),
+        }
+        Ok(())
+    }
+}
+
+fn list(page: &Value, number: u32, printer: &Printer) {
+    let keys = items(page, "/items");
+    if keys.is_empty() {
+        printer.remark("no keys are held");
+        return;
+    }
+    let rows = keys.iter().map(|item| {
+        vec![
+            text(item, "/key"),
+            text(item, "/job_id"),
+            text(item, "/type"),
+            text(item, "/queue"),
+            text(item, "/state"),
+            moment(item, "/locked_until"),
+        ]
+    });
+    printer.table(&["KEY", "JOB", "TYPE", "QUEUE", "STATE", "UNTIL"], rows);
+    if page["pagination"]["has_more"] == true {
+        printer.remark(format_args!("more: semel keys --page {}", number + 1));
+    }
+}
+
+fn show(answer: &Value, printer: &Printer) {
+    printer.facts([("key", text(answer, "/key"))]);
+    for holder in items(answer, "/holders") {
+        printer.line("");
+        let holds = if holder["holds"] == true { "yes" } else { "no, by its own policy" };
+        printer.facts([
+            ("job", text(holder, "/job_id")),
+            ("type", text(holder, "/type")),
+            ("queue", text(holder, "/queue")),
+            ("state", text(holder, "/state")),
+            ("created", moment(holder, "/created_at")),
+            ("holds", holds.to_owned()),
+            ("until", moment(holder, "/locked_until")),
+            ("duplicates", number(holder, "/duplicates/count").to_string()),
+        ]);
+        if number(holder, "/duplicates/count") > 0 {
+            job::duplicates(&holder["duplicates"], printer);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The verbs, one file each.
+
+pub mod backup;
+pub mod completions;
+pub mod enqueue;
+pub mod explain;
+pub mod job;
+pub mod jobs;
+pub mod keys;
+pub mod queues;
+pub mod release;
+pub mod restore;
+pub mod serve;

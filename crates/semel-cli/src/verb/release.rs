@@ -1,0 +1,61 @@
+//! `semel release`.
+
+use clap::Args;
+use serde_json::json;
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::link::{Link, Missing, delete, encode};
+use crate::print::{Printer, items};
+
+/// Take a unique key from the jobs that hold it, so that the next job with it is admitted
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The jobs stay what they are; only their key is gone, and the server's log says who did it and why.
+
+Examples:
+  semel release 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13 --reason 'ran on a broken mail server'
+  semel release 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13 --reason rerun --yes")]
+pub struct Release {
+    /// The key, as 64 hexadecimal digits; `semel explain` and `semel keys` show it
+    #[arg(value_name = "KEY")]
+    key: String,
+    /// Why, for the log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Release {
+    /// Releases it.
+    ///
+    /// # Errors
+    /// When nobody holds it, or the person says no.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        let path = format!("/ojs/v1/unique-jobs/{}", encode(&self.key));
+        let answer = Link::with(&settings, Missing::Refuse, async |client| {
+            if !self.yes {
+                let held = client.get_json(&path).await?;
+                let count = items(&held, "/holders").len();
+                let question = format!("take the key from {count} job(s), so that the same work may run again? [y/N]");
+                let answer = printer.ask(&question);
+                if !answer.is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes")) {
+                    return Err(Failure::failed("nothing was released").next("answer y, or give --yes"));
+                }
+            }
+            delete(client, &path, &json!({ "reason": self.reason })).await
+        })
+        .await?;
+        if printer.is_json() {
+            printer.value(&answer);
+        } else {
+            for id in items(&answer, "/released").iter().filter_map(|id| id.as_str()) {
+                printer.line(format_args!("released from job {id}"));
+            }
+        }
+        Ok(())
+    }
+}

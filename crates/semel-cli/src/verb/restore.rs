@@ -1,0 +1,59 @@
+//! `semel restore`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use semel_sqlite::backup;
+use serde_json::json;
+
+use crate::config::Globals;
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::print::Printer;
+use crate::verb::backup::explained;
+
+/// Make a store from a backup, after looking it over
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The store must not exist: move the old file away first, and stop its server.
+
+Examples:
+  semel restore jobs-2026-01-31.db sqlite:./semel.db
+  semel restore /backup/jobs.db sqlite:/var/lib/semel/jobs.db")]
+pub struct Restore {
+    /// The backup
+    #[arg(value_name = "BACKUP")]
+    backup: PathBuf,
+    /// The store to make: sqlite:PATH, or just the path
+    #[arg(value_name = "STORE")]
+    to: String,
+}
+
+impl Restore {
+    /// Makes the store.
+    ///
+    /// # Errors
+    /// When the backup is damaged, or the store exists.
+    pub fn run(self, _globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let path = if self.to.contains(':') {
+            match self.to.parse().map_err(Failure::usage)? {
+                Place::Sqlite(path) => path,
+                Place::Memory => {
+                    return Err(Failure::usage("a backup cannot be restored into memory").next("name sqlite:PATH"));
+                }
+            }
+        } else {
+            PathBuf::from(&self.to)
+        };
+        if !self.backup.exists() {
+            return Err(Failure::failed(format!("there is no backup at {}", self.backup.display())));
+        }
+        backup::restore(&self.backup, &path).map_err(|error| explained(&error, &self.backup))?;
+        if printer.is_json() {
+            printer.value(&json!({ "backup": self.backup.display().to_string(), "store": path.display().to_string() }));
+        } else {
+            printer.line(format_args!("{} is restored; serve it: semel serve --store sqlite:{}", path.display(), path.display()));
+        }
+        Ok(())
+    }
+}

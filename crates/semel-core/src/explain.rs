@@ -1,0 +1,52 @@
+//! What would happen to a job if it were offered now, and why. The very decision of an admission, taken and dropped.
+
+use crate::draft::{Draft, KeyRead, Missing};
+use crate::enqueue::{Offer, Outcome, enqueue};
+use crate::job::Head;
+use crate::state::StateSet;
+use crate::time::Timestamp;
+use crate::unique::explain::what_each_strategy_would_do;
+use crate::unique::{Admission, Disclose, OnConflict, blocks};
+
+/// What would happen, and what that rests on.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The decision's time.
+    pub now: Timestamp,
+    /// What would become of the job; the job in it was not created.
+    pub outcome: Outcome,
+    /// Every stored job that carries the key, newest first; cut short when there are too many.
+    pub holders: Vec<Head>,
+    /// Whether there are more holders than one commit may touch.
+    pub too_many: bool,
+    /// What would happen under each strategy that the rest of the policy can be combined with.
+    pub strategies: Vec<(OnConflict, Admission)>,
+    /// Whether the holders may be shown: the strictest of the policy, every blocking holder's own and the caller's
+    /// scope (SEMANTICS 4).
+    pub disclose: Disclose,
+}
+
+/// Decides as [`enqueue`] would, and leaves no trace.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks something.
+pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing> {
+    let now = draft.now();
+    let (mut holders, mut too_many, mut strategies) = (Vec::new(), false, Vec::new());
+    let mut disclose = if offer.inspect { Disclose::Always } else { Disclose::Never };
+    if let Some(identity) = &offer.unique {
+        let policy = &*identity.policy;
+        let view = draft.key(&KeyRead { key: identity.key, states: StateSet::ALL, all: true })?;
+        holders.clone_from(&view.holders);
+        too_many = view.too_many;
+        disclose = disclose.max(policy.disclose());
+        for holder in holders.iter().filter(|holder| blocks(policy, holder, now).is_blocking()) {
+            disclose = disclose.max(holder.hold.disclose);
+        }
+        strategies = what_each_strategy_would_do(policy, &holders, now, offer.inspect);
+        holders.sort_by_key(|holder| std::cmp::Reverse((holder.created_at, holder.id)));
+    }
+    let outcome = enqueue(draft, offer)?;
+    draft.roll_back();
+    Ok(Explanation { now, outcome, holders, too_many, strategies, disclose })
+}

@@ -1,0 +1,205 @@
+//! Answers: the superset that the specification, the conformance suites and the SDKs can all read (a wrapper and,
+//! where a client expects it, the same members beside it).
+
+use semel_core::enqueue::Counts;
+use semel_core::ident::JobId;
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+
+use crate::job::JobView;
+use crate::write::{Object, list, object};
+
+/// Room for a job's answer without growing.
+const JOB_BYTES: usize = 1_024;
+
+/// How a job came to be the answer to an enqueue request.
+#[derive(Clone, Copy, Debug)]
+pub enum Admitted<'a> {
+    /// It was created.
+    Created,
+    /// The same request had created it before.
+    Repeated,
+    /// It was created in place of these; none are named when they may not be shown.
+    Replaced(Option<&'a [JobId]>),
+    /// It was created as a follow-up.
+    FollowUp,
+    /// It existed, and took over args and meta.
+    Amended,
+    /// It existed.
+    Existing,
+}
+
+impl Admitted<'_> {
+    /// The word an answer says it with.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Repeated => "repeated",
+            Self::Replaced(_) => "replaced",
+            Self::FollowUp => "follow_up",
+            Self::Amended => "amended",
+            Self::Existing => "existing",
+        }
+    }
+
+    /// Whether the request was absorbed by a job that existed.
+    pub const fn is_deduplicated(self) -> bool {
+        matches!(self, Self::Amended | Self::Existing)
+    }
+
+    fn put(self, object: &mut Object<'_>) {
+        object.plain("outcome", self.name());
+        if self.is_deduplicated() {
+            object.flag("deduplicated", true);
+        }
+        if let Self::Replaced(Some(ids)) = self {
+            list(object.member("replaced"), ids, |out, id| {
+                out.push('"');
+                out.push_str(&id.to_string());
+                out.push('"');
+            });
+        }
+    }
+}
+
+/// The answer to one enqueued job.
+pub fn enqueued(view: &JobView<'_>, admitted: Admitted<'_>) -> String {
+    let mut out = String::with_capacity(JOB_BYTES);
+    object(&mut out, |object| {
+        view.write(object.member("job"));
+        admitted.put(object);
+    });
+    out
+}
+
+/// One job in the answer to a batch, at the end of `out`.
+pub fn enqueued_item(view: &JobView<'_>, admitted: Admitted<'_>, out: &mut String) {
+    object(out, |object| {
+        view.put(object);
+        if admitted.is_deduplicated() {
+            object.flag("deduplicated", true);
+        }
+    });
+}
+
+/// Writes the counts of a batch.
+pub fn put_counts(counts: Counts, object: &mut Object<'_>) {
+    crate::write::object(object.member("counts"), |object| {
+        object.number("inserted", counts.inserted);
+        object.number("skipped", counts.skipped);
+        object.number("replaced", counts.replaced);
+        object.number("rejected", counts.rejected);
+    });
+}
+
+/// One job: wrapped, and its members beside the wrapper.
+pub fn job(view: &JobView<'_>) -> String {
+    job_and(view, |_| {})
+}
+
+/// As [`job`], with more members before the job's own.
+pub fn job_and(view: &JobView<'_>, more: impl FnOnce(&mut Object<'_>)) -> String {
+    let mut out = String::with_capacity(2 * JOB_BYTES);
+    object(&mut out, |object| {
+        view.write(object.member("job"));
+        more(object);
+        view.put(object);
+    });
+    out
+}
+
+/// An activated job.
+pub fn activated(view: &JobView<'_>) -> String {
+    let mut out = String::with_capacity(JOB_BYTES);
+    object(&mut out, |object| {
+        crate::write::object(object.member("job"), |object| {
+            view.put(object);
+            object.plain("activated_at", view.head.available_at);
+            object.plain("previous_state", State::Pending);
+        });
+    });
+    out
+}
+
+/// What a fetch took.
+pub fn fetched<'a>(views: impl IntoIterator<Item = JobView<'a>>) -> String {
+    let mut out = String::with_capacity(JOB_BYTES);
+    object(&mut out, |object| {
+        list(object.member("jobs"), views, |out, view| JobView { with_lease: true, ..view }.write(out));
+    });
+    out
+}
+
+/// The answer to an ack.
+pub fn acknowledged(view: &JobView<'_>) -> String {
+    let mut out = String::with_capacity(JOB_BYTES);
+    object(&mut out, |object| {
+        object.flag("acknowledged", true);
+        put_settled(view, object);
+        view.write(object.member("job"));
+    });
+    out
+}
+
+/// The answer to a nack.
+pub fn failed(view: &JobView<'_>) -> String {
+    let mut out = String::with_capacity(JOB_BYTES);
+    object(&mut out, |object| {
+        put_settled(view, object);
+        view.put_next_attempt(object);
+        view.write(object.member("job"));
+    });
+    out
+}
+
+fn put_settled(view: &JobView<'_>, object: &mut Object<'_>) {
+    let head = view.head;
+    object.plain("id", head.id);
+    object.plain("job_id", head.id);
+    object.plain("state", head.state);
+    object.number("attempt", head.attempt);
+    object.number("max_attempts", head.max_attempts);
+    match head.state {
+        State::Completed => object.time("completed_at", head.finished_at),
+        State::Discarded => {
+            object.time("discarded_at", head.finished_at);
+            object.time("completed_at", head.finished_at);
+        }
+        _ => {}
+    }
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug)]
+pub struct Beat<'a> {
+    /// What the worker is to do: `running`, `quiet` or `terminate`.
+    pub state: &'static str,
+    /// The jobs whose leases were extended.
+    pub extended: &'a [JobId],
+    /// The jobs the worker has lost, and why: it must stop working on them.
+    pub lost: &'a [(JobId, &'static str)],
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+/// The answer to a heartbeat.
+pub fn heartbeat(beat: &Beat<'_>) -> String {
+    let mut out = String::with_capacity(256);
+    object(&mut out, |object| {
+        object.flag("acknowledged", true);
+        object.plain("state", beat.state);
+        list(object.member("jobs_extended"), beat.extended, |out, id| {
+            out.push('"');
+            out.push_str(&id.to_string());
+            out.push('"');
+        });
+        list(object.member("jobs_lost"), beat.lost, |out, (id, reason)| {
+            crate::write::object(out, |object| {
+                object.plain("job_id", id);
+                object.plain("reason", reason);
+            });
+        });
+        object.plain("server_time", beat.now);
+    });
+    out
+}

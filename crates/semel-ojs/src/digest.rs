@@ -1,0 +1,44 @@
+//! The digest of a request under the caller's own id: tells a repetition from another request (SEMANTICS 4).
+
+use semel_core::canon::{Json, digest};
+use semel_core::error::Invalid;
+use sha2::{Digest, Sha256};
+
+use crate::enqueue::is_system;
+use crate::members::Members;
+
+/// What tracing writes into meta; it differs from try to try of one request.
+const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
+/// SHA-256 over the members of the request as they were sent, whatever their order and spacing: relative times are
+/// not resolved, integers count by their digits. Left out are null members, what only servers set, and trace names.
+pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
+    let mut parts = Vec::new();
+    for (name, value) in members.iter("") {
+        if value.is_null() || is_system(name) {
+            continue;
+        }
+        if name == "options" && value.is_object() {
+            for (name, value) in value.members()?.iter("/options") {
+                if !value.is_null() {
+                    parts.push((format!("options/{name}"), digest(&value.tree()?)));
+                }
+            }
+            continue;
+        }
+        let mut tree = value.tree()?;
+        if name == "meta" && let Json::Object(members) = &mut tree {
+            members.retain(|(name, _)| !TRACE_NAMES.contains(&name.as_ref()));
+        }
+        parts.push((name.to_owned(), digest(&tree)));
+    }
+    parts.sort_unstable();
+    let mut hasher = Sha256::new();
+    for (name, digest) in parts {
+        // The length keeps names apart from what follows them.
+        hasher.update((name.len() as u64).to_le_bytes());
+        hasher.update(name);
+        hasher.update(digest);
+    }
+    Ok(hasher.finalize().into())
+}

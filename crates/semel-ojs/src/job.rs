@@ -1,0 +1,189 @@
+//! A job as OJS shows it.
+
+use semel_core::body::Body;
+use semel_core::job::{Ending, Head};
+use semel_core::lease::LeaseToken;
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_core::trail::{Duplicates, Failure};
+use semel_core::unique::Disclose;
+
+use crate::write::{Object, list, object};
+use crate::{VERSION, retry, unique};
+
+/// A job to be shown, from its parts.
+#[derive(Clone, Copy, Debug)]
+pub struct JobView<'a> {
+    /// The hot part.
+    pub head: &'a Head,
+    /// What was asked for; none when only the head was kept.
+    pub body: Option<&'a Body>,
+    /// Past failures, oldest first.
+    pub failures: &'a [Failure],
+    /// What the job returned: JSON text.
+    pub result: Option<&'a str>,
+    /// The duplicates it has absorbed.
+    pub duplicates: Option<&'a Duplicates>,
+    /// Whether the holder of the present lease is the one who reads this.
+    pub with_lease: bool,
+}
+
+impl<'a> JobView<'a> {
+    /// A job that has just been admitted.
+    pub const fn fresh(head: &'a Head, body: &'a Body) -> Self {
+        Self { head, body: Some(body), failures: &[], result: None, duplicates: None, with_lease: false }
+    }
+
+    /// A job of which only the head is at hand.
+    pub const fn bare(head: &'a Head) -> Self {
+        Self { head, body: None, failures: &[], result: None, duplicates: None, with_lease: false }
+    }
+
+    /// Writes the job's object at the end of `out`.
+    pub fn write(&self, out: &mut String) {
+        object(out, |object| self.put(object));
+    }
+
+    /// Writes the job's members into an object.
+    pub fn put(&self, object: &mut Object<'_>) {
+        let head = self.head;
+        object.plain("specversion", VERSION);
+        object.plain("id", head.id);
+        object.plain("type", &head.job_type);
+        object.plain("state", head.state);
+        object.plain("queue", &head.queue);
+        if let Some(body) = self.body {
+            object.raw("args", &body.args);
+            object.raw("meta", &body.meta);
+        }
+        object.number("priority", head.priority);
+        object.number("attempt", head.attempt);
+        object.number("max_attempts", head.max_attempts);
+        self.put_times(object);
+        if head.timeout_ms > 0 {
+            object.number("timeout_ms", head.timeout_ms);
+        }
+        if head.visibility_ms > 0 {
+            object.number("visibility_timeout_ms", head.visibility_ms);
+        }
+        if let Some(body) = self.body {
+            if !body.tags.is_empty() {
+                object.texts("tags", &body.tags);
+            }
+            retry::put(&body.retry, object);
+            self.put_unique(body, object);
+        }
+        self.put_run(object);
+        if let Some(body) = self.body {
+            object.members_of(&body.extra);
+        }
+    }
+
+    fn put_times(&self, object: &mut Object<'_>) {
+        let head = self.head;
+        let ended_by_run = matches!(head.ending, Some(Ending::Completed | Ending::Failed | Ending::DeadLetter));
+        let ended_in = |state| if head.state == state { head.finished_at } else { None };
+        object.plain("created_at", head.created_at);
+        object.time("enqueued_at", Some(head.created_at).filter(|_| head.state != State::Pending));
+        object.time("scheduled_at", Some(head.available_at).filter(|_| head.state == State::Scheduled));
+        object.time("expires_at", head.expires_at);
+        object.time("started_at", head.started_at);
+        object.time("completed_at", head.finished_at.filter(|_| ended_by_run));
+        object.time("discarded_at", ended_in(State::Discarded));
+        object.time("cancelled_at", ended_in(State::Cancelled));
+        self.put_next_attempt(object);
+    }
+
+    /// When a failed job is tried again, and how long the wait before its present or next attempt is; nothing for any
+    /// other.
+    pub fn put_next_attempt(&self, object: &mut Object<'_>) {
+        if self.head.state == State::Retryable {
+            object.plain("next_attempt_at", self.head.available_at);
+        }
+        if self.head.state.is_live()
+            && let Some(delay) = self.failures.last().and_then(|failure| failure.retry_delay_ms)
+        {
+            object.number("retry_delay_ms", delay);
+        }
+    }
+
+    fn put_unique(&self, body: &Body, object: &mut Object<'_>) {
+        let Some(policy) = &body.unique else { return };
+        crate::write::object(object.member("unique"), |object| {
+            unique::put_members(policy, object);
+            if let Some(duplicates) = self.duplicates
+                && duplicates.count > 0
+            {
+                put_duplicates(duplicates, object.member("duplicates"));
+            }
+        });
+        if let Some(key) = &self.head.key
+            && self.head.hold.disclose == Disclose::Always
+        {
+            object.plain("unique_key", key);
+        }
+    }
+
+    fn put_run(&self, object: &mut Object<'_>) {
+        let head = self.head;
+        if let Some(last) = self.failures.last()
+            && head.state != State::Completed
+            && head.attempt > 0
+        {
+            put_failure(last, object.member("error"));
+        }
+        if !self.failures.is_empty() {
+            list(object.member("errors"), self.failures, |out, failure| put_failure(failure, out));
+        }
+        if let Some(result) = self.result {
+            object.raw("result", result);
+        }
+        if let Some(lease) = &head.lease {
+            if !lease.worker.is_empty() {
+                object.text("worker_id", &lease.worker);
+            }
+            if self.with_lease {
+                object.plain("lease", LeaseToken(head.fence));
+                object.plain("lease_expires_at", lease.ends_at());
+            }
+        }
+        if let Some(id) = head.follow_up {
+            object.plain("follow_up_id", id);
+        }
+    }
+}
+
+fn put_failure(failure: &Failure, out: &mut String) {
+    object(out, |object| {
+        object.text("type", &failure.error_type);
+        object.text("code", &failure.code);
+        object.text("message", &failure.message);
+        object.number("attempt", failure.attempt);
+        object.plain("occurred_at", Timestamp::from_micros(failure.at));
+        if let Some(delay) = failure.retry_delay_ms {
+            object.number("retry_delay_ms", delay);
+        }
+        if let Some(details) = &failure.details {
+            object.raw("details", details.get());
+        }
+    });
+}
+
+/// Writes the record of absorbed duplicates.
+pub fn put_duplicates(duplicates: &Duplicates, out: &mut String) {
+    object(out, |object| {
+        object.number("count", duplicates.count);
+        if duplicates.count > 0 {
+            object.plain("first_at", Timestamp::from_micros(duplicates.first_at));
+            object.plain("last_at", Timestamp::from_micros(duplicates.last_at));
+        }
+        list(object.member("recent"), &duplicates.recent, |out, duplicate| {
+            crate::write::object(out, |object| {
+                object.plain("at", Timestamp::from_micros(duplicate.at));
+                if !duplicate.source.is_empty() {
+                    object.text("source", &duplicate.source);
+                }
+            });
+        });
+    });
+}

@@ -1,0 +1,349 @@
+//! Every error of the server, in one table: its code, status, whether trying again helps, and what to do next.
+
+use std::fmt;
+
+use semel_core::enqueue::{Holder, Outcome};
+use semel_core::error::{Invalid, InvalidKind};
+use semel_core::settle::Refusal;
+
+use crate::write::{Object, object};
+
+/// Which error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// The body is not JSON, or not a JSON a job can carry.
+    InvalidPayload,
+    /// A value breaks a rule.
+    InvalidRequest,
+    /// A retry policy breaks a rule.
+    InvalidRetryPolicy,
+    /// The body is of another media type.
+    UnsupportedMediaType,
+    /// The client speaks another version of the specification.
+    UnsupportedVersion,
+    /// The body, or one of its parts, is too large.
+    TooLarge,
+    /// The request names no valid token.
+    Unauthorized,
+    /// There is no such thing.
+    NotFound,
+    /// The path does not know the method.
+    MethodNotAllowed,
+    /// The job's state does not allow it.
+    Conflict,
+    /// It exists already.
+    Duplicate,
+    /// Its key stands for other work.
+    PayloadMismatch,
+    /// More jobs hold its key than one commit may touch.
+    TooManyHolders,
+    /// The request took too long.
+    Timeout,
+    /// The store is in too much demand.
+    Contended,
+    /// The store cannot be reached, or the server is shutting down.
+    Unavailable,
+    /// The server does not do this.
+    Unsupported,
+    /// The server failed.
+    Internal,
+}
+
+/// One line of the catalogue.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Which error.
+    pub code: Code,
+    /// Its code on the wire.
+    pub wire: &'static str,
+    /// Its HTTP status.
+    pub status: u16,
+    /// Whether the same request may succeed later without anybody's help.
+    pub retryable: bool,
+    /// Its kind, for clients that sort errors.
+    pub kind: &'static str,
+    /// What to do next, whatever the case.
+    pub hint: &'static str,
+}
+
+const fn entry(
+    code: Code,
+    wire: &'static str,
+    status: u16,
+    retryable: bool,
+    kind: &'static str,
+    hint: &'static str,
+) -> Entry {
+    Entry { code, wire, status, retryable, kind, hint }
+}
+
+/// The catalogue.
+pub const CATALOGUE: [Entry; 18] = [
+    entry(Code::InvalidPayload, "invalid_payload", 400, false, "validation_error",
+        "Send one JSON object in UTF-8, without lone surrogates."),
+    entry(Code::InvalidRequest, "invalid_request", 400, false, "validation_error",
+        "Correct the value at details.pointer and send the request again."),
+    entry(Code::InvalidRetryPolicy, "invalid_request", 422, false, "validation_error",
+        "Correct the retry policy at details.pointer and send the request again."),
+    entry(Code::UnsupportedMediaType, "invalid_request", 400, false, "validation_error",
+        "Send Content-Type: application/openjobspec+json or application/json."),
+    entry(Code::UnsupportedVersion, "unsupported", 422, false, "unsupported",
+        "Send OJS-Version: 1.0, or leave the header out."),
+    entry(Code::TooLarge, "payload_too_large", 413, false, "validation_error",
+        "Send less at once: several batches, or a reference to data that is stored elsewhere."),
+    entry(Code::Unauthorized, "unauthorized", 401, false, "authentication_error",
+        "Send Authorization: Bearer with one of the server's tokens."),
+    entry(Code::NotFound, "not_found", 404, false, "not_found",
+        "Check the id or path; finished jobs are deleted when their retention is over."),
+    entry(Code::MethodNotAllowed, "method_not_allowed", 405, false, "invalid_request",
+        "Use one of the methods that the Allow header names."),
+    entry(Code::Conflict, "conflict", 409, false, "conflict",
+        "Read the job's present state before trying anything else with it."),
+    entry(Code::Duplicate, "duplicate", 409, false, "duplicate",
+        "The work is known already; nothing need be done. POST /ojs/v1/unique/explain says why."),
+    entry(Code::PayloadMismatch, "payload_mismatch", 422, false, "duplicate",
+        "Use another key for other work, or send the same args as the first time."),
+    entry(Code::TooManyHolders, "too_many_holders", 409, false, "conflict",
+        "Release the key or let its jobs end, or use reject or ignore instead of replace or follow_up."),
+    entry(Code::Timeout, "timeout", 504, true, "server_error",
+        "It is not known whether the request was carried out; repeat it with the same job id to be sure."),
+    entry(Code::Contended, "key_busy", 503, true, "server_error", "Try again after a short random delay."),
+    entry(Code::Unavailable, "unavailable", 503, true, "server_error",
+        "Nothing was acknowledged; try again after a delay, with the same job id to be sure."),
+    entry(Code::Unsupported, "unsupported", 422, false, "unsupported",
+        "GET /ojs/manifest says what this server does."),
+    entry(Code::Internal, "internal_error", 500, false, "server_error",
+        "Tell the operator the request_id; the server's log has the cause under it."),
+];
+
+impl Code {
+    /// The error's line in the catalogue.
+    pub const fn entry(self) -> &'static Entry {
+        // A test holds the table to the order of the codes.
+        &CATALOGUE[self as usize]
+    }
+}
+
+/// An error as it is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    code: Code,
+    message: String,
+    /// The text of an object.
+    details: String,
+}
+
+impl Problem {
+    /// An error with what is wrong and what to do.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: "{}".to_owned() }
+    }
+
+    /// The same with particulars.
+    #[must_use]
+    pub fn with_details(mut self, write: impl FnOnce(&mut Object<'_>)) -> Self {
+        let before = std::mem::take(&mut self.details);
+        object(&mut self.details, |object| {
+            object.members_of(&before);
+            write(object);
+        });
+        self
+    }
+
+    /// The same, of one item of a batch.
+    #[must_use]
+    pub fn at_index(self, index: usize) -> Self {
+        self.with_details(|object| object.number("index", index))
+    }
+
+    /// Which error.
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The HTTP status.
+    pub const fn status(&self) -> u16 {
+        self.code.entry().status
+    }
+
+    /// What is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Nothing of that name is there.
+    pub fn not_found(what: &str) -> Self {
+        Self::new(Code::NotFound, format!("there is no such {what}; check its name, or list what there is"))
+    }
+
+    /// Writes the body of the answer.
+    pub fn write(&self, request_id: &str, out: &mut String) {
+        object(out, |object| {
+            self.put(object, Some(request_id));
+        });
+    }
+
+    /// Writes the `error` member into an object.
+    pub fn put(&self, outer: &mut Object<'_>, request_id: Option<&str>) {
+        let entry = self.code.entry();
+        object(outer.member("error"), |object| {
+            object.plain("code", entry.wire);
+            object.text("message", &self.message);
+            object.flag("retryable", entry.retryable);
+            object.plain("type", entry.kind);
+            object.raw("details", &self.details);
+            object.text("hint", entry.hint);
+            object.plain("docs_url", format_args!("/docs/errors#{}", entry.wire));
+            if let Some(id) = request_id {
+                object.text("request_id", id);
+            }
+        });
+    }
+
+    /// Why an admission was refused; none when it was not.
+    pub fn of_outcome(outcome: &Outcome) -> Option<Self> {
+        Some(match outcome {
+            Outcome::Rejected { holder, .. } => {
+                // One sentence whatever the reason: an undisclosed holder's state must not show in it.
+                let problem = Self::new(
+                    Code::Duplicate,
+                    "the job is a duplicate: another one holds its unique key, so it was not created",
+                );
+                problem.with_holder(holder)
+            }
+            Outcome::Mismatch { holder, pointers } => {
+                let problem = Self::new(
+                    Code::PayloadMismatch,
+                    "the job's unique key stands for other work: its type or args differ from the existing job's, so it was not created",
+                );
+                let problem = problem.with_holder(holder);
+                if pointers.is_empty() {
+                    problem
+                } else {
+                    problem.with_details(|object| object.texts("pointers", pointers))
+                }
+            }
+            Outcome::IdTaken(id) => Self::new(
+                Code::Duplicate,
+                "another request has used this job id, with other content; leave `id` out, or use a new one",
+            )
+            .with_details(|object| {
+                object.plain("existing_job_id", id);
+                object.plain("pointer", "/id");
+            }),
+            Outcome::TooManyHolders => Self::new(
+                Code::TooManyHolders,
+                "more jobs hold this unique key than one request may replace or follow; nothing was changed",
+            ),
+            Outcome::Corrupt(_) => Self::internal(),
+            Outcome::Created(_)
+            | Outcome::Repeated(_)
+            | Outcome::Replaced { .. }
+            | Outcome::FollowUp(_)
+            | Outcome::Amended(_)
+            | Outcome::Existing(_) => return None,
+        })
+    }
+
+    /// The server failed; the cause is in its log, not in the answer.
+    pub fn internal() -> Self {
+        Self::new(Code::Internal, "the server failed on this request; tell the operator its request_id")
+    }
+
+    fn with_holder(self, holder: &Holder) -> Self {
+        let Some(head) = holder.named() else { return self };
+        self.with_details(|object| {
+            object.plain("existing_job_id", head.id);
+            object.plain("existing_job_state", head.state);
+            if let Some(key) = &head.key {
+                object.plain("unique_key", key);
+                object.plain("uniqueness_key", key);
+            }
+        })
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        let code = match invalid.kind {
+            InvalidKind::Payload => Code::InvalidPayload,
+            InvalidKind::RetryPolicy => Code::InvalidRetryPolicy,
+            InvalidKind::TooLarge => Code::TooLarge,
+            // What the core learns to refuse later is a broken rule until the table says more.
+            _ => Code::InvalidRequest,
+        };
+        let place = if invalid.pointer.is_empty() { "the request body" } else { &*invalid.pointer };
+        Self::new(code, format!("{place} {}", invalid.message))
+            .with_details(|object| object.text("pointer", &invalid.pointer))
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let conflict = |reason: &str, message: String| {
+            Self::new(Code::Conflict, message).with_details(|object| object.plain("reason", reason))
+        };
+        match refusal {
+            Refusal::NotFound => Self::not_found("job"),
+            Refusal::WrongState(state) => conflict(
+                "wrong_state",
+                format!("the job is {state}, in which this cannot be done; read the job to see what became of it"),
+            )
+            .with_details(|object| object.plain("current_state", state)),
+            Refusal::StaleLease(state) => conflict(
+                "stale_lease",
+                "the lease is no longer the newest: it ran out, or the job was cancelled or replaced; stop working on it"
+                    .to_owned(),
+            )
+            .with_details(|object| object.plain("current_state", state)),
+            Refusal::OtherWorker => conflict(
+                "other_worker",
+                "another worker holds the job's lease; stop working on it".to_owned(),
+            ),
+            Refusal::AwaitsRun => conflict(
+                "awaits_run",
+                "the job is a follow-up and starts by itself when the run it follows has ended; wait, or cancel it"
+                    .to_owned(),
+            ),
+            Refusal::Corrupt(_) => Self::internal(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.entry().wire, self.message)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_codes() {
+        for (at, entry) in CATALOGUE.iter().enumerate() {
+            assert_eq!(entry.code as usize, at);
+            assert_eq!(entry.code.entry().wire, entry.wire);
+            assert!(!entry.hint.is_empty());
+            assert_eq!(entry.retryable, entry.status >= 503, "{}", entry.wire);
+        }
+    }
+
+    #[test]
+    fn an_error_is_an_object_with_all_its_members() {
+        let problem = Problem::from(Invalid::request("/a", "is \"wrong\"; send b")).at_index(3);
+        let mut out = String::new();
+        problem.write("r-1", &mut out);
+        let value: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let error = &value["error"];
+        assert_eq!(error["details"]["pointer"], "/a");
+        assert_eq!(error["details"]["index"], 3);
+        assert_eq!(error["message"], "/a is \"wrong\"; send b");
+        for member in ["code", "type", "hint", "docs_url", "request_id"] {
+            assert!(error[member].is_string(), "{member}");
+        }
+    }
+}

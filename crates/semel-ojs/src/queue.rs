@@ -1,0 +1,63 @@
+//! Queues as OJS shows them.
+
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+
+use crate::write::{Object, object};
+
+/// A queue to be shown.
+#[derive(Clone, Debug)]
+pub struct QueueView<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether claims get nothing from it.
+    pub paused: bool,
+    /// Jobs now stored, by state number.
+    pub counts: [u64; State::ALL.len()],
+    /// Jobs ever admitted.
+    pub created: u64,
+    /// Jobs deleted after their retention.
+    pub purged: u64,
+    /// The time of the job that has waited longest for a worker.
+    pub oldest_ready: Option<Timestamp>,
+}
+
+impl QueueView<'_> {
+    fn count(&self, state: State) -> u64 {
+        self.counts[usize::from(state.code())]
+    }
+
+    /// Writes the queue's object at the end of `out`.
+    pub fn write(&self, out: &mut String) {
+        object(out, |object| {
+            object.plain("name", self.name);
+            object.flag("paused", self.paused);
+            object.plain("status", if self.paused { "paused" } else { "active" });
+            self.put_counts(object);
+        });
+    }
+
+    fn put_counts(&self, object: &mut Object<'_>) {
+        for state in State::ALL {
+            object.number(state.name(), self.count(state));
+        }
+        object.number("created", self.created);
+        object.number("purged", self.purged);
+        object.time("oldest_available_at", self.oldest_ready);
+    }
+
+    /// The answer to a question about one queue.
+    pub fn answer(&self) -> String {
+        let mut out = String::with_capacity(512);
+        object(&mut out, |object| {
+            self.write(object.member("queue"));
+            object.plain("status", if self.paused { "paused" } else { "active" });
+            crate::write::object(object.member("stats"), |object| {
+                object.plain("queue", self.name);
+                object.number("depth", self.count(State::Available));
+                self.put_counts(object);
+            });
+        });
+        out
+    }
+}

@@ -1,0 +1,296 @@
+//! What workers send: fetch, ack, nack, heartbeat.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::error::Invalid;
+use semel_core::ident::{JobId, QueueName};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::limits::{CLAIM_JOBS_MAX, CLAIM_QUEUES_MAX, TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
+use semel_core::settle::Report;
+use serde_json::value::RawValue;
+
+use crate::members::{Members, Value, below};
+
+/// The longest a fetch may wait for something to do.
+pub const WAIT_MS_MAX: i64 = 30_000;
+/// Jobs one heartbeat may name.
+pub const HEARTBEAT_JOBS_MAX: usize = 10_000;
+/// The longest code or type of an error that is kept, in bytes.
+const ERROR_NAME_BYTES_MAX: usize = 255;
+
+/// A worker's wish for jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// From these queues, the first named first.
+    pub queues: Vec<QueueName>,
+    /// At most so many.
+    pub count: u32,
+    /// Who asks; empty when it does not say.
+    pub worker: Arc<str>,
+    /// How long the leases are to last for jobs that do not say.
+    pub visibility_ms: Option<u32>,
+    /// How long to wait when there is nothing to do.
+    pub wait: Duration,
+}
+
+/// A report that a run succeeded.
+#[derive(Clone, Debug)]
+pub struct Ack {
+    /// Of which job.
+    pub id: JobId,
+    /// Who reports.
+    pub bearer: Bearer,
+    /// What the job returned: JSON text.
+    pub result: Option<String>,
+}
+
+/// A report that a run failed, or that the job is given back.
+#[derive(Clone, Debug)]
+pub struct Nack {
+    /// Of which job.
+    pub id: JobId,
+    /// Who reports.
+    pub bearer: Bearer,
+    /// What went wrong; none when the job is given back unfinished.
+    pub report: Option<Report>,
+}
+
+/// A sign of life.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    /// Who sends it; empty when it does not say.
+    pub worker: Arc<str>,
+    /// The jobs it works on.
+    pub jobs: Vec<(JobId, Bearer)>,
+    /// How long the leases are to last from now.
+    pub visibility_ms: Option<u32>,
+}
+
+impl Fetch {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let members = Members::read(text, "")?;
+        let Some(value) = members.get("", "queues") else {
+            return Err(Invalid::request("/queues", "is missing; send the queues to take from, such as [\"default\"]"));
+        };
+        let names = value.strings()?;
+        if names.is_empty() || names.len() > CLAIM_QUEUES_MAX {
+            return Err(value.refuse(format!("names {} queues; name 1 to {CLAIM_QUEUES_MAX}", names.len())));
+        }
+        let mut queues = Vec::with_capacity(names.len());
+        for (at, name) in names.iter().enumerate() {
+            queues.push(QueueName::parse(name, &format!("/queues/{at}"))?);
+        }
+        let count = match members.get("", "count") {
+            Some(value) => value.within(1, i64::from(CLAIM_JOBS_MAX))?,
+            None => 1,
+        };
+        let wait = match members.get("", "wait_ms") {
+            Some(value) => value.within(0, WAIT_MS_MAX)?,
+            None => 0,
+        };
+        Ok(Self {
+            queues,
+            count: u32::try_from(count).unwrap_or(1),
+            worker: read_worker(&members)?.unwrap_or_else(|| Arc::from("")),
+            visibility_ms: read_visibility(&members)?,
+            wait: Duration::from_millis(u64::try_from(wait).unwrap_or_default()),
+        })
+    }
+}
+
+impl Ack {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let members = Members::read(text, "")?;
+        let result = members.get("", "result").map(|value| value.text().to_owned());
+        Ok(Self { id: read_job(&members)?, bearer: read_bearer(&members)?, result })
+    }
+}
+
+impl Nack {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let members = Members::read(text, "")?;
+        let (id, bearer) = (read_job(&members)?, read_bearer(&members)?);
+        let is_given_back = match members.get("", "requeue") {
+            Some(value) => value.flag()?,
+            None => false,
+        };
+        if is_given_back {
+            return Ok(Self { id, bearer, report: None });
+        }
+        let Some(error) = members.get("", "error") else {
+            return Err(Invalid::request(
+                "/error",
+                "is missing; send {\"code\": ..., \"message\": ...}, or requeue: true to give the job back",
+            ));
+        };
+        Ok(Self { id, bearer, report: Some(read_report(error)?) })
+    }
+}
+
+impl Heartbeat {
+    /// Reads a request. The jobs stand in `active_jobs` or `active_job_ids`; clients also send `active_jobs` as a
+    /// number, which says nothing about which.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let members = Members::read(text, "")?;
+        let worker = read_worker(&members)?;
+        let listed = ["active_jobs", "active_job_ids"]
+            .into_iter()
+            .filter_map(|name| members.get("", name))
+            .find(|value| !value.is_number());
+        let mut jobs = Vec::new();
+        if let Some(value) = listed {
+            let base = value.pointer();
+            let items = value.items()?;
+            if items.len() > HEARTBEAT_JOBS_MAX {
+                return Err(Invalid::too_large(
+                    &*base,
+                    format!("names {} jobs, more than {HEARTBEAT_JOBS_MAX}; send several heartbeats", items.len()),
+                ));
+            }
+            for (at, raw) in items.into_iter().enumerate() {
+                let text = Value::new(raw, &base, &at.to_string()).string()?.into_owned();
+                let id = JobId::parse(&text, &below(&base, &at.to_string()))?;
+                jobs.push((id, Bearer { lease: None, worker: worker.clone() }));
+            }
+        }
+        if let Some(value) = members.get("", "lease") {
+            let lease = LeaseToken::parse(&value.string()?, "/lease")?;
+            let [(_, bearer)] = &mut *jobs else {
+                return Err(value.refuse("speaks for one job; send `leases` as an object of job ids and leases"));
+            };
+            bearer.lease = Some(lease);
+        }
+        if let Some(value) = members.get("", "leases") {
+            for (id, value) in value.members()?.iter("/leases") {
+                let lease = LeaseToken::parse(&value.string()?, &value.pointer())?;
+                let id = JobId::parse(id, &value.pointer())?;
+                match jobs.iter_mut().find(|(known, _)| *known == id) {
+                    Some((_, bearer)) => bearer.lease = Some(lease),
+                    None => jobs.push((id, Bearer { lease: Some(lease), worker: worker.clone() })),
+                }
+            }
+        }
+        Ok(Self {
+            worker: worker.unwrap_or_else(|| Arc::from("")),
+            jobs,
+            visibility_ms: read_visibility(&members)?,
+        })
+    }
+}
+
+/// Reads the optional lease and worker id of a request that may have no body.
+///
+/// # Errors
+/// What is wrong, where, and what to send instead.
+pub fn bearer(text: &str) -> Result<Bearer, Invalid> {
+    if text.trim().is_empty() {
+        return Ok(Bearer::default());
+    }
+    read_bearer(&Members::read(text, "")?)
+}
+
+/// Reads the `reason` of an operator's request that may have no body.
+///
+/// # Errors
+/// What is wrong, where, and what to send instead.
+pub fn reason(text: &str) -> Result<Option<String>, Invalid> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let members = Members::read(text, "")?;
+    members.get("", "reason").map(|value| value.string().map(std::borrow::Cow::into_owned)).transpose()
+}
+
+fn read_job(members: &Members<'_>) -> Result<JobId, Invalid> {
+    match members.get("", "job_id").or_else(|| members.get("", "id")) {
+        Some(value) => JobId::parse(&value.string()?, &value.pointer())
+            .map_err(|_| value.refuse("is not a job's id; send the id that fetch answered")),
+        None => Err(Invalid::request("/job_id", "is missing; send the id of the job that fetch answered")),
+    }
+}
+
+fn read_bearer(members: &Members<'_>) -> Result<Bearer, Invalid> {
+    let lease = match members.get("", "lease") {
+        Some(value) => Some(LeaseToken::parse(&value.string()?, "/lease")?),
+        None => None,
+    };
+    Ok(Bearer { lease, worker: read_worker(members)? })
+}
+
+/// The worker's id; an empty one is none.
+fn read_worker(members: &Members<'_>) -> Result<Option<Arc<str>>, Invalid> {
+    let Some(value) = members.get("", "worker_id") else { return Ok(None) };
+    let id = value.string()?;
+    if id.len() > WORKER_ID_BYTES_MAX {
+        return Err(value.refuse(format!("is longer than {WORKER_ID_BYTES_MAX} bytes; send a shorter id")));
+    }
+    Ok(if id.is_empty() { None } else { Some(Arc::from(&*id)) })
+}
+
+fn read_visibility(members: &Members<'_>) -> Result<Option<u32>, Invalid> {
+    let Some(value) = members.get("", "visibility_timeout_ms") else { return Ok(None) };
+    let millis = value.within(0, i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX))?;
+    // Clients whose language has no absent number send 0.
+    Ok(u32::try_from(millis).ok().filter(|millis| *millis > 0))
+}
+
+fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
+    if error.is_string() {
+        let code = "handler_error".to_owned();
+        let message = error.string()?.into_owned();
+        return Ok(Report { error_type: code.clone(), code, message, ..Report::default() });
+    }
+    let members = error.members()?;
+    let text = |name: &str| -> Result<Option<String>, Invalid> {
+        members.get("/error", name).map(|value| value.string().map(std::borrow::Cow::into_owned)).transpose()
+    };
+    let name = |name: &str| -> Result<Option<String>, Invalid> {
+        match text(name)? {
+            Some(text) if text.len() > ERROR_NAME_BYTES_MAX => Err(Invalid::request(
+                below("/error", name),
+                format!("is longer than {ERROR_NAME_BYTES_MAX} bytes; put the text into message"),
+            )),
+            other => Ok(other.filter(|text| !text.is_empty())),
+        }
+    };
+    let details = members.get("/error", "details");
+    // OJS: the type is what the worker names, else the class of its exception, else the code.
+    let class = match details {
+        Some(value) if value.is_object() => {
+            let inner = value.members()?;
+            match inner.get("/error/details", "error_class") {
+                Some(value) if value.is_string() => Some(value.string()?.into_owned()),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    let (code, own_type) = (name("code")?, name("type")?);
+    let error_type = own_type.or(class).or_else(|| code.clone()).unwrap_or_else(|| "handler_error".to_owned());
+    Ok(Report {
+        code: code.unwrap_or_else(|| error_type.clone()),
+        message: text("message")?.unwrap_or_default(),
+        error_type,
+        retryable: members.get("/error", "retryable").map(|value| value.flag()).transpose()?,
+        details: match details {
+            Some(value) => RawValue::from_string(value.text().to_owned()).ok(),
+            None => None,
+        },
+    })
+}

@@ -1,0 +1,206 @@
+use std::time::Duration;
+
+use semel_core::enqueue::{Start, When};
+use semel_core::error::InvalidKind;
+use semel_core::retry::{Backoff, OnExhaustion};
+use semel_core::time::Timestamp;
+
+use crate::{all_refused, read, refused};
+
+#[test]
+fn the_least_request_takes_the_defaults() {
+    let request = read(r#"{"type":"email.send","args":[]}"#);
+    let offer = &request.offer;
+    assert_eq!((offer.queue.as_str(), offer.priority, offer.max_attempts), ("default", 0, 3));
+    assert_eq!((offer.start, offer.expires, offer.id), (Start::Now, None, None));
+    assert!(offer.unique.is_none() && offer.inspect);
+    assert_eq!((&*request.body.meta, &*request.body.extra), ("{}", "{}"));
+    assert_eq!(request.body.request_digest, None);
+}
+
+#[test]
+fn attributes_may_stand_in_options_or_at_the_top() {
+    let attributes = r#""queue":"reports","priority":-7,"timeout_ms":5000,"visibility_timeout_ms":9000,
+        "scheduled_at":"2030-01-01T00:00:00Z","expires_at":"+PT1H","tags":["a","b"],"max_attempts":7"#;
+    let inside = read(&format!(r#"{{"type":"a.b","args":[1],"options":{{{attributes}}}}}"#));
+    let at_top = read(&format!(r#"{{"type":"a.b","args":[1],{attributes}}}"#));
+    for request in [&inside, &at_top] {
+        let offer = &request.offer;
+        assert_eq!((offer.queue.as_str(), offer.priority), ("reports", -7));
+        assert_eq!((offer.timeout_ms, offer.visibility_ms, offer.max_attempts), (5_000, 9_000, 7));
+        let at = Timestamp::parse("2030-01-01T00:00:00Z", "").unwrap();
+        assert_eq!(offer.start, Start::Later(When::At(at)));
+        assert_eq!(offer.expires, Some(When::In(Duration::from_secs(3_600))));
+        assert_eq!(request.body.tags, ["a", "b"]);
+    }
+    // Saying the same twice is no contradiction.
+    let both = read(r#"{"type":"a.b","args":[],"priority":1,"options":{"priority":1,"delay_until":"+PT2S"}}"#);
+    assert_eq!(both.offer.start, Start::Later(When::In(Duration::from_secs(2))));
+    assert_eq!(read(r#"{"type":"a.b","args":[],"timeout":30}"#).offer.timeout_ms, 30_000);
+    assert_eq!(read(r#"{"type":"a.b","args":[],"options":{"pending":true}}"#).offer.start, Start::OnActivation);
+}
+
+#[test]
+fn null_means_that_nothing_was_sent() {
+    let request = read(
+        r#"{"type":"a.b","args":[],"id":null,"meta":null,"unique":null,"retry":null,"options":{"queue":null,"unique":null,"metadata":null}}"#,
+    );
+    assert_eq!(request.offer.queue.as_str(), "default");
+    assert!(request.offer.unique.is_none());
+    assert!(read(r#"{"type":"a.b","args":[],"options":null}"#).offer.id.is_none());
+}
+
+#[test]
+fn args_and_meta_are_kept_byte_for_byte() {
+    let request = read("{\"type\":\"a.b\",\"args\": [ 1.50, {\"b\":1, \"a\":\"\\u00e9\"} ] ,\"meta\":{ \"x\" : 1e3 }}");
+    assert_eq!(&*request.body.args, "[ 1.50, {\"b\":1, \"a\":\"\\u00e9\"} ]");
+    assert_eq!(&*request.body.meta, "{ \"x\" : 1e3 }");
+}
+
+#[test]
+fn metadata_is_merged_into_meta() {
+    let merged = |request: &str| read(request).body.meta.to_string();
+    assert_eq!(merged(r#"{"type":"a.b","args":[],"options":{"metadata":{"t":1}}}"#), r#"{"t":1}"#);
+    assert_eq!(
+        merged(r#"{"type":"a.b","args":[],"meta":{"a":1},"options":{"metadata":{"t":[2],"a":1}}}"#),
+        r#"{"a":1,"t":[2]}"#
+    );
+    assert_eq!(merged(r#"{"type":"a.b","args":[],"meta":{},"options":{"metadata":{"t":1}}}"#), r#"{"t":1}"#);
+    all_refused(&[(
+        r#"{"type":"a.b","args":[],"meta":{"a":1},"options":{"metadata":{"a":2}}}"#,
+        "/options/metadata/a",
+    )]);
+}
+
+#[test]
+fn unknown_attributes_are_kept_and_what_servers_set_is_not() {
+    let request = read(
+        r#"{"specversion":"1.0","type":"a.b","args":[],"state":"completed","attempt":9,"x_a":{"b":[1]},"schema":"s:1","options":{"rate_limit":{"max_per_second":1}}}"#,
+    );
+    assert_eq!(&*request.body.extra, r#"{"x_a":{"b":[1]},"schema":"s:1","options":{"rate_limit":{"max_per_second":1}}}"#);
+}
+
+#[test]
+fn retry_policies_are_read_in_every_shape() {
+    let retry = |text: &str| read(&format!(r#"{{"type":"a.b","args":[],"options":{{"retry":{text}}}}}"#)).body.retry;
+    let iso = retry(
+        r#"{"max_attempts":5,"initial_interval":"PT0.5S","backoff_coefficient":3,"max_interval":"PT10M","jitter":false,"backoff_strategy":"linear","non_retryable_errors":["A.*"],"on_exhaustion":"dead_letter"}"#,
+    );
+    assert_eq!((iso.max_attempts, iso.initial_interval, iso.coefficient), (5, Duration::from_millis(500), 3.0));
+    assert_eq!((iso.max_interval, iso.jitter, iso.backoff), (Duration::from_secs(600), false, Backoff::Linear));
+    assert_eq!((iso.on_exhaustion, iso.non_retryable_errors.len()), (OnExhaustion::DeadLetter, 1));
+    let millis = retry(r#"{"initial_interval_ms":250,"max_interval_ms":1000,"backoff_type":"none"}"#);
+    assert_eq!((millis.initial_interval, millis.max_interval), (Duration::from_millis(250), Duration::from_secs(1)));
+    assert_eq!((millis.backoff, millis.max_attempts), (Backoff::Constant, 3));
+    assert_eq!(retry(r#"{"initial_interval":"1s","max_interval":"5m"}"#).max_interval, Duration::from_secs(300));
+    assert_eq!(retry(r#"{"initial_interval":"PT0S"}"#).initial_interval, Duration::ZERO);
+    let by_name = read(r#"{"type":"a.b","args":[],"options":{"retry_policy":{"max_attempts":2},"max_attempts":2}}"#);
+    assert_eq!(by_name.offer.max_attempts, 2);
+}
+
+#[test]
+fn a_wrong_retry_policy_is_an_error_of_its_own_that_names_the_member() {
+    for (retry, member) in [
+        (r#"{"max_attempts":-1}"#, "max_attempts"),
+        (r#"{"max_attempts":1.5}"#, "max_attempts"),
+        (r#"{"backoff_coefficient":0.5}"#, "backoff_coefficient"),
+        (r#"{"backoff_coefficient":"2"}"#, "backoff_coefficient"),
+        (r#"{"initial_interval":"soon"}"#, "initial_interval"),
+        (r#"{"initial_interval_ms":-1}"#, "initial_interval_ms"),
+        (r#"{"max_interval":"P9000D"}"#, "max_interval"),
+        (r#"{"jitter":1}"#, "jitter"),
+        (r#"{"on_exhaustion":"explode"}"#, "on_exhaustion"),
+        (r#"{"backoff_strategy":"magic"}"#, "backoff_strategy"),
+        (r#"{"initial_interval":"PT1S","initial_interval_ms":2000}"#, "initial_interval_ms"),
+        (r#"{"max_attempt":3}"#, "max_attempts"),
+    ] {
+        let refused = refused(&format!(r#"{{"type":"a.b","args":[],"options":{{"retry":{retry}}}}}"#));
+        assert_eq!(refused.kind, InvalidKind::RetryPolicy, "{retry}");
+        assert!(refused.to_string().contains(member), "{retry}: {refused}");
+        assert!(refused.pointer.starts_with("/options/retry/"), "{refused}");
+    }
+}
+
+#[test]
+fn what_breaks_a_rule_is_refused_with_its_place() {
+    all_refused(&[
+        (r#"[]"#, ""),
+        (r#"{"args":[]}"#, "/type"),
+        (r#"{"type":null,"args":[]}"#, "/type"),
+        (r#"{"type":7,"args":[]}"#, "/type"),
+        (r#"{"type":"Email","args":[]}"#, "/type"),
+        (r#"{"type":"a.b"}"#, "/args"),
+        (r#"{"type":"a.b","args":{}}"#, "/args"),
+        (r#"{"type":"a.b","args":null}"#, "/args"),
+        (r#"{"type":"a.b","args":[],"meta":[]}"#, "/meta"),
+        (r#"{"type":"a.b","args":[],"id":"x"}"#, "/id"),
+        (r#"{"type":"a.b","args":[],"id":""}"#, "/id"),
+        (r#"{"type":"a.b","args":[],"options":[]}"#, "/options"),
+        (r#"{"type":"a.b","args":[],"options":{"queue":"A"}}"#, "/options/queue"),
+        (r#"{"type":"a.b","args":[],"options":{"priority":101}}"#, "/options/priority"),
+        (r#"{"type":"a.b","args":[],"priority":1.5}"#, "/priority"),
+        (r#"{"type":"a.b","args":[],"priority":1,"options":{"priority":2}}"#, "/priority"),
+        (r#"{"type":"a.b","args":[],"options":{"timeout_ms":-1}}"#, "/options/timeout_ms"),
+        (r#"{"type":"a.b","args":[],"options":{"scheduled_at":"2030-01-01T00:00:00"}}"#, "/options/scheduled_at"),
+        (r#"{"type":"a.b","args":[],"options":{"scheduled_at":7}}"#, "/options/scheduled_at"),
+        (r#"{"type":"a.b","args":[],"options":{"delay_until":"+PT2S","scheduled_at":"+PT3S"}}"#, "/options/scheduled_at"),
+        (r#"{"type":"a.b","args":[],"options":{"expires_at":"tomorrow"}}"#, "/options/expires_at"),
+        (r#"{"type":"a.b","args":[],"options":{"pending":true,"delay_until":"+PT2S"}}"#, "/options/pending"),
+        (r#"{"type":"a.b","args":[],"options":{"tags":"x"}}"#, "/options/tags"),
+        (r#"{"type":"a.b","args":[],"options":{"tags":[1]}}"#, "/options/tags/0"),
+        (r#"{"type":"a.b","type":"a.c","args":[]}"#, "/type"),
+        (r#"{"type":"a.b","args":[],"options":{"queue":"a","queue":"b"}}"#, "/options/queue"),
+    ]);
+}
+
+#[test]
+fn depth_and_size_are_bounded_everywhere() {
+    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    read(&format!(r#"{{"type":"a.b","args":{}}}"#, deep(64)));
+    for name in ["args", "meta", "x"] {
+        let value = if name == "meta" { format!(r#"{{"m":{}}}"#, deep(64)) } else { deep(65) };
+        let text = match name {
+            "args" => format!(r#"{{"type":"a.b","args":{value}}}"#),
+            _ => format!(r#"{{"type":"a.b","args":[],"{name}":{value}}}"#),
+        };
+        let refused = refused(&text);
+        assert_eq!(refused.kind, InvalidKind::Request);
+        assert!(refused.pointer.starts_with(&format!("/{name}")), "{refused}");
+    }
+    let long = "x".repeat(1024 * 1024);
+    assert_eq!(refused(&format!(r#"{{"type":"a.b","args":["{long}"]}}"#)).kind, InvalidKind::TooLarge);
+    let meta = refused(&format!(r#"{{"type":"a.b","args":[],"meta":{{"a":"{long}"}}}}"#));
+    assert_eq!((meta.kind, meta.pointer.as_str()), (InvalidKind::TooLarge, "/meta"));
+}
+
+#[test]
+fn what_is_not_json_is_a_payload_error() {
+    for text in ["", " ", "{", "{\"type\":}", "{\"type\":\"a.b\",\"args\":[\"\\ud800\"]}", "{} {}", "nope"] {
+        assert_eq!(refused(text).kind, InvalidKind::Payload, "{text}");
+    }
+}
+
+#[test]
+fn a_repetition_under_the_callers_id_has_the_same_digest() {
+    let id = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
+    let digest = |rest: &str| {
+        let digest = read(&format!(r#"{{"id":"{id}","type":"a.b",{rest}}}"#)).body.request_digest;
+        digest.unwrap_or_else(|| panic!("a digest"))
+    };
+    let first = digest(r#""args":[{"a":1,"b":2}],"options":{"delay_until":"+PT2S","priority":1}"#);
+    let same = [
+        r#""options": {"priority":1, "delay_until":"+PT2S"}, "args":[ {"b":2,"a":1} ]"#,
+        r#""args":[{"a":1,"b":2}],"options":{"delay_until":"+PT2S","priority":1},"meta":{"traceparent":"00-1"},"attempt":3"#,
+    ];
+    assert_eq!(digest(same[0]), first);
+    // A trace differs from try to try; an empty meta beside it is still a meta.
+    assert_eq!(digest(same[1]), digest(&same[1].replace("00-1", "00-2")));
+    for other in [
+        r#""args":[{"a":1,"b":3}],"options":{"delay_until":"+PT2S","priority":1}"#,
+        r#""args":[{"a":1,"b":2}],"options":{"delay_until":"+PT3S","priority":1}"#,
+        r#""args":[{"a":1,"b":2}],"options":{"delay_until":"+PT2S"}"#,
+        r#""args":[{"a":9007199254740993,"b":2}],"options":{"delay_until":"+PT2S","priority":1}"#,
+    ] {
+        assert_ne!(digest(other), first, "{other}");
+    }
+}

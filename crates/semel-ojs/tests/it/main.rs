@@ -1,0 +1,31 @@
+//! Requests in every shape that clients send, and every refusal with its place.
+
+mod enqueue;
+mod shapes;
+mod vectors;
+mod views;
+mod workers;
+
+use semel_core::error::{Invalid, InvalidKind};
+use semel_ojs::Enqueue;
+
+fn read(text: &str) -> Enqueue {
+    Enqueue::parse(text, true).unwrap_or_else(|refused| panic!("{refused} in {text}"))
+}
+
+fn refused(text: &str) -> Invalid {
+    match Enqueue::parse(text, true) {
+        Ok(_) => panic!("not refused: {text}"),
+        Err(refused) => refused,
+    }
+}
+
+/// Each request is refused for a broken rule at its place.
+fn all_refused(cases: &[(&str, &str)]) {
+    for (text, pointer) in cases {
+        let refused = refused(text);
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, *pointer), "{text}: {refused}");
+        let helps = refused.message.contains(';') || refused.message.contains("is not one of");
+        assert!(helps, "says nothing to do: {refused}");
+    }
+}

@@ -1,0 +1,125 @@
+use semel_core::unique::{Dimension, OnConflict, UniquePolicy};
+use semel_ojs::Enqueue;
+
+use crate::{all_refused, read};
+
+fn request(unique: &str) -> Enqueue {
+    read(&format!(r#"{{"type":"a.b","args":[{{"user_id":1,"x":2}}],"meta":{{"m":1}},"options":{{"unique":{unique}}}}}"#))
+}
+
+fn policy(unique: &str) -> UniquePolicy {
+    let request = request(unique);
+    UniquePolicy::clone(request.policy().unwrap_or_else(|| panic!("a policy of {unique}")))
+}
+
+fn dimensions(unique: &str) -> Vec<&'static str> {
+    policy(unique).dimensions().iter().map(Dimension::name).collect()
+}
+
+#[test]
+fn every_shape_that_clients_send_is_read() {
+    for (unique, expected) in [
+        (r#"{}"#, &["type"] as &[&str]),
+        (r#"{"on_conflict":"ignore"}"#, &["type"]),
+        (r#"{"keys":["queue","args"]}"#, &["type", "queue", "args"]),
+        (r#"{"key":[]}"#, &["type", "args"]),
+        (r#"{"key":["type","queue"]}"#, &["type", "queue"]),
+        (r#"{"key":["user_id"]}"#, &["type", "args"]),
+        (r#"{"period_ms":5000}"#, &["type", "args"]),
+        (r#"{"keys":["type"],"period_ms":5000}"#, &["type"]),
+        (r#"{"key":"order-7"}"#, &["type"]),
+        (r#"{"key":"order-7","scope":"global"}"#, &[]),
+        (r#"{"keys":["type"],"args_keys":null,"period":null}"#, &["type"]),
+        (r#""content""#, &["type", "queue", "args", "meta"]),
+    ] {
+        assert_eq!(dimensions(unique), expected, "{unique}");
+    }
+    assert_eq!(policy(r#"{"key":["user_id"]}"#).args_keys(), ["user_id"]);
+    assert_eq!(policy(r#"{"key":"order-7"}"#).key_text(), Some("order-7"));
+    assert_eq!(policy(r#"{"on_conflict":"use_existing"}"#).on_conflict(), OnConflict::Ignore);
+}
+
+#[test]
+fn periods_are_read_in_every_spelling() {
+    for (member, shown) in [
+        (r#""period":"PT1H""#, "PT1H"),
+        (r#""period":"P1M""#, "P1M"),
+        (r#""period":"3600s""#, "PT1H"),
+        (r#""period_ms":90000"#, "PT1M30S"),
+        (r#""within":"1h30m""#, "PT1H30M"),
+        (r#""within":"PT5M""#, "PT5M"),
+        (r#""within":"1.5s""#, "PT1.5S"),
+    ] {
+        let policy = policy(&format!(r#"{{"keys":["type"],{member}}}"#));
+        assert_eq!(policy.period().map(|period| period.to_string()).as_deref(), Some(shown), "{member}");
+    }
+}
+
+#[test]
+fn presets_are_words_or_ground_to_build_on() {
+    let strict = read(r#"{"type":"a.b","args":[1],"version":"2","unique":"strict"}"#);
+    assert!(strict.canonical().unwrap().unwrap().contains("\"version\":\"2\""));
+    let content = policy(r#"{"preset":"content","period":"PT5M"}"#);
+    assert_eq!((content.on_conflict(), content.while_active()), (OnConflict::Ignore, true));
+    assert!(request(r#""always_unique""#).policy().is_none());
+    assert!(request(r#"{"preset":"always_unique"}"#).policy().is_none());
+    assert_eq!(policy(r#"{"preset":"always_unique","key":"k"}"#).key_text(), Some("k"));
+    let own = read(r#"{"type":"a.b","args":[],"version":3,"unique":{"preset":"caller_provided","key":"k"}}"#);
+    assert_eq!(own.canonical().unwrap().unwrap(), r#"{"key":"k","type":"a.b","version":"3"}"#);
+}
+
+#[test]
+fn a_policy_may_stand_in_two_places_if_it_is_one() {
+    let same = r#"{"type":"a.b","args":[],"unique":{"keys":["type"],"period":"PT1S"},"options":{"unique":{"period":"PT1S","keys":["type"]}}}"#;
+    assert!(read(same).policy().is_some());
+    all_refused(&[(
+        r#"{"type":"a.b","args":[],"unique":{"keys":["type"]},"options":{"unique":{"keys":["type","args"]}}}"#,
+        "/unique",
+    )]);
+}
+
+#[test]
+fn what_is_wrong_with_a_policy_is_said_with_its_place() {
+    let cases = [
+        (r#"7"#, ""),
+        (r#"[]"#, ""),
+        (r#""unheard_of""#, ""),
+        (r#"{"arg_keys":["a"]}"#, "/arg_keys"),
+        (r#"{"with_version":true}"#, "/with_version"),
+        (r#"{"keys":["argz"]}"#, "/keys/0"),
+        (r#"{"keys":"type"}"#, "/keys"),
+        (r#"{"keys":[]}"#, "/keys"),
+        (r#"{"keys":["type"],"keys":["args"]}"#, "/keys"),
+        (r#"{"keys":["meta"]}"#, "/meta_keys"),
+        (r#"{"states":["availabel"]}"#, "/states/0"),
+        (r#"{"states":[]}"#, "/states"),
+        (r#"{"period":"1 hour"}"#, "/period"),
+        (r#"{"period":60}"#, "/period"),
+        (r#"{"period":"PT1S","period_ms":1000}"#, "/period_ms"),
+        (r#"{"period":"PT1S","within":"1s"}"#, "/within"),
+        (r#"{"period_ms":-1}"#, "/period_ms"),
+        (r#"{"period_ms":0}"#, "/period_ms"),
+        (r#"{"within":"soon"}"#, "/within"),
+        (r#"{"on_conflict":"merge"}"#, "/on_conflict"),
+        (r#"{"on_conflict":"replace","states":["available","cancelled"]}"#, "/states/1"),
+        (r#"{"key":7}"#, "/key"),
+        (r#"{"key":" "}"#, "/key"),
+        (r#"{"key":["a"],"keys":["type"]}"#, "/key"),
+        (r#"{"key":"a","keys":["type"]}"#, "/keys"),
+        (r#"{"while_active":"yes"}"#, "/while_active"),
+        (r#"{"preset":"unheard_of"}"#, "/preset"),
+        (r#"{"preset":"caller_provided"}"#, "/key"),
+        (r#"{"disclose":"never","on_conflict":"ignore"}"#, "/disclose"),
+    ];
+    for (unique, pointer) in cases {
+        let text = format!(r#"{{"type":"a.b","args":[{{"a":1}}],"options":{{"unique":{unique}}}}}"#);
+        all_refused(&[(&text, &format!("/options/unique{pointer}"))]);
+    }
+    all_refused(&[
+        (r#"{"type":"a.b","args":[1],"unique":{"key":["a"]}}"#, "/args"),
+        (r#"{"type":"a.b","args":[{"b":1}],"unique":{"key":["a"]}}"#, "/args/0/a"),
+        (r#"{"type":"a.b","args":[9007199254740992],"unique":{"keys":["args"]}}"#, "/args/0"),
+        (r#"{"type":"a.b","args":[{"a":1,"a":2}],"unique":{"keys":["args"]}}"#, "/args/0/a"),
+        (r#"{"type":"a.b","args":[],"unique":"strict"}"#, "/type"),
+    ]);
+}

@@ -1,0 +1,69 @@
+use semel_core::lease::LeaseToken;
+use semel_ojs::batch::Batch;
+use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
+
+const ID: &str = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
+
+#[test]
+fn a_fetch_names_its_queues_in_order() {
+    let fetch = Fetch::parse(r#"{"queues":["b","a"],"worker_id":"w","count":7,"visibility_timeout_ms":0,"hostname":"h","wait_ms":500}"#).unwrap();
+    let names: Vec<_> = fetch.queues.iter().map(|queue| queue.as_str().to_owned()).collect();
+    assert_eq!((names.join(","), fetch.count, &*fetch.worker), ("b,a".to_owned(), 7, "w"));
+    assert_eq!((fetch.visibility_ms, fetch.wait.as_millis()), (None, 500));
+    for (text, pointer) in [
+        ("{}", "/queues"),
+        (r#"{"queues":[]}"#, "/queues"),
+        (r#"{"queues":["A"]}"#, "/queues/0"),
+        (r#"{"queues":["a"],"count":0}"#, "/count"),
+        (r#"{"queues":["a"],"count":1001}"#, "/count"),
+        (r#"{"queues":["a"],"wait_ms":30001}"#, "/wait_ms"),
+    ] {
+        assert_eq!(Fetch::parse(text).unwrap_err().pointer, pointer, "{text}");
+    }
+}
+
+#[test]
+fn acks_and_nacks_carry_what_they_have() {
+    let ack = Ack::parse(&format!(r#"{{"job_id":"{ID}","result":{{"a": 1}},"lease":"l1-ff"}}"#)).unwrap();
+    assert_eq!((ack.result.as_deref(), ack.bearer.lease), (Some("{\"a\": 1}"), Some(LeaseToken(255))));
+    assert_eq!(ack.bearer.worker, None);
+    assert_eq!(Ack::parse("{}").unwrap_err().pointer, "/job_id");
+    assert_eq!(Ack::parse(&format!(r#"{{"job_id":"{ID}","lease":"x"}}"#)).unwrap_err().pointer, "/lease");
+
+    let report = |error: &str| Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{error}}}"#)).unwrap().report.unwrap();
+    let full = report(r#"{"code":"c","message":"m","retryable":false,"details":{"error_class":"K"}}"#);
+    assert_eq!((full.code.as_str(), full.error_type.as_str(), full.retryable), ("c", "K", Some(false)));
+    assert_eq!(report(r#"{"type":"T","message":"m"}"#).code, "T");
+    assert_eq!(report(r#"{"code":"c"}"#).error_type, "c");
+    assert_eq!(report(r#""boom""#).message, "boom");
+    assert_eq!(Nack::parse(&format!(r#"{{"job_id":"{ID}"}}"#)).unwrap_err().pointer, "/error");
+    assert!(Nack::parse(&format!(r#"{{"job_id":"{ID}","requeue":true}}"#)).unwrap().report.is_none());
+}
+
+#[test]
+fn heartbeats_name_their_jobs_in_any_shape() {
+    let beat = |text: &str| Heartbeat::parse(&text.replace("ID", ID)).unwrap();
+    assert_eq!(beat(r#"{"worker_id":"w","active_jobs":["ID"]}"#).jobs.len(), 1);
+    assert_eq!(beat(r#"{"worker_id":"w","active_jobs":1,"active_job_ids":["ID"]}"#).jobs.len(), 1);
+    assert_eq!(beat(r#"{"active_jobs":3}"#).jobs.len(), 0);
+    assert_eq!(beat(r#"{"active_jobs":["ID"],"lease":"l1-1"}"#).jobs[0].1.lease, Some(LeaseToken(1)));
+    assert_eq!(beat(r#"{"leases":{"ID":"l1-2"}}"#).jobs[0].1.lease, Some(LeaseToken(2)));
+    for (text, pointer) in [
+        (r#"{"active_jobs":["x"]}"#, "/active_jobs/0"),
+        (r#"{"active_jobs":[],"lease":"l1-1"}"#, "/lease"),
+        (r#"{"leases":{"x":"l1-1"}}"#, "/leases/x"),
+    ] {
+        assert_eq!(Heartbeat::parse(text).unwrap_err().pointer, pointer, "{text}");
+    }
+}
+
+#[test]
+fn a_batch_says_which_of_its_jobs_is_wrong() {
+    let batch = Batch::parse(r#"{"jobs":[{"type":"a.b","args":[]},{"type":"a.b","args":7}]}"#).unwrap();
+    let requests: Vec<_> = batch.requests(true).collect();
+    assert!(requests[0].is_ok());
+    assert_eq!(requests[1].as_ref().unwrap_err().pointer, "/jobs/1/args");
+    for text in ["{}", r#"{"jobs":[]}"#, r#"{"jobs":{}}"#] {
+        assert_eq!(Batch::parse(text).unwrap_err().pointer, "/jobs", "{text}");
+    }
+}

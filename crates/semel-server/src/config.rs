@@ -1,0 +1,49 @@
+//! What an operator decides about the server.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::auth::Tokens;
+
+/// Settings of the router.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whether `POST /ojs/v1/admin/reset` deletes everything, and jobs may direct their workers by
+    /// `test_directive`. For test servers only.
+    pub allow_reset: bool,
+    /// Who is let in.
+    pub tokens: Tokens,
+    /// The largest body of a request about one job, in bytes.
+    pub body_bytes_max: usize,
+    /// The largest body of a batch, in bytes.
+    pub batch_bytes_max: usize,
+    /// How long a request may take, its body and a long poll included. Longer than the longest long poll, 30 s.
+    pub request_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            allow_reset: false,
+            tokens: Tokens::default(),
+            body_bytes_max: 1024 * 1024,
+            batch_bytes_max: 16 * 1024 * 1024,
+            request_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The server would be open to strangers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} can be reached from other machines and no token is set; set at least one token, or listen on 127.0.0.1"
+)]
+pub struct ListenRefused(pub SocketAddr);
+
+/// Whether the server may listen there: other machines may only come in with a token.
+///
+/// # Errors
+/// [`ListenRefused`], which says what to do.
+pub fn check_listen(address: SocketAddr, config: &Config) -> Result<(), ListenRefused> {
+    if address.ip().is_loopback() || !config.tokens.is_empty() { Ok(()) } else { Err(ListenRefused(address)) }
+}

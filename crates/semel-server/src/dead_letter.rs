@@ -1,0 +1,114 @@
+//! `/ojs/v1/dead-letter`: jobs that failed for good and were asked to be kept for people.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use http::Uri;
+use semel_core::job::Head;
+use semel_core::life::Revived;
+use semel_ojs::write::{list as put_list, object};
+use semel_ojs::{Code, Problem, answer};
+use semel_store::backend::Filter;
+
+use crate::App;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, Refused, settled, show, view};
+
+const PAGE_DEFAULT: u64 = 50;
+const PAGE_MAX: u64 = 100;
+/// Dead letters that are counted; beyond it the total is a lower bound.
+const COUNTED_MAX: usize = 10_000;
+
+/// `GET /dead-letter`, newest first.
+pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+    let query = Parameters::of(&uri)?;
+    let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    let offset = query.number("offset", 0, 0, COUNTED_MAX as u64)?;
+    let heads = all(&app, crate::jobs::filter(&query)?).await?;
+    let (first, count) = (usize::try_from(offset).unwrap_or(usize::MAX), usize::try_from(limit).unwrap_or(0));
+    let page = heads.iter().skip(first).take(count).map(|head| head.id).collect();
+    let jobs = app.engine.jobs(page).await?;
+    let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
+    object(&mut out, |outer| {
+        put_list(outer.member("jobs"), &jobs, |out, job| view(job).write(out));
+        object(outer.member("pagination"), |page| {
+            page.number("total", heads.len());
+            page.number("limit", limit);
+            page.number("offset", offset);
+            page.flag("has_more", first.saturating_add(count) < heads.len());
+        });
+    });
+    Ok(Answer::ok(out))
+}
+
+/// `GET /dead-letter/stats`.
+pub(crate) async fn stats(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+    let heads = all(&app, crate::jobs::filter(&Parameters::of(&uri)?)?).await?;
+    let mut queues: Vec<(&str, u64)> = Vec::new();
+    for head in &heads {
+        match queues.iter_mut().find(|(name, _)| *name == head.queue.as_str()) {
+            Some((_, count)) => *count += 1,
+            None => queues.push((head.queue.as_str(), 1)),
+        }
+    }
+    let mut out = String::new();
+    object(&mut out, |outer| {
+        outer.number("total", heads.len());
+        outer.flag("is_lower_bound", heads.len() >= COUNTED_MAX);
+        object(outer.member("by_queue"), |object| {
+            for (name, count) in &queues {
+                object.number(name, count);
+            }
+        });
+        outer.time("newest_at", heads.iter().filter_map(|head| head.finished_at).max());
+        outer.time("oldest_at", heads.iter().filter_map(|head| head.finished_at).min());
+    });
+    Ok(Answer::ok(out))
+}
+
+async fn all(app: &App, filter: Filter) -> Result<Vec<Head>, Refused> {
+    let mut filter = Filter { dead_letters: true, limit: 1_000, ..filter };
+    let mut heads = Vec::new();
+    loop {
+        let listing = app.engine.list(filter.clone()).await?;
+        heads.extend(listing.heads);
+        match listing.next {
+            Some(next) if heads.len() < COUNTED_MAX => filter.before = Some(next),
+            _ => return Ok(heads),
+        }
+    }
+}
+
+/// `POST /dead-letter/{id}/retry`: a new admission under the job's own policy.
+pub(crate) async fn retry(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+    let id = extract::job_id(id)?;
+    match app.engine.revive(id).await? {
+        Revived::Done(head) => Ok(Answer::ok(show(&app.engine, &head, answer::job).await?)),
+        Revived::Blocked { holder } => Err(Problem::new(
+            Code::Duplicate,
+            "another job holds the dead letter's unique key; wait for its end, or cancel it, and retry again",
+        )
+        .with_details(|object| {
+            if holder.hold.disclose == semel_core::unique::Disclose::Always {
+                object.plain("existing_job_id", holder.id);
+                object.plain("existing_job_state", holder.state);
+            }
+        })
+        .into()),
+        Revived::Refused(semel_core::settle::Refusal::NotFound) => Err(Problem::not_found("dead letter").into()),
+        Revived::Refused(refusal) => Err(refusal.into()),
+    }
+}
+
+/// `DELETE /dead-letter/{id}`.
+pub(crate) async fn remove(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+    let head = settled(app.engine.delete_dead_letter(extract::job_id(id)?).await?)?;
+    let mut out = String::new();
+    object(&mut out, |object| {
+        object.flag("deleted", true);
+        object.plain("job_id", head.id);
+        object.plain("id", head.id);
+    });
+    Ok(Answer::ok(out))
+}

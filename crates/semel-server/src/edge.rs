@@ -1,0 +1,138 @@
+//! What every answer has in common: the media type, the version, the request's id; and what no handler decides:
+//! tokens, versions, time, panics, unknown paths and methods.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use semel_ojs::{Code, MEDIA_TYPE, Problem, VERSION, is_supported_version};
+
+use crate::App;
+use crate::extract::REQUEST_ID;
+use crate::respond::{Refused, status_of};
+
+const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
+/// The longest request id that is taken over from a client, in bytes.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Wraps every request.
+pub(crate) async fn edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let id = request_id(request.headers());
+    let mut response = match check(&app, &request) {
+        Err(problem) => Refused::from(problem).into_response(),
+        Ok(()) => {
+            let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+            match tokio::time::timeout(app.config.request_timeout, answer).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(_)) => {
+                    let cause = Some("a handler panicked".to_owned());
+                    Refused { problem: Problem::internal(), cause }.into_response()
+                }
+                Err(_) => Refused::from(Problem::new(
+                    Code::Timeout,
+                    "the request took too long; whether it was carried out is unknown, so repeat it with the same job id",
+                ))
+                .into_response(),
+            }
+        }
+    };
+    finish(&mut response, id);
+    response
+}
+
+/// There is nothing at this path.
+pub(crate) async fn no_such_path() -> Refused {
+    Problem::new(Code::NotFound, "there is nothing at this path; GET /ojs/manifest says what this server does").into()
+}
+
+/// There is something at this path, but not for this method.
+pub(crate) async fn no_such_method() -> Refused {
+    Problem::new(Code::MethodNotAllowed, "this path does not know the method; use one that the Allow header names").into()
+}
+
+fn check(app: &App, request: &Request) -> Result<(), Problem> {
+    let path = request.uri().path();
+    if path.starts_with("/ojs/v1") && !app.config.tokens.admit(request.headers()) {
+        return Err(Problem::new(
+            Code::Unauthorized,
+            "the request carries no token that this server knows; send Authorization: Bearer and a token",
+        ));
+    }
+    match request.headers().get(OJS_VERSION) {
+        Some(version) if !version.to_str().is_ok_and(is_supported_version) => Err(Problem::new(
+            Code::UnsupportedVersion,
+            "this version of Open Job Spec is not supported; send OJS-Version: 1.0",
+        )
+        .with_details(|object| object.texts("supported", [VERSION]))),
+        _ => Ok(()),
+    }
+}
+
+fn finish(response: &mut Response, id: HeaderValue) {
+    if let Some(refused) = refusal(response) {
+        let request_id = id.to_str().unwrap_or_default();
+        if let Some(cause) = &refused.cause {
+            let code = refused.problem.code().entry().wire;
+            tracing::error!(request_id, code, cause, "a request failed");
+        }
+        let mut body = String::with_capacity(512);
+        refused.problem.write(request_id, &mut body);
+        *response.status_mut() = status_of(&refused.problem);
+        *response.body_mut() = Body::from(body);
+        let headers = response.headers_mut();
+        headers.remove(http::header::CONTENT_LENGTH);
+        headers.remove(CONTENT_TYPE);
+        match refused.problem.code() {
+            Code::Unauthorized => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            Code::Contended | Code::Unavailable => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
+            _ => {}
+        }
+    }
+    let headers = response.headers_mut();
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(MEDIA_TYPE));
+    headers.insert(OJS_VERSION, HeaderValue::from_static(VERSION));
+    headers.insert(REQUEST_ID, id);
+}
+
+/// The refusal a handler gave back, or one for an error that the framework answered by itself.
+fn refusal(response: &mut Response) -> Option<Refused> {
+    if let Some(refused) = response.extensions_mut().remove::<Refused>() {
+        return Some(refused);
+    }
+    let is_ours = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == MEDIA_TYPE);
+    match response.status() {
+        _ if is_ours => None,
+        StatusCode::PAYLOAD_TOO_LARGE => Some(Problem::new(Code::TooLarge, "the body is too large; send less at once").into()),
+        status if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE => {
+            Some(Problem::internal().into())
+        }
+        _ => None,
+    }
+}
+
+/// The client's own id of the request, or a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Random per process, so that two servers do not name their requests alike.
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    let sent = headers.get(REQUEST_ID).filter(|id| {
+        !id.is_empty() && id.len() <= REQUEST_ID_BYTES_MAX && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    });
+    match sent {
+        Some(id) => id.clone(),
+        None => {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            HeaderValue::try_from(format!("req_{:016x}{number:08x}", *PROCESS))
+                .unwrap_or(HeaderValue::from_static("req_unknown"))
+        }
+    }
+}

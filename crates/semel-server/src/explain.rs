@@ -1,0 +1,29 @@
+//! `POST /ojs/v1/unique/explain`: what an enqueue request would lead to, and why. Writes nothing.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use semel_core::enqueue::Outcome;
+use semel_core::unique::Disclose;
+use semel_ojs::{Enqueue, explain as ojs};
+
+use crate::App;
+use crate::extract;
+use crate::respond::{Answer, Answered};
+
+/// Takes the body of an enqueue request.
+pub(crate) async fn explain(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let request = Enqueue::parse(&text, app.inspect())?;
+    let explained = app.engine.explain(request.offer.clone()).await?;
+    let named = match &explained.outcome {
+        _ if explained.disclose != Disclose::Always => None,
+        Outcome::Replaced { cancelled, .. } => cancelled.first().copied(),
+        outcome => outcome.absorbed_by(),
+    };
+    let job = match named {
+        Some(id) => app.engine.job(id).await?,
+        None => None,
+    };
+    Ok(Answer::ok(ojs::answer(&request, &explained, job.as_ref().map(|job| &job.duplicates))?))
+}

@@ -1,0 +1,147 @@
+//! From requests: bodies within their limits, ids, queries, and who is asking.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Query, Request};
+use bytes::BytesMut;
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderMap, Uri};
+use http_body_util::BodyExt as _;
+use semel_core::ident::JobId;
+use semel_ojs::{Code, MEDIA_TYPE, Problem};
+
+/// The header that names a request.
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+/// The longest name of a source that the duplicates record keeps, in bytes.
+const SOURCE_BYTES_MAX: usize = 64;
+/// How much of a body that is too large is read all the same, so that its sender gets to read the answer.
+const DRAINED_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// The other end of the connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// Reads a JSON body of at most `most` bytes.
+pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String), Problem> {
+    let (parts, body) = request.into_parts();
+    let media = check_media_type(&parts.headers);
+    let mut body = body;
+    let mut read = BytesMut::new();
+    let mut first = None;
+    let mut length = 0_usize;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            return Err(Problem::new(Code::InvalidPayload, "the body ended before its end; send it whole"));
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        length = length.saturating_add(data.len());
+        if length > DRAINED_BYTES_MAX {
+            break;
+        }
+        if length > most {
+            continue;
+        }
+        // Nearly every body is one frame, which need not be copied together.
+        match first.take() {
+            None if read.is_empty() => first = Some(data),
+            None => read.extend_from_slice(&data),
+            Some(earlier) => {
+                read.extend_from_slice(&earlier);
+                read.extend_from_slice(&data);
+            }
+        }
+    }
+    if length > most {
+        return Err(Problem::new(
+            Code::TooLarge,
+            format!("the body is larger than {most} bytes; send less at once, or store the data elsewhere and send a reference to it"),
+        )
+        .with_details(|object| object.number("limit_bytes", most)));
+    }
+    if length > 0 {
+        media?;
+    }
+    let bytes = match first {
+        Some(only) => Vec::from(only),
+        None => Vec::from(read),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok((parts, text)),
+        Err(_) => Err(Problem::new(Code::InvalidPayload, "the request body is not UTF-8; send JSON in UTF-8")),
+    }
+}
+
+/// The type OJS names, plain JSON, or none at all.
+fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case(MEDIA_TYPE) || essence.eq_ignore_ascii_case("application/json") {
+        Ok(())
+    } else {
+        Err(Problem::new(
+            Code::UnsupportedMediaType,
+            "the body's Content-Type is not JSON; send application/openjobspec+json or application/json",
+        ))
+    }
+}
+
+/// A job's id in the path. What is no id is the id of no job.
+pub(crate) fn job_id(path: Result<Path<String>, PathRejection>) -> Result<JobId, Problem> {
+    let unknown = || Problem::new(Code::NotFound, "there is no such job; ids are lower-case UUIDv7");
+    let Ok(Path(text)) = path else { return Err(unknown()) };
+    JobId::parse(&text, "").map_err(|_| unknown())
+}
+
+/// Any other name in the path.
+pub(crate) fn name(path: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Problem> {
+    path.map(|Path(name)| name).map_err(|_| Problem::not_found(what))
+}
+
+/// The query's parameters.
+pub(crate) struct Parameters(HashMap<String, String>);
+
+impl Parameters {
+    pub(crate) fn of(uri: &Uri) -> Result<Self, Problem> {
+        Query::try_from_uri(uri)
+            .map(|Query(parameters)| Self(parameters))
+            .map_err(|_| Problem::new(Code::InvalidRequest, "the query cannot be read; percent-encode its values"))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// A comma-separated list.
+    pub(crate) fn list(&self, name: &str) -> Vec<&str> {
+        self.get(name).into_iter().flat_map(|list| list.split(',')).map(str::trim).filter(|item| !item.is_empty()).collect()
+    }
+
+    /// A number of at least `least` and at most `most`.
+    pub(crate) fn number(&self, name: &str, least: u64, default: u64, most: u64) -> Result<u64, Problem> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        match text.parse() {
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => Err(refuse(name, format!("is not a number of {least}..={most}"))),
+        }
+    }
+}
+
+/// A refusal of a query's parameter.
+pub(crate) fn refuse(name: &str, message: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::InvalidRequest, format!("the query parameter {name} {message}; correct it, or leave it out"))
+        .with_details(|object| object.text("parameter", name))
+}
+
+/// Who is asking, for the duplicates record: the request's own name, else the program's, else the address.
+pub(crate) fn source(parts: &Parts) -> String {
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
+    let named = header(REQUEST_ID).or_else(|| header(USER_AGENT.as_str()));
+    match (named, parts.extensions.get::<Peer>()) {
+        (Some(text), _) => text.chars().take(SOURCE_BYTES_MAX).collect(),
+        (None, Some(Peer(address))) => address.ip().to_string(),
+        (None, None) => String::new(),
+    }
+}

@@ -1,0 +1,164 @@
+//! `/ojs/v1/jobs`: enqueue, read, list, cancel, activate.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use http::Uri;
+use semel_core::body::Body;
+use semel_core::enqueue::Outcome;
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::settle::Settled;
+use semel_core::state::{State as JobState, StateSet};
+use semel_core::unique::Disclose;
+use semel_ojs::answer::{self, Admitted};
+use semel_ojs::write::{list as put_list, object};
+use semel_ojs::{Code, Enqueue, JobView, Problem, worker};
+use semel_store::backend::Filter;
+
+use crate::App;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
+
+/// Jobs on a page, unless the query says otherwise, and at most.
+const PAGE_DEFAULT: u64 = 50;
+const PAGE_MAX: u64 = 200;
+/// Pages a store may answer empty before the client is asked to come again.
+const EMPTY_PAGES_MAX: usize = 16;
+
+/// `POST /jobs`.
+pub(crate) async fn create(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let (offer, body) = Enqueue::parse(&text, app.inspect())?.into_parts();
+    let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
+    admitted(&app, &outcome, &body).await
+}
+
+/// The answer to one enqueued job.
+async fn admitted(app: &App, outcome: &Outcome, body: &Body) -> Answered {
+    let (head, how) = match told(outcome) {
+        Ok(told) => told,
+        Err(refused) => return Err(refused),
+    };
+    Ok(match how {
+        Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => {
+            Answer::created(head.id, answer::enqueued(&JobView::fresh(head, body), how))
+        }
+        Admitted::Repeated => {
+            let text = show_job(&app.engine, head, |view| answer::enqueued(view, how)).await?;
+            Answer::created(head.id, text).replayed()
+        }
+        Admitted::Amended | Admitted::Existing => {
+            Answer::ok(show_job(&app.engine, head, |view| answer::enqueued(view, how)).await?)
+        }
+    })
+}
+
+/// The job that answers an outcome and how it came to, or the refusal.
+pub(crate) fn told(outcome: &Outcome) -> Result<(&semel_core::job::Head, Admitted<'_>), Refused> {
+    let shown = |disclose, ids| if disclose == Disclose::Always { Some(ids) } else { None };
+    match outcome {
+        Outcome::Created(head) => Ok((head, Admitted::Created)),
+        Outcome::Repeated(head) => Ok((head, Admitted::Repeated)),
+        Outcome::Replaced { head, cancelled, disclose } => {
+            Ok((head, Admitted::Replaced(shown(*disclose, cancelled.as_slice()))))
+        }
+        Outcome::FollowUp(head) => Ok((head, Admitted::FollowUp)),
+        Outcome::Amended(head) => Ok((head, Admitted::Amended)),
+        Outcome::Existing(head) => Ok((head, Admitted::Existing)),
+        refused => {
+            let cause = if let Outcome::Corrupt(corrupt) = refused { Some(corrupt.to_string()) } else { None };
+            let problem = Problem::of_outcome(refused).unwrap_or_else(Problem::internal);
+            Err(Refused { problem, cause })
+        }
+    }
+}
+
+/// `GET /jobs/{id}`.
+pub(crate) async fn show(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+    let id = extract::job_id(id)?;
+    match app.engine.job(id).await? {
+        Some(job) => Ok(Answer::ok(answer::job(&view(&job)))),
+        None => Err(Problem::not_found("job").into()),
+    }
+}
+
+/// `GET /jobs`: a page, newest first.
+pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+    let query = Parameters::of(&uri)?;
+    let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    let mut filter = filter(&query)?;
+    filter.limit = u32::try_from(limit).unwrap_or(1);
+    if let Some(text) = query.get("cursor") {
+        let cursor = JobId::parse(text, "");
+        filter.before = Some(cursor.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?);
+    }
+    let mut listing = app.engine.list(filter.clone()).await?;
+    // A store looks at a bounded number of rows for a page; people are spared empty ones.
+    for _ in 0..EMPTY_PAGES_MAX {
+        match listing.next {
+            Some(next) if listing.heads.is_empty() => filter.before = Some(next),
+            _ => break,
+        }
+        listing = app.engine.list(filter.clone()).await?;
+    }
+    let jobs = app.engine.jobs(listing.heads.iter().map(|head| head.id).collect()).await?;
+    let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
+    object(&mut out, |outer| {
+        put_list(outer.member("jobs"), &jobs, |out, job| view(job).write(out));
+        object(outer.member("pagination"), |page| {
+            page.number("limit", limit);
+            page.flag("has_more", listing.next.is_some());
+            match listing.next {
+                Some(next) => page.plain("next_cursor", next),
+                None => page.raw("next_cursor", "null"),
+            }
+        });
+    });
+    Ok(Answer::ok(out))
+}
+
+/// The jobs that `state`, `queue` and `type` ask for.
+pub(crate) fn filter(query: &Parameters) -> Result<Filter, Problem> {
+    let mut states = StateSet::EMPTY;
+    for name in query.list("state") {
+        let state = JobState::from_name(name).ok_or_else(|| {
+            let known = JobState::ALL.map(JobState::name).join(", ");
+            extract::refuse("state", format!("names no state; the states are {known}"))
+        })?;
+        states = states.with(state);
+    }
+    let invalid = |name: &'static str| move |refused: semel_core::error::Invalid| extract::refuse(name, refused.message);
+    let queue = query.get("queue").map(|name| QueueName::parse(name, "")).transpose().map_err(invalid("queue"))?;
+    let job_type = query.get("type").map(|name| JobType::parse(name, "")).transpose().map_err(invalid("type"))?;
+    Ok(Filter { states, queue, job_type, ..Filter::default() })
+}
+
+/// `DELETE /jobs/{id}`.
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Answered {
+    let id = extract::job_id(id)?;
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let head = settled(app.engine.cancel(id, worker::bearer(&text)?).await?)?;
+    Ok(Answer::ok(show_job(&app.engine, &head, answer::job).await?))
+}
+
+/// `POST /jobs/{id}/activate`.
+pub(crate) async fn activate(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+    let id = extract::job_id(id)?;
+    match app.engine.activate(id).await? {
+        Settled::Done(head) | Settled::Repeated(head) => {
+            Ok(Answer::ok(show_job(&app.engine, &head, answer::activated).await?))
+        }
+        Settled::Refused(refusal) => Err(refusal.into()),
+    }
+}
+
+/// A request that the server's own rules make impossible to answer.
+pub(crate) fn out_of_step() -> Refused {
+    let cause = Some("the engine answered another number of outcomes than there were jobs".to_owned());
+    Refused { problem: Problem::new(Code::Internal, "the server failed on this request; tell the operator its request_id"), cause }
+}

@@ -1,0 +1,78 @@
+//! `/ojs/v1/queues`.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use semel_core::ident::QueueName;
+use semel_ojs::queue::QueueView;
+use semel_ojs::write::{list as put_list, object};
+use semel_store::backend::QueueStats;
+
+use crate::App;
+use crate::extract;
+use crate::respond::{Answer, Answered, Refused};
+
+type Name = Result<Path<String>, PathRejection>;
+
+/// `GET /queues`, by name.
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Answered {
+    let queues = app.engine.queues().await?;
+    let mut out = String::with_capacity(300 * queues.len() + 64);
+    object(&mut out, |outer| {
+        put_list(outer.member("queues"), &queues, |out, stats| view(stats).write(out));
+        object(outer.member("pagination"), |page| {
+            page.number("total", queues.len());
+            page.flag("has_more", false);
+        });
+    });
+    Ok(Answer::ok(out))
+}
+
+/// `GET /queues/{name}` and `/stats`. A queue need not have had a job.
+pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
+    let name = queue_name(name)?;
+    let queues = app.engine.queues().await?;
+    let found = queues.iter().find(|stats| stats.row.name == name);
+    let none = QueueView { name: name.as_str(), paused: false, counts: [0; 8], created: 0, purged: 0, oldest_ready: None };
+    Ok(Answer::ok(found.map_or(none, view).answer()))
+}
+
+/// `POST /queues/{name}/pause`.
+pub(crate) async fn pause(State(app): State<Arc<App>>, name: Name) -> Answered {
+    set_paused(&app, name, true).await
+}
+
+/// `POST /queues/{name}/resume`.
+pub(crate) async fn resume(State(app): State<Arc<App>>, name: Name) -> Answered {
+    set_paused(&app, name, false).await
+}
+
+async fn set_paused(app: &App, name: Name, paused: bool) -> Answered {
+    let row = app.engine.set_paused(queue_name(name)?, paused).await?;
+    let mut out = String::new();
+    object(&mut out, |outer| {
+        object(outer.member("queue"), |object| {
+            object.plain("name", &row.name);
+            object.flag("paused", row.paused);
+            object.plain("status", if row.paused { "paused" } else { "active" });
+        });
+        outer.flag("paused", row.paused);
+    });
+    Ok(Answer::ok(out))
+}
+
+fn queue_name(name: Name) -> Result<QueueName, Refused> {
+    Ok(QueueName::parse(&extract::name(name, "queue")?, "/name")?)
+}
+
+pub(crate) fn view(stats: &QueueStats) -> QueueView<'_> {
+    QueueView {
+        name: stats.row.name.as_str(),
+        paused: stats.row.paused,
+        counts: stats.counts,
+        created: stats.created,
+        purged: stats.purged,
+        oldest_ready: stats.oldest_ready,
+    }
+}

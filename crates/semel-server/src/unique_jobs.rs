@@ -1,0 +1,165 @@
+//! `/ojs/v1/unique-jobs`: who holds which key, and an operator's release of one.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use http::Uri;
+use semel_core::job::Head;
+use semel_core::life::KeyReleased;
+use semel_core::time::Timestamp;
+use semel_core::unique::{Disclose, PeriodFrom, Remember, UniqueKey, must_remember};
+use semel_engine::Job;
+use semel_ojs::job::put_duplicates;
+use semel_ojs::write::{Object, list as put_list, object};
+use semel_ojs::{Code, Problem, worker};
+
+use crate::App;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, Refused};
+
+const PAGE_DEFAULT: u64 = 50;
+const PAGE_MAX: u64 = 200;
+/// The last holder that paging by number reaches.
+const REACH_MAX: u64 = 10_000;
+/// Longest reason of a release that is kept, in characters.
+const REASON_CHARS_MAX: usize = 500;
+
+/// `GET /unique-jobs`: `page`, `per_page`, `type`, `queue`. Jobs that may not be shown are left out.
+pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+    let query = Parameters::of(&uri)?;
+    let per_page = query.number("per_page", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    let page = query.number("page", 1, 1, REACH_MAX / per_page)?;
+    let now = app.engine.now().await?;
+    let mut filter = crate::jobs::filter(&query)?;
+    (filter.with_key, filter.limit) = (true, 1_000);
+    let wanted = page * per_page + 1;
+    let mut held: Vec<Head> = Vec::new();
+    loop {
+        let listing = app.engine.list(filter.clone()).await?;
+        held.extend(listing.heads.into_iter().filter(|head| is_shown(head) && holds(head, now)));
+        match listing.next {
+            Some(next) if (held.len() as u64) < wanted => filter.before = Some(next),
+            _ => break,
+        }
+    }
+    let has_more = held.len() as u64 >= wanted;
+    let first = usize::try_from((page - 1) * per_page).unwrap_or(usize::MAX);
+    let count = usize::try_from(per_page).unwrap_or(0);
+    let mut out = String::with_capacity(300 * count);
+    object(&mut out, |outer| {
+        put_list(outer.member("items"), held.iter().skip(first).take(count), |out, head| {
+            object(out, |object| put_holder(head, object));
+        });
+        object(outer.member("pagination"), |object| {
+            object.number("page", page);
+            object.number("per_page", per_page);
+            object.flag("has_more", has_more);
+        });
+    });
+    Ok(Answer::ok(out))
+}
+
+/// `GET /unique-jobs/{key}`.
+pub(crate) async fn show(State(app): State<Arc<App>>, key: Result<Path<String>, PathRejection>) -> Answered {
+    let key = unique_key(key)?;
+    let (mut holders, now) = app.engine.holders(key).await?;
+    holders.retain(is_shown);
+    if holders.is_empty() {
+        return Err(nobody());
+    }
+    holders.sort_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
+    let jobs = app.engine.jobs(holders.iter().map(|head| head.id).collect()).await?;
+    let mut out = String::with_capacity(512 * holders.len());
+    object(&mut out, |outer| {
+        outer.plain("key", key);
+        put_list(outer.member("holders"), &holders, |out, head| {
+            object(out, |object| {
+                put_holder(head, object);
+                object.flag("holds", holds(head, now));
+                object.plain("created_at", head.created_at);
+                object.time("finished_at", head.finished_at);
+                if let Some(Job { duplicates, .. }) = jobs.iter().find(|job| job.head.id == head.id) {
+                    put_duplicates(duplicates, object.member("duplicates"));
+                }
+            });
+        });
+    });
+    Ok(Answer::ok(out))
+}
+
+/// `DELETE /unique-jobs/{key}`: its holders lose it. The reason, in the body or the query, goes to the audit log.
+pub(crate) async fn release(
+    State(app): State<Arc<App>>,
+    key: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Answered {
+    let key = unique_key(key)?;
+    let query = Parameters::of(request.uri())?;
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let reason = worker::reason(&text)?.or_else(|| query.get("reason").map(str::to_owned)).unwrap_or_default();
+    let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+    match app.engine.release_key(key).await? {
+        KeyReleased::Done(heads) => {
+            let jobs: Vec<String> = heads.iter().map(|head| head.id.to_string()).collect();
+            let by = extract::source(&parts);
+            tracing::info!(target: "semel::audit", action = "release_key", ?jobs, reason, by);
+            let mut out = String::new();
+            object(&mut out, |outer| {
+                outer.plain("key", key);
+                outer.texts("released", jobs);
+                outer.text("reason", &reason);
+            });
+            Ok(Answer::ok(out))
+        }
+        KeyReleased::NobodyHolds => Err(nobody()),
+        KeyReleased::TooMany => Err(Problem::new(
+            Code::TooManyHolders,
+            "more jobs hold this key than one request may release; cancel some of them first",
+        )
+        .into()),
+    }
+}
+
+fn nobody() -> Refused {
+    Problem::new(Code::NotFound, "nobody holds this key; POST /ojs/v1/unique/explain shows which key a request has").into()
+}
+
+fn unique_key(path: Result<Path<String>, PathRejection>) -> Result<UniqueKey, Refused> {
+    Ok(UniqueKey::parse(&extract::name(path, "unique key")?, "/key")?)
+}
+
+/// The same rule as everywhere: a job whose policy says never is not shown (SEMANTICS 4).
+fn is_shown(head: &Head) -> bool {
+    head.hold.disclose == Disclose::Always
+}
+
+/// Whether the job may block somebody by its own policy.
+fn holds(head: &Head, now: Timestamp) -> bool {
+    must_remember(&head.hold, head, now) != Remember::Forget
+}
+
+fn put_holder(head: &Head, object: &mut Object<'_>) {
+    match &head.key {
+        Some(key) => object.plain("key", key),
+        None => object.raw("key", "null"),
+    }
+    object.plain("job_id", head.id);
+    object.plain("type", &head.job_type);
+    object.plain("queue", &head.queue);
+    object.plain("state", head.state);
+    match locked_until(head) {
+        Some(until) => object.plain("locked_until", until),
+        None => object.raw("locked_until", "null"),
+    }
+}
+
+/// When the job's own window ends, where time alone decides that.
+fn locked_until(head: &Head) -> Option<Timestamp> {
+    let from = match head.hold.from {
+        PeriodFrom::Created => head.created_at,
+        PeriodFrom::Finished => head.finished_at?,
+        PeriodFrom::LastDuplicate => head.renewed_at.unwrap_or(head.created_at),
+    };
+    head.hold.period().map(|period| period.after(from))
+}

@@ -1,0 +1,97 @@
+//! `/ojs/v1/workers`: fetch, ack, nack, heartbeat.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use semel_core::canon::Json;
+use semel_core::ident::JobId;
+use semel_core::lease::Grant;
+use semel_core::settle::{Refusal, Settled};
+use semel_ojs::JobView;
+use semel_ojs::answer::{self, Beat};
+use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
+use semel_store::backend::Claim;
+
+use crate::App;
+use crate::extract;
+use crate::respond::{Answer, Answered, Refused, settled, show, view};
+
+/// `POST /workers/fetch`. With `wait_ms` the answer waits for something to do.
+pub(crate) async fn fetch(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let fetch = Fetch::parse(&text)?;
+    let claim = Claim {
+        queues: fetch.queues,
+        limit: fetch.count,
+        grant: Grant::new(fetch.worker, fetch.visibility_ms),
+    };
+    let jobs = if fetch.wait.is_zero() {
+        app.engine.claim(claim).await?
+    } else {
+        app.engine.claim_or_wait(claim, fetch.wait).await?
+    };
+    Ok(Answer::ok(answer::fetched(jobs.iter().map(view))))
+}
+
+/// `POST /workers/ack`.
+pub(crate) async fn ack(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let Ack { id, bearer, result } = Ack::parse(&text)?;
+    let head = settled(app.engine.complete(id, bearer, result.clone().map(Into::into)).await?)?;
+    Ok(Answer::ok(answer::acknowledged(&JobView { result: result.as_deref(), ..JobView::bare(&head) })))
+}
+
+/// `POST /workers/nack`: a failure, or `requeue: true`.
+pub(crate) async fn nack(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let Nack { id, bearer, report } = Nack::parse(&text)?;
+    let head = settled(match report {
+        Some(report) => app.engine.fail(id, bearer, report).await?,
+        None => app.engine.give_back(id, bearer).await?,
+    })?;
+    Ok(Answer::ok(show(&app.engine, &head, |view| answer::failed(&JobView { head: &head, ..*view })).await?))
+}
+
+/// `POST /workers/heartbeat`.
+pub(crate) async fn heartbeat(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let beat = Heartbeat::parse(&text)?;
+    let ids: Vec<JobId> = beat.jobs.iter().map(|(id, _)| *id).collect();
+    let (mut extended, mut lost) = (Vec::new(), Vec::new());
+    if !beat.jobs.is_empty() {
+        let answers = app.engine.extend(beat.jobs, beat.visibility_ms).await?;
+        for (id, settled) in ids.iter().zip(answers) {
+            match settled {
+                Settled::Done(_) | Settled::Repeated(_) => extended.push(*id),
+                Settled::Refused(refusal) => lost.push((*id, reason(&refusal))),
+            }
+        }
+    }
+    let state = if app.config.allow_reset { directive(&app, &extended).await? } else { "running" };
+    let now = app.engine.now().await?;
+    Ok(Answer::ok(answer::heartbeat(&Beat { state, extended: &extended, lost: &lost, now })))
+}
+
+const fn reason(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::NotFound => "not_found",
+        Refusal::WrongState(_) => "not_active",
+        Refusal::StaleLease(_) => "stale_lease",
+        Refusal::OtherWorker => "other_worker",
+        Refusal::AwaitsRun => "awaits_run",
+        Refusal::Corrupt(_) => "damaged",
+    }
+}
+
+/// On a test server a job's meta may say what its worker is told: the conformance suites have no other way.
+async fn directive(app: &App, jobs: &[JobId]) -> Result<&'static str, Refused> {
+    for job in app.engine.jobs(jobs.to_vec()).await? {
+        let meta = Json::parse(&job.body.meta, "/meta").ok();
+        match meta.as_ref().and_then(|meta| meta.get("test_directive")).and_then(Json::as_str) {
+            Some("quiet") => return Ok("quiet"),
+            Some("terminate") => return Ok("terminate"),
+            _ => {}
+        }
+    }
+    Ok("running")
+}

@@ -1,0 +1,150 @@
+//! What every answer has in common, errors included.
+
+use semel_client::{HeaderMap, Method};
+use semel_server::auth::Tokens;
+use semel_server::{Config, check_listen};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::harness::{Server, Told, header};
+
+const UNKNOWN: &str = "/ojs/v1/jobs/01961111-aaaa-7bbb-8ccc-dddddddddddd";
+
+fn assert_common(told: &Told) {
+    assert_eq!(told.headers["content-type"], "application/openjobspec+json");
+    assert_eq!(told.headers["ojs-version"], "1.0");
+    assert!(!told.headers["x-request-id"].is_empty());
+}
+
+fn assert_problem(told: &Told, status: u16, code: &str) {
+    assert_common(told);
+    assert_eq!((told.status, told.code()), (status, code), "{}", told.body);
+    let error = &told.body["error"];
+    for member in ["message", "hint", "docs_url", "type"] {
+        assert!(error[member].as_str().is_some_and(|text| !text.is_empty()), "{member} in {error}");
+    }
+    assert!(error["retryable"].is_boolean() && error["details"].is_object());
+    assert_eq!(error["request_id"], told.headers["x-request-id"].to_str().unwrap());
+}
+
+#[tokio::test]
+async fn every_answer_has_the_headers_and_every_error_a_body() {
+    let server = Server::start().await;
+    assert_common(&server.get("/ojs/v1/health").await);
+    for path in [UNKNOWN, "/ojs/v1/jobs/x", "/ojs/v1/nothing", "/", "/ojs/v1/jobs/%ff"] {
+        assert_problem(&server.get(path).await, 404, "not_found");
+    }
+    let wrong = server.ask(Method::PUT, "/ojs/v1/jobs", Some("{}"), HeaderMap::new()).await;
+    assert_problem(&wrong, 405, "method_not_allowed");
+    assert!(wrong.headers.contains_key("allow"));
+    for (method, path, status) in [("FETCH", "/ojs/v1/jobs", 405), ("ASSERT", "/", 404)] {
+        let told = server.ask(Method::from_bytes(method.as_bytes()).unwrap(), path, None, HeaderMap::new()).await;
+        assert_common(&told);
+        assert_eq!(told.status, status);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_own_id() {
+    let server = Server::start().await;
+    for path in ["/health", UNKNOWN] {
+        let told = server.ask(Method::GET, path, None, header("x-request-id", "mine-1")).await;
+        assert_eq!(told.headers["x-request-id"], "mine-1");
+    }
+    let told = server.ask(Method::GET, "/health", None, header("x-request-id", "two words")).await;
+    assert_ne!(told.headers["x-request-id"], "two words");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn other_media_types_and_versions_are_refused() {
+    let server = Server::start().await;
+    let job = r#"{"type":"a.b","args":[]}"#;
+    for (kind, status) in [
+        ("application/json", 201),
+        ("application/json; charset=utf-8", 201),
+        ("application/openjobspec+json", 201),
+        ("text/plain", 400),
+        ("application/x-www-form-urlencoded", 400),
+    ] {
+        let told = server.ask(Method::POST, "/ojs/v1/jobs", Some(job), header("content-type", kind)).await;
+        assert_eq!(told.status, status, "{kind}");
+    }
+    for (version, status) in [("1", 200), ("1.0", 200), ("1.0.0-rc.1", 200), ("2.0", 422), ("0.9", 422)] {
+        let told = server.ask(Method::GET, "/ojs/v1/health", None, header("ojs-version", version)).await;
+        assert_eq!(told.status, status, "{version}");
+        if status == 422 {
+            assert_problem(&told, 422, "unsupported");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_json_is_an_invalid_payload() {
+    let server = Server::start().await;
+    for body in ["", "{", "nope", "{\"type\":\"a.b\",\"args\":[\"\\ud800\"]}"] {
+        assert_problem(&server.post_text("/ojs/v1/jobs", body).await, 400, "invalid_payload");
+    }
+    assert_problem(&server.ask(Method::POST, "/ojs/v1/jobs", None, HeaderMap::new()).await, 400, "invalid_payload");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_utf8_are_answered() {
+    let server = Server::start().await;
+    let send = async |bytes: &[u8]| {
+        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let answer = send(b"POST /ojs/v1/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n\xff\xfe").await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("UTF-8"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_when_one_is_set() {
+    let config = Config { tokens: Tokens::new(["s3cret", "other"]), ..Config::default() };
+    assert!(!format!("{config:?}").contains("s3cret"));
+    let server = Server::with(config).await;
+    let told = server.get(UNKNOWN).await;
+    assert_problem(&told, 401, "unauthorized");
+    assert_eq!(told.headers["www-authenticate"], "Bearer");
+    for (value, status) in [
+        ("Bearer s3cret", 404),
+        ("bearer other", 404),
+        ("Bearer s3cre", 401),
+        ("Bearer", 401),
+        ("Basic s3cret", 401),
+        ("Bearer s3cret2", 401),
+    ] {
+        assert_eq!(server.ask(Method::GET, UNKNOWN, None, header("authorization", value)).await.status, status, "{value}");
+    }
+    for open in ["/health", "/ready", "/metrics", "/ojs/manifest"] {
+        assert_eq!(server.get(open).await.status, 200, "{open}");
+    }
+    server.stop().await;
+}
+
+#[test]
+fn strangers_are_kept_out_without_a_token() {
+    let open = Config::default();
+    let closed = Config { tokens: Tokens::new(["t"]), ..Config::default() };
+    let (near, far) = ("127.0.0.1:1".parse().unwrap(), "0.0.0.0:1".parse().unwrap());
+    assert!(check_listen(near, &open).is_ok() && check_listen(far, &closed).is_ok());
+    assert!(check_listen(far, &open).unwrap_err().to_string().contains("token"));
+    assert!(check_listen(far, &Config { tokens: Tokens::new([" "]), ..Config::default() }).is_err());
+}
+
+#[tokio::test]
+async fn reset_is_not_there_unless_allowed() {
+    let server = Server::with(Config::default()).await;
+    server.create(&json!({ "type": "a.b", "args": [] })).await;
+    assert_problem(&server.post("/ojs/v1/admin/reset", &json!({})).await, 404, "not_found");
+    assert_eq!(server.stored().await, 1);
+    server.stop().await;
+}

@@ -1,0 +1,53 @@
+//! Every bound has an error of its own, with its place, and nothing is stored.
+
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+#[tokio::test]
+async fn what_goes_too_far_is_refused_and_not_stored() {
+    let server = Server::start().await;
+    let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
+    let unique = |policy: Value| json!({ "type": "a.b", "args": [1], "options": { "unique": policy } }).to_string();
+    let cases = [
+        (unique(json!({ "arg_keys": ["a"] })), 400, "invalid_request", "/options/unique/arg_keys"),
+        (unique(json!({ "states": ["availabel"] })), 400, "invalid_request", "/options/unique/states/0"),
+        (unique(json!("unheard_of")), 400, "invalid_request", "/options/unique"),
+        (
+            r#"{"type":"a.b","args":[9007199254740992],"unique":{"keys":["args"]}}"#.to_owned(),
+            400,
+            "invalid_request",
+            "/args/0",
+        ),
+        (format!(r#"{{"type":"a.b","args":["{}"]}}"#, "x".repeat(2_000_000)), 413, "payload_too_large", ""),
+        (r#"{"type":"a.b","args":[],"meta":{"a":1},"meta":{}}"#.to_owned(), 400, "invalid_request", "/meta"),
+    ];
+    for (body, status, code, pointer) in cases {
+        let told = server.post_text("/ojs/v1/jobs", &body).await;
+        assert_eq!((told.status, told.code(), told.pointer()), (status, code, pointer), "{}", told.body);
+    }
+    let told = server.post_text("/ojs/v1/jobs", &format!(r#"{{"type":"a.b","args":{deep}}}"#)).await;
+    assert_eq!((told.status, told.code()), (400, "invalid_request"));
+    assert!(told.pointer().starts_with("/args/0/0"), "{}", told.body);
+    assert!(told.body["error"]["message"].as_str().unwrap().contains("64 levels"));
+
+    let many = format!(r#"{{"jobs":[{}]}}"#, vec![r#"{"type":"a.b","args":[]}"#; 10_001].join(","));
+    let told = server.post_text("/ojs/v1/jobs/batch", &many).await;
+    assert_eq!((told.status, told.code(), told.pointer()), (413, "payload_too_large", "/jobs"));
+    let told = server.post_text("/ojs/v1/jobs/bulk", &"x".repeat(17 * 1024 * 1024)).await;
+    assert_eq!((told.status, told.code()), (413, "payload_too_large"));
+    assert_eq!(told.body["error"]["details"]["limit_bytes"], 16 * 1024 * 1024);
+    assert_eq!(server.stored().await, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_largest_batch_is_taken() {
+    let server = Server::start().await;
+    let many = format!(r#"{{"jobs":[{}]}}"#, vec![r#"{"type":"a.b","args":[]}"#; 10_000].join(","));
+    let told = server.post_text("/ojs/v1/jobs/batch", &many).await;
+    assert_eq!((told.status, &told.body["count"]), (201, &10_000.into()));
+    let stats = server.get("/ojs/v1/queues/default/stats").await;
+    assert_eq!(stats.body["queue"]["available"], 10_000);
+    server.stop().await;
+}

@@ -1,0 +1,86 @@
+//! Lists, queues, the log, the manifest and metrics.
+
+use semel_client::{HeaderMap, Method};
+use serde_json::json;
+
+use crate::harness::{Server, job};
+
+#[tokio::test]
+async fn jobs_are_listed_in_pages() {
+    let server = Server::start().await;
+    let mut ids = Vec::new();
+    for at in 0..7 {
+        let queue = if at % 2 == 0 { "even" } else { "odd" };
+        ids.push(server.create(&job(&json!(at), &json!({ "queue": queue }))).await.job_id().to_owned());
+    }
+    ids.reverse();
+    let mut seen = Vec::new();
+    let mut path = "/ojs/v1/jobs?limit=3".to_owned();
+    loop {
+        let page = server.get(&path).await;
+        seen.extend(page.body["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page.body["pagination"]["next_cursor"].as_str() else { break };
+        path = format!("/ojs/v1/jobs?limit=3&cursor={next}");
+    }
+    assert_eq!(seen, ids);
+    let some = server.get("/ojs/v1/jobs?queue=odd&state=available,active&type=email.send").await;
+    assert_eq!(some.body["jobs"].as_array().unwrap().len(), 3);
+    for query in ["state=x", "limit=0", "limit=201", "limit=a", "cursor=z", "queue=A", "type=A"] {
+        let told = server.get(&format!("/ojs/v1/jobs?{query}")).await;
+        assert_eq!((told.status, told.code()), (400, "invalid_request"), "{query}");
+        assert!(query.starts_with(told.body["error"]["details"]["parameter"].as_str().unwrap()), "{query}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_is_shown_paused_and_resumed() {
+    let server = Server::start().await;
+    assert_eq!(server.get("/ojs/v1/queues/none/stats").await.body["queue"]["available"], 0);
+    let paused = server.post_text("/ojs/v1/queues/mail/pause", "").await;
+    assert_eq!((paused.status, &paused.body["queue"]["paused"]), (200, &true.into()));
+    server.create(&job(&json!(1), &json!({ "queue": "mail" }))).await;
+    let fetch = json!({ "queues": ["mail"] });
+    assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body, json!({ "jobs": [] }));
+    assert_eq!(server.get("/ojs/v1/queues/mail").await.body["queue"]["paused"], true);
+    assert_eq!(server.post("/ojs/v1/queues/mail/resume", &json!({})).await.body["queue"]["paused"], false);
+    server.take("mail", "w").await;
+    let queues = server.get("/ojs/v1/queues").await;
+    let mail = queues.body["queues"].as_array().unwrap().iter().find(|queue| queue["name"] == "mail").unwrap().clone();
+    assert_eq!((&mail["active"], &mail["created"]), (&1.into(), &1.into()));
+    assert_eq!(server.get("/ojs/v1/queues/UPPER/stats").await.status, 400);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_log_is_read_from_a_cursor() {
+    let server = Server::start().await;
+    for queue in ["a", "b", "a"] {
+        server.create(&job(&json!(1), &json!({ "queue": queue }))).await;
+    }
+    let first = server.get("/ojs/v1/events?queues=a&types=job.enqueued&limit=1").await;
+    assert_eq!(first.body["events"].as_array().unwrap().len(), 1);
+    assert_eq!((&first.body["has_more"], &first.body["events"][0]["data"]["queue"]), (&true.into(), &"a".into()));
+    let cursor = first.body["cursor"].as_str().unwrap();
+    let rest = server.get(&format!("/ojs/v1/events?queues=a&after={cursor}")).await;
+    assert_eq!((rest.body["events"].as_array().unwrap().len(), &rest.body["has_more"]), (1, &false.into()));
+    assert_eq!(server.get("/ojs/v1/events?after=x").await.status, 400);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_server_says_what_it_is_and_how_it_does() {
+    let server = Server::start().await;
+    server.create(&job(&json!(1), &json!({}))).await;
+    let manifest = server.get("/ojs/manifest").await.body;
+    assert_eq!((&manifest["specversion"], &manifest["unique_job_strength"]), (&"1.0".into(), &"strong".into()));
+    assert!(manifest["capabilities"]["unique_jobs"].as_bool().unwrap() && manifest["extensions"].is_array());
+    assert_eq!(server.get("/ojs/v1/health").await.body["backend"]["status"], "connected");
+    assert_eq!(server.get("/ready").await.body["status"], "ready");
+    let metrics = server.client.request(Method::GET, "/metrics", None, HeaderMap::new()).await.unwrap();
+    assert_eq!(metrics.headers["content-type"], "text/plain");
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(text.contains("semel_jobs{queue=\"default\",state=\"available\"} 1\n"), "{text}");
+    assert!(text.contains("outcome=\"created\"} 1\n"), "{text}");
+    server.stop().await;
+}

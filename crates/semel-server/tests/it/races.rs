@@ -1,0 +1,81 @@
+//! Many at once, over real connections.
+
+use std::sync::Arc;
+
+use semel_client::Client;
+use serde_json::{Value, json};
+use tokio::sync::Barrier;
+
+use crate::harness::{Server, Told};
+
+const CALLERS: usize = 64;
+const ROUNDS: usize = 50;
+
+async fn race(strategy: &'static str) {
+    let server = Server::start().await;
+    // One pool of connections per caller, so that each has a connection of its own.
+    let clients: Vec<Client> = (0..CALLERS).map(|_| Client::new(server.client.base_url()).unwrap()).collect();
+    for round in 0..ROUNDS {
+        let body = json!({ "type": "a.b", "args": [round], "options": { "unique": { "keys": ["type", "args"], "on_conflict": strategy } } });
+        let start = Arc::new(Barrier::new(CALLERS));
+        let calls: Vec<_> = clients
+            .iter()
+            .cloned()
+            .map(|client| {
+                let (start, body) = (Arc::clone(&start), body.to_string());
+                tokio::spawn(async move {
+                    start.wait().await;
+                    let sent = client.request(semel_client::Method::POST, "/ojs/v1/jobs", Some(body.into()), Default::default());
+                    Told::from(sent.await.unwrap())
+                })
+            })
+            .collect();
+        let (mut created, mut others) = (Vec::new(), Vec::new());
+        for call in calls {
+            let told = call.await.unwrap();
+            if told.status == 201 { created.push(told) } else { others.push(told) }
+        }
+        assert_eq!((created.len(), others.len()), (1, CALLERS - 1), "round {round}");
+        let winner = created[0].job_id();
+        for told in &others {
+            match strategy {
+                "ignore" => assert_eq!((told.status, told.job_id()), (200, winner)),
+                _ => {
+                    assert_eq!((told.status, told.code()), (409, "duplicate"));
+                    assert_eq!(told.body["error"]["details"]["existing_job_id"], Value::from(winner));
+                }
+            }
+        }
+    }
+    let stats = server.get("/ojs/v1/queues/default/stats").await;
+    assert_eq!(stats.body["queue"]["created"], ROUNDS);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn exactly_one_of_many_is_created_and_the_losers_are_told_of_it() {
+    race("reject").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn exactly_one_of_many_is_created_and_the_losers_get_it() {
+    race("ignore").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_lets_requests_under_way_end() {
+    let server = Server::start().await;
+    let client = server.client.clone();
+    let engine = server.engine.clone();
+    let waiting = tokio::spawn(async move {
+        client.post_json("/ojs/v1/workers/fetch", &json!({ "queues": ["late"], "wait_ms": 20_000 })).await
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    let stopping = tokio::spawn(server.stop());
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    let offer = semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, true).unwrap().offer;
+    engine.enqueue(offer, "test").await.unwrap();
+    let fetched = waiting.await.unwrap().unwrap();
+    assert_eq!(fetched["jobs"].as_array().unwrap().len(), 1);
+    stopping.await.unwrap();
+}

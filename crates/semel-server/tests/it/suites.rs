@@ -1,0 +1,56 @@
+//! Open Job Spec's own suites.
+
+use std::path::PathBuf;
+
+use semel_client::Client;
+use semel_testkit::ojs;
+
+use crate::harness::Server;
+
+/// Asserts error types that its own requests never name; no honest server can pass it.
+const IMPOSSIBLE: &str = "level-1-reliable/retry/retry-error-history-tracked.json";
+
+fn suites() -> Option<PathBuf> {
+    let given = std::env::var_os("OJS_SUITES").map(PathBuf::from);
+    let beside = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/ojs/suites"));
+    given.or_else(|| beside.is_dir().then_some(beside))
+}
+
+async fn run(suite: &str, known: &[&str]) {
+    let Some(dir) = suites() else {
+        eprintln!("skipped: set OJS_SUITES to the directory of the OJS conformance suites");
+        return;
+    };
+    let server = Server::start().await;
+    let tests = ojs::load_suite(&dir, suite).unwrap();
+    let reset = Client::new(&format!("{}/ojs/v1/admin/reset", server.client.base_url())).unwrap();
+    let report = ojs::run_all(&tests, &server.client, Some(&reset)).await;
+    println!("{report}");
+    let known: Vec<String> = known.iter().map(|path| (*path).to_owned()).collect();
+    assert_eq!(report.surprises(&known), Vec::<String>::new());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn level_0() {
+    run("level-0-core", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn level_1() {
+    run("level-1-reliable", &[IMPOSSIBLE]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn level_2_without_cron() {
+    for suite in ["level-2-scheduled/delay", "level-2-scheduled/ttl"] {
+        run(suite, &[]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn level_4_without_rate_limits() {
+    for suite in ["unique", "bulk", "priority", "queue-ops"] {
+        run(&format!("level-4-advanced/{suite}"), &[]).await;
+    }
+}

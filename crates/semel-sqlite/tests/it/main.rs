@@ -1,0 +1,18 @@
+//! The embedded store against the kit: as it is, with its housekeeping after every step, and reopened after every
+//! step.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use semel_sqlite::Sqlite;
+use semel_store::Backend;
+use semel_store::clock::ManualClock;
+use semel_testkit::{Fixture, Step, conformance};
+
+pub(crate) fn open(dir: &Path, clock: &ManualClock) -> Arc<dyn Backend> {
+    Arc::new(Sqlite::open_with_clock(dir.join("semel.db"), clock.clone()).unwrap())
+}
+
+conformance!(as_it_is, Fixture::in_dir(Step::Nothing, crate::open));
+conformance!(filed_after_every_step, Fixture::in_dir(Step::Maintain, crate::open));
+conformance!(reopened_after_every_step, Fixture::in_dir(Step::Reopen, crate::open));

@@ -1,0 +1,101 @@
+//! Where the model keeps heads: in chunks that never move, found by id through a table of small numbers. Growing
+//! copies nothing, and every other index holds four bytes per job instead of an id.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+
+/// Heads in one chunk.
+const CHUNK: usize = 1024;
+
+/// A head's place. Given to another head once its own is taken out.
+pub(crate) type Place = u32;
+
+/// The heads.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    chunks: Vec<Vec<Option<Head>>>,
+    free: Vec<Place>,
+    by_id: HashTable<Place>,
+    hasher: RandomState,
+}
+
+impl Heads {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// The head of a job.
+    pub(crate) fn get(&self, id: JobId) -> Option<&Head> {
+        self.at(self.place(id)?)
+    }
+
+    /// The head at a place.
+    pub(crate) fn at(&self, place: Place) -> Option<&Head> {
+        self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)?.as_ref()
+    }
+
+    /// Where the head of a job is.
+    pub(crate) fn place(&self, id: JobId) -> Option<Place> {
+        self.by_id.find(self.hasher.hash_one(id), |place| self.at(*place).is_some_and(|head| head.id == id)).copied()
+    }
+
+    /// Puts a head in place of the one with its id, or where there is room. Gives back the place and what was there.
+    pub(crate) fn put(&mut self, head: Head) -> (Place, Option<Head>) {
+        if let Some(place) = self.place(head.id) {
+            let before = self.slot(place).and_then(|slot| slot.replace(head));
+            return (place, before);
+        }
+        let hash = self.hasher.hash_one(head.id);
+        let place = match self.free.pop() {
+            Some(place) => {
+                if let Some(slot) = self.slot(place) {
+                    *slot = Some(head);
+                }
+                place
+            }
+            None => self.append(head),
+        };
+        let (chunks, hasher) = (&self.chunks, &self.hasher);
+        let rehash = |place: &Place| {
+            let slot = chunks.get(*place as usize / CHUNK).and_then(|chunk| chunk.get(*place as usize % CHUNK));
+            slot.and_then(Option::as_ref).map_or(0, |head| hasher.hash_one(head.id))
+        };
+        self.by_id.insert_unique(hash, place, rehash);
+        (place, None)
+    }
+
+    /// Takes a head out.
+    pub(crate) fn take(&mut self, id: JobId) -> Option<(Place, Head)> {
+        let place = self.place(id)?;
+        if let Ok(entry) = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == place) {
+            entry.remove();
+        }
+        let head = self.slot(place)?.take()?;
+        self.free.push(place);
+        Some((place, head))
+    }
+
+    /// All heads, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Head> {
+        self.chunks.iter().flatten().filter_map(Option::as_ref)
+    }
+
+    fn slot(&mut self, place: Place) -> Option<&mut Option<Head>> {
+        self.chunks.get_mut(place as usize / CHUNK)?.get_mut(place as usize % CHUNK)
+    }
+
+    fn append(&mut self, head: Head) -> Place {
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let full = (self.chunks.len() - 1) * CHUNK;
+        let Some(chunk) = self.chunks.last_mut() else { return Place::MAX };
+        chunk.push(Some(head));
+        Place::try_from(full + chunk.len() - 1).unwrap_or(Place::MAX)
+    }
+}

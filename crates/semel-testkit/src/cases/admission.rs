@@ -1,0 +1,260 @@
+//! One decision per job offered: create, existing, reject, replace, mismatch (SEMANTICS 3, 4).
+
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_core::job::{Ending, Head};
+use semel_core::life::{self, KeyReleased};
+use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::settle::{Refusal, Settled};
+use semel_core::state::{State, StateSet};
+use semel_core::unique::RejectReason;
+
+use crate::fixture::Fixture;
+use crate::make::{Want, foreign_id, job, key, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Offers a job that must be rejected, and gives back the holder named.
+pub(super) async fn rejected(f: &Fixture, want: &Want) -> Head {
+    match f.enqueue(&want.offer()).await {
+        Outcome::Rejected { holder, why: RejectReason::Duplicate } => holder.named().unwrap().clone(),
+        other => panic!("not rejected: {other:?}"),
+    }
+}
+
+/// Whether a job would be admitted as new; it is then.
+pub(super) async fn admitted(f: &Fixture, want: &Want) -> bool {
+    f.enqueue(&want.offer()).await.is_inserted()
+}
+
+/// A job without a policy has no key and is invisible to others' checks.
+pub async fn a_job_without_a_policy_is_nobodys_duplicate(f: &Fixture) {
+    let first = f.create(&job().offer()).await;
+    let second = f.create(&job().offer()).await;
+    assert_ne!(first.id, second.id);
+    assert_eq!(first.key, None);
+}
+
+/// "None but the duplicate's record": neither versions nor counters move.
+pub async fn a_duplicate_of_a_live_job_is_rejected_and_writes_nothing(f: &Fixture) {
+    let first = f.create(&keyed("a").offer()).await;
+    f.advance(SECOND);
+    assert_eq!(rejected(f, &keyed("a")).await, first);
+    let existing = f.enqueue(&keyed("a").on_conflict("ignore").offer()).await;
+    assert_eq!(existing, Outcome::Existing(Box::new(first.clone())));
+    assert_eq!(f.head(first.id).await, Some(first));
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+}
+
+/// The default states are the live ones: an end frees the key.
+pub async fn a_key_is_free_when_its_holder_has_ended(f: &Fixture) {
+    let first = f.finished(&keyed("a").offer()).await;
+    assert_eq!(first.state, State::Completed);
+    let second = f.create(&keyed("a").offer()).await;
+    f.cancel(second.id).await;
+    f.create(&keyed("a").offer()).await;
+    assert_eq!(f.holders(key("a")).await.iter().filter(|holder| holder.state.is_live()).count(), 1);
+}
+
+/// Retry, promotion, lease expiry, give-back never lose the key.
+pub async fn a_key_is_held_through_every_live_state(f: &Fixture) {
+    let first = f.create(&keyed("a").later(SECOND).offer()).await;
+    assert_eq!(rejected(f, &keyed("a")).await.state, State::Scheduled);
+    f.advance(SECOND);
+    f.run_duties().await;
+    assert_eq!(rejected(f, &keyed("a")).await.state, State::Available);
+    let (active, _) = f.claim_one().await;
+    assert_eq!(rejected(f, &keyed("a")).await.state, State::Active);
+    f.fail(&active).await;
+    assert_eq!(rejected(f, &keyed("a")).await.state, State::Retryable);
+    f.advance(SECOND * 10);
+    f.run_duties().await;
+    let (again, _) = f.claim_one().await;
+    assert_eq!((again.id, again.attempt), (first.id, 2));
+    f.advance(SECOND * 3600);
+    f.run_duties().await;
+    assert_eq!(rejected(f, &keyed("a")).await.state, State::Available);
+    f.create(&keyed("b").pending().offer()).await;
+    assert_eq!(rejected(f, &keyed("b")).await.state, State::Pending);
+}
+
+/// Several live jobs may carry one key, when policies differ; replacing cancels all that block.
+pub async fn every_blocking_holder_is_replaced_in_one_commit(f: &Fixture) {
+    let only_active = StateSet::EMPTY.with(State::Active);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(f.create(&keyed("a").states(only_active).offer()).await);
+    }
+    let (active, _) = f.claim_one().await;
+    let scheduled = f.create(&keyed("a").states(StateSet::EMPTY.with(State::Pending)).later(SECOND).offer()).await;
+    let outcome = f.enqueue(&keyed("a").on_conflict("replace").offer()).await;
+    let Outcome::Replaced { head, cancelled, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(cancelled.len(), 4, "{cancelled:?}");
+    assert_eq!(cancelled[0], active.id, "the active holder is named first");
+    for id in held.iter().map(|head| head.id).chain([scheduled.id]) {
+        let after = f.head(id).await.unwrap();
+        assert_eq!((after.state, after.ending), (State::Cancelled, Some(Ending::Replaced)));
+    }
+    let live: Vec<_> = f.holders(key("a")).await.into_iter().filter(|holder| holder.state.is_live()).collect();
+    assert_eq!(live, [*head]);
+}
+
+/// Its fence moved: the late ACK is refused (ARCHITECTURE 5, invariant 6).
+pub async fn a_replaced_job_can_no_longer_complete(f: &Fixture) {
+    f.create(&keyed("a").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let new = f.create(&keyed("a").on_conflict("replace").offer()).await;
+    assert_eq!(f.complete(&run).await, Settled::Refused(Refusal::StaleLease(State::Cancelled)));
+    let (next, _) = f.claim_one().await;
+    assert_eq!(next.id, new.id);
+}
+
+/// Answered as `reject`, and nothing is cancelled.
+pub async fn replacing_a_finished_holder_is_refused_and_cancels_nothing(f: &Fixture) {
+    f.finished(&keyed("a").offer()).await;
+    let live = f.create(&keyed("a").offer()).await;
+    let states = StateSet::LIVE.with(State::Completed);
+    let outcome = f.enqueue(&keyed("a").states(states).on_conflict("replace").offer()).await;
+    assert!(matches!(outcome, Outcome::Rejected { why: RejectReason::FinishedHolder, .. }), "{outcome:?}");
+    assert_eq!(f.head(live.id).await, Some(live));
+}
+
+/// `replace_except_schedule` keeps the earliest scheduled time.
+pub async fn a_replacement_takes_over_the_earliest_schedule(f: &Fixture) {
+    let pending = StateSet::EMPTY.with(State::Pending);
+    let late = f.create(&keyed("a").states(pending).later(SECOND * 20).offer()).await;
+    let soon = f.create(&keyed("a").states(pending).later(SECOND * 10).offer()).await;
+    let new = f.create(&keyed("a").on_conflict("replace_except_schedule").offer()).await;
+    assert_eq!((new.state, new.available_at), (State::Scheduled, soon.available_at));
+    assert_eq!(f.head(late.id).await.unwrap().state, State::Cancelled);
+}
+
+/// `when_active: wait`: not before the old lease ends.
+pub async fn a_replacement_may_wait_for_the_lease_it_replaces(f: &Fixture) {
+    f.create(&keyed("a").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let want = keyed("a").on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned()));
+    let new = f.create(&want.offer()).await;
+    assert_eq!((new.state, new.available_at), (State::Scheduled, run.lease.unwrap().ends_at()));
+}
+
+/// Whether or not the sweep has reached it.
+pub async fn an_expired_waiting_holder_does_not_block(f: &Fixture) {
+    let first = f.create(&keyed("a").expires(SECOND).offer()).await;
+    f.advance(SECOND - Duration::from_micros(1));
+    rejected(f, &keyed("a")).await;
+    f.advance(Duration::from_micros(1));
+    assert!(admitted(f, &keyed("a")).await);
+    f.run_duties().await;
+    assert_eq!(f.head(first.id).await.unwrap().ending, Some(Ending::Expired));
+}
+
+/// A caller who lost the reply sends the same request again.
+pub async fn the_same_id_is_answered_as_the_first_time(f: &Fixture) {
+    let want = keyed("a").id(foreign_id(1));
+    let first = f.create(&want.offer()).await;
+    assert_eq!(first.id, foreign_id(1));
+    assert_eq!(f.enqueue(&want.offer()).await, Outcome::Repeated(Box::new(first)));
+    let (run, _) = f.claim_one().await;
+    f.complete(&run).await;
+    let again = f.enqueue(&want.offer()).await;
+    assert!(matches!(&again, Outcome::Repeated(head) if head.state == State::Completed), "{again:?}");
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+}
+
+/// The same id with other content is a duplicate.
+pub async fn the_same_id_for_something_else_is_refused(f: &Fixture) {
+    f.create(&keyed("a").id(foreign_id(1)).offer()).await;
+    let other = f.enqueue(&keyed("b").id(foreign_id(1)).digest(2).offer()).await;
+    assert_eq!(other, Outcome::IdTaken(foreign_id(1)));
+    assert!(f.holders(key("b")).await.is_empty());
+    // The number in an id is not the row of a job with another id.
+    let minted = f.create(&job().offer()).await;
+    let twin = semel_core::ident::JobId::mint(minted.created_at, minted.id.row(), 0x3f_ffff);
+    assert_eq!(f.head(twin).await, None);
+    f.create(&job().id(twin).offer()).await;
+    assert_eq!(f.head(minted.id).await, Some(minted));
+    assert!(f.head(twin).await.is_some());
+}
+
+/// `on_mismatch: reject`: pointers, never values.
+pub async fn a_key_that_stands_for_other_work_is_a_mismatch(f: &Fixture) {
+    let strict = |args: &str| {
+        keyed("a").args(args).policy(|spec| spec.on_mismatch = Some("reject".to_owned()))
+    };
+    f.create(&strict(r#"[{"n":1,"same":0}]"#).offer()).await;
+    let outcome = f.enqueue(&strict(r#"[{"n":2,"same":0}]"#).offer()).await;
+    let Outcome::Mismatch { pointers, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(pointers, ["/args/0/n"]);
+    rejected(f, &strict(r#"[{"n":1,"same":0}]"#)).await;
+}
+
+/// The strictest of the caller's, the holder's and the scope decides.
+pub async fn a_hidden_holder_is_not_named(f: &Fixture) {
+    f.create(&keyed("a").policy(|spec| spec.disclose = Some("never".to_owned())).offer()).await;
+    let outcome = f.enqueue(&keyed("a").on_conflict("ignore").offer()).await;
+    let Outcome::Rejected { holder, why: RejectReason::Undisclosed } = outcome else { panic!("{outcome:?}") };
+    assert!(holder.named().is_none());
+    f.finished(&keyed("b").states(StateSet::ALL).policy(|spec| spec.disclose = Some("never".to_owned())).offer()).await;
+    let outcome = f.enqueue(&keyed("b").states(StateSet::ALL).offer()).await;
+    let Outcome::Rejected { holder, .. } = outcome else { panic!("{outcome:?}") };
+    assert!(holder.named().is_none());
+}
+
+/// The active one, else the newest by (created_at, id).
+pub async fn the_job_named_is_the_active_holder_else_the_newest(f: &Fixture) {
+    let none = StateSet::EMPTY.with(State::Discarded);
+    let first = f.create(&keyed("a").states(none).offer()).await;
+    f.advance(SECOND);
+    let second = f.create(&keyed("a").states(none).offer()).await;
+    assert_eq!(rejected(f, &keyed("a")).await.id, second.id);
+    let (active, _) = f.claim_one().await;
+    assert_eq!(active.id, first.id);
+    assert_eq!(rejected(f, &keyed("a")).await.id, first.id);
+}
+
+/// An audited event; touches no state.
+pub async fn a_released_key_is_free_and_its_job_goes_on(f: &Fixture) {
+    let first = f.create(&keyed("a").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let released = f.decide(|draft| life::release_key(draft, key("a"))).await;
+    assert!(matches!(&released, KeyReleased::Done(heads) if heads.len() == 1 && heads[0].id == first.id));
+    assert_eq!(f.decide(|draft| life::release_key(draft, key("a"))).await, KeyReleased::NobodyHolds);
+    let after = f.head(first.id).await.unwrap();
+    assert_eq!((after.key, after.state, after.fence), (None, State::Active, run.fence));
+    assert!(admitted(f, &keyed("a")).await);
+    assert!(matches!(f.complete(&run).await, Settled::Done(_)));
+    assert_eq!(f.head(first.id).await.unwrap().key, None);
+}
+
+/// A job starts from the highest fence of the holders it saw.
+pub async fn fences_of_one_key_ascend_across_jobs(f: &Fixture) {
+    let mut last = 0;
+    for _ in 0..4 {
+        // The clock stands still: only the numbers order the runs.
+        f.create(&keyed("a").on_conflict("replace").offer()).await;
+        let (run, _) = f.claim_one().await;
+        assert!(run.fence > last, "{} after {last}", run.fence);
+        last = run.fence;
+    }
+}
+
+/// `too_many_holders` for replacing and following up; an ordinary duplicate is still found.
+pub async fn more_holders_than_one_commit_may_touch_are_refused(f: &Fixture) {
+    let only = StateSet::EMPTY.with(State::Discarded);
+    let want = keyed("a").states(only).offer();
+    f.decide(|draft| {
+        for _ in 0..=HOLDERS_PER_KEY_MAX {
+            semel_core::enqueue::enqueue(draft, &want)?;
+        }
+        Ok(())
+    })
+    .await;
+    assert_eq!(f.enqueue(&keyed("a").on_conflict("replace").offer()).await, Outcome::TooManyHolders);
+    assert_eq!(f.enqueue(&keyed("a").on_conflict("follow_up").offer()).await, Outcome::TooManyHolders);
+    assert_eq!(f.decide(|draft| life::release_key(draft, key("a"))).await, KeyReleased::TooMany);
+    rejected(f, &keyed("a")).await;
+    let (active, _) = f.claim_one().await;
+    assert_eq!(rejected(f, &keyed("a")).await.id, active.id);
+}

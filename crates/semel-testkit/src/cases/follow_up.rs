@@ -1,0 +1,153 @@
+//! Skip what is already going to happen, but never lose the last request (SEMANTICS 4).
+
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_core::follow_up::hold_again;
+use semel_core::job::{Head, NoteKind, Role};
+use semel_core::lease::Unclaimable;
+use semel_core::life;
+use semel_core::settle::{Refusal, Settled};
+use semel_core::state::{State, StateSet};
+use semel_core::trail::Payload;
+
+use crate::fixture::Fixture;
+use crate::make::{Want, foreign_id, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn wish(args: &str) -> Want {
+    keyed("a").on_conflict("follow_up").args(args)
+}
+
+async fn args(f: &Fixture, head: &Head) -> String {
+    let (_, full) = f.full(head.id).await.unwrap();
+    full.note(NoteKind::Payload).map(|text| Payload::decode(text).unwrap().args.get().to_owned()).unwrap_or_default()
+}
+
+async fn followed(f: &Fixture, want: &Want) -> Head {
+    match f.enqueue(&want.offer()).await {
+        Outcome::FollowUp(head) => *head,
+        other => panic!("no follow-up: {other:?}"),
+    }
+}
+
+/// It has not been started: its newer args are all that is wanted.
+pub async fn a_waiting_job_is_overwritten(f: &Fixture) {
+    let first = f.create(&wish("[1]").offer()).await;
+    let outcome = f.enqueue(&wish("[2]").offer()).await;
+    assert!(matches!(&outcome, Outcome::Amended(head) if head.id == first.id), "{outcome:?}");
+    assert_eq!(args(f, &first).await, "[2]");
+    let (_, full) = f.claim_one().await;
+    assert!(full.note(NoteKind::Payload).is_some());
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+}
+
+/// In the very commit of the end.
+pub async fn a_started_job_gets_a_follow_up_that_is_released_with_its_end(f: &Fixture) {
+    let first = f.create(&wish("[1]").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = followed(f, &wish("[2]")).await;
+    assert_eq!((next.state, next.role), (State::Pending, Role::FollowUp));
+    assert_eq!(f.head(first.id).await.unwrap().fence, run.fence, "a follow-up burns no lease");
+    assert!(f.claim("default", 5).await.jobs.is_empty());
+    assert!(matches!(f.complete(&run).await, Settled::Done(_)));
+    assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
+    assert_eq!(f.claim_one().await.0.id, next.id);
+}
+
+/// Cancelled, failed, lost at the last attempt, replaced by nobody: a retry is no end.
+pub async fn a_follow_up_is_released_by_whatever_end(f: &Fixture) {
+    for way in ["cancel", "fail", "lease", "retry"] {
+        let want = |text: &str| keyed(way).on_conflict("follow_up").args(text).attempts(if way == "retry" { 2 } else { 1 });
+        f.create(&want("[1]").offer()).await;
+        let (run, _) = f.claim_one().await;
+        let next = followed(f, &want("[2]")).await;
+        match way {
+            "cancel" => drop(f.cancel(run.id).await),
+            "fail" => drop(f.fail(&run).await),
+            "lease" => {
+                f.advance(SECOND * 3600);
+                f.run_duties().await;
+            }
+            _ => {
+                f.fail(&run).await;
+                assert_eq!(f.head(next.id).await.unwrap().state, State::Pending, "it will be tried again");
+                f.cancel(run.id).await;
+            }
+        }
+        assert_eq!(f.head(next.id).await.unwrap().state, State::Available, "{way}");
+        f.cancel(next.id).await;
+    }
+}
+
+/// 200, its id.
+pub async fn a_second_request_overwrites_the_follow_up(f: &Fixture) {
+    f.create(&wish("[1]").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = followed(f, &wish("[2]")).await;
+    let outcome = f.enqueue(&wish("[3]").offer()).await;
+    assert!(matches!(&outcome, Outcome::Amended(head) if head.id == next.id), "{outcome:?}");
+    assert_eq!(args(f, &next).await, "[3]");
+    f.complete(&run).await;
+    let (second, full) = f.claim_one().await;
+    assert_eq!(second.id, next.id);
+    assert_eq!(Payload::decode(full.note(NoteKind::Payload).unwrap()).unwrap().args.get(), "[3]");
+    let third = followed(f, &wish("[4]")).await;
+    assert_ne!(third.id, next.id);
+}
+
+/// Policies of callers may differ: several runs of a key may be under way.
+pub async fn a_follow_up_waits_for_every_started_holder(f: &Fixture) {
+    let other = keyed("a").states(StateSet::EMPTY.with(State::Discarded));
+    f.create(&other.offer()).await;
+    f.create(&other.offer()).await;
+    let runs = f.claim("default", 2).await.jobs;
+    let next = followed(f, &wish("[1]")).await;
+    f.complete(&runs[0].0).await;
+    assert_eq!(f.head(next.id).await.unwrap().state, State::Pending);
+    f.complete(&runs[1].0).await;
+    assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
+}
+
+/// Another policy's job of the key may have been started after the release.
+pub async fn a_follow_up_never_overlaps_a_run_of_its_key(f: &Fixture) {
+    f.create(&wish("[1]").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = followed(f, &wish("[2]")).await;
+    f.complete(&run).await;
+    f.create(&keyed("a").states(StateSet::EMPTY.with(State::Discarded)).priority(9).offer()).await;
+    // Both are ready; the other goes first, and in that very claim the follow-up is held back.
+    let claimed = f.claim("default", 5).await;
+    assert_eq!(claimed.jobs.len(), 1);
+    assert_eq!(claimed.unclaimable, [(next.id, Unclaimable::Overlaps)]);
+    assert_eq!(f.claim("default", 5).await.unclaimable, [(next.id, Unclaimable::Overlaps)]);
+    assert!(f.decide(|draft| hold_again(draft, next.id)).await);
+    assert_eq!(f.head(next.id).await.unwrap().state, State::Pending);
+    f.complete(&claimed.jobs[0].0).await;
+    assert_eq!(f.claim_one().await.0.id, next.id);
+}
+
+/// The same request id again, although its args were overwritten since.
+pub async fn a_request_absorbed_before_is_answered_without_writing(f: &Fixture) {
+    let first = f.create(&wish("[1]").offer()).await;
+    f.enqueue(&wish("[2]").id(foreign_id(2)).offer()).await;
+    f.enqueue(&wish("[3]").id(foreign_id(3)).offer()).await;
+    let before = f.head(first.id).await;
+    let again = f.enqueue(&wish("[2]").id(foreign_id(2)).offer()).await;
+    assert!(matches!(again, Outcome::Amended(_)));
+    assert_eq!(f.head(first.id).await, before);
+    assert_eq!(args(f, &first).await, "[3]");
+}
+
+/// 409.
+pub async fn a_follow_up_is_not_activated_by_hand(f: &Fixture) {
+    f.create(&wish("[1]").offer()).await;
+    f.claim_one().await;
+    let next = followed(f, &wish("[2]")).await;
+    let refused = f.decide(|draft| life::activate(draft, next.id)).await;
+    assert_eq!(refused, Settled::Refused(Refusal::AwaitsRun));
+    let plain = f.create(&keyed("b").pending().offer()).await;
+    assert!(matches!(f.decide(|draft| life::activate(draft, plain.id)).await, Settled::Done(_)));
+    assert_eq!(f.claim_one().await.0.id, plain.id);
+}

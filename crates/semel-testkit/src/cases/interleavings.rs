@@ -1,0 +1,275 @@
+//! Step by step: load, load, commit, commit. The second of two who read the same is told so.
+
+use std::time::Duration;
+
+use semel_core::draft::{Draft, Group, KeyRead, Reads};
+use semel_core::enqueue::{Offer, Outcome, enqueue};
+use semel_core::ident::QueueName;
+use semel_core::job::Head;
+use semel_core::lease::Bearer;
+use semel_core::state::{State, StateSet};
+use semel_core::{life, settle};
+use semel_store::backend::Verdict::{self, Applied, Stale};
+
+use crate::fixture::{Fixture, bearer};
+use crate::make::{foreign_id, job, key, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+async fn offered(f: &Fixture, offer: &Offer) -> Group {
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    let mut draft = f.draft(&reads).await;
+    let outcome = enqueue(&mut draft, offer).unwrap();
+    assert!(outcome.is_inserted(), "{outcome:?}");
+    draft.finish()
+}
+
+async fn full_draft(f: &Fixture, head: &Head) -> Draft {
+    f.draft(&Reads { fulls: vec![head.id], ..Reads::default() }).await
+}
+
+async fn acked(f: &Fixture, run: &Head) -> Group {
+    let mut draft = full_draft(f, run).await;
+    let settled = settle::complete(&mut draft, run.id, &bearer(run), None).unwrap();
+    assert!(matches!(settled, settle::Settled::Done(_)), "{settled:?}");
+    draft.finish()
+}
+
+async fn one(f: &Fixture, group: Group) -> Verdict {
+    f.commit(vec![group]).await[0]
+}
+
+/// Two see a free key.
+pub async fn the_second_of_two_admissions_is_stale(f: &Fixture) {
+    for states in [StateSet::LIVE, StateSet::ALL] {
+        let offer = keyed(if states == StateSet::ALL { "a" } else { "b" }).states(states).offer();
+        let (first, second) = (offered(f, &offer).await, offered(f, &offer).await);
+        assert_eq!(one(f, first).await, Applied);
+        assert_eq!(one(f, second).await, Stale);
+        assert_eq!(f.holders(offer.unique.unwrap().key).await.len(), 1);
+    }
+}
+
+/// A key does not look untouched because its holder has come, run and gone to the archive meanwhile.
+pub async fn the_second_of_two_admissions_is_stale_even_after_the_first_has_ended(f: &Fixture) {
+    let offer = keyed("a").states(StateSet::ALL).offer();
+    // The store's housekeeping has been here before, at this very time.
+    f.finished(&keyed("other").offer()).await;
+    f.maintain().await;
+    let late = offered(f, &offer).await;
+    let first = offered(f, &offer).await;
+    assert_eq!(one(f, first).await, Applied);
+    let run = f.commit_all(Vec::new(), vec![crate::fixture::claim(&["default"], 1)]).await.claims.remove(0).jobs.remove(0).0;
+    let ack = acked(f, &run).await;
+    assert_eq!(one(f, ack).await, Applied);
+    f.maintain().await;
+    assert_eq!(one(f, late).await, Stale);
+    assert_eq!(f.holders(key("a")).await.len(), 1);
+}
+
+/// Two would cancel the same holder.
+pub async fn the_second_of_two_replacements_is_stale(f: &Fixture) {
+    f.create(&keyed("a").offer()).await;
+    let offer = keyed("a").on_conflict("replace").offer();
+    let (first, second) = (offered(f, &offer).await, offered(f, &offer).await);
+    assert_eq!((one(f, first).await, one(f, second).await), (Applied, Stale));
+    let live = f.holders(key("a")).await.into_iter().filter(|holder| holder.state.is_live());
+    assert_eq!(live.count(), 1);
+}
+
+/// Replace against claim.
+pub async fn a_replacement_is_stale_when_its_holder_was_claimed(f: &Fixture) {
+    let held = f.create(&keyed("a").offer()).await;
+    let replacement = offered(f, &keyed("a").on_conflict("replace").offer()).await;
+    let mut applied = f.commit_all(vec![replacement.clone()], Vec::new()).await;
+    assert_eq!(applied.groups, [Applied], "untouched, it holds");
+    f.create(&keyed("b").queue("q").offer()).await;
+    let replacement = offered(f, &keyed("b").on_conflict("replace").queue("q").offer()).await;
+    applied = f.commit_all(Vec::new(), vec![crate::fixture::claim(&["q"], 1)]).await;
+    let run = &applied.claims[0].jobs[0].0;
+    assert_eq!(one(f, replacement).await, Stale);
+    assert!(matches!(f.complete(run).await, settle::Settled::Done(_)), "the run was left alone");
+    assert_eq!(f.head(held.id).await.unwrap().state, State::Cancelled);
+}
+
+/// ACK against the reaper, both ways round.
+pub async fn an_ack_is_stale_when_the_lease_was_reaped(f: &Fixture) {
+    for ack_first in [false, true] {
+        f.create(&job().offer()).await;
+        let (run, _) = f.claim_one().await;
+        f.advance(SECOND * 3600);
+        let ack = acked(f, &run).await;
+        let mut draft = full_draft(f, &run).await;
+        settle::reap(&mut draft, run.id).unwrap().unwrap();
+        let reap = draft.finish();
+        let (first, second) = if ack_first { (ack, reap) } else { (reap, ack) };
+        assert_eq!((one(f, first).await, one(f, second).await), (Applied, Stale));
+        let after = f.head(run.id).await.unwrap();
+        assert_eq!(after.state == State::Completed, ack_first);
+        f.cancel(run.id).await;
+    }
+}
+
+/// CANCEL against ACK, both ways round.
+pub async fn an_ack_is_stale_when_the_job_was_cancelled(f: &Fixture) {
+    for ack_first in [false, true] {
+        f.create(&job().offer()).await;
+        let (run, _) = f.claim_one().await;
+        let ack = acked(f, &run).await;
+        let mut draft = full_draft(f, &run).await;
+        life::cancel(&mut draft, run.id, &Bearer::default()).unwrap();
+        let cancel = draft.finish();
+        let (first, second) = if ack_first { (ack, cancel) } else { (cancel, ack) };
+        assert_eq!((one(f, first).await, one(f, second).await), (Applied, Stale));
+        let expected = if ack_first { State::Completed } else { State::Cancelled };
+        assert_eq!(f.head(run.id).await.unwrap().state, expected);
+    }
+}
+
+/// Insert against purge: a renewal of a holder that is being forgotten.
+pub async fn an_admission_is_stale_when_its_holder_was_purged(f: &Fixture) {
+    let sliding = keyed("a").states(StateSet::ALL).period(DAY, "last_duplicate").offer();
+    let ended = f.finished(&sliding).await;
+    f.maintain().await;
+    f.advance(DAY - SECOND);
+    let mut reads = Reads::default();
+    sliding.reads(&mut reads);
+    let mut draft = f.draft(&reads).await;
+    assert!(matches!(enqueue(&mut draft, &sliding).unwrap(), Outcome::Rejected { .. }));
+    let renewal = draft.finish();
+    assert!(!renewal.is_empty());
+    f.advance(SECOND);
+    f.maintain().await;
+    let mut draft = full_draft(f, &ended).await;
+    assert!(life::purge(&mut draft, ended.id).unwrap());
+    assert_eq!(one(f, draft.finish()).await, Applied);
+    assert_eq!(one(f, renewal).await, Stale);
+    assert!(f.holders(key("a")).await.is_empty());
+    assert_eq!(f.head(ended.id).await, None);
+}
+
+/// Whatever the filing moves, no decision may miss an ended holder.
+pub async fn an_admission_decided_before_the_filing_of_a_holder_is_stale_or_right(f: &Fixture) {
+    let strict = keyed("a").states(StateSet::ALL).period(SECOND * 5, "created");
+    f.finished(&strict.offer()).await;
+    f.advance(SECOND * 10);
+    let late = offered(f, &strict.offer()).await;
+    f.maintain().await;
+    let verdict = one(f, late).await;
+    assert_eq!(f.holders(key("a")).await.iter().filter(|holder| holder.state.is_live()).count(), usize::from(verdict == Applied));
+    assert_eq!(f.enqueue(&strict.offer()).await.is_inserted(), verdict == Stale);
+    // The same for one who would renew it: the renewal is of the filed row, or decided again.
+    let sliding = keyed("b").states(StateSet::ALL).period(SECOND * 50, "last_duplicate").offer();
+    let ended = f.finished(&sliding).await;
+    let mut reads = Reads::default();
+    sliding.reads(&mut reads);
+    f.advance(SECOND);
+    let mut draft = f.draft(&reads).await;
+    enqueue(&mut draft, &sliding).unwrap();
+    let renewal = draft.finish();
+    f.maintain().await;
+    let verdict = one(f, renewal).await;
+    let renewed = f.head(ended.id).await.unwrap().renewed_at;
+    assert_eq!(renewed.is_some(), verdict == Applied);
+    assert_eq!(f.holders(key("b")).await[0].renewed_at, renewed);
+}
+
+/// Housekeeping disturbs nobody whose job is not its.
+pub async fn an_ack_decided_before_other_jobs_were_filed_holds(f: &Fixture) {
+    f.create(&keyed("mine").offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.finished(&keyed("other").offer()).await;
+    let ack = acked(f, &run).await;
+    f.maintain().await;
+    assert_eq!(one(f, ack).await, Applied);
+}
+
+/// A queue's settings have a version of their own.
+pub async fn a_queue_setting_decided_on_an_old_one_is_stale(f: &Fixture) {
+    let name = QueueName::from_stored("q");
+    let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+    let mut groups = Vec::new();
+    for _ in 0..2 {
+        let mut draft = f.draft(&reads).await;
+        life::set_paused(&mut draft, &name, true).unwrap();
+        groups.push(draft.finish());
+    }
+    let second = groups.pop().unwrap();
+    assert_eq!((f.commit(groups).await[0], one(f, second).await), (Applied, Stale));
+    // Jobs coming and going are no change of the settings.
+    let mut draft = f.draft(&reads).await;
+    life::set_paused(&mut draft, &name, false).unwrap();
+    let resume = draft.finish();
+    f.create(&job().queue("q").offer()).await;
+    assert_eq!(one(f, resume).await, Applied);
+}
+
+/// A job that was purged and comes again under its old id is another record.
+pub async fn a_version_does_not_repeat_after_deletion(f: &Fixture) {
+    let offer = job().id(foreign_id(1)).offer();
+    let first = f.finished(&offer).await;
+    let mut stale = full_draft(f, &first).await;
+    let (mut head, _) = stale.full(first.id).unwrap().unwrap();
+    stale.update(&mut head);
+    f.advance(DAY);
+    assert_eq!(f.purge().await, 1);
+    let again = f.create(&offer).await;
+    assert!(again.version > first.version);
+    assert_eq!(one(f, stale.finish()).await, Stale);
+    assert_eq!(f.head(again.id).await, Some(again));
+}
+
+/// Neither is lost.
+pub async fn a_window_renewed_by_two_duplicates_moves_once_for_each(f: &Fixture) {
+    let sliding = keyed("a").period(SECOND * 50, "last_duplicate").offer();
+    let held = f.create(&sliding).await;
+    f.advance(SECOND);
+    let mut reads = Reads::default();
+    sliding.reads(&mut reads);
+    let mut groups = Vec::new();
+    for _ in 0..2 {
+        let mut draft = f.draft(&reads).await;
+        enqueue(&mut draft, &sliding).unwrap();
+        groups.push(draft.finish());
+    }
+    assert_eq!(f.commit(groups).await, [Applied, Stale]);
+    assert!(f.head(held.id).await.unwrap().renewed_at.is_some());
+}
+
+/// Amend against claim: no worker runs with the old args while the caller hears that the new ones will run.
+pub async fn an_amendment_is_stale_when_the_job_was_claimed(f: &Fixture) {
+    let held = f.create(&keyed("a").on_conflict("follow_up").offer()).await;
+    let offer = keyed("a").on_conflict("follow_up").args("[2]").offer();
+    let mut reads = Reads { fulls: vec![held.id], ..Reads::default() };
+    offer.reads(&mut reads);
+    let mut draft = f.draft(&reads).await;
+    assert!(matches!(enqueue(&mut draft, &offer).unwrap(), Outcome::Amended(_)));
+    f.claim_one().await;
+    assert_eq!(one(f, draft.finish()).await, Stale);
+    assert!(f.full(held.id).await.unwrap().1.notes.is_empty());
+}
+
+/// An id is a record too.
+pub async fn an_insert_with_a_taken_id_is_stale(f: &Fixture) {
+    let offer = job().id(foreign_id(3)).offer();
+    let (first, second) = (offered(f, &offer).await, offered(f, &offer).await);
+    assert_eq!((one(f, first).await, one(f, second.clone()).await), (Applied, Stale));
+    let (run, _) = f.claim_one().await;
+    f.complete(&run).await;
+    f.maintain().await;
+    assert_eq!(one(f, second).await, Stale, "also when the job that has it is filed");
+}
+
+/// Versions say what moved, not what time it is.
+pub async fn a_read_that_nothing_touched_holds(f: &Fixture) {
+    let held = f.create(&keyed("a").offer()).await;
+    let read = KeyRead { key: key("a"), states: StateSet::LIVE, all: true };
+    let mut draft = f.draft(&Reads { heads: vec![held.id], keys: vec![read], ..Reads::default() }).await;
+    assert_eq!(draft.key(&read).unwrap().holders.len(), 1);
+    life::cancel(&mut draft, held.id, &Bearer::default()).unwrap();
+    f.advance(DAY);
+    f.create(&keyed("b").offer()).await;
+    assert_eq!(one(f, draft.finish()).await, Applied);
+}

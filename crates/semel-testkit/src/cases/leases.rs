@@ -1,0 +1,180 @@
+//! Runs: heartbeats, ends, what becomes of a lease that ran out (SEMANTICS 3, OJS retry).
+
+use std::time::Duration;
+
+use semel_core::job::{Ending, NoteKind};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::life::{self, Revived};
+use semel_core::settle::{self, Refusal, Settled};
+use semel_core::state::{State, StateSet};
+use semel_core::trail::Failures;
+
+use crate::fixture::{Fixture, bearer, bytes, done};
+use crate::make::{job, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Nor the execution timeout.
+pub async fn a_heartbeat_moves_the_deadline_and_not_the_fence(f: &Fixture) {
+    f.create(&job().times(10_000, 60_000).offer()).await;
+    let (run, _) = f.claim_one().await;
+    for _ in 0..5 {
+        f.advance(SECOND * 9);
+        let beat = done(f.decide(|draft| settle::extend(draft, run.id, &bearer(&run), None)).await);
+        assert_eq!(beat.fence, run.fence);
+        let (lease, first) = (beat.lease.unwrap(), run.lease.as_ref().unwrap());
+        assert_eq!(lease.visible_until, f.now().await.saturating_add(SECOND * 10));
+        assert_eq!(lease.run_until, first.run_until);
+        f.run_duties().await;
+    }
+    assert!(matches!(f.complete(&run).await, Settled::Done(_)));
+}
+
+/// The newest grant alone may speak.
+pub async fn an_ack_with_an_old_lease_is_refused(f: &Fixture) {
+    f.create(&job().offer()).await;
+    let (first, _) = f.claim_one().await;
+    f.advance(SECOND * 3600);
+    f.run_duties().await;
+    assert_eq!(f.complete(&first).await, Settled::Refused(Refusal::StaleLease(State::Available)));
+    let (second, _) = f.claim_one().await;
+    assert!(second.fence > first.fence);
+    assert_eq!(f.complete(&first).await, Settled::Refused(Refusal::StaleLease(State::Active)));
+    assert_eq!(f.fail(&first).await, Settled::Refused(Refusal::StaleLease(State::Active)));
+    assert!(matches!(f.complete(&second).await, Settled::Done(_)));
+    assert_eq!(f.complete(&first).await, Settled::Refused(Refusal::StaleLease(State::Completed)));
+}
+
+/// One without a lease acts for the current one, unless it names another worker.
+pub async fn another_worker_is_refused(f: &Fixture) {
+    f.create(&job().offer()).await;
+    let (run, _) = f.claim_one().await;
+    let ack = |bearer: Bearer| async move { f.decide(|draft| settle::complete(draft, run.id, &bearer, None)).await };
+    let other = Bearer { lease: None, worker: Some("another".into()) };
+    assert_eq!(ack(other).await, Settled::Refused(Refusal::OtherWorker));
+    let forged = Bearer { lease: Some(LeaseToken(1)), worker: None };
+    assert_eq!(ack(forged).await, Settled::Refused(Refusal::StaleLease(State::Active)));
+    assert!(matches!(ack(Bearer::default()).await, Settled::Done(_)));
+    assert_eq!(ack(Bearer::default()).await, Settled::Refused(Refusal::WrongState(State::Completed)));
+}
+
+/// The worker did not hear the first answer.
+pub async fn a_repeated_ack_is_answered_as_the_first_time(f: &Fixture) {
+    f.create(&job().offer()).await;
+    let (run, _) = f.claim_one().await;
+    let result = bytes(r#"{"ok":1}"#);
+    let ack = || f.decide(|draft| settle::complete(draft, run.id, &bearer(&run), Some(&result)));
+    let first = done(ack().await);
+    f.advance(SECOND);
+    f.maintain().await;
+    assert_eq!(ack().await, Settled::Repeated(Box::new(first.clone())));
+    let (head, full) = f.full(run.id).await.unwrap();
+    assert_eq!(head, first);
+    assert_eq!(full.notes, [(NoteKind::Result, result.clone())]);
+}
+
+/// Its attempt counts: it was started.
+pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
+    f.create(&job().times(5_000, 0).offer()).await;
+    let (first, _) = f.claim_one().await;
+    f.advance(SECOND * 5 - Duration::from_micros(1));
+    f.run_duties().await;
+    assert_eq!(f.head(first.id).await.unwrap().state, State::Active);
+    f.advance(Duration::from_micros(1));
+    f.run_duties().await;
+    let waiting = f.head(first.id).await.unwrap();
+    assert_eq!((waiting.state, waiting.lease.is_some()), (State::Available, false));
+    let (second, _) = f.claim_one().await;
+    assert_eq!((second.id, second.attempt), (first.id, 2));
+}
+
+/// `lease_expired`.
+pub async fn a_lease_lost_at_the_last_attempt_ends_the_job(f: &Fixture) {
+    f.create(&keyed("a").attempts(1).times(5_000, 0).offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.advance(SECOND * 5);
+    f.run_duties().await;
+    let (head, full) = f.full(run.id).await.unwrap();
+    assert_eq!((head.state, head.ending), (State::Discarded, Some(Ending::Failed)));
+    let failures = Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap();
+    assert_eq!(failures.0[0].code, "lease_expired");
+    assert_eq!(f.complete(&run).await, Settled::Refused(Refusal::StaleLease(State::Discarded)));
+    f.create(&keyed("a").offer()).await;
+}
+
+/// A heartbeat does not help.
+pub async fn a_run_that_lasts_too_long_fails_by_timeout(f: &Fixture) {
+    f.create(&job().times(60_000, 10_000).offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.advance(SECOND * 9);
+    done(f.decide(|draft| settle::extend(draft, run.id, &bearer(&run), Some(60_000))).await);
+    f.advance(SECOND);
+    f.run_duties().await;
+    let (head, full) = f.full(run.id).await.unwrap();
+    assert_eq!((head.state, head.attempt), (State::Retryable, 1));
+    assert_eq!(Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap().0[0].code, "timeout");
+    assert_eq!(f.complete(&run).await, Settled::Refused(Refusal::StaleLease(State::Retryable)));
+}
+
+/// "A worker that gives a job back gives the attempt back."
+pub async fn a_job_given_back_has_its_attempt_back(f: &Fixture) {
+    f.create(&job().attempts(1).offer()).await;
+    for _ in 0..3 {
+        let (run, _) = f.claim_one().await;
+        let back = done(f.decide(|draft| settle::give_back(draft, run.id, &bearer(&run))).await);
+        assert_eq!((back.state, back.attempt, back.started_at), (State::Available, 0, None));
+        let again = f.decide(|draft| settle::give_back(draft, run.id, &bearer(&run))).await;
+        assert!(matches!(again, Settled::Repeated(_)));
+    }
+    assert_eq!(f.claim_one().await.0.attempt, 1);
+}
+
+/// With the waits its policy says, and all failures noted.
+pub async fn a_failed_job_is_tried_again_until_its_attempts_are_used_up(f: &Fixture) {
+    f.create(&job().attempts(3).offer()).await;
+    for attempt in 1..=3_u32 {
+        let (run, full) = f.claim_one().await;
+        assert_eq!((run.attempt, full.notes.len()), (attempt, usize::from(attempt > 1)));
+        let after = done(f.fail(&run).await);
+        if attempt < 3 {
+            assert_eq!(after.available_at, f.now().await.saturating_add(SECOND * attempt));
+            f.advance(SECOND * attempt);
+            f.run_duties().await;
+        } else {
+            assert_eq!((after.state, after.ending), (State::Discarded, Some(Ending::Failed)));
+        }
+    }
+    assert!(f.claim("default", 1).await.jobs.is_empty());
+}
+
+/// Under its old id, with its attempts unspent and its history kept.
+pub async fn a_dead_letter_can_be_sent_back(f: &Fixture) {
+    let want = keyed("a").attempts(1).dead_letter().states(StateSet::ALL);
+    f.create(&want.offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    f.maintain().await;
+    let revived = f.decide(|draft| life::revive(draft, run.id)).await;
+    assert!(matches!(revived, Revived::Done(_)), "{revived:?}");
+    assert_eq!(f.queue("default").await.unwrap().count(State::Discarded), 0);
+    let (again, full) = f.claim_one().await;
+    assert_eq!((again.id, again.attempt, full.notes.len()), (run.id, 1, 1));
+    assert!(again.fence > run.fence);
+    let ended = done(f.complete(&again).await);
+    f.maintain().await;
+    assert_eq!(f.head(run.id).await, Some(ended.clone()));
+    assert_eq!(f.holders(ended.key.unwrap()).await.iter().map(|head| head.state).collect::<Vec<_>>(), [State::Completed]);
+}
+
+/// A manual retry is a new admission.
+pub async fn a_dead_letter_whose_key_is_held_is_not_sent_back(f: &Fixture) {
+    let want = keyed("a").attempts(1).dead_letter();
+    f.create(&want.offer()).await;
+    let (run, _) = f.claim_one().await;
+    let dead = done(f.fail(&run).await);
+    let live = f.create(&want.offer()).await;
+    f.maintain().await;
+    let revived = f.decide(|draft| life::revive(draft, run.id)).await;
+    assert_eq!(revived, Revived::Blocked { holder: Box::new(live) });
+    assert_eq!(f.head(run.id).await, Some(dead));
+}

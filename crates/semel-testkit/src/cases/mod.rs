@@ -1,0 +1,208 @@
+//! The conformance kit: what every store must do, one case each, by topic. [`conformance!`](crate::conformance) plays
+//! all of them; none can be left out.
+
+pub mod admission;
+pub mod batch;
+pub mod claims;
+pub mod follow_up;
+pub mod history;
+pub mod interleavings;
+pub mod leases;
+pub mod people;
+pub mod remembering;
+pub mod round_trip;
+pub mod timers;
+
+/// Admits a store to the conformance kit: one test per case, each on a fresh [`Fixture`](crate::Fixture).
+///
+/// The calling crate needs tokio with `macros` and `rt`.
+#[macro_export]
+macro_rules! conformance {
+    (@topic $fixture:expr; $topic:ident: $($case:ident),* $(,)?) => {
+        mod $topic {
+            #[allow(unused_imports, reason = "the fixture's expression may need the outer names")]
+            use super::*;
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    let fixture: $crate::Fixture = $fixture;
+                    $crate::cases::$topic::$case(&fixture).await;
+                }
+            )*
+        }
+    };
+    ($name:ident, $fixture:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "the fixture's expression may need the outer names")]
+            use super::*;
+            $crate::conformance!(@topic $fixture; admission:
+                a_job_without_a_policy_is_nobodys_duplicate,
+                a_duplicate_of_a_live_job_is_rejected_and_writes_nothing,
+                a_key_is_free_when_its_holder_has_ended,
+                a_key_is_held_through_every_live_state,
+                every_blocking_holder_is_replaced_in_one_commit,
+                a_replaced_job_can_no_longer_complete,
+                replacing_a_finished_holder_is_refused_and_cancels_nothing,
+                a_replacement_takes_over_the_earliest_schedule,
+                a_replacement_may_wait_for_the_lease_it_replaces,
+                an_expired_waiting_holder_does_not_block,
+                the_same_id_is_answered_as_the_first_time,
+                the_same_id_for_something_else_is_refused,
+                a_key_that_stands_for_other_work_is_a_mismatch,
+                a_hidden_holder_is_not_named,
+                the_job_named_is_the_active_holder_else_the_newest,
+                a_released_key_is_free_and_its_job_goes_on,
+                fences_of_one_key_ascend_across_jobs,
+                more_holders_than_one_commit_may_touch_are_refused,
+            );
+            $crate::conformance!(@topic $fixture; remembering:
+                a_strict_key_is_never_free_again,
+                a_window_ends_on_time,
+                a_window_from_the_end_begins_with_the_end,
+                a_sliding_window_is_renewed_by_its_duplicates,
+                an_active_holder_blocks_past_its_window_when_asked_to,
+                a_purged_job_keeps_its_key_while_its_policy_says_so,
+                a_purged_job_whose_window_is_over_frees_its_key,
+                a_sliding_window_outlives_the_purge,
+                a_purge_without_a_key_leaves_nothing,
+                many_uses_of_one_key_leave_few_holders,
+                a_later_holder_never_hides_an_earlier_one_that_blocks_longer,
+                holders_that_ended_differently_are_all_remembered,
+                a_released_ended_holder_stays_released,
+                a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
+            );
+            $crate::conformance!(@topic $fixture; batch:
+                an_empty_commit_does_nothing,
+                later_items_see_earlier_ones,
+                all_or_nothing_stores_nothing_when_one_is_refused,
+                a_later_group_may_rely_on_what_an_earlier_one_writes,
+                a_stale_group_leaves_the_others_applied,
+                a_group_that_relies_on_a_stale_one_is_stale,
+                a_claim_in_the_same_commit_sees_its_groups,
+                a_large_batch_is_stored_whole,
+            );
+            $crate::conformance!(@topic $fixture; interleavings:
+                the_second_of_two_admissions_is_stale,
+                the_second_of_two_admissions_is_stale_even_after_the_first_has_ended,
+                the_second_of_two_replacements_is_stale,
+                a_replacement_is_stale_when_its_holder_was_claimed,
+                an_ack_is_stale_when_the_lease_was_reaped,
+                an_ack_is_stale_when_the_job_was_cancelled,
+                an_admission_is_stale_when_its_holder_was_purged,
+                an_admission_decided_before_the_filing_of_a_holder_is_stale_or_right,
+                an_ack_decided_before_other_jobs_were_filed_holds,
+                a_queue_setting_decided_on_an_old_one_is_stale,
+                a_version_does_not_repeat_after_deletion,
+                a_window_renewed_by_two_duplicates_moves_once_for_each,
+                an_amendment_is_stale_when_the_job_was_claimed,
+                an_insert_with_a_taken_id_is_stale,
+                a_read_that_nothing_touched_holds,
+            );
+            $crate::conformance!(@topic $fixture; claims:
+                higher_priority_first_then_the_longest_waiting_then_the_older_id,
+                the_queue_named_first_is_emptied_first,
+                a_claim_is_bounded_by_its_limit,
+                two_claims_in_one_commit_never_share_a_job,
+                a_paused_queue_gives_nothing_until_it_is_resumed,
+                a_grant_is_filled_in,
+                a_job_says_how_long_its_lease_lasts,
+                a_claim_brings_body_and_notes,
+                an_expired_job_is_not_granted_whether_or_not_swept,
+                a_job_without_attempts_is_not_granted,
+                jobs_that_wait_for_something_are_not_claimed,
+            );
+            $crate::conformance!(@topic $fixture; leases:
+                a_heartbeat_moves_the_deadline_and_not_the_fence,
+                an_ack_with_an_old_lease_is_refused,
+                another_worker_is_refused,
+                a_repeated_ack_is_answered_as_the_first_time,
+                a_lease_that_ran_out_gives_the_job_to_another,
+                a_lease_lost_at_the_last_attempt_ends_the_job,
+                a_run_that_lasts_too_long_fails_by_timeout,
+                a_job_given_back_has_its_attempt_back,
+                a_failed_job_is_tried_again_until_its_attempts_are_used_up,
+                a_dead_letter_can_be_sent_back,
+                a_dead_letter_whose_key_is_held_is_not_sent_back,
+            );
+            $crate::conformance!(@topic $fixture; timers:
+                time_never_goes_back,
+                what_is_due_comes_oldest_first_and_bounded,
+                nothing_is_due_before_its_time,
+                each_kind_of_due_is_apart,
+                a_job_that_moved_on_is_due_no_more,
+                a_promoted_job_takes_its_place_by_its_time,
+            );
+            $crate::conformance!(@topic $fixture; follow_up:
+                a_waiting_job_is_overwritten,
+                a_started_job_gets_a_follow_up_that_is_released_with_its_end,
+                a_follow_up_is_released_by_whatever_end,
+                a_second_request_overwrites_the_follow_up,
+                a_follow_up_waits_for_every_started_holder,
+                a_follow_up_never_overlaps_a_run_of_its_key,
+                a_request_absorbed_before_is_answered_without_writing,
+                a_follow_up_is_not_activated_by_hand,
+            );
+            $crate::conformance!(@topic $fixture; history:
+                a_finished_job_can_be_read_until_it_is_purged,
+                nothing_is_purged_before_its_time,
+                a_note_on_a_finished_job_is_kept,
+                a_removed_note_is_gone,
+                a_deleted_dead_letter_is_gone,
+                a_revived_job_is_filed_again_when_it_ends_again,
+                conservation_created_is_live_and_finished_and_purged,
+            );
+            $crate::conformance!(@topic $fixture; people:
+                queues_count_their_jobs_by_state,
+                the_longest_waiting_job_is_shown,
+                a_queue_with_nothing_but_a_setting_is_listed,
+                a_listing_is_paged_newest_first,
+                a_listing_is_filtered,
+                a_listing_of_nothing_is_empty,
+                the_log_tells_what_happened_in_order,
+                the_log_is_paged_by_its_cursor,
+                clearing_leaves_nothing,
+            );
+            $crate::conformance!(@topic $fixture; round_trip:
+                a_plain_job_comes_back_as_it_was_written,
+                the_largest_values_come_back,
+                every_state_role_and_ending_comes_back,
+                every_hold_comes_back,
+                every_note_comes_back,
+                a_large_body_comes_back,
+                the_oldest_and_youngest_ids_come_back,
+                long_names_come_back,
+                a_read_of_what_is_not_there_says_so,
+            );
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that is written and not played proves nothing.
+    #[test]
+    fn every_case_is_in_the_macro() {
+        let played = include_str!("mod.rs");
+        let topics = [
+            include_str!("admission.rs"),
+            include_str!("batch.rs"),
+            include_str!("claims.rs"),
+            include_str!("follow_up.rs"),
+            include_str!("history.rs"),
+            include_str!("interleavings.rs"),
+            include_str!("leases.rs"),
+            include_str!("people.rs"),
+            include_str!("remembering.rs"),
+            include_str!("round_trip.rs"),
+            include_str!("timers.rs"),
+        ];
+        let mut cases = 0;
+        for line in topics.iter().flat_map(|topic| topic.lines()) {
+            let Some(rest) = line.strip_prefix("pub async fn ") else { continue };
+            let name = rest.split('(').next().unwrap();
+            assert!(played.contains(&format!(" {name},")), "{name} is never played");
+            cases += 1;
+        }
+        assert!(cases > 100, "{cases}");
+    }
+}

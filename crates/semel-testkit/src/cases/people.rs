@@ -1,0 +1,183 @@
+//! What people look at: queues, lists, the log.
+
+use std::time::Duration;
+
+use semel_core::event::EventKind;
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::life;
+use semel_core::state::{State, StateSet};
+use semel_store::backend::Filter;
+
+use crate::fixture::Fixture;
+use crate::make::{job, key, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn pages(f: &Fixture, filter: &Filter) -> Vec<JobId> {
+    let mut filter = filter.clone();
+    let mut ids = Vec::new();
+    loop {
+        let page = f.backend().list(filter.clone()).await.unwrap();
+        assert!(page.heads.len() <= filter.limit as usize);
+        ids.extend(page.heads.iter().map(|head| head.id));
+        match page.next {
+            Some(next) => filter.before = Some(next),
+            None => return ids,
+        }
+    }
+}
+
+/// By name.
+pub async fn queues_count_their_jobs_by_state(f: &Fixture) {
+    assert!(f.backend().queues().await.unwrap().is_empty());
+    f.create(&job().queue("b").offer()).await;
+    f.create(&job().queue("b").later(SECOND).offer()).await;
+    f.create(&job().queue("b").pending().offer()).await;
+    f.finished(&job().queue("a").offer()).await;
+    let (cancelled, _) = (f.create(&job().queue("a").offer()).await, ());
+    f.cancel(cancelled.id).await;
+    f.create(&job().queue("a").offer()).await;
+    let run = f.claim("a", 1).await.jobs.remove(0).0;
+    f.fail(&run).await;
+    f.create(&job().queue("a").offer()).await;
+    f.claim("a", 1).await;
+    f.maintain().await;
+    let queues = f.backend().queues().await.unwrap();
+    assert_eq!(queues.iter().map(|queue| queue.row.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(queues[0].counts, [0, 0, 0, 1, 1, 1, 1, 0]);
+    assert_eq!(queues[1].counts, [1, 1, 1, 0, 0, 0, 0, 0]);
+    assert_eq!((queues[0].created, queues[1].created, queues[0].purged), (4, 3, 0));
+}
+
+/// Whatever its priority.
+pub async fn the_longest_waiting_job_is_shown(f: &Fixture) {
+    let first = f.create(&job().priority(-5).offer()).await;
+    f.advance(SECOND);
+    f.create(&job().priority(5).offer()).await;
+    f.create(&job().offer()).await;
+    assert_eq!(f.queue("default").await.unwrap().oldest_ready, Some(first.available_at));
+    f.cancel(first.id).await;
+    assert_eq!(f.queue("default").await.unwrap().oldest_ready, Some(f.now().await));
+    f.claim("default", 5).await;
+    assert_eq!(f.queue("default").await.unwrap().oldest_ready, None);
+}
+
+/// It may be paused before its first job.
+pub async fn a_queue_with_nothing_but_a_setting_is_listed(f: &Fixture) {
+    let name = QueueName::from_stored("q");
+    let row = f.decide(|draft| life::set_paused(draft, &name, true)).await;
+    let stats = f.queue("q").await.unwrap();
+    assert!(stats.row.paused && stats.row.version > 0 && row.paused);
+    assert_eq!((stats.created, stats.counts), (0, [0; 8]));
+}
+
+/// Nothing twice, nothing missed.
+pub async fn a_listing_is_paged_newest_first(f: &Fixture) {
+    let mut ids = Vec::new();
+    for number in 0..23 {
+        f.advance(Duration::from_millis(1));
+        let head = f.create(&job().offer()).await;
+        ids.insert(0, head.id);
+        if number % 4 == 0 {
+            f.cancel(head.id).await;
+        }
+        if number == 11 {
+            f.maintain().await;
+        }
+    }
+    for limit in [1, 5, 23, 100] {
+        assert_eq!(pages(f, &Filter { limit, ..Filter::default() }).await, ids, "{limit}");
+    }
+}
+
+/// State, queue, type, key, dead letter.
+pub async fn a_listing_is_filtered(f: &Fixture) {
+    let with_key = f.create(&keyed("k").of_type("x.y").offer()).await;
+    let other_queue = f.create(&job().queue("q").offer()).await;
+    let dead = f.create(&job().attempts(1).dead_letter().queue("d").offer()).await;
+    let run = f.claim("d", 1).await.jobs.remove(0).0;
+    f.fail(&run).await;
+    let plain_end = f.create(&job().attempts(1).queue("d").offer()).await;
+    let run = f.claim("d", 1).await.jobs.remove(0).0;
+    f.fail(&run).await;
+    let all = Filter { limit: 10, ..Filter::default() };
+    for _ in 0..2 {
+        let states = StateSet::EMPTY.with(State::Discarded);
+        assert_eq!(pages(f, &Filter { states, ..all.clone() }).await, [plain_end.id, dead.id]);
+        assert_eq!(pages(f, &Filter { dead_letters: true, ..all.clone() }).await, [dead.id]);
+        assert_eq!(pages(f, &Filter { with_key: true, ..all.clone() }).await, [with_key.id]);
+        let queue = Some(QueueName::from_stored("q"));
+        assert_eq!(pages(f, &Filter { queue, ..all.clone() }).await, [other_queue.id]);
+        let job_type = Some(JobType::from_stored("x.y"));
+        assert_eq!(pages(f, &Filter { job_type, ..all.clone() }).await, [with_key.id]);
+        f.maintain().await;
+    }
+    f.decide(|draft| life::release_key(draft, key("k"))).await;
+    assert!(pages(f, &Filter { with_key: true, ..all }).await.is_empty());
+}
+
+/// And a limit of nothing is kept.
+pub async fn a_listing_of_nothing_is_empty(f: &Fixture) {
+    assert!(pages(f, &Filter { limit: 5, ..Filter::default() }).await.is_empty());
+    f.create(&job().offer()).await;
+    let page = f.backend().list(Filter { limit: 0, ..Filter::default() }).await.unwrap();
+    assert!(page.heads.is_empty());
+}
+
+/// One event per thing that happened, in the order of the commits.
+pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
+    let first = f.create(&keyed("a").of_type("x.y").queue("q").offer()).await;
+    f.advance(SECOND);
+    let run = f.claim("q", 1).await.jobs.remove(0).0;
+    f.advance(SECOND * 3);
+    f.create(&keyed("a").on_conflict("replace").queue("q").offer()).await;
+    f.maintain().await;
+    let log = f.backend().events(0, 100).await.unwrap();
+    let kinds: Vec<_> = log.iter().map(|recorded| recorded.event.kind).collect();
+    assert_eq!(kinds, [EventKind::Enqueued, EventKind::Started, EventKind::Replaced, EventKind::Enqueued]);
+    let started = &log[1];
+    assert_eq!((started.event.job, started.event.attempt, started.at), (first.id, 1, run.started_at.unwrap()));
+    assert_eq!((started.event.job_type.as_str(), started.event.queue.as_str()), ("x.y", "q"));
+    assert_eq!(log[2].event.amount, 3_000);
+    assert!(log.windows(2).all(|pair| pair[0].cursor < pair[1].cursor && pair[0].at <= pair[1].at));
+}
+
+/// Nothing twice, nothing missed, also within one commit; later events come after the cursor.
+pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
+    let offers: Vec<_> = (0..5).map(|_| job().offer()).collect();
+    for _ in 0..3 {
+        f.decide(|draft| offers.iter().try_for_each(|offer| semel_core::enqueue::enqueue(draft, offer).map(drop))).await;
+    }
+    let all = f.backend().events(0, 100).await.unwrap();
+    assert_eq!(all.len(), 15);
+    for size in [1, 2, 7, 15] {
+        let (mut cursor, mut found) = (0, Vec::new());
+        loop {
+            let page = f.backend().events(cursor, size).await.unwrap();
+            assert!(page.len() <= size as usize);
+            let Some(last) = page.last() else { break };
+            cursor = last.cursor;
+            found.extend(page);
+        }
+        assert_eq!(found, all);
+    }
+    f.create(&job().offer()).await;
+    assert_eq!(f.backend().events(all[14].cursor, 100).await.unwrap().len(), 1);
+}
+
+/// For tests, and then everything works as on the first day.
+pub async fn clearing_leaves_nothing(f: &Fixture) {
+    f.finished(&keyed("a").states(StateSet::ALL).offer()).await;
+    f.maintain().await;
+    let live = f.create(&keyed("b").offer()).await;
+    f.backend().clear().await.unwrap();
+    assert!(f.backend().queues().await.unwrap().is_empty());
+    assert!(pages(f, &Filter { limit: 9, ..Filter::default() }).await.is_empty());
+    assert!(f.backend().events(0, 9).await.unwrap().is_empty());
+    assert_eq!(f.head(live.id).await, None);
+    assert!(f.claim("default", 9).await.jobs.is_empty());
+    f.create(&keyed("a").states(StateSet::ALL).offer()).await;
+    let again = f.create(&keyed("b").offer()).await;
+    assert_ne!(again.id, live.id);
+    assert_eq!(f.claim("default", 9).await.jobs.len(), 2);
+}

@@ -1,0 +1,232 @@
+//! Ended holders: windows, strict keys, and what is remembered after a job's body is gone (SEMANTICS 3).
+
+use std::time::Duration;
+
+use semel_core::draft::{KeyRead, Reads};
+use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::job::Head;
+use semel_core::life::{self, KeyReleased};
+use semel_core::state::{State, StateSet};
+
+use super::admission::{admitted, rejected};
+use crate::fixture::Fixture;
+use crate::make::{Want, job, key, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn strict(text: &str) -> Want {
+    keyed(text).states(StateSet::ALL)
+}
+
+/// All eight states and no window.
+pub async fn a_strict_key_is_never_free_again(f: &Fixture) {
+    f.finished(&strict("completed").offer()).await;
+    let cancelled = f.create(&strict("cancelled").offer()).await;
+    f.cancel(cancelled.id).await;
+    f.create(&strict("discarded").attempts(1).offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    for text in ["completed", "cancelled", "discarded"] {
+        f.advance(DAY * 400);
+        assert_eq!(rejected(f, &strict(text)).await.state.name(), text);
+        f.purge().await;
+        assert_eq!(rejected(f, &strict(text)).await.state.name(), text);
+    }
+}
+
+/// `now < created_at + period`.
+pub async fn a_window_ends_on_time(f: &Fixture) {
+    let want = strict("a").period(SECOND * 10, "created");
+    f.finished(&want.offer()).await;
+    f.advance(SECOND * 10 - Duration::from_micros(1));
+    rejected(f, &want).await;
+    f.advance(Duration::from_micros(1));
+    assert!(admitted(f, &want).await);
+    rejected(f, &want).await;
+}
+
+/// `period_from: finished`: an unfinished holder has not begun to age and does not block by its age.
+pub async fn a_window_from_the_end_begins_with_the_end(f: &Fixture) {
+    let want = keyed("a").states(StateSet::FINISHED).period(SECOND * 10, "finished");
+    f.create(&want.offer()).await;
+    f.advance(SECOND * 60);
+    let (run, _) = f.claim_one().await;
+    f.complete(&run).await;
+    f.advance(SECOND * 9);
+    rejected(f, &want).await;
+    f.advance(SECOND);
+    assert!(admitted(f, &want).await);
+}
+
+/// `period_from: last_duplicate`, live and ended; the renewal is durable and versioned, the fence stays.
+pub async fn a_sliding_window_is_renewed_by_its_duplicates(f: &Fixture) {
+    let want = strict("a").period(SECOND * 10, "last_duplicate");
+    let first = f.create(&want.offer()).await;
+    f.advance(SECOND * 6);
+    rejected(f, &want).await;
+    let renewed = f.head(first.id).await.unwrap();
+    assert!(renewed.version > first.version && renewed.fence == first.fence);
+    let (run, _) = f.claim_one().await;
+    f.complete(&run).await;
+    for _ in 0..3 {
+        f.advance(SECOND * 9);
+        rejected(f, &want).await;
+    }
+    let ended = f.head(first.id).await.unwrap();
+    assert_eq!((ended.renewed_at, ended.state), (Some(f.now().await), State::Completed));
+    f.advance(SECOND * 10);
+    assert!(admitted(f, &want).await);
+}
+
+/// `while_active`.
+pub async fn an_active_holder_blocks_past_its_window_when_asked_to(f: &Fixture) {
+    let want = keyed("a").period(SECOND, "created");
+    let while_active = want.clone().policy(|spec| spec.while_active = Some(true));
+    f.create(&while_active.offer()).await;
+    f.advance(HOUR);
+    rejected(f, &while_active).await;
+    assert!(admitted(f, &want).await);
+}
+
+/// Purging history never frees a key early.
+pub async fn a_purged_job_keeps_its_key_while_its_policy_says_so(f: &Fixture) {
+    let want = strict("a").period(DAY * 30, "created");
+    let first = f.finished(&want.offer()).await;
+    f.advance(DAY * 2);
+    assert_eq!(f.purge().await, 1);
+    assert_eq!(f.full(first.id).await, None);
+    let named = rejected(f, &want).await;
+    assert_eq!(
+        (named.id, named.key, named.hold, named.state, named.fence, named.created_at, named.finished_at),
+        (first.id, first.key, first.hold, first.state, first.fence, first.created_at, first.finished_at)
+    );
+    f.advance(DAY * 27);
+    f.purge().await;
+    rejected(f, &want).await;
+    f.advance(DAY);
+    assert!(admitted(f, &want).await);
+}
+
+/// Then its head is forgotten too.
+pub async fn a_purged_job_whose_window_is_over_frees_its_key(f: &Fixture) {
+    f.finished(&strict("a").period(HOUR, "created").offer()).await;
+    f.finished(&strict("b").period(DAY * 3, "created").offer()).await;
+    f.finished(&keyed("c").offer()).await;
+    f.advance(DAY * 2);
+    assert_eq!(f.purge().await, 3);
+    assert!(f.holders(key("a")).await.is_empty());
+    assert_eq!(f.holders(key("b")).await.len(), 1);
+    assert!(f.holders(key("c")).await.is_empty());
+    f.advance(DAY * 2);
+    f.purge().await;
+    assert!(f.holders(key("b")).await.is_empty());
+    let stats = f.queue("default").await.unwrap();
+    assert_eq!((stats.purged, stats.created, stats.count(State::Completed)), (3, 3, 0));
+}
+
+/// A duplicate renews a window whose job has nothing left but its head.
+pub async fn a_sliding_window_outlives_the_purge(f: &Fixture) {
+    let want = strict("a").period(DAY * 3, "last_duplicate");
+    f.finished(&want.offer()).await;
+    f.advance(DAY * 2);
+    assert_eq!(f.purge().await, 1);
+    for _ in 0..4 {
+        rejected(f, &want).await;
+        f.advance(DAY * 2);
+        f.purge().await;
+    }
+    f.advance(DAY);
+    assert!(admitted(f, &want).await);
+}
+
+/// No key, no memory.
+pub async fn a_purge_without_a_key_leaves_nothing(f: &Fixture) {
+    let first = f.finished(&job().offer()).await;
+    f.advance(DAY);
+    assert_eq!(f.purge().await, 1);
+    assert_eq!(f.head(first.id).await, None);
+    assert!(f.due(semel_core::slot::Due::Purge, 10).await.is_empty());
+}
+
+/// One that a later one outlives is left out, however often the key is used.
+pub async fn many_uses_of_one_key_leave_few_holders(f: &Fixture) {
+    for _ in 0..30 {
+        f.advance(SECOND);
+        f.finished(&keyed("a").offer()).await;
+    }
+    f.maintain().await;
+    assert_eq!(f.holders(key("a")).await.len(), 1);
+    let newest = rejected(f, &strict("a")).await;
+    assert_eq!(newest.created_at, f.now().await);
+}
+
+/// A head may only stand in for another that blocks nobody longer.
+pub async fn a_later_holder_never_hides_an_earlier_one_that_blocks_longer(f: &Fixture) {
+    let completed = |want: Want| async move { f.finished(&want.offer()).await };
+    let long = completed(keyed("a").states(StateSet::FINISHED).period(DAY * 100, "created")).await;
+    f.advance(DAY * 2);
+    // Blocked by nobody: it looks at live holders only, and asks for nothing to be remembered.
+    completed(keyed("a")).await;
+    f.purge().await;
+    f.advance(DAY * 2);
+    f.purge().await;
+    let named = rejected(f, &keyed("a").states(StateSet::FINISHED).period(DAY * 100, "created")).await;
+    assert_eq!(named.id, long.id);
+}
+
+/// One of each state, if a policy looks at one of them alone.
+pub async fn holders_that_ended_differently_are_all_remembered(f: &Fixture) {
+    let mut ended: Vec<Head> = Vec::new();
+    ended.push(f.finished(&keyed("a").offer()).await);
+    f.advance(SECOND);
+    let cancelled = f.create(&keyed("a").offer()).await;
+    ended.push(crate::fixture::done(f.cancel(cancelled.id).await));
+    f.advance(SECOND);
+    f.create(&keyed("a").attempts(1).offer()).await;
+    let (run, _) = f.claim_one().await;
+    ended.push(crate::fixture::done(f.fail(&run).await));
+    f.maintain().await;
+    for head in ended {
+        let only = keyed("a").states(StateSet::EMPTY.with(head.state));
+        assert_eq!(rejected(f, &only).await.id, head.id);
+    }
+}
+
+/// Also when it is filed, and also when it is touched again.
+pub async fn a_released_ended_holder_stays_released(f: &Fixture) {
+    let ended = f.finished(&strict("a").offer()).await;
+    f.maintain().await;
+    let released = f.decide(|draft| life::release_key(draft, key("a"))).await;
+    assert!(matches!(released, KeyReleased::Done(heads) if heads.len() == 1));
+    assert!(f.holders(key("a")).await.is_empty());
+    let mut reads = Reads { fulls: vec![ended.id], ..Reads::default() };
+    f.decide_on(&reads, |draft| {
+        let (mut head, _) = draft.full(ended.id)?.unwrap();
+        draft.update(&mut head);
+        Ok(())
+    })
+    .await;
+    f.maintain().await;
+    assert_eq!(f.head(ended.id).await.unwrap().key, None);
+    reads.clear();
+    assert!(admitted(f, &strict("a")).await);
+}
+
+/// Two decisions of one group on one key: the first looks at live holders, the second at ended ones.
+pub async fn a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next(f: &Fixture) {
+    let ended = f.finished(&strict("a").offer()).await;
+    f.maintain().await;
+    let live = KeyRead { key: key("a"), states: StateSet::LIVE, all: false };
+    let found = f
+        .decide_on(&Reads { keys: vec![live], ..Reads::default() }, |draft| {
+            assert!(draft.key(&live)?.holders.iter().all(|holder| holder.id == ended.id));
+            Ok(draft.key(&KeyRead { states: StateSet::ALL, ..live })?.holders.clone())
+        })
+        .await;
+    assert_eq!(found.iter().map(|holder| holder.id).collect::<Vec<_>>(), [ended.id]);
+    let reads = Reads { keys: vec![live], ..Reads::default() };
+    let outcome = f.decide_on(&reads, |draft| enqueue(draft, &strict("a").offer())).await;
+    assert!(matches!(outcome, Outcome::Rejected { .. }));
+}

@@ -1,0 +1,188 @@
+//! Jobs to offer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::body::Body;
+use semel_core::enqueue::{Identity, Offer, Start, When};
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::retry::{OnExhaustion, RetryPolicy};
+use semel_core::state::StateSet;
+use semel_core::time::Timestamp;
+use semel_core::unique::{PolicySpec, UniqueKey, UniquePolicy};
+
+/// A job somebody wants, in few words.
+#[derive(Clone, Debug)]
+pub struct Want {
+    offer: Offer,
+    body: Body,
+    spec: PolicySpec,
+    key: Option<UniqueKey>,
+}
+
+/// The key that a text stands for in tests.
+pub fn key(text: &str) -> UniqueKey {
+    let mut bytes = [0x5e_u8; 32];
+    for (place, byte) in text.bytes().enumerate() {
+        bytes[place % 32] = bytes[place % 32].wrapping_mul(31).wrapping_add(byte);
+    }
+    UniqueKey::from_bytes(bytes)
+}
+
+/// A job without a key, in the queue `default`.
+pub fn job() -> Want {
+    let offer = Offer {
+        id: None,
+        job_type: JobType::from_stored("email.send"),
+        queue: QueueName::default(),
+        priority: 0,
+        start: Start::Now,
+        expires: None,
+        visibility_ms: 0,
+        timeout_ms: 0,
+        max_attempts: 3,
+        unique: None,
+        body: bytes::Bytes::new(),
+        inspect: true,
+    };
+    let retry = RetryPolicy { jitter: false, ..RetryPolicy::default() };
+    Want { offer, body: Body { retry, ..Body::default() }, spec: PolicySpec::default(), key: None }
+}
+
+/// A job with a key, rejected while a live job holds it.
+pub fn keyed(text: &str) -> Want {
+    let mut want = job();
+    want.key = Some(key(text));
+    want.spec.key = Some(text.to_owned());
+    want
+}
+
+impl Want {
+    /// With a caller's own id.
+    pub fn id(mut self, id: JobId) -> Self {
+        self.offer.id = Some(id);
+        self.body.request_digest = Some([1; 32]);
+        self
+    }
+
+    /// With this digest of the request.
+    pub fn digest(mut self, digest: u8) -> Self {
+        self.body.request_digest = Some([digest; 32]);
+        self
+    }
+
+    /// Of this type.
+    pub fn of_type(mut self, name: &str) -> Self {
+        self.offer.job_type = JobType::from_stored(name);
+        self
+    }
+
+    /// In this queue.
+    pub fn queue(mut self, name: &str) -> Self {
+        self.offer.queue = QueueName::from_stored(name);
+        self
+    }
+
+    /// With this priority.
+    pub fn priority(mut self, priority: i8) -> Self {
+        self.offer.priority = priority;
+        self
+    }
+
+    /// So long from now.
+    pub fn later(mut self, after: Duration) -> Self {
+        self.offer.start = Start::Later(When::In(after));
+        self
+    }
+
+    /// When it is activated.
+    pub fn pending(mut self) -> Self {
+        self.offer.start = Start::OnActivation;
+        self
+    }
+
+    /// Ends unstarted after so long.
+    pub fn expires(mut self, after: Duration) -> Self {
+        self.offer.expires = Some(When::In(after));
+        self
+    }
+
+    /// Ends unstarted then.
+    pub fn expires_at(mut self, at: Timestamp) -> Self {
+        self.offer.expires = Some(When::At(at));
+        self
+    }
+
+    /// With so many attempts.
+    pub fn attempts(mut self, max: u32) -> Self {
+        self.offer.max_attempts = max;
+        self.body.retry.max_attempts = max;
+        self
+    }
+
+    /// Listed as a dead letter in the end.
+    pub fn dead_letter(mut self) -> Self {
+        self.body.retry.on_exhaustion = OnExhaustion::DeadLetter;
+        self
+    }
+
+    /// With these lengths of a lease and of a run.
+    pub fn times(mut self, visibility_ms: u32, timeout_ms: u32) -> Self {
+        (self.offer.visibility_ms, self.offer.timeout_ms) = (visibility_ms, timeout_ms);
+        self
+    }
+
+    /// With these args.
+    pub fn args(mut self, args: &str) -> Self {
+        self.body.args = args.into();
+        self
+    }
+
+    /// By this strategy.
+    pub fn on_conflict(mut self, name: &str) -> Self {
+        self.spec.on_conflict = Some(name.to_owned());
+        self
+    }
+
+    /// Blocked by holders in these states.
+    pub fn states(mut self, states: StateSet) -> Self {
+        self.spec.states = Some(states.iter().map(|state| state.name().to_owned()).collect());
+        self
+    }
+
+    /// Within this window.
+    pub fn period(mut self, period: Duration, from: &str) -> Self {
+        self.spec.period_ms = Some(u64::try_from(period.as_millis()).unwrap());
+        self.spec.period_from = Some(from.to_owned());
+        self
+    }
+
+    /// The policy, changed further.
+    pub fn policy(mut self, change: impl FnOnce(&mut PolicySpec)) -> Self {
+        change(&mut self.spec);
+        self
+    }
+
+    /// The body, changed further.
+    pub fn body(mut self, change: impl FnOnce(&mut Body)) -> Self {
+        change(&mut self.body);
+        self
+    }
+
+    /// The offer.
+    pub fn offer(&self) -> Offer {
+        let (mut offer, mut body) = (self.offer.clone(), self.body.clone());
+        if let Some(key) = self.key {
+            let policy = UniquePolicy::build(&self.spec, "/unique").unwrap();
+            body.unique = Some(policy.clone());
+            offer.unique = Some(Identity { policy: Arc::new(policy), key });
+        }
+        offer.body = body.encode().unwrap();
+        offer
+    }
+}
+
+/// An id as a caller may choose it: a UUIDv7 that no store numbers so.
+pub fn foreign_id(number: u32) -> JobId {
+    JobId::mint(Timestamp::from_millis(1_700_000_000_000 + i64::from(number)), JobId::ROW_MAX - 5, number)
+}
