@@ -38,6 +38,7 @@ enum Verb {
     Release(verb::release::Release),
     Backup(verb::backup::Backup),
     Restore(verb::restore::Restore),
+    Bench(verb::bench::Bench),
     Completions(verb::completions::Completions),
 }
 
@@ -60,7 +61,8 @@ impl Cli {
             Verb::Release(verb) => verb.run(globals, printer).await,
             Verb::Backup(verb) => verb.run(globals, printer).await,
             Verb::Restore(verb) => verb.run(globals, printer),
-            Verb::Completions(verb) => verb.run(),
+            Verb::Bench(verb) => verb.run(globals, printer).await,
+            Verb::Completions(verb) => verb.run(printer),
         }
     }
 }

@@ -36,6 +36,8 @@ pub enum Missing {
     Create,
     /// Say so: the verb would only find it empty.
     Refuse,
+    /// Take an empty one in memory for it: the verb asks what would be, and writes nothing.
+    Imagine,
 }
 
 impl Link {
@@ -78,9 +80,12 @@ impl Link {
     }
 
     async fn make(path: &Path, place: &Place, missing: Missing) -> Result<Self, Failure> {
-        if missing == Missing::Refuse && !path.exists() {
-            return Err(Failure::new(Exit::Unreachable, format!("there is no store at {}", path.display()))
-                .next("name it with --store sqlite:PATH or its server with --server URL, or make one: semel serve"));
+        match missing {
+            _ if path.exists() => {}
+            Missing::Create => {}
+            Missing::Imagine => return Self::inside(&Place::Memory).await,
+            Missing::Refuse => return Err(Failure::new(Exit::Unreachable, format!("there is no store at {}", path.display()))
+                .next("name it with --store sqlite:PATH or its server with --server URL, or make one: semel serve")),
         }
         Self::inside(place).await
     }

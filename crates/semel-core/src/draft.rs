@@ -169,6 +169,9 @@ pub struct Snapshot {
     jobs: Map<JobId, Row>,
     keys: Map<UniqueKey, KeyView>,
     queues: Map<QueueName, (QueueRow, u32)>,
+    /// Jobs minted in this group that hold a key: their heads are among the key's holders. They become rows when a
+    /// later decision asks for them, which is rare; those without a key nobody can ask for.
+    fresh: Map<JobId, (UniqueKey, Bytes)>,
 }
 
 impl Snapshot {
@@ -179,7 +182,20 @@ impl Snapshot {
             jobs: Map::with_capacity_and_hasher(reads.heads.len() + 2 * reads.keys.len(), RandomState::default()),
             keys: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
             queues: Map::default(),
+            fresh: Map::default(),
         }
+    }
+
+    /// Makes a row of a job minted in this group.
+    fn unfold(&mut self, id: JobId) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        let Some((key, body)) = self.fresh.remove(&id) else { return };
+        let holders = self.keys.get(&key).map(|view| &view.holders);
+        let head = holders.and_then(|holders| holders.iter().find(|head| head.id == id)).cloned();
+        let full = Some(Full { body, notes: Vec::new() });
+        self.jobs.insert(id, Row { head, full, pending: Vec::new(), dirty: true, command: 0 });
     }
 
     /// Adds a job's head; `None` says that there is no such job.
@@ -332,6 +348,7 @@ enum Undo {
     Row(JobId, Option<Box<Row>>),
     Key(UniqueKey, Box<KeyView>),
     Pushed(UniqueKey, u64),
+    Fresh(JobId),
     Queue(QueueName, Option<(QueueRow, u32)>),
 }
 
@@ -402,6 +419,7 @@ impl Draft {
     /// # Errors
     /// [`Missing`] when it was not loaded.
     pub fn head(&mut self, id: JobId) -> Result<Option<Head>, Missing> {
+        self.snapshot.unfold(id);
         let Some(row) = self.snapshot.jobs.get_mut(&id) else {
             self.missing.heads.push(id);
             return Err(Missing);
@@ -421,6 +439,7 @@ impl Draft {
     /// # Errors
     /// [`Missing`] when it was not loaded.
     pub fn full(&mut self, id: JobId) -> Result<Option<(Head, Full)>, Missing> {
+        self.snapshot.unfold(id);
         let Some(row) = self.snapshot.jobs.get_mut(&id) else {
             self.missing.fulls.push(id);
             return Err(Missing);
@@ -481,27 +500,39 @@ impl Draft {
     /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Its version is set here.
     pub fn insert(&mut self, mut head: Head, body: Bytes, minted: bool) {
         head.version = self.next_version(0);
-        let full = Full { body: body.clone(), notes: Vec::new() };
-        let row = Row {
-            head: Some(head.clone()),
-            full: Some(full),
-            pending: Vec::new(),
-            dirty: true,
-            command: self.command,
-        };
         let id = head.id;
-        let before = self.snapshot.jobs.insert(id, row);
-        // A minted id carries the number of a row that nobody has had: there is nothing to rely on.
-        if !minted && before.as_ref().is_none_or(|row| row.command != self.command) {
-            self.group.expect.push(Expect { record: Record::Job(id), version: 0 });
+        match (minted, head.key) {
+            (true, None) => {}
+            (true, Some(key)) => {
+                self.snapshot.fresh.insert(id, (key, body.clone()));
+                self.undo.push(Undo::Fresh(id));
+            }
+            (false, _) => self.insert_chosen(&head, &body),
         }
-        self.undo.push(Undo::Row(id, before.map(Box::new)));
         self.apply_to_key(&head, false);
         self.group.writes.push(Write::Insert { head, body, minted });
     }
 
+    /// The row of a new job whose id the caller chose: it must not exist yet.
+    fn insert_chosen(&mut self, head: &Head, body: &Bytes) {
+        let id = head.id;
+        let row = Row {
+            head: Some(head.clone()),
+            full: Some(Full { body: body.clone(), notes: Vec::new() }),
+            pending: Vec::new(),
+            dirty: true,
+            command: self.command,
+        };
+        let before = self.snapshot.jobs.insert(id, row);
+        if before.as_ref().is_none_or(|row| row.command != self.command) {
+            self.group.expect.push(Expect { record: Record::Job(id), version: 0 });
+        }
+        self.undo.push(Undo::Row(id, before.map(Box::new)));
+    }
+
     /// Gives a job's head new values and returns its new version. The head must have come from this draft.
     pub fn update(&mut self, head: &mut Head) {
+        self.snapshot.unfold(head.id);
         let previous = self.snapshot.jobs.get(&head.id).and_then(|row| row.head.as_ref());
         let (held, version) = previous.map_or((head.key, head.version), |head| (head.key, head.version));
         head.version = self.next_version(version);
@@ -536,6 +567,7 @@ impl Draft {
 
     /// Replaces or removes a job's note.
     pub fn note(&mut self, job: JobId, kind: NoteKind, text: Option<Bytes>) {
+        self.snapshot.unfold(job);
         if let Some(row) = self.snapshot.jobs.get_mut(&job) {
             self.undo.push(Undo::Row(job, Some(Box::new(row.clone()))));
             match &mut row.full {
@@ -596,6 +628,10 @@ impl Draft {
                 Undo::Row(id, Some(row)) => drop(self.snapshot.jobs.insert(id, *row)),
                 Undo::Row(id, None) => drop(self.snapshot.jobs.remove(&id)),
                 Undo::Key(key, view) => drop(self.snapshot.keys.insert(key, *view)),
+                Undo::Fresh(id) => {
+                    self.snapshot.fresh.remove(&id);
+                    self.snapshot.jobs.remove(&id);
+                }
                 Undo::Pushed(key, version) => {
                     if let Some(view) = self.snapshot.keys.get_mut(&key) {
                         view.holders.pop();
@@ -617,6 +653,9 @@ impl Draft {
 
     /// Adds what was loaded since. Records that this group has already written keep its values.
     pub fn extend(&mut self, more: Snapshot) {
+        let reloaded = |(id, (key, _)): (&JobId, &(UniqueKey, Bytes))| more.keys.contains_key(key).then_some(*id);
+        let folded: Vec<JobId> = self.snapshot.fresh.iter().filter_map(reloaded).collect();
+        folded.into_iter().for_each(|id| self.snapshot.unfold(id));
         for (id, row) in more.jobs {
             match self.snapshot.jobs.entry(id) {
                 Entry::Vacant(vacant) => drop(vacant.insert(row)),
@@ -668,12 +707,17 @@ impl Draft {
         if let Some(key) = &head.key
             && let Some(view) = self.snapshot.keys.get_mut(key)
         {
-            self.undo.push(Undo::Key(*key, view.clone()));
+            self.undo.push(if held_before {
+                Undo::Key(*key, Box::new(view.clone()))
+            } else {
+                Undo::Pushed(*key, view.version)
+            });
             view.apply(head, held_before, self.command);
         }
     }
 
-    fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
+    /// Takes a job from the overlay's holders of a key.
+    pub(crate) fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
         if let Some(view) = self.snapshot.keys.get_mut(key) {
             self.undo.push(Undo::Key(*key, Box::new(view.clone())));
             view.holders.retain(|holder| holder.id != id);

@@ -261,6 +261,7 @@ pub fn release_key(draft: &mut Draft, key: UniqueKey) -> Result<KeyReleased, Mis
     for mut head in holders {
         head.key = None;
         draft.update(&mut head);
+        draft.drop_from_key(&key, head.id);
         draft.tell(EventKind::KeyReleased, &head, 0);
         released.push(head);
     }

@@ -27,7 +27,9 @@ pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
             continue;
         }
         let mut tree = value.tree()?;
-        if name == "meta" && let Json::Object(members) = &mut tree {
+        if name == "meta"
+            && let Json::Object(members) = &mut tree
+        {
             members.retain(|(name, _)| !TRACE_NAMES.contains(&name.as_ref()));
         }
         parts.push((name.to_owned(), digest(&tree)));

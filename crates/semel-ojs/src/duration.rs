@@ -23,7 +23,10 @@ pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
     }
     let period = Period::parse(text, pointer)?;
     if period.months() > 0 {
-        return Err(Invalid::request(pointer, "has months or years, whose length is not fixed; write days, such as P30D"));
+        return Err(Invalid::request(
+            pointer,
+            "has months or years, whose length is not fixed; write days, such as P30D",
+        ));
     }
     Ok(Duration::from_micros(period.micros()))
 }
@@ -31,7 +34,9 @@ pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
 /// A well-formed ISO 8601 duration of nothing.
 fn is_zero(text: &str) -> bool {
     let has_digits = text.bytes().any(|byte| byte == b'0');
-    has_digits && !text.bytes().any(|byte| matches!(byte, b'1'..=b'9')) && Period::parse(&text.replace('0', "1"), "").is_ok()
+    has_digits
+        && !text.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
+        && Period::parse(&text.replace('0', "1"), "").is_ok()
 }
 
 /// Reads a duration as Go writes it: numbers, each with its unit.

@@ -7,7 +7,9 @@ use semel_core::canon::{Json, digest};
 use semel_core::enqueue::{Identity, Offer, Start, When};
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
-use semel_core::limits::{ARGS_BYTES_MAX, META_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN, TAGS_MAX, TIMEOUT_MS_MAX};
+use semel_core::limits::{
+    ARGS_BYTES_MAX, META_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN, TAGS_MAX, TIMEOUT_MS_MAX,
+};
 use semel_core::unique::{KeyInput, UniquePolicy};
 
 use crate::members::{Members, Value, below};
@@ -72,7 +74,10 @@ impl Enqueue {
         let job_type = match parts.job_type {
             Some(value) => JobType::parse(&value.string()?, "/type")?,
             None => {
-                return Err(Invalid::request("/type", "is missing; send the kind of work, such as \"email.send\""));
+                return Err(Invalid::request(
+                    "/type",
+                    "is missing; send the kind of work, such as \"email.send\"",
+                ));
             }
         };
         let queue = match parts.get(Attribute::Queue) {
@@ -217,7 +222,9 @@ impl<'m> Slots<'m> {
             && other.text() != value.text()
             && digest(&other.tree()?) != digest(&value.tree()?)
         {
-            return Err(value.refuse(format!("differs from {}, which means the same; send it once", other.pointer())));
+            return Err(
+                value.refuse(format!("differs from {}, which means the same; send it once", other.pointer()))
+            );
         }
         slot.get_or_insert(value);
         Ok(())
@@ -396,7 +403,9 @@ fn read_args(value: Value<'_>) -> Result<Json<'_>, Invalid> {
     if value.text().len() > ARGS_BYTES_MAX {
         return Err(Invalid::too_large(
             "/args",
-            format!("is longer than {ARGS_BYTES_MAX} bytes; store the data elsewhere and send a reference to it"),
+            format!(
+                "is longer than {ARGS_BYTES_MAX} bytes; store the data elsewhere and send a reference to it"
+            ),
         ));
     }
     value.tree()

@@ -57,19 +57,22 @@ pub fn answer(
     Ok(out)
 }
 
-fn put_holders(policy: Option<&UniquePolicy>, explained: &Explanation, is_shown: bool, outer: &mut Object<'_>) {
+fn put_holders(
+    policy: Option<&UniquePolicy>,
+    explained: &Explanation,
+    is_shown: bool,
+    outer: &mut Object<'_>,
+) {
     let Some(policy) = policy else {
         outer.raw("holders", "[]");
-        outer.texts("sentences", [
-            "The request has no unique policy: it is never a duplicate, and no other job's check sees it.",
-        ]);
+        outer.texts(
+            "sentences",
+            ["The request has no unique policy: it is never a duplicate, and no other job's check sees it."],
+        );
         return;
     };
-    let shown: Vec<&Head> = explained
-        .holders
-        .iter()
-        .filter(|head| is_shown && head.hold.disclose == Disclose::Always)
-        .collect();
+    let shown: Vec<&Head> =
+        explained.holders.iter().filter(|head| is_shown && head.hold.disclose == Disclose::Always).collect();
     list(outer.member("holders"), &shown, |out, head| {
         let blocking = blocks(policy, head, explained.now);
         object(out, |object| {
@@ -89,7 +92,8 @@ fn put_holders(policy: Option<&UniquePolicy>, explained: &Explanation, is_shown:
     let mut sentences = vec![policy_sentence(policy), sentence(&explained.outcome).to_owned()];
     sentences.extend(shown.iter().map(|head| blocking_sentence(policy, head, explained.now)));
     if explained.too_many {
-        sentences.push("More jobs hold the key than one request may look at; the list is cut short.".to_owned());
+        sentences
+            .push("More jobs hold the key than one request may look at; the list is cut short.".to_owned());
     }
     outer.texts("sentences", sentences);
     // What another strategy would do tells a live holder from a finished one.

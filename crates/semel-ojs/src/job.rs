@@ -81,7 +81,8 @@ impl<'a> JobView<'a> {
 
     fn put_times(&self, object: &mut Object<'_>) {
         let head = self.head;
-        let ended_by_run = matches!(head.ending, Some(Ending::Completed | Ending::Failed | Ending::DeadLetter));
+        let ended_by_run =
+            matches!(head.ending, Some(Ending::Completed | Ending::Failed | Ending::DeadLetter));
         let ended_in = |state| if head.state == state { head.finished_at } else { None };
         object.plain("created_at", head.created_at);
         object.time("enqueued_at", Some(head.created_at).filter(|_| head.state != State::Pending));

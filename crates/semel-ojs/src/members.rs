@@ -31,9 +31,10 @@ impl<'a> Members<'a> {
             Category::Data => {
                 Invalid::request(pointer, "is not an object; send a JSON object with the documented members")
             }
-            _ if text.trim().is_empty() => {
-                Invalid::payload(pointer, "is empty; send a JSON object, such as {\"type\": \"email.send\", \"args\": []}")
-            }
+            _ if text.trim().is_empty() => Invalid::payload(
+                pointer,
+                "is empty; send a JSON object, such as {\"type\": \"email.send\", \"args\": []}",
+            ),
             _ => Invalid::payload(
                 pointer,
                 format!(

@@ -51,7 +51,9 @@ fn read_member(spec: &mut RetrySpec, name: &str, value: Value<'_>) -> Result<(),
         "max_interval_ms" => once(&mut spec.max_interval, millis(value, name)?, value)?,
         "backoff_coefficient" => {
             let number: Option<f64> = if value.is_number() { value.text().parse().ok() } else { None };
-            let number = number.ok_or_else(|| value.refuse("backoff_coefficient is not a number; send one of at least 1.0"))?;
+            let number = number.ok_or_else(|| {
+                value.refuse("backoff_coefficient is not a number; send one of at least 1.0")
+            })?;
             spec.coefficient = Some(number);
         }
         "jitter" => spec.jitter = Some(named(value.flag(), name)?),
@@ -76,7 +78,9 @@ fn named<T>(read: Result<T, Invalid>, name: &str) -> Result<T, Invalid> {
 
 fn once<T: PartialEq>(slot: &mut Option<T>, new: T, value: Value<'_>) -> Result<(), Invalid> {
     if slot.as_ref().is_some_and(|old| *old != new) {
-        return Err(value.refuse("says something else than another spelling of the same member; send one of them"));
+        return Err(
+            value.refuse("says something else than another spelling of the same member; send one of them")
+        );
     }
     *slot = Some(new);
     Ok(())
@@ -116,10 +120,13 @@ pub(crate) fn put(policy: &RetryPolicy, object: &mut Object<'_>) {
         object.flag("jitter", policy.jitter);
         object.plain("backoff_strategy", policy.backoff.name());
         object.texts("non_retryable_errors", &policy.non_retryable_errors);
-        object.plain("on_exhaustion", match policy.on_exhaustion {
-            OnExhaustion::Discard => "discard",
-            OnExhaustion::DeadLetter => "dead_letter",
-        });
+        object.plain(
+            "on_exhaustion",
+            match policy.on_exhaustion {
+                OnExhaustion::Discard => "discard",
+                OnExhaustion::DeadLetter => "dead_letter",
+            },
+        );
     });
 }
 

@@ -76,7 +76,8 @@ fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
             "when_active" => spec.when_active = Some(value.string()?.into_owned()),
             "on_conflict" => {
                 let strategy = value.string()?;
-                spec.on_conflict = Some(if strategy == "use_existing" { "ignore" } else { &*strategy }.to_owned());
+                spec.on_conflict =
+                    Some(if strategy == "use_existing" { "ignore" } else { &*strategy }.to_owned());
             }
             "on_mismatch" => spec.on_mismatch = Some(value.string()?.into_owned()),
             "disclose" => spec.disclose = Some(value.string()?.into_owned()),
@@ -113,12 +114,13 @@ fn over_preset(
 ) -> Result<Option<Read>, Invalid> {
     let name = value.string()?;
     // The core names the missing key below the preset; in an object it is the preset's neighbour.
-    let preset = PolicySpec::preset(&name, spec.key.as_deref(), &value.pointer()).map_err(|mut refused| {
-        if refused.pointer.ends_with("/key") {
-            refused.pointer = below(pointer, "key");
-        }
-        refused
-    })?;
+    let preset =
+        PolicySpec::preset(&name, spec.key.as_deref(), &value.pointer()).map_err(|mut refused| {
+            if refused.pointer.ends_with("/key") {
+                refused.pointer = below(pointer, "key");
+            }
+            refused
+        })?;
     Ok(match preset {
         Some(preset) => Some(Read { spec: spec.over(preset), key_was_list }),
         // A key in the request turns the identity on again.
@@ -129,7 +131,9 @@ fn over_preset(
 
 fn read_period(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
     let text = value.string().map_err(|_| {
-        value.refuse("is not a duration; write it in ISO 8601, such as PT5M, or send `period_ms` in milliseconds")
+        value.refuse(
+            "is not a duration; write it in ISO 8601, such as PT5M, or send `period_ms` in milliseconds",
+        )
     })?;
     match duration::go(&text) {
         // The core specification's own example says "3600s".
@@ -140,11 +144,13 @@ fn read_period(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
 }
 
 fn read_millis(value: Value<'_>) -> Result<u64, Invalid> {
-    u64::try_from(value.integer()?).map_err(|_| value.refuse("is negative; send a positive number of milliseconds"))
+    u64::try_from(value.integer()?)
+        .map_err(|_| value.refuse("is negative; send a positive number of milliseconds"))
 }
 
 fn whole_millis(length: std::time::Duration, value: Value<'_>) -> Result<u64, Invalid> {
-    u64::try_from(length.as_nanos().div_ceil(1_000_000)).map_err(|_| value.refuse("is too long; leave it out to have no limit"))
+    u64::try_from(length.as_nanos().div_ceil(1_000_000))
+        .map_err(|_| value.refuse("is too long; leave it out to have no limit"))
 }
 
 /// `key` as a list means dimensions to one SDK and members of args to the others.

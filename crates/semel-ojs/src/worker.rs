@@ -75,7 +75,10 @@ impl Fetch {
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let members = Members::read(text, "")?;
         let Some(value) = members.get("", "queues") else {
-            return Err(Invalid::request("/queues", "is missing; send the queues to take from, such as [\"default\"]"));
+            return Err(Invalid::request(
+                "/queues",
+                "is missing; send the queues to take from, such as [\"default\"]",
+            ));
         };
         let names = value.strings()?;
         if names.is_empty() || names.len() > CLAIM_QUEUES_MAX {
@@ -160,7 +163,10 @@ impl Heartbeat {
             if items.len() > HEARTBEAT_JOBS_MAX {
                 return Err(Invalid::too_large(
                     &*base,
-                    format!("names {} jobs, more than {HEARTBEAT_JOBS_MAX}; send several heartbeats", items.len()),
+                    format!(
+                        "names {} jobs, more than {HEARTBEAT_JOBS_MAX}; send several heartbeats",
+                        items.len()
+                    ),
                 ));
             }
             for (at, raw) in items.into_iter().enumerate() {
@@ -172,7 +178,9 @@ impl Heartbeat {
         if let Some(value) = members.get("", "lease") {
             let lease = LeaseToken::parse(&value.string()?, "/lease")?;
             let [(_, bearer)] = &mut *jobs else {
-                return Err(value.refuse("speaks for one job; send `leases` as an object of job ids and leases"));
+                return Err(
+                    value.refuse("speaks for one job; send `leases` as an object of job ids and leases")
+                );
             };
             bearer.lease = Some(lease);
         }
@@ -282,7 +290,8 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         _ => None,
     };
     let (code, own_type) = (name("code")?, name("type")?);
-    let error_type = own_type.or(class).or_else(|| code.clone()).unwrap_or_else(|| "handler_error".to_owned());
+    let error_type =
+        own_type.or(class).or_else(|| code.clone()).unwrap_or_else(|| "handler_error".to_owned());
     Ok(Report {
         code: code.unwrap_or_else(|| error_type.clone()),
         message: text("message")?.unwrap_or_default(),

@@ -75,7 +75,12 @@ impl<'o> Object<'o> {
 
     /// The members of an object that is JSON text already, `{}` or larger.
     pub fn members_of(&mut self, object: &str) {
-        let inner = object.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default().trim();
+        let inner = object
+            .trim()
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+            .unwrap_or_default()
+            .trim();
         if inner.is_empty() {
             return;
         }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use semel_core::body::Body;
+use semel_core::draft::Map;
 use semel_core::enqueue::{Batch as Decided, Counts, Mode, Outcome};
 use semel_core::ident::JobId;
-use semel_core::draft::Map;
 use semel_engine::Job;
 use semel_ojs::answer::{self, Admitted};
+use semel_ojs::batch::Batch;
 use semel_ojs::write::{Object, object};
 use semel_ojs::{JobView, Problem};
-use semel_ojs::batch::Batch;
 
 use crate::App;
 use crate::extract;
-use crate::jobs::{out_of_step, told};
+use crate::jobs::told;
 use crate::respond::{Answer, Answered, Refused, view};
 
 /// Bytes an answer takes for each job, about.
@@ -36,12 +36,12 @@ pub(crate) async fn all_or_nothing(State(app): State<Arc<App>>, request: Request
     let outcomes = match decided {
         Decided::Done(outcomes) => outcomes,
         Decided::Refused { index, outcome } => {
-            let refused = told(&outcome).err().unwrap_or_else(out_of_step);
+            let refused = told(&outcome).err().unwrap_or_else(Refused::out_of_step);
             return Err(Refused { problem: refused.problem.at_index(index), ..refused });
         }
     };
     if outcomes.len() != bodies.len() {
-        return Err(out_of_step());
+        return Err(Refused::out_of_step());
     }
     let stored = stored(&app, &outcomes).await?;
     let mut out = String::with_capacity(ITEM_BYTES * outcomes.len() + 64);
@@ -83,7 +83,7 @@ pub(crate) async fn each(State(app): State<Arc<App>>, request: Request) -> Answe
     } else {
         match app.engine.enqueue_batch(offers, Mode::Each, &extract::source(&parts)).await? {
             Decided::Done(outcomes) => outcomes,
-            Decided::Refused { .. } => return Err(out_of_step()),
+            Decided::Refused { .. } => return Err(Refused::out_of_step()),
         }
     };
     let stored = stored(&app, &outcomes).await?;
@@ -104,8 +104,10 @@ pub(crate) async fn each(State(app): State<Arc<App>>, request: Request) -> Answe
                 Err(problem.clone())
             }
             Ok(body) => {
-                let outcome = decided.next().ok_or_else(out_of_step)?;
-                told(outcome).map(|(head, how)| (seen(head, how, body, &stored), how)).map_err(|refused| refused.problem)
+                let outcome = decided.next().ok_or_else(Refused::out_of_step)?;
+                told(outcome)
+                    .map(|(head, how)| (seen(head, how, body, &stored), how))
+                    .map_err(|refused| refused.problem)
             }
         };
         failed += usize::from(verdict.is_err());

@@ -96,7 +96,9 @@ pub(crate) async fn retry(State(app): State<Arc<App>>, id: Result<Path<String>, 
             }
         })
         .into()),
-        Revived::Refused(semel_core::settle::Refusal::NotFound) => Err(Problem::not_found("dead letter").into()),
+        Revived::Refused(semel_core::settle::Refusal::NotFound) => {
+            Err(Problem::not_found("dead letter").into())
+        }
         Revived::Refused(refusal) => Err(refusal.into()),
     }
 }

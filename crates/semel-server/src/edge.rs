@@ -51,12 +51,20 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, request: Request, next: Ne
 
 /// There is nothing at this path.
 pub(crate) async fn no_such_path() -> Refused {
-    Problem::new(Code::NotFound, "there is nothing at this path; GET /ojs/manifest says what this server does").into()
+    Problem::new(
+        Code::NotFound,
+        "there is nothing at this path; GET /ojs/manifest says what this server does",
+    )
+    .into()
 }
 
 /// There is something at this path, but not for this method.
 pub(crate) async fn no_such_method() -> Refused {
-    Problem::new(Code::MethodNotAllowed, "this path does not know the method; use one that the Allow header names").into()
+    Problem::new(
+        Code::MethodNotAllowed,
+        "this path does not know the method; use one that the Allow header names",
+    )
+    .into()
 }
 
 fn check(app: &App, request: &Request) -> Result<(), Problem> {
@@ -92,8 +100,12 @@ fn finish(response: &mut Response, id: HeaderValue) {
         headers.remove(http::header::CONTENT_LENGTH);
         headers.remove(CONTENT_TYPE);
         match refused.problem.code() {
-            Code::Unauthorized => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Code::Contended | Code::Unavailable => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
+            Code::Unauthorized => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::Contended | Code::Unavailable => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
             _ => {}
         }
     }
@@ -111,7 +123,9 @@ fn refusal(response: &mut Response) -> Option<Refused> {
     let is_ours = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == MEDIA_TYPE);
     match response.status() {
         _ if is_ours => None,
-        StatusCode::PAYLOAD_TOO_LARGE => Some(Problem::new(Code::TooLarge, "the body is too large; send less at once").into()),
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Some(Problem::new(Code::TooLarge, "the body is too large; send less at once").into())
+        }
         status if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE => {
             Some(Problem::internal().into())
         }
@@ -134,5 +148,49 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
             HeaderValue::try_from(format!("req_{:016x}{number:08x}", *PROCESS))
                 .unwrap_or(HeaderValue::from_static("req_unknown"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::routing::get;
+    use http_body_util::BodyExt as _;
+    use semel_engine::Engine;
+    use semel_store::memory::Memory;
+    use tower_service::Service as _;
+
+    use super::*;
+    use crate::Config;
+
+    /// Asks a router of two handlers that never answer.
+    async fn ask(path: &str) -> (StatusCode, HeaderMap, serde_json::Value) {
+        let config = Config { request_timeout: Duration::from_millis(50), ..Config::default() };
+        let app = Arc::new(App { engine: Engine::start(Arc::new(Memory::default())).unwrap(), config });
+        let mut router = Router::new()
+            .route("/panics", get(async || -> Refused { panic!("a secret") }))
+            .route("/sleeps", get(async || -> Refused { std::future::pending().await }))
+            .layer(axum::middleware::from_fn_with_state(app, edge));
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        let (parts, body) = router.call(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (parts.status, parts.headers, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_that_tells_nothing() {
+        let (status, headers, body) = ask("/panics").await;
+        assert_eq!((status.as_u16(), &body["error"]["code"]), (500, &"internal_error".into()));
+        assert_eq!(headers[CONTENT_TYPE], MEDIA_TYPE);
+        assert!(!body.to_string().contains("secret"));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_takes_too_long_is_answered() {
+        let (status, headers, body) = ask("/sleeps").await;
+        assert_eq!((status.as_u16(), &body["error"]["retryable"]), (504, &true.into()));
+        assert!(headers.contains_key(REQUEST_ID));
     }
 }

@@ -29,7 +29,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
         None => 0,
         Some(text) => {
             let digits = text.strip_prefix("evt_").unwrap_or(text);
-            digits.parse().map_err(|_| extract::refuse("after", "is not a cursor or id that this endpoint answered"))?
+            digits
+                .parse()
+                .map_err(|_| extract::refuse("after", "is not a cursor or id that this endpoint answered"))?
         }
     };
     let is_wanted = |recorded: &Recorded| {

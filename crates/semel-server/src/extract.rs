@@ -70,7 +70,9 @@ pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String
     };
     match String::from_utf8(bytes) {
         Ok(text) => Ok((parts, text)),
-        Err(_) => Err(Problem::new(Code::InvalidPayload, "the request body is not UTF-8; send JSON in UTF-8")),
+        Err(_) => {
+            Err(Problem::new(Code::InvalidPayload, "the request body is not UTF-8; send JSON in UTF-8"))
+        }
     }
 }
 
@@ -105,9 +107,9 @@ pub(crate) struct Parameters(HashMap<String, String>);
 
 impl Parameters {
     pub(crate) fn of(uri: &Uri) -> Result<Self, Problem> {
-        Query::try_from_uri(uri)
-            .map(|Query(parameters)| Self(parameters))
-            .map_err(|_| Problem::new(Code::InvalidRequest, "the query cannot be read; percent-encode its values"))
+        Query::try_from_uri(uri).map(|Query(parameters)| Self(parameters)).map_err(|_| {
+            Problem::new(Code::InvalidRequest, "the query cannot be read; percent-encode its values")
+        })
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
@@ -116,7 +118,12 @@ impl Parameters {
 
     /// A comma-separated list.
     pub(crate) fn list(&self, name: &str) -> Vec<&str> {
-        self.get(name).into_iter().flat_map(|list| list.split(',')).map(str::trim).filter(|item| !item.is_empty()).collect()
+        self.get(name)
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+            .collect()
     }
 
     /// A number of at least `least` and at most `most`.
@@ -131,13 +138,18 @@ impl Parameters {
 
 /// A refusal of a query's parameter.
 pub(crate) fn refuse(name: &str, message: impl std::fmt::Display) -> Problem {
-    Problem::new(Code::InvalidRequest, format!("the query parameter {name} {message}; correct it, or leave it out"))
-        .with_details(|object| object.text("parameter", name))
+    Problem::new(
+        Code::InvalidRequest,
+        format!("the query parameter {name} {message}; correct it, or leave it out"),
+    )
+    .with_details(|object| object.text("parameter", name))
 }
 
 /// Who is asking, for the duplicates record: the request's own name, else the program's, else the address.
 pub(crate) fn source(parts: &Parts) -> String {
-    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
+    let header = |name: &str| {
+        parts.headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty())
+    };
     let named = header(REQUEST_ID).or_else(|| header(USER_AGENT.as_str()));
     match (named, parts.extensions.get::<Peer>()) {
         (Some(text), _) => text.chars().take(SOURCE_BYTES_MAX).collect(),

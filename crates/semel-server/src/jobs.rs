@@ -13,7 +13,7 @@ use semel_core::state::{State as JobState, StateSet};
 use semel_core::unique::Disclose;
 use semel_ojs::answer::{self, Admitted};
 use semel_ojs::write::{list as put_list, object};
-use semel_ojs::{Code, Enqueue, JobView, Problem, worker};
+use semel_ojs::{Enqueue, JobView, Problem, worker};
 use semel_store::backend::Filter;
 
 use crate::App;
@@ -67,7 +67,8 @@ pub(crate) fn told(outcome: &Outcome) -> Result<(&semel_core::job::Head, Admitte
         Outcome::Amended(head) => Ok((head, Admitted::Amended)),
         Outcome::Existing(head) => Ok((head, Admitted::Existing)),
         refused => {
-            let cause = if let Outcome::Corrupt(corrupt) = refused { Some(corrupt.to_string()) } else { None };
+            let cause =
+                if let Outcome::Corrupt(corrupt) = refused { Some(corrupt.to_string()) } else { None };
             let problem = Problem::of_outcome(refused).unwrap_or_else(Problem::internal);
             Err(Refused { problem, cause })
         }
@@ -91,7 +92,8 @@ pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
     filter.limit = u32::try_from(limit).unwrap_or(1);
     if let Some(text) = query.get("cursor") {
         let cursor = JobId::parse(text, "");
-        filter.before = Some(cursor.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?);
+        filter.before =
+            Some(cursor.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?);
     }
     let mut listing = app.engine.list(filter.clone()).await?;
     // A store looks at a bounded number of rows for a page; people are spared empty ones.
@@ -128,9 +130,13 @@ pub(crate) fn filter(query: &Parameters) -> Result<Filter, Problem> {
         })?;
         states = states.with(state);
     }
-    let invalid = |name: &'static str| move |refused: semel_core::error::Invalid| extract::refuse(name, refused.message);
-    let queue = query.get("queue").map(|name| QueueName::parse(name, "")).transpose().map_err(invalid("queue"))?;
-    let job_type = query.get("type").map(|name| JobType::parse(name, "")).transpose().map_err(invalid("type"))?;
+    let invalid = |name: &'static str| {
+        move |refused: semel_core::error::Invalid| extract::refuse(name, refused.message)
+    };
+    let queue =
+        query.get("queue").map(|name| QueueName::parse(name, "")).transpose().map_err(invalid("queue"))?;
+    let job_type =
+        query.get("type").map(|name| JobType::parse(name, "")).transpose().map_err(invalid("type"))?;
     Ok(Filter { states, queue, job_type, ..Filter::default() })
 }
 
@@ -147,7 +153,10 @@ pub(crate) async fn cancel(
 }
 
 /// `POST /jobs/{id}/activate`.
-pub(crate) async fn activate(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn activate(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
     let id = extract::job_id(id)?;
     match app.engine.activate(id).await? {
         Settled::Done(head) | Settled::Repeated(head) => {
@@ -155,10 +164,4 @@ pub(crate) async fn activate(State(app): State<Arc<App>>, id: Result<Path<String
         }
         Settled::Refused(refusal) => Err(refusal.into()),
     }
-}
-
-/// A request that the server's own rules make impossible to answer.
-pub(crate) fn out_of_step() -> Refused {
-    let cause = Some("the engine answered another number of outcomes than there were jobs".to_owned());
-    Refused { problem: Problem::new(Code::Internal, "the server failed on this request; tell the operator its request_id"), cause }
 }

@@ -34,7 +34,14 @@ pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
     let name = queue_name(name)?;
     let queues = app.engine.queues().await?;
     let found = queues.iter().find(|stats| stats.row.name == name);
-    let none = QueueView { name: name.as_str(), paused: false, counts: [0; 8], created: 0, purged: 0, oldest_ready: None };
+    let none = QueueView {
+        name: name.as_str(),
+        paused: false,
+        counts: [0; 8],
+        created: 0,
+        purged: 0,
+        oldest_ready: None,
+    };
     Ok(Answer::ok(found.map_or(none, view).answer()))
 }
 

@@ -72,6 +72,14 @@ pub(crate) struct Refused {
     pub(crate) cause: Option<String>,
 }
 
+impl Refused {
+    /// The engine answered what its own rules make impossible.
+    pub(crate) fn out_of_step() -> Self {
+        let cause = "the engine's outcomes are not those of the jobs it was given".to_owned();
+        Self { problem: Problem::internal(), cause: Some(cause) }
+    }
+}
+
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
@@ -108,19 +116,22 @@ impl From<Refusal> for Refused {
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         let problem = match &error {
-            StoreError::Contended => {
-                Problem::new(Code::Contended, "the job's key is in too much demand right now; try again shortly")
-            }
-            StoreError::Unavailable(_) => {
-                Problem::new(Code::Unavailable, "the store cannot be reached or cannot write now; try again shortly")
-            }
+            StoreError::Contended => Problem::new(
+                Code::Contended,
+                "the job's key is in too much demand right now; try again shortly",
+            ),
+            StoreError::Unavailable(_) => Problem::new(
+                Code::Unavailable,
+                "the store cannot be reached or cannot write now; try again shortly",
+            ),
             StoreError::Closed => Problem::new(
                 Code::Unavailable,
                 "the server is shutting down and whether the request was carried out is unknown; repeat it with the same job id",
             ),
-            StoreError::Unsupported(_) => {
-                Problem::new(Code::Unsupported, "the store does not do this; the manifest says which store it is")
-            }
+            StoreError::Unsupported(_) => Problem::new(
+                Code::Unsupported,
+                "the store does not do this; the manifest says which store it is",
+            ),
             _ => Problem::internal(),
         };
         Self { problem, cause: Some(error.to_string()) }

@@ -33,7 +33,9 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
         outer.texts("protocols", ["http"]);
         outer.plain("backend", facts.engine);
         object(outer.member("capabilities"), |object| {
-            for name in ["batch_enqueue", "dead_letter", "delayed_jobs", "events", "job_ttl", "priority_queues"] {
+            for name in
+                ["batch_enqueue", "dead_letter", "delayed_jobs", "events", "job_ttl", "priority_queues"]
+            {
                 object.flag(name, true);
             }
             for name in ["queue_pause", "unique_jobs", "unique_explain"] {
@@ -106,9 +108,15 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Ref
     line(format_args!("# HELP semel_queue_paused Whether a queue is paused."));
     line(format_args!("# TYPE semel_queue_paused gauge"));
     for stats in &queues {
-        line(format_args!("semel_queue_paused{{queue=\"{}\"}} {}", stats.row.name, u8::from(stats.row.paused)));
+        line(format_args!(
+            "semel_queue_paused{{queue=\"{}\"}} {}",
+            stats.row.name,
+            u8::from(stats.row.paused)
+        ));
     }
-    line(format_args!("# HELP semel_outcomes_total Outcomes of requests since the start, by type, queue and outcome."));
+    line(format_args!(
+        "# HELP semel_outcomes_total Outcomes of requests since the start, by type, queue and outcome."
+    ));
     line(format_args!("# TYPE semel_outcomes_total counter"));
     for ((job_type, queue, outcome), count) in app.engine.counters().all() {
         line(format_args!(

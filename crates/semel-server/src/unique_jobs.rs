@@ -97,7 +97,8 @@ pub(crate) async fn release(
     let key = unique_key(key)?;
     let query = Parameters::of(request.uri())?;
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let reason = worker::reason(&text)?.or_else(|| query.get("reason").map(str::to_owned)).unwrap_or_default();
+    let reason =
+        worker::reason(&text)?.or_else(|| query.get("reason").map(str::to_owned)).unwrap_or_default();
     let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
     match app.engine.release_key(key).await? {
         KeyReleased::Done(heads) => {
@@ -122,7 +123,11 @@ pub(crate) async fn release(
 }
 
 fn nobody() -> Refused {
-    Problem::new(Code::NotFound, "nobody holds this key; POST /ojs/v1/unique/explain shows which key a request has").into()
+    Problem::new(
+        Code::NotFound,
+        "nobody holds this key; POST /ojs/v1/unique/explain shows which key a request has",
+    )
+    .into()
 }
 
 fn unique_key(path: Result<Path<String>, PathRejection>) -> Result<UniqueKey, Refused> {

@@ -135,6 +135,9 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
     let limit = filter.limit as usize;
     let mut listing = Listing::default();
     let mut looked = 0;
+    if limit == 0 {
+        return Ok(listing);
+    }
     while looked < LIST_LOOKS_MAX {
         let chunk = chunk(db, at, &wanted, below, limit.clamp(64, 512))?;
         let Some((last, last_head)) = chunk.last() else { return Ok(listing) };

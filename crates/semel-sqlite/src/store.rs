@@ -20,7 +20,7 @@ use semel_store::clock::{Clock, SteadyTime, SystemClock};
 use crate::error::SqliteError;
 use crate::lock::FileLock;
 use crate::log::Log;
-use crate::open::{Loaded, load, open};
+use crate::open::{Loaded, load, open, set_fact};
 use crate::writer::{Writer, purgeable};
 use crate::{filing, reader};
 
@@ -204,6 +204,7 @@ impl Inner {
                 see(at, head.id, read.key, seq);
                 view.holders.push(head);
             }
+            view.states = StateSet::ALL;
             snapshot.add_key(read.key, view);
         }
         for id in &reads.heads {
@@ -248,8 +249,11 @@ impl Inner {
         Ok(self.transaction(|db, at, _| at.log.trim(db))? || more)
     }
 
-    fn clear(&mut self) -> Result<(), SqliteError> {
+    fn clear(&mut self, rows: &AtomicU64) -> Result<(), SqliteError> {
+        let next_row = i64::try_from(rows.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.transaction(|db, _, _| {
+            // Neither a row's number nor a time is given twice, whatever was deleted.
+            set_fact(db, "next_row", next_row)?;
             for table in ["queue", "job", "live", "done", "note", "memory", "foreign_id", "event"] {
                 db.execute(&format!("DELETE FROM {table}"), [])?;
             }
@@ -305,7 +309,7 @@ impl Backend for Sqlite {
     }
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.answer(|inner, _| inner.clear())
+        self.answer(|inner, rows| inner.clear(rows))
     }
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {

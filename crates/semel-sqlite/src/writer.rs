@@ -9,7 +9,7 @@ use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::UniqueKey;
+use semel_core::unique::{Remember, UniqueKey, must_remember};
 use semel_store::backend::{Applied, Batch, Claimed, Verdict};
 use semel_store::memory::started;
 
@@ -209,13 +209,22 @@ impl<'a> Writer<'a> {
             return Err(SqliteError::Row { seq: 0, what: "an update of a job that is not stored" });
         };
         if head.key.is_some() {
+            // A window that was renewed is to be remembered for longer.
+            let forget_at = match must_remember(&head.hold, head, self.now) {
+                Remember::Forget => self.now,
+                Remember::Until(until) => until,
+                Remember::Forever => Timestamp::MAX,
+            };
             self.db
-                .prepare_cached("UPDATE memory SET version = ?3, renewed_at = ?4 WHERE key = ?1 AND seq = ?2")?
+                .prepare_cached(
+                    "UPDATE memory SET version = ?3, renewed_at = ?4, forget_at = ?5 WHERE key = ?1 AND seq = ?2",
+                )?
                 .execute(params![
                     key.as_bytes(),
                     seq,
                     rows::version(head.version),
-                    head.renewed_at.map(Timestamp::as_micros)
+                    head.renewed_at.map(Timestamp::as_micros),
+                    forget_at.as_micros(),
                 ])?;
             self.at.model.touch_key(&key, head.version);
         } else {

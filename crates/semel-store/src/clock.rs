@@ -35,7 +35,10 @@ pub struct SteadyTime {
 impl SteadyTime {
     /// Time by `clock`, never before `floor`.
     pub fn new(clock: impl Clock, floor: Timestamp) -> Self {
-        Self { clock: Box::new(clock), ahead: Duration::ZERO, last: floor }
+        let mut time = Self { clock: Box::new(clock), ahead: Duration::ZERO, last: floor };
+        // A clock behind the floor is noticed now, so that time goes on from here and not from the first look.
+        time.now();
+        time
     }
 
     /// The present time.

@@ -14,12 +14,25 @@ const CHUNK: usize = 1024;
 /// A head's place. Given to another head once its own is taken out.
 pub(crate) type Place = u32;
 
+/// Half of a hash, kept in a table's entry, so that the table grows without looking at heads again.
+pub(crate) type Tag = u32;
+
+/// The tag of something hashed.
+pub(crate) const fn tag(hash: u64) -> Tag {
+    (hash >> 32) as Tag
+}
+
+/// Where a table files a tag.
+pub(crate) const fn spread(tag: Tag) -> u64 {
+    (tag as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// The heads.
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
     chunks: Vec<Vec<Option<Head>>>,
     free: Vec<Place>,
-    by_id: HashTable<Place>,
+    by_id: HashTable<(Tag, Place)>,
     hasher: RandomState,
 }
 
@@ -41,7 +54,9 @@ impl Heads {
 
     /// Where the head of a job is.
     pub(crate) fn place(&self, id: JobId) -> Option<Place> {
-        self.by_id.find(self.hasher.hash_one(id), |place| self.at(*place).is_some_and(|head| head.id == id)).copied()
+        let sought = tag(self.hasher.hash_one(id));
+        let is_it = |entry: &(Tag, Place)| entry.0 == sought && self.at(entry.1).is_some_and(|head| head.id == id);
+        self.by_id.find(spread(sought), is_it).map(|(_, place)| *place)
     }
 
     /// Puts a head in place of the one with its id, or where there is room. Gives back the place and what was there.
@@ -50,7 +65,7 @@ impl Heads {
             let before = self.slot(place).and_then(|slot| slot.replace(head));
             return (place, before);
         }
-        let hash = self.hasher.hash_one(head.id);
+        let tag = tag(self.hasher.hash_one(head.id));
         let place = match self.free.pop() {
             Some(place) => {
                 if let Some(slot) = self.slot(place) {
@@ -60,19 +75,14 @@ impl Heads {
             }
             None => self.append(head),
         };
-        let (chunks, hasher) = (&self.chunks, &self.hasher);
-        let rehash = |place: &Place| {
-            let slot = chunks.get(*place as usize / CHUNK).and_then(|chunk| chunk.get(*place as usize % CHUNK));
-            slot.and_then(Option::as_ref).map_or(0, |head| hasher.hash_one(head.id))
-        };
-        self.by_id.insert_unique(hash, place, rehash);
+        self.by_id.insert_unique(spread(tag), (tag, place), |(tag, _)| spread(*tag));
         (place, None)
     }
 
     /// Takes a head out.
     pub(crate) fn take(&mut self, id: JobId) -> Option<(Place, Head)> {
         let place = self.place(id)?;
-        if let Ok(entry) = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == place) {
+        if let Ok(entry) = self.by_id.find_entry(spread(tag(self.hasher.hash_one(id))), |(_, found)| *found == place) {
             entry.remove();
         }
         let head = self.slot(place)?.take()?;

@@ -2,10 +2,11 @@
 //! and the index half of the embedded engine.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use foldhash::fast::RandomState;
 use semel_core::draft::{Group, KeyRead, KeyView, Map, QueueRow, Record, Snapshot, Write};
-use semel_core::ident::{JobId, QueueName};
+use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Unclaimable, grant};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
@@ -44,6 +45,7 @@ pub struct Model {
     heads: Heads,
     keys: Holders,
     queues: BTreeMap<QueueName, Queue>,
+    types: HashSet<JobType, RandomState>,
     timers: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
     expiry: BTreeSet<(Timestamp, JobId)>,
@@ -96,13 +98,16 @@ impl Model {
     /// Moves the version of all keys that nobody here holds: heads with keys were moved elsewhere, so a decision taken
     /// on what was there before must be taken again.
     pub fn move_absent_version(&mut self, version: u64) {
-        self.absent_version = self.absent_version.max(version);
+        self.absent_version = (self.absent_version + 1).max(version);
     }
 
     /// The holders of a key that are here, as a decision may see them.
     pub fn key_view(&self, read: &KeyRead) -> KeyView {
+        // Ended holders may be kept elsewhere: then a view of what is here must not pass for a view of them.
+        let states = if self.files_done { StateSet::ALL } else { StateSet::LIVE };
+        let covered = KeyRead { states, all: true, ..*read };
         let Some(entry) = self.keys.get(&self.heads, &read.key) else {
-            return KeyView::new(self.absent_version, Vec::new(), &KeyRead { states: StateSet::ALL, all: true, ..*read }, false);
+            return KeyView::new(self.absent_version, Vec::new(), &covered, false);
         };
         let too_many = entry.len() > HOLDERS_PER_KEY_MAX;
         let heads = entry.places().filter_map(|place| self.heads.at(place));
@@ -111,7 +116,7 @@ impl Model {
         } else {
             heads.cloned().collect()
         };
-        KeyView::new(entry.version, holders, &KeyRead { states: StateSet::ALL, all: true, ..*read }, too_many)
+        KeyView::new(entry.version, holders, &covered, too_many)
     }
 
     /// Adds what `reads` names and this model has to a snapshot.
@@ -198,25 +203,32 @@ impl Model {
                 self.unfile(&before, filing);
             }
             // An ended holder may have been left out in favour of a later one; coming back, it holds again.
-            if let Some(key) = &key
-                && (was_ended || held.is_none())
-            {
-                self.keys.add(&self.heads, key, place, self.absent_version);
+            if let Some(key) = &key {
+                if was_ended || held.is_none() {
+                    self.keys.add(&self.heads, key, place, version, self.absent_version);
+                } else {
+                    self.keys.touch(&self.heads, key, version);
+                }
             }
         } else {
-            // One copy of a queue's name for all its jobs.
+            // One copy of each name for all its jobs.
             head.queue = self.queue_mut(&head.queue).row.name.clone();
+            self.share_type(&mut head);
             self.file(&head, filing);
             let (place, _) = self.heads.put(head);
             if let Some(key) = &key {
-                self.keys.add(&self.heads, key, place, self.absent_version);
+                self.keys.add(&self.heads, key, place, version, self.absent_version);
             }
         }
-        if let Some(key) = &key {
-            self.keys.touch(&self.heads, key, version);
-            if ended {
-                self.leave_out_outlived(id, key);
-            }
+        if ended && let Some(key) = &key {
+            self.leave_out_outlived(id, key);
+        }
+    }
+
+    fn share_type(&mut self, head: &mut Head) {
+        match self.types.get(head.job_type.as_str()) {
+            Some(known) => head.job_type = known.clone(),
+            None => drop(self.types.insert(head.job_type.clone())),
         }
     }
 
@@ -315,7 +327,10 @@ impl Model {
         let mut found: Vec<&Head> = self.heads.iter().filter(|head| filter.admits(head)).collect();
         let limit = filter.limit as usize;
         let more = found.len() > limit;
-        if more && limit > 0 {
+        if limit == 0 {
+            return (Vec::new(), None);
+        }
+        if more {
             found.select_nth_unstable_by(limit - 1, |a, b| b.id.cmp(&a.id));
             found.truncate(limit);
         }

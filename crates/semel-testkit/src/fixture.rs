@@ -18,7 +18,7 @@ use semel_core::unique::UniqueKey;
 use semel_core::{life, time::Timestamp};
 use semel_store::backend::{Applied, Backend, Batch, Claim, Claimed, QueueStats, Verdict};
 use semel_store::batcher::transact;
-use semel_store::clock::ManualClock;
+use semel_store::clock::{Clock, ManualClock};
 
 /// What is done to the store after each step of a case, so that one case is played in several ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,12 @@ impl Fixture {
         }
     }
 
-    /// Moves the clock.
-    pub fn advance(&self, by: Duration) {
+    /// Moves the clock so long past the store's present time, which may be a little ahead of the clock.
+    pub async fn advance(&self, by: Duration) {
+        let now = self.now().await;
+        if now > Clock::now(&self.clock) {
+            self.clock.set(now);
+        }
         self.clock.advance(by);
     }
 

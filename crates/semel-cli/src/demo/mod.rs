@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Play an at-least-once upstream against a server, and check that everything ran exactly once
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Starts a server on a file in a temporary directory, with workers, and delivers a seeded log of webhook events 1 to 4
+Starts a server on a file in a temporary directory (unless --store or --server names another), with workers, and delivers a seeded log of webhook events 1 to 4
 times each over 8 connections: out of order, spelled in other ways (member order, Unicode form, 1.0 for 1), double
 clicks at the same instant. One worker is killed in the middle, one scheduled job is replaced, and when all work is
 done the whole log is replayed. Then the effects are compared with the log and with the server's own account; ends

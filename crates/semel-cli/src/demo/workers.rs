@@ -49,6 +49,10 @@ pub async fn work(shared: Arc<Shared>, client: Client, name: String, dies: bool)
             tokio::time::sleep(REST).await;
             continue;
         }
+        if is_time {
+            // Time for a handful of jobs to come together.
+            tokio::time::sleep(2 * REST).await;
+        }
         let jobs = fetch(&shared, &client, &name).await?;
         if jobs.is_empty() {
             continue;

@@ -5,6 +5,7 @@ use clap_complete::Shell;
 
 use crate::cli::Cli;
 use crate::failure::Failure;
+use crate::print::Printer;
 
 /// Print a script that completes semel's words in a shell
 #[derive(Args, Debug)]
@@ -24,8 +25,10 @@ impl Completions {
     ///
     /// # Errors
     /// None.
-    pub fn run(self) -> Result<(), Failure> {
-        clap_complete::generate(self.shell, &mut Cli::command(), "semel", &mut std::io::stdout().lock());
+    pub fn run(self, printer: &Printer) -> Result<(), Failure> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "semel", &mut script);
+        printer.line(String::from_utf8_lossy(&script).trim_end());
         Ok(())
     }
 }

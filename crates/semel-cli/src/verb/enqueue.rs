@@ -1,13 +1,16 @@
 //! `semel enqueue`.
 
 use clap::Args;
-use semel_client::{Bytes, HeaderMap, Method};
+use semel_client::{Bytes, HeaderMap, HeaderName, HeaderValue, Method};
+use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::{Exit, Failure};
 use crate::link::{Link, Missing, read};
 use crate::offer::Offer;
 use crate::print::{Printer, Style, items, moment, text};
+
+const USER_AGENT: HeaderName = HeaderName::from_static("user-agent");
 
 /// Enqueue a job
 #[derive(Args, Debug)]
@@ -35,14 +38,13 @@ impl Enqueue {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
         let sent = Link::with(&settings, Missing::Create, async |client| {
-            let response =
-                client.request(Method::POST, "/ojs/v1/jobs", Some(body), HeaderMap::new()).await?;
+            // What the duplicates record says of this request's source.
+            let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("semel enqueue"))]);
+            let response = client.request(Method::POST, "/ojs/v1/jobs", Some(body), headers).await?;
             read(client, response)
         });
         let answer = match sent.await {
-            Err(failure) if failure.exit == Exit::Duplicate && failure.next.is_some() => {
-                return Err(failure.next("semel explain, with the same words, says who holds the key and until when"));
-            }
+            Err(failure) if failure.exit == Exit::Duplicate => return Err(refused(failure)),
             sent => sent?,
         };
         if printer.is_json() {
@@ -62,16 +64,29 @@ impl Enqueue {
             other => other.to_owned(),
         };
         let job = &answer["job"];
-        printer.facts([
+        let mut facts = vec![
             ("job", printer.styled(Style::Bold, &text(job, "/id"))),
             ("outcome", outcome),
             ("type", text(job, "/type")),
             ("queue", text(job, "/queue")),
             ("state", text(job, "/state")),
-        ]);
+        ];
         if job["scheduled_at"].is_string() {
-            printer.facts([("starts", moment(job, "/scheduled_at"))]);
+            facts.push(("starts", moment(job, "/scheduled_at")));
         }
+        printer.facts(facts);
         Ok(())
     }
+}
+
+/// A refusal, with the job that stands in the way, where it may be shown.
+fn refused(mut failure: Failure) -> Failure {
+    let answer: Option<Value> = failure.answer.as_ref().and_then(|body| serde_json::from_slice(body).ok());
+    if let Some(details) = answer.as_ref().and_then(|answer| answer.pointer("/error/details"))
+        && details["existing_job_id"].is_string()
+    {
+        let (id, state) = (text(details, "/existing_job_id"), text(details, "/existing_job_state"));
+        failure.what.push_str(&format!("\n  job: {id} ({state})"));
+    }
+    failure.next("semel explain, with the same words, says who holds the key and until when")
 }

@@ -33,7 +33,7 @@ impl Explain {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
-        let answer = Link::with(&settings, Missing::Create, async |client| {
+        let answer = Link::with(&settings, Missing::Imagine, async |client| {
             let response =
                 client.request(Method::POST, "/ojs/v1/unique/explain", Some(body), HeaderMap::new()).await?;
             read(client, response)
@@ -59,7 +59,7 @@ fn show(answer: &Value, printer: &Printer) {
     if number(answer, "/duplicates/count") > 0 {
         facts.push((
             "absorbed so far",
-            format!("{} duplicates, last {}", text(answer, "/duplicates/count"), moment(answer, "/duplicates/last_at")),
+            format!("{} duplicate(s), last {}", text(answer, "/duplicates/count"), moment(answer, "/duplicates/last_at")),
         ));
     }
     printer.facts(facts);

@@ -73,7 +73,7 @@ impl Jobs {
         });
         printer.table(&["ID", "TYPE", "STATE", "QUEUE", ">TRIES", ">DUPLICATES", "CREATED"], rows);
         if let Some(next) = page["pagination"]["next_cursor"].as_str() {
-            printer.remark(format_args!("more: semel jobs --before {next}"));
+            printer.remark(format_args!("there may be more: semel jobs --before {next}"));
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The verbs, one file each.
 
 pub mod backup;
+pub mod bench;
 pub mod completions;
 pub mod enqueue;
 pub mod explain;

@@ -34,10 +34,14 @@ fn attributes_may_stand_in_options_or_at_the_top() {
         assert_eq!(request.body.tags, ["a", "b"]);
     }
     // Saying the same twice is no contradiction.
-    let both = read(r#"{"type":"a.b","args":[],"priority":1,"options":{"priority":1,"delay_until":"+PT2S"}}"#);
+    let both =
+        read(r#"{"type":"a.b","args":[],"priority":1,"options":{"priority":1,"delay_until":"+PT2S"}}"#);
     assert_eq!(both.offer.start, Start::Later(When::In(Duration::from_secs(2))));
     assert_eq!(read(r#"{"type":"a.b","args":[],"timeout":30}"#).offer.timeout_ms, 30_000);
-    assert_eq!(read(r#"{"type":"a.b","args":[],"options":{"pending":true}}"#).offer.start, Start::OnActivation);
+    assert_eq!(
+        read(r#"{"type":"a.b","args":[],"options":{"pending":true}}"#).offer.start,
+        Start::OnActivation
+    );
 }
 
 #[test]
@@ -52,7 +56,8 @@ fn null_means_that_nothing_was_sent() {
 
 #[test]
 fn args_and_meta_are_kept_byte_for_byte() {
-    let request = read("{\"type\":\"a.b\",\"args\": [ 1.50, {\"b\":1, \"a\":\"\\u00e9\"} ] ,\"meta\":{ \"x\" : 1e3 }}");
+    let request =
+        read("{\"type\":\"a.b\",\"args\": [ 1.50, {\"b\":1, \"a\":\"\\u00e9\"} ] ,\"meta\":{ \"x\" : 1e3 }}");
     assert_eq!(&*request.body.args, "[ 1.50, {\"b\":1, \"a\":\"\\u00e9\"} ]");
     assert_eq!(&*request.body.meta, "{ \"x\" : 1e3 }");
 }
@@ -77,24 +82,41 @@ fn unknown_attributes_are_kept_and_what_servers_set_is_not() {
     let request = read(
         r#"{"specversion":"1.0","type":"a.b","args":[],"state":"completed","attempt":9,"x_a":{"b":[1]},"schema":"s:1","options":{"rate_limit":{"max_per_second":1}}}"#,
     );
-    assert_eq!(&*request.body.extra, r#"{"x_a":{"b":[1]},"schema":"s:1","options":{"rate_limit":{"max_per_second":1}}}"#);
+    assert_eq!(
+        &*request.body.extra,
+        r#"{"x_a":{"b":[1]},"schema":"s:1","options":{"rate_limit":{"max_per_second":1}}}"#
+    );
 }
 
 #[test]
 fn retry_policies_are_read_in_every_shape() {
-    let retry = |text: &str| read(&format!(r#"{{"type":"a.b","args":[],"options":{{"retry":{text}}}}}"#)).body.retry;
+    let retry =
+        |text: &str| read(&format!(r#"{{"type":"a.b","args":[],"options":{{"retry":{text}}}}}"#)).body.retry;
     let iso = retry(
         r#"{"max_attempts":5,"initial_interval":"PT0.5S","backoff_coefficient":3,"max_interval":"PT10M","jitter":false,"backoff_strategy":"linear","non_retryable_errors":["A.*"],"on_exhaustion":"dead_letter"}"#,
     );
-    assert_eq!((iso.max_attempts, iso.initial_interval, iso.coefficient), (5, Duration::from_millis(500), 3.0));
-    assert_eq!((iso.max_interval, iso.jitter, iso.backoff), (Duration::from_secs(600), false, Backoff::Linear));
+    assert_eq!(
+        (iso.max_attempts, iso.initial_interval, iso.coefficient),
+        (5, Duration::from_millis(500), 3.0)
+    );
+    assert_eq!(
+        (iso.max_interval, iso.jitter, iso.backoff),
+        (Duration::from_secs(600), false, Backoff::Linear)
+    );
     assert_eq!((iso.on_exhaustion, iso.non_retryable_errors.len()), (OnExhaustion::DeadLetter, 1));
     let millis = retry(r#"{"initial_interval_ms":250,"max_interval_ms":1000,"backoff_type":"none"}"#);
-    assert_eq!((millis.initial_interval, millis.max_interval), (Duration::from_millis(250), Duration::from_secs(1)));
+    assert_eq!(
+        (millis.initial_interval, millis.max_interval),
+        (Duration::from_millis(250), Duration::from_secs(1))
+    );
     assert_eq!((millis.backoff, millis.max_attempts), (Backoff::Constant, 3));
-    assert_eq!(retry(r#"{"initial_interval":"1s","max_interval":"5m"}"#).max_interval, Duration::from_secs(300));
+    assert_eq!(
+        retry(r#"{"initial_interval":"1s","max_interval":"5m"}"#).max_interval,
+        Duration::from_secs(300)
+    );
     assert_eq!(retry(r#"{"initial_interval":"PT0S"}"#).initial_interval, Duration::ZERO);
-    let by_name = read(r#"{"type":"a.b","args":[],"options":{"retry_policy":{"max_attempts":2},"max_attempts":2}}"#);
+    let by_name =
+        read(r#"{"type":"a.b","args":[],"options":{"retry_policy":{"max_attempts":2},"max_attempts":2}}"#);
     assert_eq!(by_name.offer.max_attempts, 2);
 }
 
@@ -141,9 +163,15 @@ fn what_breaks_a_rule_is_refused_with_its_place() {
         (r#"{"type":"a.b","args":[],"priority":1.5}"#, "/priority"),
         (r#"{"type":"a.b","args":[],"priority":1,"options":{"priority":2}}"#, "/priority"),
         (r#"{"type":"a.b","args":[],"options":{"timeout_ms":-1}}"#, "/options/timeout_ms"),
-        (r#"{"type":"a.b","args":[],"options":{"scheduled_at":"2030-01-01T00:00:00"}}"#, "/options/scheduled_at"),
+        (
+            r#"{"type":"a.b","args":[],"options":{"scheduled_at":"2030-01-01T00:00:00"}}"#,
+            "/options/scheduled_at",
+        ),
         (r#"{"type":"a.b","args":[],"options":{"scheduled_at":7}}"#, "/options/scheduled_at"),
-        (r#"{"type":"a.b","args":[],"options":{"delay_until":"+PT2S","scheduled_at":"+PT3S"}}"#, "/options/scheduled_at"),
+        (
+            r#"{"type":"a.b","args":[],"options":{"delay_until":"+PT2S","scheduled_at":"+PT3S"}}"#,
+            "/options/scheduled_at",
+        ),
         (r#"{"type":"a.b","args":[],"options":{"expires_at":"tomorrow"}}"#, "/options/expires_at"),
         (r#"{"type":"a.b","args":[],"options":{"pending":true,"delay_until":"+PT2S"}}"#, "/options/pending"),
         (r#"{"type":"a.b","args":[],"options":{"tags":"x"}}"#, "/options/tags"),

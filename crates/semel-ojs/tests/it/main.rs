@@ -1,5 +1,7 @@
 //! Requests in every shape that clients send, and every refusal with its place.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
+
 mod enqueue;
 mod shapes;
 mod vectors;
@@ -24,7 +26,11 @@ fn refused(text: &str) -> Invalid {
 fn all_refused(cases: &[(&str, &str)]) {
     for (text, pointer) in cases {
         let refused = refused(text);
-        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, *pointer), "{text}: {refused}");
+        assert_eq!(
+            (refused.kind, refused.pointer.as_str()),
+            (InvalidKind::Request, *pointer),
+            "{text}: {refused}"
+        );
         let helps = refused.message.contains(';') || refused.message.contains("is not one of");
         assert!(helps, "says nothing to do: {refused}");
     }

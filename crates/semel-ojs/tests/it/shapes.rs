@@ -4,7 +4,9 @@ use semel_ojs::Enqueue;
 use crate::{all_refused, read};
 
 fn request(unique: &str) -> Enqueue {
-    read(&format!(r#"{{"type":"a.b","args":[{{"user_id":1,"x":2}}],"meta":{{"m":1}},"options":{{"unique":{unique}}}}}"#))
+    read(&format!(
+        r#"{{"type":"a.b","args":[{{"user_id":1,"x":2}}],"meta":{{"m":1}},"options":{{"unique":{unique}}}}}"#
+    ))
 }
 
 fn policy(unique: &str) -> UniquePolicy {

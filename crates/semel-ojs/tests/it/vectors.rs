@@ -15,7 +15,9 @@ fn request(case: &Value) -> Option<String> {
     let job = case["job"].as_object()?;
     let mut request = json!({ "unique": case["unique"], "options": { "queue": job["queue"] } });
     let members = request.as_object_mut()?;
-    members.extend(job.iter().filter(|(name, _)| *name != "queue").map(|(name, value)| (name.clone(), value.clone())));
+    members.extend(
+        job.iter().filter(|(name, _)| *name != "queue").map(|(name, value)| (name.clone(), value.clone())),
+    );
     Some(request.to_string())
 }
 

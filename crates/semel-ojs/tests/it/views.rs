@@ -47,7 +47,10 @@ fn a_fresh_job_shows_all_that_was_asked_for() {
     }
     assert_eq!((&job["priority"], &job["attempt"], &job["max_attempts"]), (&0.into(), &0.into(), &3.into()));
     assert_eq!(job["unique"]["meta_keys"][0], "a");
-    assert_eq!((&job["unique"]["period"], &job["unique"]["on_conflict"]), (&"PT1H".into(), &"replace".into()));
+    assert_eq!(
+        (&job["unique"]["period"], &job["unique"]["on_conflict"]),
+        (&"PT1H".into(), &"replace".into())
+    );
     assert_eq!(job["retry"]["max_interval"], "PT5M");
     assert_eq!(job["unique_key"].as_str().map(str::len), Some(64));
     for absent in ["started_at", "completed_at", "error", "errors", "result", "lease", "scheduled_at"] {
@@ -88,7 +91,12 @@ fn answers_are_a_superset_that_parses() {
     assert_eq!(both["job"]["id"], both["id"]);
     assert_eq!(both["unique"]["duplicates"]["recent"][0]["source"], "cli \"x\"");
     assert_eq!(both["unique"]["key"], "k\"1");
-    for text in [answer::acknowledged(&view), answer::failed(&view), answer::activated(&view), answer::fetched([view])] {
+    for text in [
+        answer::acknowledged(&view),
+        answer::failed(&view),
+        answer::activated(&view),
+        answer::fetched([view]),
+    ] {
         serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
     }
 }

@@ -30,7 +30,9 @@ fn acks_and_nacks_carry_what_they_have() {
     assert_eq!(Ack::parse("{}").unwrap_err().pointer, "/job_id");
     assert_eq!(Ack::parse(&format!(r#"{{"job_id":"{ID}","lease":"x"}}"#)).unwrap_err().pointer, "/lease");
 
-    let report = |error: &str| Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{error}}}"#)).unwrap().report.unwrap();
+    let report = |error: &str| {
+        Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{error}}}"#)).unwrap().report.unwrap()
+    };
     let full = report(r#"{"code":"c","message":"m","retryable":false,"details":{"error_class":"K"}}"#);
     assert_eq!((full.code.as_str(), full.error_type.as_str(), full.retryable), ("c", "K", Some(false)));
     assert_eq!(report(r#"{"type":"T","message":"m"}"#).code, "T");

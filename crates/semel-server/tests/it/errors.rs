@@ -38,7 +38,8 @@ async fn every_answer_has_the_headers_and_every_error_a_body() {
     assert_problem(&wrong, 405, "method_not_allowed");
     assert!(wrong.headers.contains_key("allow"));
     for (method, path, status) in [("FETCH", "/ojs/v1/jobs", 405), ("ASSERT", "/", 404)] {
-        let told = server.ask(Method::from_bytes(method.as_bytes()).unwrap(), path, None, HeaderMap::new()).await;
+        let told =
+            server.ask(Method::from_bytes(method.as_bytes()).unwrap(), path, None, HeaderMap::new()).await;
         assert_common(&told);
         assert_eq!(told.status, status);
     }
@@ -87,7 +88,11 @@ async fn what_is_not_json_is_an_invalid_payload() {
     for body in ["", "{", "nope", "{\"type\":\"a.b\",\"args\":[\"\\ud800\"]}"] {
         assert_problem(&server.post_text("/ojs/v1/jobs", body).await, 400, "invalid_payload");
     }
-    assert_problem(&server.ask(Method::POST, "/ojs/v1/jobs", None, HeaderMap::new()).await, 400, "invalid_payload");
+    assert_problem(
+        &server.ask(Method::POST, "/ojs/v1/jobs", None, HeaderMap::new()).await,
+        400,
+        "invalid_payload",
+    );
     server.stop().await;
 }
 
@@ -101,7 +106,10 @@ async fn bytes_that_are_no_utf8_are_answered() {
         stream.read_to_end(&mut answer).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let answer = send(b"POST /ojs/v1/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n\xff\xfe").await;
+    let answer = send(
+        b"POST /ojs/v1/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n\xff\xfe",
+    )
+    .await;
     assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("UTF-8"), "{answer}");
     server.stop().await;
 }
@@ -122,7 +130,11 @@ async fn a_token_is_asked_for_when_one_is_set() {
         ("Basic s3cret", 401),
         ("Bearer s3cret2", 401),
     ] {
-        assert_eq!(server.ask(Method::GET, UNKNOWN, None, header("authorization", value)).await.status, status, "{value}");
+        assert_eq!(
+            server.ask(Method::GET, UNKNOWN, None, header("authorization", value)).await.status,
+            status,
+            "{value}"
+        );
     }
     for open in ["/health", "/ready", "/metrics", "/ojs/manifest"] {
         assert_eq!(server.get(open).await.status, 200, "{open}");

@@ -56,19 +56,28 @@ impl Server {
     }
 
     pub(crate) async fn with(config: Config) -> Self {
+        Self::with_limits(config, Limits::default()).await
+    }
+
+    pub(crate) async fn with_limits(config: Config, limits: Limits) -> Self {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let app = router(engine.clone(), config);
-        let running = tokio::spawn(async move {
-            serve(listener, app, Limits::default(), async { drop(stopped.await) }).await
-        });
+        let running =
+            tokio::spawn(async move { serve(listener, app, limits, async { drop(stopped.await) }).await });
         let client = Client::new(&format!("http://{address}")).unwrap();
         Self { client, engine, address, stop: Some(stop), running: Some(running) }
     }
 
-    pub(crate) async fn ask(&self, method: Method, path: &str, body: Option<&str>, headers: HeaderMap) -> Told {
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&str>,
+        headers: HeaderMap,
+    ) -> Told {
         let body = body.map(|text| Bytes::from(text.to_owned()));
         self.client.request(method, path, body, headers).await.unwrap().into()
     }
@@ -98,7 +107,8 @@ impl Server {
 
     /// Takes one job that must be there.
     pub(crate) async fn take(&self, queue: &str, worker: &str) -> Value {
-        let told = self.post("/ojs/v1/workers/fetch", &json!({ "queues": [queue], "worker_id": worker })).await;
+        let told =
+            self.post("/ojs/v1/workers/fetch", &json!({ "queues": [queue], "worker_id": worker })).await;
         assert_eq!(told.status, 200, "{}", told.body);
         let job = told.body["jobs"][0].clone();
         assert!(job.is_object(), "{}", told.body);

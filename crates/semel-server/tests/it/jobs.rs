@@ -12,13 +12,21 @@ async fn a_job_is_created_read_and_cancelled() {
     let told = server.create(&job(&json!({ "to": "ada" }), &json!({ "queue": "mail", "priority": 3 }))).await;
     let id = told.job_id().to_owned();
     assert_eq!(told.headers["location"], format!("/ojs/v1/jobs/{id}"));
-    assert_eq!((&told.body["job"]["args"][0]["to"], &told.body["outcome"]), (&"ada".into(), &"created".into()));
+    assert_eq!(
+        (&told.body["job"]["args"][0]["to"], &told.body["outcome"]),
+        (&"ada".into(), &"created".into())
+    );
     let path = format!("/ojs/v1/jobs/{id}");
     let read = server.get(&path).await;
-    assert_eq!((read.status, &read.body["job"]["priority"], &read.body["id"]), (200, &3.into(), &id.as_str().into()));
+    assert_eq!(
+        (read.status, &read.body["job"]["priority"], &read.body["id"]),
+        (200, &3.into(), &id.as_str().into())
+    );
     let cancelled = server.delete(&path).await;
     assert_eq!((cancelled.status, &cancelled.body["job"]["state"]), (200, &"cancelled".into()));
-    assert!(cancelled.body["job"]["cancelled_at"].is_string() && cancelled.body["job"]["completed_at"].is_null());
+    assert!(
+        cancelled.body["job"]["cancelled_at"].is_string() && cancelled.body["job"]["completed_at"].is_null()
+    );
     let again = server.delete(&path).await;
     assert_eq!((again.status, again.code()), (409, "conflict"));
     assert_eq!(again.body["error"]["details"]["current_state"], "cancelled");
@@ -58,23 +66,33 @@ async fn a_lost_reply_is_answered_as_the_first_time() {
 #[tokio::test]
 async fn a_batch_is_stored_whole_or_not_at_all() {
     let server = Server::start().await;
-    let unique = |args: i32, how: &str| {
-        json!({ "type": "a.b", "args": [args], "options": { "unique": { "keys": ["type", "args"], "on_conflict": how } } })
-    };
-    let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": [unique(1, "reject"), unique(1, "reject")] })).await;
+    let unique = |args: i32, how: &str| json!({ "type": "a.b", "args": [args], "options": { "unique": { "keys": ["type", "args"], "on_conflict": how } } });
+    let told = server
+        .post("/ojs/v1/jobs/batch", &json!({ "jobs": [unique(1, "reject"), unique(1, "reject")] }))
+        .await;
     assert_eq!((told.status, told.code()), (409, "duplicate"));
     assert_eq!(told.body["error"]["details"]["index"], 1);
-    let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": [unique(1, "reject"), { "type": "A", "args": [] }] })).await;
+    let told = server
+        .post("/ojs/v1/jobs/batch", &json!({ "jobs": [unique(1, "reject"), { "type": "A", "args": [] }] }))
+        .await;
     assert_eq!((told.status, told.pointer()), (400, "/jobs/1/type"));
     assert_eq!(told.body["error"]["details"]["index"], 1);
     assert_eq!(server.stored().await, 0);
 
     let held = server.create(&unique(7, "reject")).await;
-    let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": [unique(6, "ignore"), unique(7, "ignore"), unique(6, "ignore")] })).await;
+    let told = server
+        .post(
+            "/ojs/v1/jobs/batch",
+            &json!({ "jobs": [unique(6, "ignore"), unique(7, "ignore"), unique(6, "ignore")] }),
+        )
+        .await;
     assert_eq!((told.status, &told.body["count"]), (201, &3.into()));
     let jobs = told.body["jobs"].as_array().unwrap();
     assert_eq!((jobs[1]["id"].as_str(), &jobs[1]["deduplicated"]), (Some(held.job_id()), &true.into()));
-    assert_eq!((&jobs[2]["id"], &jobs[2]["deduplicated"], &jobs[2]["args"][0]), (&jobs[0]["id"], &true.into(), &6.into()));
+    assert_eq!(
+        (&jobs[2]["id"], &jobs[2]["deduplicated"], &jobs[2]["args"][0]),
+        (&jobs[0]["id"], &true.into(), &6.into())
+    );
     assert_eq!(told.body["counts"], json!({ "inserted": 1, "skipped": 2, "replaced": 0, "rejected": 0 }));
     assert_eq!(server.stored().await, 2);
     server.stop().await;
@@ -87,7 +105,10 @@ async fn in_bulk_each_job_stands_for_itself() {
     let told = server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": [good, { "type": "A" }, good] })).await;
     assert_eq!(told.status, 207);
     let results = told.body["results"].as_array().unwrap();
-    assert_eq!((&results[0]["status"], &results[1]["error"]["code"]), (&"created".into(), &"invalid_request".into()));
+    assert_eq!(
+        (&results[0]["status"], &results[1]["error"]["code"]),
+        (&"created".into(), &"invalid_request".into())
+    );
     assert_eq!(results[1]["error"]["details"]["pointer"], "/jobs/1/type");
     assert_eq!((&results[2]["error"]["code"], &results[2]["code"]), (&"duplicate".into(), &409.into()));
     assert_eq!(results[2]["error"]["details"]["existing_job_id"], results[0]["job_id"]);

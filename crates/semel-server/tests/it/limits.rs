@@ -8,7 +8,8 @@ use crate::harness::Server;
 async fn what_goes_too_far_is_refused_and_not_stored() {
     let server = Server::start().await;
     let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
-    let unique = |policy: Value| json!({ "type": "a.b", "args": [1], "options": { "unique": policy } }).to_string();
+    let unique =
+        |policy: Value| json!({ "type": "a.b", "args": [1], "options": { "unique": policy } }).to_string();
     let cases = [
         (unique(json!({ "arg_keys": ["a"] })), 400, "invalid_request", "/options/unique/arg_keys"),
         (unique(json!({ "states": ["availabel"] })), 400, "invalid_request", "/options/unique/states/0"),

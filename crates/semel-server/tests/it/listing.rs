@@ -18,7 +18,9 @@ async fn jobs_are_listed_in_pages() {
     let mut path = "/ojs/v1/jobs?limit=3".to_owned();
     loop {
         let page = server.get(&path).await;
-        seen.extend(page.body["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        seen.extend(
+            page.body["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()),
+        );
         let Some(next) = page.body["pagination"]["next_cursor"].as_str() else { break };
         path = format!("/ojs/v1/jobs?limit=3&cursor={next}");
     }
@@ -46,7 +48,13 @@ async fn a_queue_is_shown_paused_and_resumed() {
     assert_eq!(server.post("/ojs/v1/queues/mail/resume", &json!({})).await.body["queue"]["paused"], false);
     server.take("mail", "w").await;
     let queues = server.get("/ojs/v1/queues").await;
-    let mail = queues.body["queues"].as_array().unwrap().iter().find(|queue| queue["name"] == "mail").unwrap().clone();
+    let mail = queues.body["queues"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|queue| queue["name"] == "mail")
+        .unwrap()
+        .clone();
     assert_eq!((&mail["active"], &mail["created"]), (&1.into(), &1.into()));
     assert_eq!(server.get("/ojs/v1/queues/UPPER/stats").await.status, 400);
     server.stop().await;
@@ -60,7 +68,10 @@ async fn the_log_is_read_from_a_cursor() {
     }
     let first = server.get("/ojs/v1/events?queues=a&types=job.enqueued&limit=1").await;
     assert_eq!(first.body["events"].as_array().unwrap().len(), 1);
-    assert_eq!((&first.body["has_more"], &first.body["events"][0]["data"]["queue"]), (&true.into(), &"a".into()));
+    assert_eq!(
+        (&first.body["has_more"], &first.body["events"][0]["data"]["queue"]),
+        (&true.into(), &"a".into())
+    );
     let cursor = first.body["cursor"].as_str().unwrap();
     let rest = server.get(&format!("/ojs/v1/events?queues=a&after={cursor}")).await;
     assert_eq!((rest.body["events"].as_array().unwrap().len(), &rest.body["has_more"]), (1, &false.into()));
@@ -73,7 +84,10 @@ async fn the_server_says_what_it_is_and_how_it_does() {
     let server = Server::start().await;
     server.create(&job(&json!(1), &json!({}))).await;
     let manifest = server.get("/ojs/manifest").await.body;
-    assert_eq!((&manifest["specversion"], &manifest["unique_job_strength"]), (&"1.0".into(), &"strong".into()));
+    assert_eq!(
+        (&manifest["specversion"], &manifest["unique_job_strength"]),
+        (&"1.0".into(), &"strong".into())
+    );
     assert!(manifest["capabilities"]["unique_jobs"].as_bool().unwrap() && manifest["extensions"].is_array());
     assert_eq!(server.get("/ojs/v1/health").await.body["backend"]["status"], "connected");
     assert_eq!(server.get("/ready").await.body["status"], "ready");

@@ -1,5 +1,7 @@
 //! The server over real connections, on the store that lives in memory.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
+
 mod errors;
 mod harness;
 mod jobs;

@@ -1,21 +1,29 @@
 //! Many at once, over real connections.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_client::Client;
+use semel_server::{Config, Limits};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Barrier;
 
 use crate::harness::{Server, Told};
 
 const CALLERS: usize = 64;
-const ROUNDS: usize = 50;
+
+/// Rounds of each race; more with `SEMEL_RACE_ROUNDS`.
+fn rounds() -> usize {
+    std::env::var("SEMEL_RACE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50)
+}
 
 async fn race(strategy: &'static str) {
     let server = Server::start().await;
     // One pool of connections per caller, so that each has a connection of its own.
     let clients: Vec<Client> = (0..CALLERS).map(|_| Client::new(server.client.base_url()).unwrap()).collect();
-    for round in 0..ROUNDS {
+    let rounds = rounds();
+    for round in 0..rounds {
         let body = json!({ "type": "a.b", "args": [round], "options": { "unique": { "keys": ["type", "args"], "on_conflict": strategy } } });
         let start = Arc::new(Barrier::new(CALLERS));
         let calls: Vec<_> = clients
@@ -25,7 +33,12 @@ async fn race(strategy: &'static str) {
                 let (start, body) = (Arc::clone(&start), body.to_string());
                 tokio::spawn(async move {
                     start.wait().await;
-                    let sent = client.request(semel_client::Method::POST, "/ojs/v1/jobs", Some(body.into()), Default::default());
+                    let sent = client.request(
+                        semel_client::Method::POST,
+                        "/ojs/v1/jobs",
+                        Some(body.into()),
+                        Default::default(),
+                    );
                     Told::from(sent.await.unwrap())
                 })
             })
@@ -48,7 +61,7 @@ async fn race(strategy: &'static str) {
         }
     }
     let stats = server.get("/ojs/v1/queues/default/stats").await;
-    assert_eq!(stats.body["queue"]["created"], ROUNDS);
+    assert_eq!(stats.body["queue"]["created"], rounds);
     server.stop().await;
 }
 
@@ -70,12 +83,27 @@ async fn a_shutdown_lets_requests_under_way_end() {
     let waiting = tokio::spawn(async move {
         client.post_json("/ojs/v1/workers/fetch", &json!({ "queues": ["late"], "wait_ms": 20_000 })).await
     });
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     let stopping = tokio::spawn(server.stop());
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     let offer = semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, true).unwrap().offer;
     engine.enqueue(offer, "test").await.unwrap();
     let fetched = waiting.await.unwrap().unwrap();
     assert_eq!(fetched["jobs"].as_array().unwrap().len(), 1);
     stopping.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_says_nothing_is_not_waited_for() {
+    let limits = Limits { connections: 1, header_timeout: Duration::from_millis(300), ..Limits::default() };
+    let server = Server::with_limits(Config::default(), limits).await;
+    // It takes the only place and then sends half a header.
+    let mut silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    silent.write_all(b"GET /health HTTP/1.1\r\nhost:").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.get("/health").await.status, 200);
+    let mut rest = Vec::new();
+    drop(silent.read_to_end(&mut rest).await);
+    assert!(!String::from_utf8_lossy(&rest).contains(" 200 "));
+    server.stop().await;
 }

@@ -23,11 +23,20 @@ async fn a_duplicate_is_told_of_the_job_that_holds_the_key() {
     assert_eq!(details["unique_key"], details["uniqueness_key"]);
     assert_eq!(told.body["error"]["retryable"], false);
 
-    let ignored = server.post("/ojs/v1/jobs", &request(&json!({ "keys": ["type", "args"], "on_conflict": "use_existing" }))).await;
-    assert_eq!((ignored.status, ignored.job_id(), &ignored.body["deduplicated"]), (200, first.job_id(), &true.into()));
+    let ignored = server
+        .post("/ojs/v1/jobs", &request(&json!({ "keys": ["type", "args"], "on_conflict": "use_existing" })))
+        .await;
+    assert_eq!(
+        (ignored.status, ignored.job_id(), &ignored.body["deduplicated"]),
+        (200, first.job_id(), &true.into())
+    );
 
-    let replaced = server.create(&request(&json!({ "keys": ["type", "args"], "on_conflict": "replace" }))).await;
-    assert_eq!((&replaced.body["outcome"], &replaced.body["replaced"][0]), (&"replaced".into(), &first.job_id().into()));
+    let replaced =
+        server.create(&request(&json!({ "keys": ["type", "args"], "on_conflict": "replace" }))).await;
+    assert_eq!(
+        (&replaced.body["outcome"], &replaced.body["replaced"][0]),
+        (&"replaced".into(), &first.job_id().into())
+    );
     let old = server.get(&format!("/ojs/v1/jobs/{}", first.job_id())).await;
     assert_eq!(old.body["job"]["state"], "cancelled");
     server.stop().await;
@@ -39,11 +48,16 @@ async fn an_undisclosed_holder_does_not_show() {
     let hidden = json!({ "keys": ["type", "args"], "disclose": "never", "states": ["available", "active", "completed"] });
     server.create(&request(&hidden)).await;
     // A caller whose own policy would show it learns no more; and none of a finished holder than of a live one.
-    let curious = request(&json!({ "keys": ["type", "args"], "states": ["available", "active", "completed"], "on_conflict": "ignore" }));
+    let curious = request(
+        &json!({ "keys": ["type", "args"], "states": ["available", "active", "completed"], "on_conflict": "ignore" }),
+    );
     let live = server.post("/ojs/v1/jobs", &curious).await;
     let explained = server.post("/ojs/v1/unique/explain", &curious).await;
     assert_eq!((&explained.body["disclosed"], &explained.body["holders"]), (&false.into(), &json!([])));
-    assert_eq!((&explained.body["decision"], &explained.body["duplicates"]), (&"reject".into(), &Value::Null));
+    assert_eq!(
+        (&explained.body["decision"], &explained.body["duplicates"]),
+        (&"reject".into(), &Value::Null)
+    );
     assert!(explained.body.get("strategies").is_none() && explained.body.get("existing_job_id").is_none());
     let job = server.take("default", "w").await;
     server.post("/ojs/v1/workers/ack", &json!({ "job_id": job["id"] })).await;
@@ -68,7 +82,10 @@ async fn other_work_under_the_same_key_is_a_mismatch() {
     assert_eq!((told.status, told.code()), (422, "payload_mismatch"));
     assert_eq!(told.body["error"]["details"]["pointers"], json!(["/args/0/sum"]));
     assert!(!told.body.to_string().contains("order-7"));
-    assert_eq!(server.post("/ojs/v1/jobs", &keyed(json!([{ "to": "x", "sum": 1.0 }]))).await.code(), "duplicate");
+    assert_eq!(
+        server.post("/ojs/v1/jobs", &keyed(json!([{ "to": "x", "sum": 1.0 }]))).await.code(),
+        "duplicate"
+    );
     server.stop().await;
 }
 
@@ -77,7 +94,10 @@ async fn an_explanation_says_why_and_writes_nothing() {
     let server = Server::start().await;
     let body = request(&json!({ "keys": ["type", "args"], "args_keys": ["user_id"], "period": "PT1H" }));
     let before = server.post("/ojs/v1/unique/explain", &body).await;
-    assert_eq!((before.status, &before.body["decision"], &before.body["holders"]), (200, &"create".into(), &json!([])));
+    assert_eq!(
+        (before.status, &before.body["decision"], &before.body["holders"]),
+        (200, &"create".into(), &json!([]))
+    );
     assert_eq!(before.body["canonical"], r#"{"args":{"user_id":42},"type":"email.send"}"#);
     assert_eq!((before.body["policy"]["period"].as_str(), server.stored().await), (Some("PT1H"), 0));
 
@@ -87,11 +107,26 @@ async fn an_explanation_says_why_and_writes_nothing() {
     let after = server.post("/ojs/v1/unique/explain", &body).await.body;
     let holder = &after["holders"][0];
     assert_eq!((&after["decision"], &holder["job_id"]), (&"reject".into(), &job.job_id().into()));
-    assert_eq!((&holder["blocks"], &holder["reason"], &holder["state"]), (&true.into(), &"in_window".into(), &"available".into()));
+    assert_eq!(
+        (&holder["blocks"], &holder["reason"], &holder["state"]),
+        (&true.into(), &"in_window".into(), &"available".into())
+    );
     assert!(holder["until"].is_string());
-    assert_eq!((&after["duplicates"]["count"], &after["duplicates"]["recent"][0]["source"]), (&1.into(), &"cli/1".into()));
-    assert_eq!((&after["strategies"]["ignore"], &after["strategies"]["replace"]), (&"existing".into(), &"replace".into()));
-    assert!(after["sentences"].as_array().unwrap().iter().any(|text| text.as_str().unwrap().contains("blocks until")));
+    assert_eq!(
+        (&after["duplicates"]["count"], &after["duplicates"]["recent"][0]["source"]),
+        (&1.into(), &"cli/1".into())
+    );
+    assert_eq!(
+        (&after["strategies"]["ignore"], &after["strategies"]["replace"]),
+        (&"existing".into(), &"replace".into())
+    );
+    assert!(
+        after["sentences"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|text| text.as_str().unwrap().contains("blocks until"))
+    );
     let events = server.get("/ojs/v1/events?types=job.enqueued").await;
     assert_eq!(events.body["events"].as_array().unwrap().len(), 1);
 
@@ -109,17 +144,29 @@ async fn keys_are_listed_shown_and_released() {
     server.create(&json!({ "type": "a.b", "args": [], "unique": {} })).await;
     server.create(&json!({ "type": "a.b", "args": [] })).await;
     let listed = server.get("/ojs/v1/unique-jobs?page=1&per_page=1").await.body;
-    assert_eq!((listed["items"].as_array().unwrap().len(), &listed["pagination"]["has_more"]), (1, &true.into()));
+    assert_eq!(
+        (listed["items"].as_array().unwrap().len(), &listed["pagination"]["has_more"]),
+        (1, &true.into())
+    );
     let listed = server.get("/ojs/v1/unique-jobs?type=email.send").await.body;
     let item = &listed["items"][0];
-    assert_eq!((&item["job_id"], &item["state"], &item["locked_until"]), (&job.job_id().into(), &"available".into(), &Value::Null));
+    assert_eq!(
+        (&item["job_id"], &item["state"], &item["locked_until"]),
+        (&job.job_id().into(), &"available".into(), &Value::Null)
+    );
 
     let path = format!("/ojs/v1/unique-jobs/{}", item["key"].as_str().unwrap());
     assert_eq!(server.post("/ojs/v1/jobs", &body).await.status, 409);
     let shown = server.get(&path).await.body;
-    assert_eq!((&shown["holders"][0]["job_id"], &shown["holders"][0]["duplicates"]["count"]), (&job.job_id().into(), &1.into()));
+    assert_eq!(
+        (&shown["holders"][0]["job_id"], &shown["holders"][0]["duplicates"]["count"]),
+        (&job.job_id().into(), &1.into())
+    );
     let released = server.ask(Method::DELETE, &path, Some(r#"{"reason":"stuck"}"#), HeaderMap::new()).await;
-    assert_eq!((released.status, &released.body["released"][0], &released.body["reason"]), (200, &job.job_id().into(), &"stuck".into()));
+    assert_eq!(
+        (released.status, &released.body["released"][0], &released.body["reason"]),
+        (200, &job.job_id().into(), &"stuck".into())
+    );
     assert_eq!(server.get(&path).await.status, 404);
     assert_eq!(server.delete(&path).await.code(), "not_found");
     assert_eq!(server.get(&format!("/ojs/v1/jobs/{}", job.job_id())).await.body["job"]["state"], "available");
@@ -134,11 +181,17 @@ async fn a_follow_up_runs_after_the_run_it_follows() {
     let body = |args: i32| json!({ "type": "sync.user", "args": [args], "unique": { "key": "u1", "on_conflict": "follow_up" } });
     let first = server.create(&body(1)).await;
     let amended = server.post("/ojs/v1/jobs", &body(2)).await;
-    assert_eq!((amended.status, amended.job_id(), &amended.body["job"]["args"]), (200, first.job_id(), &json!([2])));
+    assert_eq!(
+        (amended.status, amended.job_id(), &amended.body["job"]["args"]),
+        (200, first.job_id(), &json!([2]))
+    );
     let run = server.take("default", "w").await;
     assert_eq!(run["args"], json!([2]));
     let follow_up = server.create(&body(3)).await;
-    assert_eq!((&follow_up.body["outcome"], &follow_up.body["job"]["state"]), (&"follow_up".into(), &"pending".into()));
+    assert_eq!(
+        (&follow_up.body["outcome"], &follow_up.body["job"]["state"]),
+        (&"follow_up".into(), &"pending".into())
+    );
     let early = server.post_text(&format!("/ojs/v1/jobs/{}/activate", follow_up.job_id()), "").await;
     assert_eq!((early.status, &early.body["error"]["details"]["reason"]), (409, &"awaits_run".into()));
     let acked = server.post("/ojs/v1/workers/ack", &json!({ "job_id": run["id"] })).await;

@@ -15,22 +15,36 @@ async fn a_lease_fences_off_who_has_lost_it() {
     assert!(old["lease"].as_str().unwrap().starts_with("l1-") && old["worker_id"] == "w1");
     server.create(&body).await;
     // Replaced: the heartbeat says so, and no report counts any more.
-    let beat = server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w1", "active_jobs": [old["id"]], "lease": old["lease"] })).await;
-    assert_eq!((&beat.body["jobs_extended"], &beat.body["jobs_lost"][0]["reason"]), (&json!([]), &"stale_lease".into()));
-    let late = server.post("/ojs/v1/workers/ack", &json!({ "job_id": old["id"], "lease": old["lease"] })).await;
+    let beat = server
+        .post(
+            "/ojs/v1/workers/heartbeat",
+            &json!({ "worker_id": "w1", "active_jobs": [old["id"]], "lease": old["lease"] }),
+        )
+        .await;
+    assert_eq!(
+        (&beat.body["jobs_extended"], &beat.body["jobs_lost"][0]["reason"]),
+        (&json!([]), &"stale_lease".into())
+    );
+    let late =
+        server.post("/ojs/v1/workers/ack", &json!({ "job_id": old["id"], "lease": old["lease"] })).await;
     assert_eq!((late.status, late.code()), (409, "conflict"));
     assert_eq!(late.body["error"]["details"]["reason"], "stale_lease");
 
     let new = server.take("default", "w2").await;
-    let foreign = server.post("/ojs/v1/workers/ack", &json!({ "job_id": new["id"], "worker_id": "w1" })).await;
+    let foreign =
+        server.post("/ojs/v1/workers/ack", &json!({ "job_id": new["id"], "worker_id": "w1" })).await;
     assert_eq!((foreign.status, &foreign.body["error"]["details"]["reason"]), (409, &"other_worker".into()));
-    let wrong = server.post("/ojs/v1/workers/ack", &json!({ "job_id": new["id"], "lease": old["lease"] })).await;
+    let wrong =
+        server.post("/ojs/v1/workers/ack", &json!({ "job_id": new["id"], "lease": old["lease"] })).await;
     assert_eq!(wrong.status, 409);
     let ack = json!({ "job_id": new["id"], "lease": new["lease"], "result": { "n": 1 } });
     for _ in 0..2 {
         // The same report again is answered as the first time.
         let told = server.post("/ojs/v1/workers/ack", &ack).await;
-        assert_eq!((told.status, &told.body["state"], &told.body["id"]), (200, &"completed".into(), &new["id"]));
+        assert_eq!(
+            (told.status, &told.body["state"], &told.body["id"]),
+            (200, &"completed".into(), &new["id"])
+        );
     }
     let without = server.post("/ojs/v1/workers/ack", &json!({ "job_id": new["id"] })).await;
     assert_eq!((without.status, without.code()), (409, "conflict"));
@@ -47,17 +61,26 @@ async fn a_failure_is_kept_and_the_job_tried_again() {
     let run = server.take("default", "w").await;
     let nack = json!({ "job_id": run["id"], "error": { "code": "e1", "message": "m", "details": { "error_class": "Broken" } } });
     let told = server.post("/ojs/v1/workers/nack", &nack).await;
-    assert_eq!((told.status, &told.body["state"], &told.body["retry_delay_ms"]), (200, &"retryable".into(), &50.into()));
+    assert_eq!(
+        (told.status, &told.body["state"], &told.body["retry_delay_ms"]),
+        (200, &"retryable".into(), &50.into())
+    );
     assert!(told.body["next_attempt_at"].is_string());
     let wait = json!({ "queues": ["default"], "wait_ms": 5_000 });
     let again = server.post("/ojs/v1/workers/fetch", &wait).await.body["jobs"][0].clone();
-    assert_eq!((&again["id"], &again["attempt"], &again["error"]["type"]), (&run["id"], &2.into(), &"Broken".into()));
+    assert_eq!(
+        (&again["id"], &again["attempt"], &again["error"]["type"]),
+        (&run["id"], &2.into(), &"Broken".into())
+    );
     let told = server.post("/ojs/v1/workers/nack", &nack).await;
     assert_eq!(told.body["state"], "discarded");
     assert!(told.body["completed_at"].is_string() && told.body["discarded_at"].is_string());
 
     let dead = server.get("/ojs/v1/dead-letter").await.body;
-    assert_eq!((&dead["jobs"][0]["errors"][1]["attempt"], &dead["pagination"]["total"]), (&2.into(), &1.into()));
+    assert_eq!(
+        (&dead["jobs"][0]["errors"][1]["attempt"], &dead["pagination"]["total"]),
+        (&2.into(), &1.into())
+    );
     assert_eq!(server.get("/ojs/v1/dead-letter/stats").await.body["total"], 1);
     let path = format!("/ojs/v1/dead-letter/{}", run["id"].as_str().unwrap());
     let revived = server.post_text(&format!("{path}/retry"), "").await;
@@ -99,7 +122,8 @@ async fn a_fetch_may_wait_for_work() {
     let server = Server::start().await;
     let fetch = async |wait_ms: u32| {
         let began = Instant::now();
-        let told = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"], "wait_ms": wait_ms })).await;
+        let told =
+            server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"], "wait_ms": wait_ms })).await;
         (told.body["jobs"].clone(), began.elapsed())
     };
     let (jobs, took) = fetch(300).await;

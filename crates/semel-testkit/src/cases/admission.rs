@@ -39,7 +39,7 @@ pub async fn a_job_without_a_policy_is_nobodys_duplicate(f: &Fixture) {
 /// "None but the duplicate's record": neither versions nor counters move.
 pub async fn a_duplicate_of_a_live_job_is_rejected_and_writes_nothing(f: &Fixture) {
     let first = f.create(&keyed("a").offer()).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     assert_eq!(rejected(f, &keyed("a")).await, first);
     let existing = f.enqueue(&keyed("a").on_conflict("ignore").offer()).await;
     assert_eq!(existing, Outcome::Existing(Box::new(first.clone())));
@@ -61,18 +61,18 @@ pub async fn a_key_is_free_when_its_holder_has_ended(f: &Fixture) {
 pub async fn a_key_is_held_through_every_live_state(f: &Fixture) {
     let first = f.create(&keyed("a").later(SECOND).offer()).await;
     assert_eq!(rejected(f, &keyed("a")).await.state, State::Scheduled);
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     f.run_duties().await;
     assert_eq!(rejected(f, &keyed("a")).await.state, State::Available);
     let (active, _) = f.claim_one().await;
     assert_eq!(rejected(f, &keyed("a")).await.state, State::Active);
     f.fail(&active).await;
     assert_eq!(rejected(f, &keyed("a")).await.state, State::Retryable);
-    f.advance(SECOND * 10);
+    f.advance(SECOND * 10).await;
     f.run_duties().await;
     let (again, _) = f.claim_one().await;
     assert_eq!((again.id, again.attempt), (first.id, 2));
-    f.advance(SECOND * 3600);
+    f.advance(SECOND * 3600).await;
     f.run_duties().await;
     assert_eq!(rejected(f, &keyed("a")).await.state, State::Available);
     f.create(&keyed("b").pending().offer()).await;
@@ -142,9 +142,9 @@ pub async fn a_replacement_may_wait_for_the_lease_it_replaces(f: &Fixture) {
 /// Whether or not the sweep has reached it.
 pub async fn an_expired_waiting_holder_does_not_block(f: &Fixture) {
     let first = f.create(&keyed("a").expires(SECOND).offer()).await;
-    f.advance(SECOND - Duration::from_micros(1));
+    f.advance(SECOND - Duration::from_micros(1)).await;
     rejected(f, &keyed("a")).await;
-    f.advance(Duration::from_micros(1));
+    f.advance(Duration::from_micros(1)).await;
     assert!(admitted(f, &keyed("a")).await);
     f.run_duties().await;
     assert_eq!(f.head(first.id).await.unwrap().ending, Some(Ending::Expired));
@@ -206,7 +206,7 @@ pub async fn a_hidden_holder_is_not_named(f: &Fixture) {
 pub async fn the_job_named_is_the_active_holder_else_the_newest(f: &Fixture) {
     let none = StateSet::EMPTY.with(State::Discarded);
     let first = f.create(&keyed("a").states(none).offer()).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     let second = f.create(&keyed("a").states(none).offer()).await;
     assert_eq!(rejected(f, &keyed("a")).await.id, second.id);
     let (active, _) = f.claim_one().await;

@@ -58,7 +58,7 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
 pub async fn a_later_group_may_rely_on_what_an_earlier_one_writes(f: &Fixture) {
     let ended = f.finished(&keyed("a").states(StateSet::ALL).period(std::time::Duration::from_secs(1), "created").offer()).await;
     f.maintain().await;
-    f.advance(std::time::Duration::from_secs(5));
+    f.advance(std::time::Duration::from_secs(5)).await;
     let all = KeyRead { key: key("a"), states: StateSet::ALL, all: true };
     let fulls = vec![ended.id];
     let mut draft = f.draft(&Reads { keys: vec![all], fulls, ..Reads::default() }).await;

@@ -25,7 +25,7 @@ pub async fn higher_priority_first_then_the_longest_waiting_then_the_older_id(f:
     f.create(&at("low", job().priority(-100)).offer()).await;
     f.create(&at("second", job().id(foreign_id(2))).offer()).await;
     f.create(&at("first", job().id(foreign_id(1))).offer()).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     f.create(&at("later", job().id(foreign_id(0))).offer()).await;
     f.create(&at("high", job().priority(100)).offer()).await;
     f.create(&at("mid", job().priority(1)).offer()).await;
@@ -80,9 +80,9 @@ pub async fn a_paused_queue_gives_nothing_until_it_is_resumed(f: &Fixture) {
 /// State, attempt, worker, fence, deadlines, by the store's clock; and it is stored.
 pub async fn a_grant_is_filled_in(f: &Fixture) {
     let job = f.create(&job().offer()).await;
-    f.advance(SECOND);
-    let (run, _) = f.claim_one().await;
+    f.advance(SECOND).await;
     let now = f.now().await;
+    let (run, _) = f.claim_one().await;
     assert_eq!((run.state, run.attempt, run.started_at), (State::Active, 1, Some(now)));
     assert!(run.version > job.version && run.fence > job.fence);
     let lease = run.lease.as_ref().unwrap();
@@ -135,7 +135,7 @@ pub async fn a_claim_brings_body_and_notes(f: &Fixture) {
 pub async fn an_expired_job_is_not_granted_whether_or_not_swept(f: &Fixture) {
     let gone = f.create(&job().expires(SECOND).priority(9).offer()).await;
     let good = f.create(&job().offer()).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     let claimed = f.claim("default", 10).await;
     assert_eq!(claimed.unclaimable, [(gone.id, Unclaimable::Expired)]);
     assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [good.id]);
@@ -169,7 +169,7 @@ pub async fn jobs_that_wait_for_something_are_not_claimed(f: &Fixture) {
     let cancelled = f.create(&keyed("a").offer()).await;
     f.cancel(cancelled.id).await;
     f.finished(&job().priority(3).offer()).await;
-    f.advance(SECOND * 2);
+    f.advance(SECOND * 2).await;
     assert!(f.claim("default", 10).await.jobs.is_empty(), "no duty has run");
     f.run_duties().await;
     assert_eq!(f.claim("default", 10).await.jobs.len(), 1);

@@ -67,7 +67,7 @@ pub async fn a_follow_up_is_released_by_whatever_end(f: &Fixture) {
             "cancel" => drop(f.cancel(run.id).await),
             "fail" => drop(f.fail(&run).await),
             "lease" => {
-                f.advance(SECOND * 3600);
+                f.advance(SECOND * 3600).await;
                 f.run_duties().await;
             }
             _ => {

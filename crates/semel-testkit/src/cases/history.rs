@@ -40,7 +40,7 @@ pub async fn a_finished_job_can_be_read_until_it_is_purged(f: &Fixture) {
             f.maintain().await;
         }
         assert!(f.cancel(head.id).await == Settled::Refused(Refusal::WrongState(State::Completed)));
-        f.advance(DAY);
+        f.advance(DAY).await;
         assert_eq!(f.purge().await, 1);
         assert_eq!((f.full(head.id).await, f.head(head.id).await), (None, None));
         assert_eq!(f.cancel(head.id).await, Settled::Refused(Refusal::NotFound));
@@ -54,13 +54,13 @@ pub async fn nothing_is_purged_before_its_time(f: &Fixture) {
     let (run, _) = f.claim_one().await;
     f.fail(&run).await;
     f.maintain().await;
-    f.advance(DAY - Duration::from_micros(1));
+    f.advance(DAY - Duration::from_micros(1)).await;
     assert!(f.due(Due::Purge, 10).await.is_empty());
     assert!(!f.decide(|draft| life::purge(draft, completed.id)).await);
-    f.advance(Duration::from_micros(1));
+    f.advance(Duration::from_micros(1)).await;
     assert_eq!(f.purge().await, 1);
     assert_eq!(f.head(completed.id).await, None);
-    f.advance(DAY * 180);
+    f.advance(DAY * 180).await;
     assert_eq!(f.purge().await, 1);
     assert_eq!(f.head(discarded.id).await, None);
 }
@@ -133,7 +133,7 @@ pub async fn conservation_created_is_live_and_finished_and_purged(f: &Fixture) {
                 if round % 2 == 0 { drop(f.complete(&run).await) } else { drop(f.fail(&run).await) }
             }
         }
-        f.advance(SECOND * 3600 * 9);
+        f.advance(SECOND * 3600 * 9).await;
         f.run_duties().await;
         f.purge().await;
         for queue in f.backend().queues().await.unwrap() {

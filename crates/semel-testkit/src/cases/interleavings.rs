@@ -99,7 +99,7 @@ pub async fn an_ack_is_stale_when_the_lease_was_reaped(f: &Fixture) {
     for ack_first in [false, true] {
         f.create(&job().offer()).await;
         let (run, _) = f.claim_one().await;
-        f.advance(SECOND * 3600);
+        f.advance(SECOND * 3600).await;
         let ack = acked(f, &run).await;
         let mut draft = full_draft(f, &run).await;
         settle::reap(&mut draft, run.id).unwrap().unwrap();
@@ -133,14 +133,14 @@ pub async fn an_admission_is_stale_when_its_holder_was_purged(f: &Fixture) {
     let sliding = keyed("a").states(StateSet::ALL).period(DAY, "last_duplicate").offer();
     let ended = f.finished(&sliding).await;
     f.maintain().await;
-    f.advance(DAY - SECOND);
+    f.advance(DAY - SECOND).await;
     let mut reads = Reads::default();
     sliding.reads(&mut reads);
     let mut draft = f.draft(&reads).await;
     assert!(matches!(enqueue(&mut draft, &sliding).unwrap(), Outcome::Rejected { .. }));
     let renewal = draft.finish();
     assert!(!renewal.is_empty());
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     f.maintain().await;
     let mut draft = full_draft(f, &ended).await;
     assert!(life::purge(&mut draft, ended.id).unwrap());
@@ -154,7 +154,7 @@ pub async fn an_admission_is_stale_when_its_holder_was_purged(f: &Fixture) {
 pub async fn an_admission_decided_before_the_filing_of_a_holder_is_stale_or_right(f: &Fixture) {
     let strict = keyed("a").states(StateSet::ALL).period(SECOND * 5, "created");
     f.finished(&strict.offer()).await;
-    f.advance(SECOND * 10);
+    f.advance(SECOND * 10).await;
     let late = offered(f, &strict.offer()).await;
     f.maintain().await;
     let verdict = one(f, late).await;
@@ -165,7 +165,7 @@ pub async fn an_admission_decided_before_the_filing_of_a_holder_is_stale_or_righ
     let ended = f.finished(&sliding).await;
     let mut reads = Reads::default();
     sliding.reads(&mut reads);
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     let mut draft = f.draft(&reads).await;
     enqueue(&mut draft, &sliding).unwrap();
     let renewal = draft.finish();
@@ -213,7 +213,7 @@ pub async fn a_version_does_not_repeat_after_deletion(f: &Fixture) {
     let mut stale = full_draft(f, &first).await;
     let (mut head, _) = stale.full(first.id).unwrap().unwrap();
     stale.update(&mut head);
-    f.advance(DAY);
+    f.advance(DAY).await;
     assert_eq!(f.purge().await, 1);
     let again = f.create(&offer).await;
     assert!(again.version > first.version);
@@ -225,7 +225,7 @@ pub async fn a_version_does_not_repeat_after_deletion(f: &Fixture) {
 pub async fn a_window_renewed_by_two_duplicates_moves_once_for_each(f: &Fixture) {
     let sliding = keyed("a").period(SECOND * 50, "last_duplicate").offer();
     let held = f.create(&sliding).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     let mut reads = Reads::default();
     sliding.reads(&mut reads);
     let mut groups = Vec::new();
@@ -269,7 +269,7 @@ pub async fn a_read_that_nothing_touched_holds(f: &Fixture) {
     let mut draft = f.draft(&Reads { heads: vec![held.id], keys: vec![read], ..Reads::default() }).await;
     assert_eq!(draft.key(&read).unwrap().holders.len(), 1);
     life::cancel(&mut draft, held.id, &Bearer::default()).unwrap();
-    f.advance(DAY);
+    f.advance(DAY).await;
     f.create(&keyed("b").offer()).await;
     assert_eq!(one(f, draft.finish()).await, Applied);
 }

@@ -19,11 +19,12 @@ pub async fn a_heartbeat_moves_the_deadline_and_not_the_fence(f: &Fixture) {
     f.create(&job().times(10_000, 60_000).offer()).await;
     let (run, _) = f.claim_one().await;
     for _ in 0..5 {
-        f.advance(SECOND * 9);
+        f.advance(SECOND * 9).await;
+        let now = f.now().await;
         let beat = done(f.decide(|draft| settle::extend(draft, run.id, &bearer(&run), None)).await);
         assert_eq!(beat.fence, run.fence);
         let (lease, first) = (beat.lease.unwrap(), run.lease.as_ref().unwrap());
-        assert_eq!(lease.visible_until, f.now().await.saturating_add(SECOND * 10));
+        assert_eq!(lease.visible_until, now.saturating_add(SECOND * 10));
         assert_eq!(lease.run_until, first.run_until);
         f.run_duties().await;
     }
@@ -34,7 +35,7 @@ pub async fn a_heartbeat_moves_the_deadline_and_not_the_fence(f: &Fixture) {
 pub async fn an_ack_with_an_old_lease_is_refused(f: &Fixture) {
     f.create(&job().offer()).await;
     let (first, _) = f.claim_one().await;
-    f.advance(SECOND * 3600);
+    f.advance(SECOND * 3600).await;
     f.run_duties().await;
     assert_eq!(f.complete(&first).await, Settled::Refused(Refusal::StaleLease(State::Available)));
     let (second, _) = f.claim_one().await;
@@ -65,7 +66,7 @@ pub async fn a_repeated_ack_is_answered_as_the_first_time(f: &Fixture) {
     let result = bytes(r#"{"ok":1}"#);
     let ack = || f.decide(|draft| settle::complete(draft, run.id, &bearer(&run), Some(&result)));
     let first = done(ack().await);
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     f.maintain().await;
     assert_eq!(ack().await, Settled::Repeated(Box::new(first.clone())));
     let (head, full) = f.full(run.id).await.unwrap();
@@ -77,10 +78,10 @@ pub async fn a_repeated_ack_is_answered_as_the_first_time(f: &Fixture) {
 pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
     f.create(&job().times(5_000, 0).offer()).await;
     let (first, _) = f.claim_one().await;
-    f.advance(SECOND * 5 - Duration::from_micros(1));
+    f.advance(SECOND * 5 - Duration::from_micros(1)).await;
     f.run_duties().await;
     assert_eq!(f.head(first.id).await.unwrap().state, State::Active);
-    f.advance(Duration::from_micros(1));
+    f.advance(Duration::from_micros(1)).await;
     f.run_duties().await;
     let waiting = f.head(first.id).await.unwrap();
     assert_eq!((waiting.state, waiting.lease.is_some()), (State::Available, false));
@@ -92,7 +93,7 @@ pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
 pub async fn a_lease_lost_at_the_last_attempt_ends_the_job(f: &Fixture) {
     f.create(&keyed("a").attempts(1).times(5_000, 0).offer()).await;
     let (run, _) = f.claim_one().await;
-    f.advance(SECOND * 5);
+    f.advance(SECOND * 5).await;
     f.run_duties().await;
     let (head, full) = f.full(run.id).await.unwrap();
     assert_eq!((head.state, head.ending), (State::Discarded, Some(Ending::Failed)));
@@ -106,9 +107,9 @@ pub async fn a_lease_lost_at_the_last_attempt_ends_the_job(f: &Fixture) {
 pub async fn a_run_that_lasts_too_long_fails_by_timeout(f: &Fixture) {
     f.create(&job().times(60_000, 10_000).offer()).await;
     let (run, _) = f.claim_one().await;
-    f.advance(SECOND * 9);
+    f.advance(SECOND * 9).await;
     done(f.decide(|draft| settle::extend(draft, run.id, &bearer(&run), Some(60_000))).await);
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     f.run_duties().await;
     let (head, full) = f.full(run.id).await.unwrap();
     assert_eq!((head.state, head.attempt), (State::Retryable, 1));
@@ -135,10 +136,11 @@ pub async fn a_failed_job_is_tried_again_until_its_attempts_are_used_up(f: &Fixt
     for attempt in 1..=3_u32 {
         let (run, full) = f.claim_one().await;
         assert_eq!((run.attempt, full.notes.len()), (attempt, usize::from(attempt > 1)));
+        let failed_at = f.now().await;
         let after = done(f.fail(&run).await);
         if attempt < 3 {
-            assert_eq!(after.available_at, f.now().await.saturating_add(SECOND * attempt));
-            f.advance(SECOND * attempt);
+            assert_eq!(after.available_at, failed_at.saturating_add(SECOND * attempt));
+            f.advance(SECOND * attempt).await;
             f.run_duties().await;
         } else {
             assert_eq!((after.state, after.ending), (State::Discarded, Some(Ending::Failed)));

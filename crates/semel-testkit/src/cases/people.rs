@@ -52,7 +52,7 @@ pub async fn queues_count_their_jobs_by_state(f: &Fixture) {
 /// Whatever its priority.
 pub async fn the_longest_waiting_job_is_shown(f: &Fixture) {
     let first = f.create(&job().priority(-5).offer()).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     f.create(&job().priority(5).offer()).await;
     f.create(&job().offer()).await;
     assert_eq!(f.queue("default").await.unwrap().oldest_ready, Some(first.available_at));
@@ -75,7 +75,7 @@ pub async fn a_queue_with_nothing_but_a_setting_is_listed(f: &Fixture) {
 pub async fn a_listing_is_paged_newest_first(f: &Fixture) {
     let mut ids = Vec::new();
     for number in 0..23 {
-        f.advance(Duration::from_millis(1));
+        f.advance(Duration::from_millis(1)).await;
         let head = f.create(&job().offer()).await;
         ids.insert(0, head.id);
         if number % 4 == 0 {
@@ -127,9 +127,9 @@ pub async fn a_listing_of_nothing_is_empty(f: &Fixture) {
 /// One event per thing that happened, in the order of the commits.
 pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
     let first = f.create(&keyed("a").of_type("x.y").queue("q").offer()).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     let run = f.claim("q", 1).await.jobs.remove(0).0;
-    f.advance(SECOND * 3);
+    f.advance(SECOND * 3).await;
     f.create(&keyed("a").on_conflict("replace").queue("q").offer()).await;
     f.maintain().await;
     let log = f.backend().events(0, 100).await.unwrap();

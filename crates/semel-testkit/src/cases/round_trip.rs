@@ -1,5 +1,7 @@
 //! Whatever a head, a body or a note may hold comes back as it was written.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use semel_core::draft::{Draft, Reads};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Lease, NoteKind, Role};
@@ -13,7 +15,8 @@ use crate::make::{foreign_id, job, keyed};
 
 /// Puts a job in `head`'s clothes, whatever they are, and gives back how it was stored.
 async fn dressed(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) -> Head {
-    let id = if minted { None } else { Some(foreign_id(f.backend().rows().load(std::sync::atomic::Ordering::Relaxed) as u32)) };
+    static CHOSEN: AtomicU32 = AtomicU32::new(100);
+    let id = (!minted).then(|| foreign_id(CHOSEN.fetch_add(1, Ordering::Relaxed)));
     let (offer, mut draft) = (keyed("dress").offer(), f.draft(&Reads::default()).await);
     let id = id.unwrap_or_else(|| draft.mint());
     let mut head = blank(&draft, id);

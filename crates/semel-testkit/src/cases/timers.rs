@@ -13,13 +13,13 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// "Never below the last committed time", also over a restart; and it goes on at the clock's pace.
 pub async fn time_never_goes_back(f: &Fixture) {
-    f.advance(SECOND * 3600);
+    f.advance(SECOND * 3600).await;
     let first = f.create(&keyed("a").later(SECOND * 10).offer()).await;
     let before = f.now().await;
     f.clock.set(Timestamp::from_millis(before.as_millis() - 1_000_000));
     assert!(f.now().await >= before);
     f.create(&keyed("b").offer()).await;
-    f.advance(SECOND * 10);
+    f.clock.advance(SECOND * 10);
     assert!(f.now().await >= before.saturating_add(SECOND * 10), "nothing freezes");
     f.run_duties().await;
     assert_eq!(f.head(first.id).await.unwrap().state, State::Available);
@@ -31,7 +31,7 @@ pub async fn what_is_due_comes_oldest_first_and_bounded(f: &Fixture) {
     for seconds in [7, 3, 9, 1, 5] {
         heads.push(f.create(&job().later(SECOND * seconds).offer()).await);
     }
-    f.advance(SECOND * 5);
+    f.advance(SECOND * 5).await;
     heads.sort_by_key(|head| head.available_at);
     let all: Vec<_> = heads.iter().map(|head| head.id).collect();
     let due = f.backend().due(Due::Timer, 10).await.unwrap();
@@ -45,10 +45,10 @@ pub async fn what_is_due_comes_oldest_first_and_bounded(f: &Fixture) {
 /// To the microsecond.
 pub async fn nothing_is_due_before_its_time(f: &Fixture) {
     let head = f.create(&job().later(SECOND).offer()).await;
-    f.advance(SECOND - Duration::from_micros(1));
+    f.advance(SECOND - Duration::from_micros(1)).await;
     let due = f.backend().due(Due::Timer, 10).await.unwrap();
     assert_eq!((due.ids, due.next), (Vec::new(), Some(head.available_at)));
-    f.advance(Duration::from_micros(1));
+    f.advance(Duration::from_micros(1)).await;
     assert_eq!(f.due(Due::Timer, 10).await, [head.id]);
 }
 
@@ -60,7 +60,7 @@ pub async fn each_kind_of_due_is_apart(f: &Fixture) {
     let both = f.create(&job().later(SECOND).expires(SECOND).offer()).await;
     let expiring = f.create(&job().expires(SECOND).offer()).await;
     let held = f.create(&job().pending().expires(SECOND * 2).offer()).await;
-    f.advance(SECOND * 2);
+    f.advance(SECOND * 2).await;
     let sorted = |mut ids: Vec<_>| {
         ids.sort();
         ids
@@ -74,14 +74,14 @@ pub async fn each_kind_of_due_is_apart(f: &Fixture) {
 /// A job is in exactly one place.
 pub async fn a_job_that_moved_on_is_due_no_more(f: &Fixture) {
     let scheduled = f.create(&job().later(SECOND).expires(SECOND * 5).offer()).await;
-    f.advance(SECOND);
+    f.advance(SECOND).await;
     f.run_duties().await;
     assert!(f.due(Due::Timer, 10).await.is_empty());
     let (run, _) = f.claim_one().await;
-    f.advance(SECOND * 10);
+    f.advance(SECOND * 10).await;
     assert!(f.due(Due::Expiry, 10).await.is_empty(), "an active job does not expire");
     f.complete(&run).await;
-    f.advance(SECOND * 3600);
+    f.advance(SECOND * 3600).await;
     for due in [Due::Timer, Due::Lease, Due::Expiry] {
         assert!(f.due(due, 10).await.is_empty(), "{due:?}");
     }
@@ -91,7 +91,7 @@ pub async fn a_job_that_moved_on_is_due_no_more(f: &Fixture) {
 /// Not at the end of the line.
 pub async fn a_promoted_job_takes_its_place_by_its_time(f: &Fixture) {
     let early = f.create(&job().later(SECOND).offer()).await;
-    f.advance(SECOND * 2);
+    f.advance(SECOND * 2).await;
     f.create(&job().offer()).await;
     f.run_duties().await;
     assert_eq!(f.claim_one().await.0.id, early.id);

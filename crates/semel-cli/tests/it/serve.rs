@@ -1,0 +1,104 @@
+//! `semel serve`: ready, owned, drained.
+
+use crate::run::{Folder, Ran, Server};
+
+#[test]
+fn it_says_one_line_and_drains_on_sigterm() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let job = folder.json(&["enqueue", "a.b", "1"]);
+    let (status, out, err) = server.stop();
+    assert_eq!((status.code(), out.as_str()), (Some(0), ""), "{err}");
+    assert!(err.contains("stopping"), "{err}");
+    // Everything is in the file: without a server the command opens it itself.
+    let id = job["job"]["id"].as_str().unwrap();
+    assert_eq!(folder.json(&["job", id])["state"], "available");
+}
+
+#[test]
+fn a_request_under_way_is_answered_when_it_stops() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let url = server.url.clone();
+    let waiting = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+        let body = "{\"queues\":[\"default\"],\"wait_ms\":1000}";
+        write!(
+            stream,
+            "POST /ojs/v1/workers/fetch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(server.stop().0.code(), Some(0));
+    let answer = waiting.join().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("{\"jobs\":[]}"), "{answer}");
+}
+
+#[test]
+fn a_second_server_on_the_file_is_told_where_the_first_is() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let second = folder.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!((second.code, second.out.as_str()), (5, ""));
+    assert!(second.err.contains(&server.url) && second.err.contains("next:"), "{}", second.err);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_a_way_out() {
+    let folder = Folder::new();
+    let refused = |words: &[&str], code: i32, needle: &str| {
+        let ran = folder.run(&[&["serve"], words].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{}", ran.err);
+        assert!(ran.err.contains(needle), "{}", ran.err);
+    };
+    refused(&["--store", "postgres://ada:s3cret@h/d"], 2, "use sqlite:PATH");
+    refused(&["--listen", "0.0.0.0:0"], 2, "--token-file");
+    refused(&["--listen", "nonsense"], 2, "HOST:PORT");
+    refused(&["--store", "sqlite:no/such/folder/a.db", "--listen", "127.0.0.1:0"], 1, "no/such/folder");
+    std::fs::write(folder.path().join("other.txt"), "no database, but long enough to look like something").unwrap();
+    refused(&["--store", "sqlite:other.txt", "--listen", "127.0.0.1:0"], 1, "other.txt");
+    assert!(!folder.run(&["serve", "--store", "postgres://ada:s3cret@h/d"]).err.contains("s3cret"));
+}
+
+#[test]
+fn a_taken_port_is_said_to_be_taken() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let address = server.url.trim_start_matches("http://");
+    let ran = folder.run(&["serve", "--store", "memory:", "--listen", address]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains(address) && ran.err.contains("--listen HOST:PORT"), "{}", ran.err);
+}
+
+#[test]
+fn a_server_with_tokens_lets_only_those_in() {
+    let folder = Folder::new();
+    std::fs::write(folder.path().join("tokens"), "# ours\nfirst-token\nsecond-token\n").unwrap();
+    let server = Server::start(&folder, &["--token-file", "tokens"]);
+    let without = folder.run(&["jobs"]);
+    assert_eq!(without.code, 1, "{}", without.err);
+    assert!(without.err.contains("unauthorized (401)"), "{}", without.err);
+    assert_eq!(folder.run(&["jobs", "--token-file", "tokens"]).code, 0);
+    let with = Ran::of(folder.semel(&["jobs", "--server", &server.url]).env("SEMEL_TOKEN", "second-token"));
+    assert_eq!(with.code, 0, "{}", with.err);
+}
+
+#[test]
+fn settings_come_from_the_environment_and_the_file() {
+    let folder = Folder::new();
+    std::fs::write(folder.path().join("semel.toml"), "store = \"sqlite:from-file.db\"\nlog = \"warn\"\n").unwrap();
+    let server = Server::start(&folder, &[]);
+    assert!(folder.path().join("from-file.db").exists());
+    let (_, _, err) = server.stop();
+    assert_eq!(err, "", "the file asks for warnings only");
+    let mut command = folder.semel(&["serve"]);
+    command.env("SEMEL_STORE", "sqlite:from-env.db").env("SEMEL_LISTEN", "127.0.0.1:0");
+    drop(Server::start_command(command));
+    assert!(folder.path().join("from-env.db").exists());
+}

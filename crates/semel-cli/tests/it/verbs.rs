@@ -1,0 +1,174 @@
+//! The verbs that talk to a server, with one and without one.
+
+use serde_json::Value;
+
+use crate::run::{Folder, Server};
+
+const PAY: [&str; 4] = ["invoice.pay", "42", "--key", "invoice-42"];
+
+fn with<'a>(verb: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&[verb], &PAY[..], more].concat()
+}
+
+/// The same story through a server and through a file that nobody serves.
+fn enqueue_explain_release(folder: &Folder) {
+    let first = folder.json(&with("enqueue", &[]));
+    assert_eq!(first["outcome"], "created");
+    let id = first["job"]["id"].as_str().unwrap();
+
+    let refused = folder.run(&with("enqueue", &[]));
+    assert_eq!(refused.code, 3, "{}", refused.err);
+    assert!(refused.err.contains("duplicate (409)") && refused.err.contains(id), "{}", refused.err);
+    assert!(refused.err.contains("semel explain"), "{}", refused.err);
+    let refused = folder.run(&with("enqueue", &["--json"]));
+    let error: Value = serde_json::from_str(&refused.err).unwrap();
+    assert_eq!((refused.code, refused.out.as_str()), (3, ""));
+    assert_eq!(error["error"]["details"]["existing_job_id"], id);
+
+    let existing = folder.json(&with("enqueue", &["--on-conflict", "ignore"]));
+    assert_eq!((&existing["outcome"], &existing["job"]["id"]), (&"existing".into(), &first["job"]["id"]));
+
+    let explained = folder.json(&with("explain", &[]));
+    assert_eq!(explained["decision"], "reject");
+    assert_eq!(explained["canonical"], r#"{"key":"invoice-42","type":"invoice.pay"}"#);
+    assert_eq!(explained["holders"][0]["job_id"], id);
+    let people = folder.run(&with("explain", &[])).out;
+    for needle in ["reject", id, "blocks until it ends", "HOLDER", "STRATEGY", "replace", "invoice-42"] {
+        assert!(people.contains(needle), "{needle:?} is not in\n{people}");
+    }
+
+    let key = explained["key"].as_str().unwrap();
+    assert_eq!(folder.json(&["keys"])["items"][0]["key"], key);
+    let held = folder.json(&["keys", key]);
+    assert_eq!((&held["holders"][0]["job_id"], &held["holders"][0]["duplicates"]["count"]), (&id.into(), &3.into()));
+    assert!(folder.run(&["keys", key]).out.contains("semel enqueue"), "who asked is on record");
+
+    let asked = folder.run(&["release", key, "--reason", "test"]);
+    assert_eq!(asked.code, 1, "nobody answered, so nothing is released: {}", asked.err);
+    assert_eq!(folder.json(&["release", key, "--reason", "test", "--yes"])["released"][0], id);
+    let nobody = folder.run(&["release", key, "--reason", "test", "--yes"]);
+    assert_eq!(nobody.code, 4, "{}", nobody.err);
+    assert_eq!(folder.json(&with("enqueue", &[]))["outcome"], "created");
+
+    let cancelled = folder.json(&["job", id, "cancel"]);
+    assert_eq!(cancelled["state"], "cancelled");
+    assert_eq!(folder.run(&["job", id, "cancel"]).code, 3);
+    assert!(folder.run(&["job", id]).out.contains("cancelled"));
+
+    let listed = folder.json(&["jobs", "--state", "available", "--type", "invoice.pay"]);
+    assert_eq!(listed["jobs"].as_array().unwrap().len(), 1);
+    let people = folder.run(&["jobs"]).out;
+    assert!(people.starts_with("ID ") && people.contains(id) && people.lines().count() == 3, "{people}");
+    let older = folder.json(&["jobs", "--before", listed["jobs"][0]["id"].as_str().unwrap()]);
+    assert_eq!(older["jobs"][0]["id"], id);
+
+    assert!(folder.run(&["queues", "pause", "default"]).out.contains("default is paused"));
+    assert!(folder.run(&["queues"]).out.contains("paused"));
+    assert_eq!(folder.json(&["queues", "resume", "default"])["paused"], false);
+    let queue = &folder.json(&["queues"])["queues"][0];
+    assert_eq!((&queue["created"], &queue["cancelled"]), (&2.into(), &1.into()));
+}
+
+#[test]
+fn the_story_with_a_server() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    enqueue_explain_release(&folder);
+    assert_eq!(server.stop().0.code(), Some(0));
+}
+
+#[test]
+fn the_story_without_a_server() {
+    let folder = Folder::new();
+    enqueue_explain_release(&folder);
+}
+
+#[test]
+fn commands_wait_for_each_other_when_nobody_serves() {
+    let folder = Folder::new();
+    let started: Vec<_> = (0..4)
+        .map(|_| folder.semel(&with("enqueue", &["--on-conflict", "ignore", "--json"])).output_later())
+        .collect();
+    let mut outcomes: Vec<String> = started
+        .into_iter()
+        .map(|child| {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+            answer["outcome"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    outcomes.sort();
+    assert_eq!(outcomes, ["created", "existing", "existing", "existing"]);
+}
+
+trait OutputLater {
+    fn output_later(&mut self) -> std::process::Child;
+}
+
+impl OutputLater for std::process::Command {
+    fn output_later(&mut self) -> std::process::Child {
+        self.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    }
+}
+
+#[test]
+fn a_job_is_scheduled_replaced_and_repeated() {
+    let folder = Folder::new();
+    let old = folder.json(&with("enqueue", &["--delay", "1h"]));
+    assert_eq!(old["job"]["state"], "scheduled");
+    let new = folder.json(&with("enqueue", &["--at", "2100-01-01T00:00:00Z", "--on-conflict", "replace"]));
+    assert_eq!((&new["outcome"], &new["replaced"][0]), (&"replaced".into(), &old["job"]["id"]));
+    assert!(new["job"]["scheduled_at"].as_str().unwrap().starts_with("2100-01-01T00:00:00"));
+    let id = ["enqueue", "a.b", "--id", "0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b", "--queue", "mail", "--priority", "-5"];
+    assert_eq!(folder.json(&id)["outcome"], "created");
+    assert_eq!(folder.json(&id)["outcome"], "repeated");
+    let both = folder.run(&with("enqueue", &["--delay", "1h", "--at", "2100-01-01T00:00:00Z"]));
+    assert_eq!(both.code, 2, "{}", both.err);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_to_be_not_there() {
+    let folder = Folder::new();
+    let ran = folder.run(&["jobs", "--server", "http://127.0.0.1:9"]);
+    assert_eq!(ran.code, 5);
+    assert!(ran.err.contains("cannot reach http://127.0.0.1:9") && ran.err.contains("semel serve"), "{}", ran.err);
+    let ran = folder.run(&["jobs", "--server", "http://127.0.0.1:9", "--json"]);
+    let error: Value = serde_json::from_str(&ran.err).unwrap();
+    assert!(error["error"]["hint"].as_str().unwrap().contains("semel serve"));
+    assert_eq!(folder.run(&["jobs", "--server", "127.0.0.1:9"]).code, 2);
+}
+
+#[test]
+fn looking_makes_no_store() {
+    let folder = Folder::new();
+    let jobs = folder.run(&["jobs"]);
+    assert_eq!(jobs.code, 5, "{}", jobs.err);
+    assert!(jobs.err.contains("semel serve"), "{}", jobs.err);
+    assert_eq!(folder.json(&with("explain", &[]))["decision"], "create");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_backup_is_made_beside_a_server_and_restored() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let id = folder.json(&with("enqueue", &[]))["job"]["id"].clone();
+    assert!(folder.json(&["backup", "copy.db"])["bytes"].as_u64().unwrap() > 0);
+    folder.json(&["enqueue", "later.job"]);
+    let again = folder.run(&["backup", "copy.db"]);
+    assert_eq!(again.code, 1);
+    assert!(again.err.contains("exists already"), "{}", again.err);
+    assert_eq!(server.stop().0.code(), Some(0));
+
+    assert!(folder.run(&["restore", "copy.db", "sqlite:restored.db"]).out.contains("semel serve --store"));
+    let jobs = folder.json(&["jobs", "--store", "sqlite:restored.db"]);
+    assert_eq!((jobs["jobs"].as_array().unwrap().len(), &jobs["jobs"][0]["id"]), (1, &id));
+    let explained = folder.json(&with("explain", &["--store", "sqlite:restored.db"]));
+    assert_eq!(explained["decision"], "reject", "the key came along");
+    assert_eq!(folder.run(&["restore", "copy.db", "semel.db"]).code, 1, "a store is not overwritten");
+    std::fs::write(folder.path().join("damaged.db"), "not a database at all, whatever its name says").unwrap();
+    let damaged = folder.run(&["restore", "damaged.db", "new.db"]);
+    assert_eq!(damaged.code, 1, "{}", damaged.err);
+    assert!(!folder.path().join("new.db").exists());
+}
