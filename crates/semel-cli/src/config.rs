@@ -141,7 +141,8 @@ impl Settings {
     fn merge(levels: [Level; 3]) -> Result<Self, Failure> {
         // A store named in a higher place beats a server named in a lower one: `--store` is not to be overruled by
         // an old SEMEL_SERVER.
-        let target = levels.iter().find_map(|level| level.server.clone().map(Ok).or(level.store.clone().map(Err)));
+        let target =
+            levels.iter().find_map(|level| level.server.clone().map(Ok).or(level.store.clone().map(Err)));
         let chosen = levels.iter().find_map(|level| level.store.clone());
         let store: Place = chosen.as_deref().unwrap_or(STORE_DEFAULT).parse().map_err(Failure::usage)?;
         let target = match target {
@@ -154,7 +155,11 @@ impl Settings {
             target,
             store,
             listen: listen.unwrap_or_else(|| LISTEN_DEFAULT.to_owned()),
-            tokens: levels.into_iter().map(|level| level.tokens).find(|tokens| !tokens.is_empty()).unwrap_or_default(),
+            tokens: levels
+                .into_iter()
+                .map(|level| level.tokens)
+                .find(|tokens| !tokens.is_empty())
+                .unwrap_or_default(),
             log: log.unwrap_or_else(|| "info".to_owned()),
         })
     }
@@ -164,7 +169,9 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
     let path = named.unwrap_or(Path::new(FILE_DEFAULT));
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(File::default()),
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(File::default());
+        }
         Err(error) => return Err(Failure::usage(format!("cannot read {}: {error}", path.display()))),
     };
     toml::from_str(&text).map_err(|error| {
@@ -202,19 +209,22 @@ mod tests {
     use super::*;
 
     fn resolve(globals: &Globals, env: &[(&str, &str)]) -> Result<Settings, Failure> {
-        let find = |name: &str| {
-            env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-        };
+        let find =
+            |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         Settings::resolve(globals, None, &find)
     }
 
     #[test]
     fn flags_beat_the_environment_which_beats_the_file() {
         let file = std::env::temp_dir().join(format!("semel-config-{}.toml", std::process::id()));
-        std::fs::write(&file, "store = \"sqlite:file.db\"\nlisten = \"127.0.0.1:1\"\ntoken = \"t3\"\n").unwrap();
+        std::fs::write(&file, "store = \"sqlite:file.db\"\nlisten = \"127.0.0.1:1\"\ntoken = \"t3\"\n")
+            .unwrap();
         let globals = Globals { config: Some(file.clone()), ..Globals::default() };
         let settings = resolve(&globals, &[]).unwrap();
-        assert_eq!((settings.store.to_string(), settings.listen), ("sqlite:file.db".into(), "127.0.0.1:1".into()));
+        assert_eq!(
+            (settings.store.to_string(), settings.listen),
+            ("sqlite:file.db".into(), "127.0.0.1:1".into())
+        );
         assert_eq!(settings.tokens[0].expose(), "t3");
         let settings = resolve(&globals, &[("SEMEL_STORE", "memory:"), ("SEMEL_TOKEN", "t2")]).unwrap();
         assert_eq!((settings.store, settings.tokens[0].expose()), (Place::Memory, "t2"));
@@ -237,7 +247,8 @@ mod tests {
     fn a_file_with_an_unknown_name_is_refused_without_its_values() {
         let file = std::env::temp_dir().join(format!("semel-config-bad-{}.toml", std::process::id()));
         std::fs::write(&file, "listen = \"a\"\ntokken = \"s3cret\"\n").unwrap();
-        let refused = resolve(&Globals { config: Some(file.clone()), ..Globals::default() }, &[]).unwrap_err();
+        let refused =
+            resolve(&Globals { config: Some(file.clone()), ..Globals::default() }, &[]).unwrap_err();
         assert!(refused.what.contains("line 2") && !refused.what.contains("s3cret"), "{refused:?}");
         std::fs::remove_file(file).unwrap();
     }

@@ -34,7 +34,9 @@ impl Opened {
         };
         let path = path.clone();
         // Reading a large file takes its time.
-        let opened = tokio::task::spawn_blocking(move || open_file(&path)).await.context("cannot open the store")??;
+        let opened = tokio::task::spawn_blocking(move || open_file(&path))
+            .await
+            .context("cannot open the store")??;
         let file = Arc::new(opened);
         let backend: Arc<dyn Backend> = file.clone();
         Ok(Self { backend, file: Some(file) })

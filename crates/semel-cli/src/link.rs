@@ -84,8 +84,13 @@ impl Link {
             _ if path.exists() => {}
             Missing::Create => {}
             Missing::Imagine => return Self::inside(&Place::Memory).await,
-            Missing::Refuse => return Err(Failure::new(Exit::Unreachable, format!("there is no store at {}", path.display()))
-                .next("name it with --store sqlite:PATH or its server with --server URL, or make one: semel serve")),
+            Missing::Refuse => return Err(Failure::new(
+                Exit::Unreachable,
+                format!("there is no store at {}", path.display()),
+            )
+            .next(
+                "name it with --store sqlite:PATH or its server with --server URL, or make one: semel serve",
+            )),
         }
         Self::inside(place).await
     }

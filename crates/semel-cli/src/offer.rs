@@ -106,7 +106,10 @@ impl Offer {
                 queue: self.queue.as_deref(),
                 priority: self.priority,
                 unique: self.policy()?,
-                scheduled_at: self.at.clone().or_else(|| self.delay.as_ref().map(|delay| format!("+{delay}"))),
+                scheduled_at: self
+                    .at
+                    .clone()
+                    .or_else(|| self.delay.as_ref().map(|delay| format!("+{delay}"))),
                 expires_at: self.expires.as_deref(),
                 retry: self.max_attempts.map(|max_attempts| Retry { max_attempts }),
                 tags: &self.tags,
@@ -118,8 +121,7 @@ impl Offer {
     /// `--unique`, with the members that have flags of their own put in front: a name that is then said twice is
     /// the server's to refuse.
     fn policy(&self) -> Result<Option<Box<RawValue>>, Failure> {
-        let flags =
-            [("key", &self.key), ("on_conflict", &self.on_conflict), ("period", &self.period)];
+        let flags = [("key", &self.key), ("on_conflict", &self.on_conflict), ("period", &self.period)];
         let mut members = Vec::new();
         for (name, value) in flags {
             if let Some(value) = value {
@@ -188,7 +190,8 @@ mod tests {
 
     #[test]
     fn values_go_as_they_were_typed() {
-        let sent = body(&["a.b", "9007199254740993", "1.0", "{\"b\":1, \"b\":2}", "ada@example.com", "null"]).unwrap();
+        let sent = body(&["a.b", "9007199254740993", "1.0", "{\"b\":1, \"b\":2}", "ada@example.com", "null"])
+            .unwrap();
         assert!(
             sent.contains(r#""args":[9007199254740993,1.0,{"b":1, "b":2},"ada@example.com",null]"#),
             "{sent}"
@@ -205,7 +208,10 @@ mod tests {
         assert_eq!(unique(&[]), "null");
         assert_eq!(unique(&["--unique", "strict"]), "\"strict\"");
         assert_eq!(unique(&["--key", "k\"1"]), r#"{"key":"k\"1"}"#);
-        assert_eq!(unique(&["--unique", "caller_provided", "--key", "k"]), r#"{"key":"k","preset":"caller_provided"}"#);
+        assert_eq!(
+            unique(&["--unique", "caller_provided", "--key", "k"]),
+            r#"{"key":"k","preset":"caller_provided"}"#
+        );
         assert_eq!(
             unique(&["--unique", "{ \"keys\": [\"type\"] }", "--on-conflict", "ignore"]),
             r#"{"keys":["type"],"on_conflict":"ignore"}"#

@@ -30,7 +30,9 @@ impl FromStr for Place {
                 Ok(Self::Sqlite(PathBuf::from(path)))
             }
             Some(("memory", "" | "//")) => Ok(Self::Memory),
-            Some(("memory", _)) => Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}")),
+            Some(("memory", _)) => {
+                Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}"))
+            }
             // What follows the scheme may be a password: it is not repeated.
             Some((scheme, _)) => Err(format!("stores of the kind {scheme:?} are not supported; {SUPPORTED}")),
             None => Err(format!("the store {text:?} does not say of which kind it is; {SUPPORTED}")),

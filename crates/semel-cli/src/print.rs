@@ -135,9 +135,9 @@ impl Printer {
         let mut err = std::io::stderr().lock();
         if self.json {
             let answer = failure.answer.as_ref().and_then(|body| serde_json::from_slice::<Value>(body).ok());
-            let value = answer.filter(|answer| answer.get("error").is_some()).unwrap_or_else(|| {
-                json!({ "error": { "code": "cli", "message": failure.what, "hint": failure.next } })
-            });
+            let value = answer.filter(|answer| answer.get("error").is_some()).unwrap_or_else(
+                || json!({ "error": { "code": "cli", "message": failure.what, "hint": failure.next } }),
+            );
             put(&mut err, format_args!("{value}\n"));
             return;
         }

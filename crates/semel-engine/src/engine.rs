@@ -28,8 +28,10 @@ use crate::job::Job;
 
 /// The longest the duties sleep without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
-/// How often duplicates are written, finished jobs are looked over and the store keeps house.
+/// How often finished jobs are looked over and the store keeps house.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(500);
+/// How often absorbed duplicates are written to their holders: within a second, and hot holders no more often.
+const DUPLICATES_EVERY: Duration = Duration::from_millis(900);
 /// How long the duties rest after the store failed them.
 const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 
@@ -419,6 +421,7 @@ fn head_of(id: JobId) -> Reads {
 /// due at the next known time or hint.
 async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: watch::Receiver<bool>) {
     let mut housekeeping = tokio::time::Instant::now();
+    let mut duplicates = housekeeping;
     loop {
         let rest = match time_duties(&store).await {
             Ok(rest) => rest,
@@ -430,10 +433,14 @@ async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: wat
         };
         if housekeeping.elapsed() >= HOUSEKEEPING_EVERY {
             let Some(shared) = engine.upgrade() else { return };
-            if let Err(error) = keep_house(&shared).await {
+            let due = duplicates.elapsed() >= DUPLICATES_EVERY;
+            if let Err(error) = keep_house(&shared, due).await {
                 tracing::warn!(%error, "housekeeping failed; it is tried again");
             }
             housekeeping = tokio::time::Instant::now();
+            if due {
+                duplicates = housekeeping;
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(rest.min(HOUSEKEEPING_EVERY)) => {}
@@ -465,8 +472,8 @@ async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
     }
 }
 
-async fn keep_house(shared: &Shared) -> Result<(), StoreError> {
-    while shared.duplicates.flush(&shared.store).await? {}
+async fn keep_house(shared: &Shared, duplicates: bool) -> Result<(), StoreError> {
+    while duplicates && shared.duplicates.flush(&shared.store).await? {}
     while Purge.run_once(&shared.store).await?.moved > 0 {}
     while shared.store.maintain().await? {}
     Ok(())

@@ -70,7 +70,8 @@ impl Ledger {
     /// A delivery was answered with the existing job.
     pub fn deduplicated(&self, reason: Reason) {
         self.delivered.fetch_add(1, Ordering::Relaxed);
-        let counter = Reason::ALL.iter().position(|known| *known == reason).and_then(|at| self.deduplicated.get(at));
+        let counter =
+            Reason::ALL.iter().position(|known| *known == reason).and_then(|at| self.deduplicated.get(at));
         if let Some(counter) = counter {
             counter.fetch_add(1, Ordering::Relaxed);
         }

@@ -46,11 +46,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Play an at-least-once upstream against a server, and check that everything ran exactly once
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Starts a server on a file in a temporary directory (unless --store or --server names another), with workers, and delivers a seeded log of webhook events 1 to 4
-times each over 8 connections: out of order, spelled in other ways (member order, Unicode form, 1.0 for 1), double
-clicks at the same instant. One worker is killed in the middle, one scheduled job is replaced, and when all work is
-done the whole log is replayed. Then the effects are compared with the log and with the server's own account; ends
-with 6 when they differ.
+Starts a server on a file in a temporary directory (unless --store or --server is given) with workers, and delivers a
+seeded log of webhook events 1 to 4 times each over 8 connections: out of order, spelled in other ways (member order,
+Unicode form, 1.0 for 1), double clicks at the same instant. One worker is killed in the middle, one scheduled job is
+replaced, and when all work is done the whole log is replayed. Then the effects are compared with the log and with
+the server's own account; ends with 6 when they differ.
 
 Examples:
   semel demo
@@ -138,7 +138,8 @@ impl Demo {
             is_over: AtomicBool::new(false),
         });
         let progress = Progress::start(printer);
-        let clients: Vec<Client> = (0..upstream::CONNECTIONS).map(|_| link.another()).collect::<Result<_, _>>()?;
+        let clients: Vec<Client> =
+            (0..upstream::CONNECTIONS).map(|_| link.another()).collect::<Result<_, _>>()?;
         let mut workers = JoinSet::new();
         for number in 0..=workers::WORKERS {
             let dies = number == workers::WORKERS;
@@ -170,8 +171,11 @@ impl Demo {
                 .filter(|check| !check.holds())
                 .map(|check| format!("{} (expected {}, found {})", check.what, check.expected, check.found))
                 .collect();
-            return Err(Failure::new(Exit::Differs, format!("the accounts differ: {}", differing.join("; ")))
-                .next(format!("play it again: semel demo --seed {} --events {}", self.seed, self.events)));
+            return Err(Failure::new(
+                Exit::Differs,
+                format!("the accounts differ: {}", differing.join("; ")),
+            )
+            .next(format!("play it again: semel demo --seed {} --events {}", self.seed, self.events)));
         }
         if !printer.is_json() {
             next(printer);
@@ -192,7 +196,8 @@ async fn act(
     watched("delivering", deliver, shared, progress).await?;
     watched("finishing the work", drained(shared, &link.client), shared, progress).await?;
     let before_replay = shared.ledger.executed();
-    watched("replaying the log", upstream::deliver(shared, clients, shared.plan.replay()), shared, progress).await?;
+    watched("replaying the log", upstream::deliver(shared, clients, shared.plan.replay()), shared, progress)
+        .await?;
     watched("done", drained(shared, &link.client), shared, progress).await?;
     Ok((reminder, before_replay))
 }
@@ -226,7 +231,10 @@ async fn drained(shared: &Shared, client: &Client) -> Result<(), Failure> {
             (last, moved) = (left, Instant::now());
         }
         if moved.elapsed() > PATIENCE {
-            return Err(Failure::new(Exit::Differs, format!("{left} jobs are left and none has moved for {PATIENCE:?}")));
+            return Err(Failure::new(
+                Exit::Differs,
+                format!("{left} jobs are left and none has moved for {PATIENCE:?}"),
+            ));
         }
         tokio::time::sleep(DRAIN_POLL).await;
     }

@@ -188,7 +188,10 @@ mod tests {
             if let Some(twin) = &delivery.twin {
                 let near = [at.wrapping_sub(1), at + 1];
                 let is_near = |at: &usize| {
-                    plan.deliveries.get(*at).and_then(|near| near.twin.as_ref()).is_some_and(|near| Arc::ptr_eq(near, twin))
+                    plan.deliveries
+                        .get(*at)
+                        .and_then(|near| near.twin.as_ref())
+                        .is_some_and(|near| Arc::ptr_eq(near, twin))
                 };
                 assert!(near.iter().any(is_near));
             }

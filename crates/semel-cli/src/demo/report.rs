@@ -72,12 +72,17 @@ impl<'p> Progress<'p> {
         let duplicates = grouped(counts.duplicates());
         if self.printer.can_redraw() {
             // Short lines: one that wraps could not be redrawn.
-            let mut lines = vec![format!("{seconds:>5.1} s  {phase}"), format!("  {ran}"), format!("  {duplicates} deduplicated")];
+            let mut lines = vec![
+                format!("{seconds:>5.1} s  {phase}"),
+                format!("  {ran}"),
+                format!("  {duplicates} deduplicated"),
+            ];
             lines.extend(reasons.chunks(3).map(|chunk| format!("    {}", chunk.join(", "))));
             self.printer.redraw(&lines, self.drawn.replace(lines.len()));
         } else {
             let why = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
-            self.printer.line(format_args!("{seconds:>5.1} s  {phase}: {ran}, {duplicates} deduplicated{why}"));
+            self.printer
+                .line(format_args!("{seconds:>5.1} s  {phase}: {ran}, {duplicates} deduplicated{why}"));
         }
     }
 }
@@ -106,7 +111,11 @@ pub fn show(shared: &Shared, counts: &Counts, verdict: &Verdict, took: Duration,
     printer.table(&["WHAT", ">COUNT"], rows);
     printer.line("");
     let rows = verdict.checks.iter().map(|check| {
-        let word = if check.holds() { printer.styled(Style::Good, "ok") } else { printer.styled(Style::Bad, "DIFFERS") };
+        let word = if check.holds() {
+            printer.styled(Style::Good, "ok")
+        } else {
+            printer.styled(Style::Bad, "DIFFERS")
+        };
         vec![check.what.clone(), grouped(check.expected), grouped(check.found), word]
     });
     printer.table(&["CHECK", ">EXPECTED", ">FOUND", ""], rows);

@@ -31,7 +31,11 @@ struct Answer {
 ///
 /// # Errors
 /// When the server refuses one, or cannot be reached.
-pub async fn deliver(shared: &Arc<Shared>, clients: &[Client], deliveries: Vec<Delivery>) -> Result<(), Failure> {
+pub async fn deliver(
+    shared: &Arc<Shared>,
+    clients: &[Client],
+    deliveries: Vec<Delivery>,
+) -> Result<(), Failure> {
     let deliveries = Arc::new(deliveries);
     let next = Arc::new(AtomicUsize::new(0));
     let mut connections = JoinSet::new();
@@ -67,18 +71,21 @@ async fn send(shared: &Shared, client: &Client, delivery: &Delivery) -> Result<(
     }
     body.push_str("}}");
     // The request's name is what the server's duplicates record says of its source.
-    let source = HeaderValue::try_from(format!("{}/{}", event.id, delivery.reason.name())).context("a header")?;
+    let source =
+        HeaderValue::try_from(format!("{}/{}", event.id, delivery.reason.name())).context("a header")?;
     let headers = HeaderMap::from_iter([(semel_client::HeaderName::from_static("x-request-id"), source)]);
     if let Some(twin) = &delivery.twin {
         twin.wait().await;
     }
     let body = Bytes::from(body);
     for _ in 1..TRIES_MAX {
-        let response = client.request(Method::POST, "/ojs/v1/jobs", Some(body.clone()), headers.clone()).await?;
+        let response =
+            client.request(Method::POST, "/ojs/v1/jobs", Some(body.clone()), headers.clone()).await?;
         match response.status {
             StatusCode::CREATED => shared.ledger.created(),
             StatusCode::OK => {
-                let answer: Answer = serde_json::from_slice(&response.body).context("an answer is not OJS")?;
+                let answer: Answer =
+                    serde_json::from_slice(&response.body).context("an answer is not OJS")?;
                 if answer.outcome != "existing" {
                     return Err(Failure::failed(format!("a delivery was answered {:?}", answer.outcome)));
                 }

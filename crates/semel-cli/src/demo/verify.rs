@@ -71,7 +71,12 @@ impl Verdict {
 ///
 /// # Errors
 /// When the server cannot be asked; a difference is in the verdict.
-pub async fn verify(shared: &Shared, client: &Client, reminder: &Reminder, before_replay: u64) -> Result<Verdict, Failure> {
+pub async fn verify(
+    shared: &Shared,
+    client: &Client,
+    reminder: &Reminder,
+    before_replay: u64,
+) -> Result<Verdict, Failure> {
     let mut verdict = Verdict::default();
     log(shared, before_replay, &mut verdict);
     dead_worker(shared, client, &mut verdict).await?;
@@ -126,7 +131,17 @@ async fn queues(shared: &Shared, client: &Client, verdict: &mut Verdict) -> Resu
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for kind in Kind::ALL {
         let answer = client.get_json(&format!("/ojs/v1/queues/{}/stats", shared.queue(kind))).await?;
-        for name in ["created", "completed", "cancelled", "scheduled", "available", "pending", "active", "retryable", "discarded"] {
+        for name in [
+            "created",
+            "completed",
+            "cancelled",
+            "scheduled",
+            "available",
+            "pending",
+            "active",
+            "retryable",
+            "discarded",
+        ] {
             *counts.entry(name).or_default() += number(&answer, &format!("/queue/{name}"));
         }
     }
@@ -135,7 +150,8 @@ async fn queues(shared: &Shared, client: &Client, verdict: &mut Verdict) -> Resu
     verdict.check("server: jobs completed = effects", executed, count("completed"));
     verdict.check("server: jobs created = effects + the replaced one", executed + 1, count("created"));
     verdict.check("server: jobs cancelled = the replaced one", 1, count("cancelled"));
-    let rest = ["scheduled", "available", "pending", "active", "retryable", "discarded"].map(count).iter().sum();
+    let rest =
+        ["scheduled", "available", "pending", "active", "retryable", "discarded"].map(count).iter().sum();
     verdict.check("server: jobs in any other state", 0, rest);
     Ok(())
 }
@@ -168,13 +184,21 @@ async fn jobs(shared: &Shared, client: &Client, verdict: &mut Verdict) -> Result
         tokio::time::sleep(RECORDS_REST).await;
     };
     verdict.check("log: deliveries sent = deliveries answered", delivered.values().sum(), counts.delivered);
-    verdict.check("server: duplicates recorded = duplicates answered", counts.duplicates(), records.duplicates);
+    verdict.check(
+        "server: duplicates recorded = duplicates answered",
+        counts.duplicates(),
+        records.duplicates,
+    );
     verdict.check("server: records that agree with the log, event by event", events, records.exact);
     verdict.example = records.example;
     Ok(())
 }
 
-async fn records(shared: &Shared, client: &Client, delivered: &HashMap<&str, u64>) -> Result<Records, Failure> {
+async fn records(
+    shared: &Shared,
+    client: &Client,
+    delivered: &HashMap<&str, u64>,
+) -> Result<Records, Failure> {
     let (mut records, mut most) = (Records::default(), 0);
     for kind in Kind::ALL {
         let mut cursor = None;
@@ -190,7 +214,8 @@ async fn records(shared: &Shared, client: &Client, delivered: &HashMap<&str, u64
                 let count = number(job, "/unique/duplicates/count");
                 records.duplicates += count;
                 let id = text(job, "/args/0/id");
-                records.exact += u64::from(delivered.get(id.as_str()).is_some_and(|delivered| *delivered == count + 1));
+                records.exact +=
+                    u64::from(delivered.get(id.as_str()).is_some_and(|delivered| *delivered == count + 1));
                 if count > most {
                     most = count;
                     records.example = job.clone();
@@ -239,6 +264,10 @@ async fn replaced(client: &Client, reminder: &Reminder, verdict: &mut Verdict) -
     let new = u64::from(state(&reminder.new).await? == "completed");
     verdict.check("reminder: the replaced one is cancelled", 1, old);
     verdict.check("reminder: the new one ran", 1, new);
-    verdict.check("reminder: the new one kept the old one's time", 1, u64::from(reminder.old_time == reminder.new_time));
+    verdict.check(
+        "reminder: the new one kept the old one's time",
+        1,
+        u64::from(reminder.old_time == reminder.new_time),
+    );
     Ok(())
 }

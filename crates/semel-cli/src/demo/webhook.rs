@@ -15,7 +15,13 @@ const NAMES: [&str; 8] = [
     "\u{160}\u{e1}rka Dvo\u{159}\u{e1}kov\u{e1}",
 ];
 const CURRENCIES: [&str; 4] = ["EUR", "USD", "CZK", "VND"];
-const GOODS: [&str; 5] = ["caf\u{e9} cr\u{e8}me", "cr\u{ea}pe pan", "na\u{ef}ve art print", "jalape\u{f1}o seeds", "p\u{e2}t\u{e9} mould"];
+const GOODS: [&str; 5] = [
+    "caf\u{e9} cr\u{e8}me",
+    "cr\u{ea}pe pan",
+    "na\u{ef}ve art print",
+    "jalape\u{f1}o seeds",
+    "p\u{e2}t\u{e9} mould",
+];
 
 /// What happened at the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +214,8 @@ mod tests {
         for number in 0..50 {
             let event = Event::new("r", number, &mut random);
             let plain = event.spelled(Spelling::Plain);
-            let canonical = |text: &str| semel_core::canon::digest(&semel_core::canon::Json::parse(text, "").unwrap());
+            let canonical =
+                |text: &str| semel_core::canon::digest(&semel_core::canon::Json::parse(text, "").unwrap());
             for spelling in [Spelling::MemberOrder, Spelling::UnicodeForm, Spelling::Numbers] {
                 let other = event.spelled(spelling);
                 assert_ne!(other, plain, "{spelling:?}");

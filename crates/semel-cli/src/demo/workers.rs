@@ -118,7 +118,9 @@ async fn run(shared: &Shared, client: &Client, name: &str, job: Granted) -> Resu
 /// # Errors
 /// Any other refusal.
 pub async fn ack(client: &Client, worker: &str, job: &str, lease: &str) -> Result<bool, Failure> {
-    let body = Bytes::from(json!({ "job_id": job, "lease": lease, "worker_id": worker, "result": "ok" }).to_string());
+    let body = Bytes::from(
+        json!({ "job_id": job, "lease": lease, "worker_id": worker, "result": "ok" }).to_string(),
+    );
     loop {
         let response =
             client.request(Method::POST, "/ojs/v1/workers/ack", Some(body.clone()), HeaderMap::new()).await?;

@@ -37,7 +37,9 @@ impl Backup {
                 .next("leave --server out and name the file: --store sqlite:PATH"));
         }
         let Place::Sqlite(store) = settings.store else {
-            return Err(Failure::usage("a store in memory cannot be backed up").next("use --store sqlite:PATH"));
+            return Err(
+                Failure::usage("a store in memory cannot be backed up").next("use --store sqlite:PATH")
+            );
         };
         if !store.exists() {
             return Err(Failure::failed(format!("there is no store at {}", store.display()))
@@ -54,7 +56,11 @@ impl Backup {
         if printer.is_json() {
             printer.value(&json!({ "store": store.display().to_string(), "backup": file.display().to_string(), "bytes": bytes }));
         } else {
-            printer.line(format_args!("{} holds a copy of {} ({bytes} bytes)", file.display(), store.display()));
+            printer.line(format_args!(
+                "{} holds a copy of {} ({bytes} bytes)",
+                file.display(),
+                store.display()
+            ));
         }
         Ok(())
     }
@@ -65,6 +71,8 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
     let failure = Failure::failed(error.to_string());
     match error {
         SqliteError::Unsupported(_) | SqliteError::Owned { .. } => failure,
-        _ => failure.next(format!("is {} a store of semel's, and is there room on the disk?", store.display())),
+        _ => {
+            failure.next(format!("is {} a store of semel's, and is there room on the disk?", store.display()))
+        }
     }
 }

@@ -55,7 +55,8 @@ impl Enqueue {
             "created" => printer.styled(Style::Good, "created"),
             "repeated" => "repeated: this request had created it before".to_owned(),
             "replaced" => {
-                let ids: Vec<&str> = items(&answer, "/replaced").iter().filter_map(|id| id.as_str()).collect();
+                let ids: Vec<&str> =
+                    items(&answer, "/replaced").iter().filter_map(|id| id.as_str()).collect();
                 format!("created, in place of {}", ids.join(", "))
             }
             "follow_up" => "created as a follow-up: it runs after the present run".to_owned(),

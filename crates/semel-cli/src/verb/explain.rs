@@ -50,7 +50,11 @@ impl Explain {
 
 fn show(answer: &Value, printer: &Printer) {
     let decision = text(answer, "/decision");
-    let style = if matches!(decision.as_str(), "create" | "replace" | "follow_up") { Style::Good } else { Style::Bold };
+    let style = if matches!(decision.as_str(), "create" | "replace" | "follow_up") {
+        Style::Good
+    } else {
+        Style::Bold
+    };
     let mut facts = vec![("decision", printer.styled(style, &decision))];
     if answer["key"].is_string() {
         facts.push(("key", text(answer, "/key")));
@@ -59,7 +63,11 @@ fn show(answer: &Value, printer: &Printer) {
     if number(answer, "/duplicates/count") > 0 {
         facts.push((
             "absorbed so far",
-            format!("{} duplicate(s), last {}", text(answer, "/duplicates/count"), moment(answer, "/duplicates/last_at")),
+            format!(
+                "{} duplicate(s), last {}",
+                text(answer, "/duplicates/count"),
+                moment(answer, "/duplicates/last_at")
+            ),
         ));
     }
     printer.facts(facts);

@@ -114,7 +114,8 @@ fn show(job: &Value, printer: &Printer) {
 
 /// The last duplicates a job has absorbed.
 pub fn duplicates(record: &Value, printer: &Printer) {
-    let rows =
-        items(record, "/recent").iter().map(|duplicate| vec![text(duplicate, "/at"), text(duplicate, "/source")]);
+    let rows = items(record, "/recent")
+        .iter()
+        .map(|duplicate| vec![text(duplicate, "/at"), text(duplicate, "/source")]);
     printer.table(&["LAST DUPLICATES", "FROM"], rows);
 }

@@ -65,7 +65,9 @@ impl Queues {
 async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
     const STATES: [&str; 8] =
         ["scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"];
-    let page = Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json("/ojs/v1/queues").await?)).await?;
+    let page =
+        Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json("/ojs/v1/queues").await?))
+            .await?;
     if printer.is_json() {
         printer.value(&page);
         return Ok(());
@@ -85,8 +87,17 @@ async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
     });
     printer.table(
         &[
-            "QUEUE", "STATUS", ">SCHEDULED", ">AVAILABLE", ">PENDING", ">ACTIVE", ">RETRYABLE", ">COMPLETED",
-            ">CANCELLED", ">DISCARDED", ">CREATED",
+            "QUEUE",
+            "STATUS",
+            ">SCHEDULED",
+            ">AVAILABLE",
+            ">PENDING",
+            ">ACTIVE",
+            ">RETRYABLE",
+            ">COMPLETED",
+            ">CANCELLED",
+            ">DISCARDED",
+            ">CREATED",
         ],
         rows,
     );

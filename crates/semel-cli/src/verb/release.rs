@@ -40,7 +40,8 @@ impl Release {
             if !self.yes {
                 let held = client.get_json(&path).await?;
                 let count = items(&held, "/holders").len();
-                let question = format!("take the key from {count} job(s), so that the same work may run again? [y/N]");
+                let question =
+                    format!("take the key from {count} job(s), so that the same work may run again? [y/N]");
                 let answer = printer.ask(&question);
                 if !answer.is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes")) {
                     return Err(Failure::failed("nothing was released").next("answer y, or give --yes"));

@@ -39,7 +39,9 @@ impl Restore {
             match self.to.parse().map_err(Failure::usage)? {
                 Place::Sqlite(path) => path,
                 Place::Memory => {
-                    return Err(Failure::usage("a backup cannot be restored into memory").next("name sqlite:PATH"));
+                    return Err(
+                        Failure::usage("a backup cannot be restored into memory").next("name sqlite:PATH")
+                    );
                 }
             }
         } else {
@@ -50,9 +52,15 @@ impl Restore {
         }
         backup::restore(&self.backup, &path).map_err(|error| explained(&error, &self.backup))?;
         if printer.is_json() {
-            printer.value(&json!({ "backup": self.backup.display().to_string(), "store": path.display().to_string() }));
+            printer.value(
+                &json!({ "backup": self.backup.display().to_string(), "store": path.display().to_string() }),
+            );
         } else {
-            printer.line(format_args!("{} is restored; serve it: semel serve --store sqlite:{}", path.display(), path.display()));
+            printer.line(format_args!(
+                "{} is restored; serve it: semel serve --store sqlite:{}",
+                path.display(),
+                path.display()
+            ));
         }
         Ok(())
     }

@@ -68,7 +68,9 @@ impl Serve {
         let stopped = host.stop().await;
         match poison {
             None => stopped,
-            Some(why) => Err(Failure::failed(why).next("look at the disk, then start the server again")),
+            Some(why) => Err(Failure::failed(why).next(
+                "look at the disk and start the server again; if the file is damaged, semel restore a backup",
+            )),
         }
     }
 }

@@ -41,7 +41,9 @@ fn people_see_a_table_and_what_to_try_next() {
     let folder = Folder::new();
     let ran = folder.run(&["demo", "--events", "400"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    for needle in ["delivering", "replaying the log", "executed twice", "double click", "verified:", "semel explain"] {
+    for needle in
+        ["delivering", "replaying the log", "executed twice", "double click", "verified:", "semel explain"]
+    {
         assert!(ran.out.contains(needle), "{needle:?} is not in\n{}", ran.out);
     }
     assert!(!ran.out.contains('\u{1b}'), "no colours off a terminal");

@@ -5,7 +5,18 @@ use std::path::Path;
 use crate::run::Folder;
 
 const VERBS: [&str; 13] = [
-    "serve", "demo", "enqueue", "explain", "job", "jobs", "queues", "keys", "release", "backup", "restore", "bench",
+    "serve",
+    "demo",
+    "enqueue",
+    "explain",
+    "job",
+    "jobs",
+    "queues",
+    "keys",
+    "release",
+    "backup",
+    "restore",
+    "bench",
     "completions",
 ];
 

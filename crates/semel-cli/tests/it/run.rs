@@ -104,6 +104,11 @@ impl Server {
     pub fn stop(mut self) -> (ExitStatus, String, String) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.end()
+    }
+
+    /// Waits for the end, as [`stop`](Self::stop) does, without asking for it.
+    pub fn end(&mut self) -> (ExitStatus, String, String) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -5,7 +5,8 @@ use crate::run::{Folder, Ran, Server};
 #[test]
 fn tokens_args_and_keys_are_not_logged() {
     let folder = Folder::new();
-    let canaries = ["canary-token-7f3a", "canary-args-91bc", "canary-key-55d0", "canary-meta-0e2f", "canary-wrong-88aa"];
+    let canaries =
+        ["canary-token-7f3a", "canary-args-91bc", "canary-key-55d0", "canary-meta-0e2f", "canary-wrong-88aa"];
     let [token, args, key, meta, wrong] = canaries;
     std::fs::write(folder.path().join("tokens"), token).unwrap();
     let server = Server::start(&folder, &["--token-file", "tokens"]);
@@ -25,7 +26,8 @@ fn tokens_args_and_keys_are_not_logged() {
     let denied = Ran::of(folder.semel(&["jobs"]).env("SEMEL_TOKEN", wrong));
     assert_eq!(denied.code, 1);
     err.push_str(&denied.err);
-    let released = Ran::of(folder.semel(&["release", &hash, "--reason", "x", "--yes"]).env("SEMEL_TOKEN", token));
+    let released =
+        Ran::of(folder.semel(&["release", &hash, "--reason", "x", "--yes"]).env("SEMEL_TOKEN", token));
     assert_eq!(released.code, 0, "{}", released.err);
     let broken = Ran::of(folder.semel(&["enqueue", "a.b", args, "--key", " "]).env("SEMEL_TOKEN", token));
     assert_ne!(broken.code, 0);

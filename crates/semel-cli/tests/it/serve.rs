@@ -61,9 +61,31 @@ fn what_cannot_be_served_is_refused_with_a_way_out() {
     refused(&["--listen", "0.0.0.0:0"], 2, "--token-file");
     refused(&["--listen", "nonsense"], 2, "HOST:PORT");
     refused(&["--store", "sqlite:no/such/folder/a.db", "--listen", "127.0.0.1:0"], 1, "no/such/folder");
-    std::fs::write(folder.path().join("other.txt"), "no database, but long enough to look like something").unwrap();
+    std::fs::write(folder.path().join("other.txt"), "no database, but long enough to look like something")
+        .unwrap();
     refused(&["--store", "sqlite:other.txt", "--listen", "127.0.0.1:0"], 1, "other.txt");
     assert!(!folder.run(&["serve", "--store", "postgres://ada:s3cret@h/d"]).err.contains("s3cret"));
+}
+
+#[test]
+fn a_store_that_has_failed_ends_the_server() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &[]);
+    folder.json(&["enqueue", "a.b"]);
+    // The disk goes mad under the store's feet.
+    for name in ["semel.db", "semel.db-wal", "semel.db-shm"] {
+        let path = folder.path().join(name);
+        let length = usize::try_from(std::fs::metadata(&path).unwrap().len()).unwrap();
+        std::io::Write::write_all(
+            &mut std::fs::OpenOptions::new().write(true).open(path).unwrap(),
+            &vec![0xa5; length],
+        )
+        .unwrap();
+    }
+    assert_eq!(folder.run(&["enqueue", "a.b", "--server", &server.url]).code, 1, "nothing is acknowledged");
+    let (status, _, err) = server.end();
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert!(err.contains("error: the store has failed"), "{err}");
 }
 
 #[test]
@@ -92,7 +114,8 @@ fn a_server_with_tokens_lets_only_those_in() {
 #[test]
 fn settings_come_from_the_environment_and_the_file() {
     let folder = Folder::new();
-    std::fs::write(folder.path().join("semel.toml"), "store = \"sqlite:from-file.db\"\nlog = \"warn\"\n").unwrap();
+    std::fs::write(folder.path().join("semel.toml"), "store = \"sqlite:from-file.db\"\nlog = \"warn\"\n")
+        .unwrap();
     let server = Server::start(&folder, &[]);
     assert!(folder.path().join("from-file.db").exists());
     let (_, _, err) = server.stop();

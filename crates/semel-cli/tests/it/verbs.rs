@@ -40,7 +40,10 @@ fn enqueue_explain_release(folder: &Folder) {
     let key = explained["key"].as_str().unwrap();
     assert_eq!(folder.json(&["keys"])["items"][0]["key"], key);
     let held = folder.json(&["keys", key]);
-    assert_eq!((&held["holders"][0]["job_id"], &held["holders"][0]["duplicates"]["count"]), (&id.into(), &3.into()));
+    assert_eq!(
+        (&held["holders"][0]["job_id"], &held["holders"][0]["duplicates"]["count"]),
+        (&id.into(), &3.into())
+    );
     assert!(folder.run(&["keys", key]).out.contains("semel enqueue"), "who asked is on record");
 
     let asked = folder.run(&["release", key, "--reason", "test"]);
@@ -120,7 +123,16 @@ fn a_job_is_scheduled_replaced_and_repeated() {
     let new = folder.json(&with("enqueue", &["--at", "2100-01-01T00:00:00Z", "--on-conflict", "replace"]));
     assert_eq!((&new["outcome"], &new["replaced"][0]), (&"replaced".into(), &old["job"]["id"]));
     assert!(new["job"]["scheduled_at"].as_str().unwrap().starts_with("2100-01-01T00:00:00"));
-    let id = ["enqueue", "a.b", "--id", "0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b", "--queue", "mail", "--priority", "-5"];
+    let id = [
+        "enqueue",
+        "a.b",
+        "--id",
+        "0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b",
+        "--queue",
+        "mail",
+        "--priority",
+        "-5",
+    ];
     assert_eq!(folder.json(&id)["outcome"], "created");
     assert_eq!(folder.json(&id)["outcome"], "repeated");
     let both = folder.run(&with("enqueue", &["--delay", "1h", "--at", "2100-01-01T00:00:00Z"]));
@@ -132,7 +144,11 @@ fn a_server_that_is_not_there_is_said_to_be_not_there() {
     let folder = Folder::new();
     let ran = folder.run(&["jobs", "--server", "http://127.0.0.1:9"]);
     assert_eq!(ran.code, 5);
-    assert!(ran.err.contains("cannot reach http://127.0.0.1:9") && ran.err.contains("semel serve"), "{}", ran.err);
+    assert!(
+        ran.err.contains("cannot reach http://127.0.0.1:9") && ran.err.contains("semel serve"),
+        "{}",
+        ran.err
+    );
     let ran = folder.run(&["jobs", "--server", "http://127.0.0.1:9", "--json"]);
     let error: Value = serde_json::from_str(&ran.err).unwrap();
     assert!(error["error"]["hint"].as_str().unwrap().contains("semel serve"));
@@ -167,7 +183,8 @@ fn a_backup_is_made_beside_a_server_and_restored() {
     let explained = folder.json(&with("explain", &["--store", "sqlite:restored.db"]));
     assert_eq!(explained["decision"], "reject", "the key came along");
     assert_eq!(folder.run(&["restore", "copy.db", "semel.db"]).code, 1, "a store is not overwritten");
-    std::fs::write(folder.path().join("damaged.db"), "not a database at all, whatever its name says").unwrap();
+    std::fs::write(folder.path().join("damaged.db"), "not a database at all, whatever its name says")
+        .unwrap();
     let damaged = folder.run(&["restore", "damaged.db", "new.db"]);
     assert_eq!(damaged.code, 1, "{}", damaged.err);
     assert!(!folder.path().join("new.db").exists());
