@@ -40,9 +40,9 @@ impl Work {
         let on_conflict = Some("ignore".to_owned());
         let spec = PolicySpec { keys, on_conflict, ..PolicySpec::default() };
         Ok(Self {
-            policy: Arc::new(UniquePolicy::build(&spec, "/unique").map_err(BenchError::invalid)?),
-            job_type: JobType::parse("bench.work", "/type").map_err(BenchError::invalid)?,
-            queue: QueueName::parse("bench", "/queue").map_err(BenchError::invalid)?,
+            policy: Arc::new(UniquePolicy::build(&spec, "/unique").map_err(|invalid| BenchError::invalid(&invalid))?),
+            job_type: JobType::parse("bench.work", "/type").map_err(|invalid| BenchError::invalid(&invalid))?,
+            queue: QueueName::parse("bench", "/queue").map_err(|invalid| BenchError::invalid(&invalid))?,
             padding: "x".repeat(args_bytes.saturating_sub(60)).into(),
             keyed,
         })
@@ -57,10 +57,10 @@ impl Work {
         let mut body = Body { args: args.into(), ..Body::default() };
         let mut unique = None;
         if self.keyed {
-            let json = Json::parse(&body.args, "/args").map_err(BenchError::invalid)?;
+            let json = Json::parse(&body.args, "/args").map_err(|invalid| BenchError::invalid(&invalid))?;
             let (job_type, queue) = (self.job_type.as_str(), self.queue.as_str());
             let input = KeyInput { job_type, queue, version: None, args: &json, meta: &Json::Null };
-            let key = self.policy.key(&input).map_err(BenchError::invalid)?;
+            let key = self.policy.key(&input).map_err(|invalid| BenchError::invalid(&invalid))?;
             body.unique = Some((*self.policy).clone());
             unique = Some(Identity { policy: Arc::clone(&self.policy), key });
         }
@@ -143,13 +143,9 @@ pub async fn enqueue(
         }
     })
     .await?;
+    // Exactly one job per distinct offer may have been created.
     let (offered, created) = (figure.jobs, created.load(Ordering::Relaxed));
-    if work_is_keyed(&figure, offered, distinct, created) { Ok(figure) } else { Err(BenchError::Twice { offered, created }) }
-}
-
-/// Exactly one job per distinct offer may have been created.
-fn work_is_keyed(_figure: &Figure, offered: u64, distinct: u64, created: u64) -> bool {
-    created == offered.min(distinct)
+    if created == offered.min(distinct) { Ok(figure) } else { Err(BenchError::Twice { offered, created }) }
 }
 
 /// Claims `CLAIM_JOBS` at a time and completes each job by a request of its own, all of one claim in flight at once.

@@ -89,7 +89,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    pub(crate) fn invalid(invalid: Invalid) -> Self {
+    pub(crate) fn invalid(invalid: &Invalid) -> Self {
         Self::Invalid(invalid.to_string())
     }
 }

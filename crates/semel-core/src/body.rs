@@ -243,7 +243,7 @@ impl Body {
             unique: self.unique.as_ref().map(WrittenPolicy),
             tags: &self.tags,
             extra: if &*self.extra == "{}" { None } else { Some(raw(&self.extra)?) },
-            request_digest: self.request_digest.as_ref().map(|digest| hex(digest)),
+            request_digest: self.request_digest.as_ref().map(hex),
         };
         let mut bytes = Vec::with_capacity(self.args.len() + self.meta.len() + 96);
         serde_json::to_writer(&mut bytes, &stored).map_err(|error| Corrupt(error.to_string()))?;

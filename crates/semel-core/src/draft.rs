@@ -304,7 +304,8 @@ pub enum Write {
     Forget {
         /// Which job.
         job: JobId,
-        /// Until when its head stays, because it may still block somebody; then it is due for purging again.
+        /// Until when its head stays for its key's sake, because it may still block somebody; the store forgets it
+        /// then, or later if its window was renewed meanwhile. It is no job any more: only its key leads to it.
         remember: Option<Timestamp>,
     },
     /// New settings of a queue.

@@ -329,19 +329,19 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     {
         return Ok(refused);
     }
-    act(draft, offer, admission, heads, named, fence)
+    act(draft, offer, &admission, heads, named, fence)
 }
 
 fn act(
     draft: &mut Draft,
     offer: &Offer,
-    admission: Admission,
+    admission: &Admission,
     heads: Vec<Head>,
     mut named: Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
-    match admission {
+    match *admission {
         Admission::Create => Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence)))),
         Admission::Existing { renew, .. } => {
             renew_window(draft, &mut named, renew);
@@ -383,7 +383,7 @@ fn act(
             }
             Ok(Outcome::FollowUp(Box::new(follow_up)))
         }
-        Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => amend(draft, offer, named),
+        Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => amend(draft, offer, named.id),
     }
 }
 
@@ -463,8 +463,8 @@ fn renew_window(draft: &mut Draft, holder: &mut Head, renew: bool) {
 
 /// Puts the offer's args and meta in place of the holder's. A request that was absorbed before is answered without
 /// writing (SEMANTICS 4).
-fn amend(draft: &mut Draft, offer: &Offer, named: Head) -> Result<Outcome, Missing> {
-    let Some((mut head, full)) = draft.full(named.id)? else {
+fn amend(draft: &mut Draft, offer: &Offer, named: JobId) -> Result<Outcome, Missing> {
+    let Some((mut head, full)) = draft.full(named)? else {
         return Ok(Outcome::TooManyHolders);
     };
     let parts = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose().and_then(|before| {

@@ -1,7 +1,7 @@
 //! The duplicates record: who was turned away, counted at once in memory and written to the holder within a second,
 //! off the path of the answers (SEMANTICS 4). A crash may lose the last second of it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use semel_core::draft::{Draft, Map, Missing, Reads};
 use semel_core::event::EventKind;
@@ -18,14 +18,24 @@ const WAITING_JOBS_MAX: usize = 100_000;
 
 /// What has been absorbed and not yet written.
 #[derive(Debug, Default)]
-pub struct DuplicateLog {
-    waiting: Mutex<Map<JobId, Duplicates>>,
+pub struct DuplicateLog(Mutex<Records>);
+
+#[derive(Debug, Default)]
+struct Records {
+    /// To be written next.
+    waiting: Map<JobId, Duplicates>,
+    /// Being written now: readable until it is.
+    writing: Map<JobId, Duplicates>,
 }
 
 impl DuplicateLog {
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes that `holder` absorbed a duplicate.
     pub fn note(&self, holder: JobId, at: Timestamp, source: &str) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = &mut self.records().waiting;
         if waiting.len() < WAITING_JOBS_MAX || waiting.contains_key(&holder) {
             waiting.entry(holder).or_default().push(at, source.to_owned());
         }
@@ -33,7 +43,16 @@ impl DuplicateLog {
 
     /// What `holder` has absorbed and nobody has written yet.
     pub fn waiting(&self, holder: JobId) -> Option<Duplicates> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).get(&holder).cloned()
+        let records = self.records();
+        let earlier = records.writing.get(&holder).cloned();
+        let later = records.waiting.get(&holder).cloned();
+        match (earlier, later) {
+            (Some(mut earlier), Some(later)) => {
+                earlier.merge(later);
+                Some(earlier)
+            }
+            (earlier, later) => earlier.or(later),
+        }
     }
 
     /// Writes what is waiting, a bounded piece. Says whether more is.
@@ -46,29 +65,34 @@ impl DuplicateLog {
             return Ok(false);
         }
         let reads = Reads { fulls: records.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        let kept = records.clone();
         let written = store.decide(reads, move |draft| record(draft, &records)).await;
-        if let Err(error) = written {
-            self.put_back(kept);
-            return Err(error);
-        }
-        Ok(more)
+        self.settle(written.is_ok());
+        written.map(|()| more)
     }
 
+    /// Takes a piece of what is waiting. One piece is written at a time: the duty that calls this is one task.
     fn take(&self) -> (Vec<(JobId, Duplicates)>, bool) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let ids: Vec<JobId> = waiting.keys().take(FLUSH_JOBS_MAX).copied().collect();
-        let records = ids.into_iter().filter_map(|id| waiting.remove_entry(&id)).collect();
-        (records, !waiting.is_empty())
+        let mut records = self.records();
+        let ids: Vec<JobId> = records.waiting.keys().take(FLUSH_JOBS_MAX).copied().collect();
+        for id in ids {
+            if let Some(record) = records.waiting.remove(&id) {
+                records.writing.insert(id, record);
+            }
+        }
+        let piece = records.writing.iter().map(|(id, record)| (*id, record.clone())).collect();
+        (piece, !records.waiting.is_empty())
     }
 
-    fn put_back(&self, records: Vec<(JobId, Duplicates)>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        for (id, mut earlier) in records {
-            if let Some(later) = waiting.remove(&id) {
-                earlier.merge(later);
+    /// The piece has been written, or goes back among the waiting.
+    fn settle(&self, written: bool) {
+        let mut records = self.records();
+        for (id, mut earlier) in std::mem::take(&mut records.writing) {
+            if !written {
+                if let Some(later) = records.waiting.remove(&id) {
+                    earlier.merge(later);
+                }
+                records.waiting.insert(id, earlier);
             }
-            waiting.insert(id, earlier);
         }
     }
 }

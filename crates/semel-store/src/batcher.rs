@@ -268,12 +268,10 @@ impl Batcher {
         decisions: Vec<(Box<dyn Decide>, u32)>,
         claims: Vec<(Claim, ClaimReply)>,
     ) -> Vec<(Box<dyn Decide>, u32)> {
-        let (decided, groups) = match self.decide(decisions).await {
-            Ok(decided) => decided,
-            Err(()) => (Vec::new(), Vec::new()),
-        };
+        // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
+        let (decided, groups) = self.decide(decisions).await.unwrap_or_default();
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
-        let ready = self.hints.gather(&groups);
+        let mut ready = self.hints.gather(&groups);
         if groups.iter().all(Group::is_empty) && claims.is_empty() {
             for (decision, _) in decided {
                 decision.answer(Ok(()));
@@ -313,18 +311,19 @@ impl Batcher {
             }
         }
         for (claimed, reply) in applied.claims.into_iter().zip(replies) {
+            Hints::add_leases(&mut ready, &claimed);
             drop(reply.send(Ok(claimed)));
         }
-        self.hints.give(ready);
+        self.hints.give(&ready);
         again
     }
 
     async fn decide(
         &mut self,
         decisions: Vec<(Box<dyn Decide>, u32)>,
-    ) -> Result<(Vec<(Box<dyn Decide>, u32)>, Vec<Group>), ()> {
+    ) -> Option<(Vec<(Box<dyn Decide>, u32)>, Vec<Group>)> {
         if decisions.is_empty() {
-            return Ok((decisions, Vec::new()));
+            return Some((decisions, Vec::new()));
         }
         let mut reads = Reads::default();
         for (decision, _) in &decisions {
@@ -336,7 +335,7 @@ impl Batcher {
                 for (decision, _) in decisions {
                     decision.answer(Err(error.clone()));
                 }
-                return Err(());
+                return None;
             }
         };
         self.entropy = self.entropy.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -352,7 +351,7 @@ impl Batcher {
                 Err(error) => decision.answer(Err(error)),
             }
         }
-        Ok((decided, groups))
+        Some((decided, groups))
     }
 
     async fn read(&self, request: Request) {

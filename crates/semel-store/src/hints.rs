@@ -7,6 +7,7 @@ use semel_core::slot::{Filing, Slot};
 use semel_core::time::Timestamp;
 use tokio::sync::Notify;
 
+use crate::backend::Claimed;
 use crate::batcher::Ready;
 
 /// What wakes those who wait for jobs, and the duties that wait for a time.
@@ -67,7 +68,14 @@ impl Hints {
         ready
     }
 
-    pub(crate) fn give(&self, ready: Ready) {
+    /// The leases just granted end some time.
+    pub(crate) fn add_leases(ready: &mut Ready, claimed: &Claimed) {
+        for (head, _) in &claimed.jobs {
+            ready.due = sooner(ready.due, Filing::of(head).at);
+        }
+    }
+
+    pub(crate) fn give(&self, ready: &Ready) {
         if !ready.queues.is_empty() {
             self.ready.notify_waiters();
         }

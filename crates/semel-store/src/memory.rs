@@ -182,6 +182,8 @@ impl Backend for Memory {
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        let (mut inner, now) = self.lock();
+        inner.model.forget_remembered(now);
         ready(false)
     }
 

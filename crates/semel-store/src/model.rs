@@ -13,7 +13,7 @@ use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, outlives};
+use semel_core::unique::{Remember, UniqueKey, must_remember, outlives};
 
 use crate::backend::{Claim, Filter, QueueStats};
 use crate::heads::Heads;
@@ -52,6 +52,7 @@ pub struct Model {
     done: BTreeSet<(Timestamp, JobId)>,
     /// Finished jobs whose bodies are gone, and until when their heads stay for their keys' sake.
     remembered: Map<JobId, Timestamp>,
+    forgetting: BTreeSet<(Timestamp, JobId)>,
     /// The version of a key that nobody here holds.
     absent_version: u64,
     /// Whether finished jobs are filed by the end of their retention; a store that keeps them elsewhere says no.
@@ -122,7 +123,10 @@ impl Model {
     /// Adds what `reads` names and this model has to a snapshot.
     pub fn load(&self, reads: &semel_core::draft::Reads, snapshot: &mut Snapshot) {
         for id in &reads.heads {
-            if let Some(head) = self.heads.get(*id) {
+            // A head kept only for its key is no job any more.
+            if let Some(head) = self.heads.get(*id)
+                && !self.remembered.contains_key(id)
+            {
                 snapshot.add_head(*id, Some(head.clone()));
             }
         }
@@ -187,6 +191,9 @@ impl Model {
 
     /// Files a head: a new one, new values for one that is here, or one that comes back from elsewhere.
     pub fn put(&mut self, mut head: Head) {
+        if self.remembered.contains_key(&head.id) {
+            return self.put_remembered(head);
+        }
         let filing = Filing::of(&head);
         let (id, key, version, ended) = (head.id, head.key, head.version, head.state.is_finished());
         if let Some(before) = self.heads.get(id) {
@@ -229,6 +236,29 @@ impl Model {
         match self.types.get(head.job_type.as_str()) {
             Some(known) => head.job_type = known.clone(),
             None => drop(self.types.insert(head.job_type.clone())),
+        }
+    }
+
+    /// New values for a head that is only kept for its key's sake: its window was renewed, or its key released.
+    fn put_remembered(&mut self, head: Head) {
+        let (id, version) = (head.id, head.version);
+        let remember = match must_remember(&head.hold, &head, Timestamp::EPOCH) {
+            Remember::Forget => None,
+            Remember::Until(until) => Some(until),
+            Remember::Forever => Some(Timestamp::MAX),
+        };
+        let Some(key) = head.key else { return self.forget(id, None) };
+        self.heads.put(head);
+        self.keys.touch(&self.heads, &key, version);
+        self.forget(id, remember);
+    }
+
+    /// Forgets the heads whose keys need them no longer.
+    pub fn forget_remembered(&mut self, now: Timestamp) {
+        while let Some((until, id)) = self.forgetting.first().copied()
+            && until <= now
+        {
+            self.forget(id, None);
         }
     }
 
@@ -334,7 +364,7 @@ impl Model {
             found.select_nth_unstable_by(limit - 1, |a, b| b.id.cmp(&a.id));
             found.truncate(limit);
         }
-        found.sort_unstable_by(|a, b| b.id.cmp(&a.id));
+        found.sort_unstable_by_key(|head| Reverse(head.id));
         let next = if more { found.last().map(|head| head.id) } else { None };
         (found.into_iter().cloned().collect(), next)
     }
@@ -379,7 +409,7 @@ impl Model {
         let Some(head) = self.heads.get(id).cloned() else { return };
         match self.remembered.remove(&id) {
             // It was counted when its body went.
-            Some(until) => drop(self.done.remove(&(until, id))),
+            Some(until) => drop(self.forgetting.remove(&(until, id))),
             None => {
                 self.count_purged(&head);
                 self.done.remove(&(Filing::of(&head).at, id));
@@ -388,9 +418,7 @@ impl Model {
         match remember {
             Some(until) => {
                 self.remembered.insert(id, until);
-                if until < Timestamp::MAX && self.files_done {
-                    self.done.insert((until, id));
-                }
+                self.forgetting.insert((until, id));
             }
             None => {
                 self.drop_holder(id);

@@ -1,4 +1,9 @@
 //! The real binary, as a person or a script runs it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what a test's helpers do not expect is a failure of the test"
+)]
 
 mod demo;
 mod help;

@@ -16,3 +16,5 @@ pub(crate) fn open(dir: &Path, clock: &ManualClock) -> Arc<dyn Backend> {
 conformance!(as_it_is, Fixture::in_dir(Step::Nothing, crate::open));
 conformance!(filed_after_every_step, Fixture::in_dir(Step::Maintain, crate::open));
 conformance!(reopened_after_every_step, Fixture::in_dir(Step::Reopen, crate::open));
+
+mod against_the_model;

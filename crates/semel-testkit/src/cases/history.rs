@@ -54,10 +54,10 @@ pub async fn nothing_is_purged_before_its_time(f: &Fixture) {
     let (run, _) = f.claim_one().await;
     f.fail(&run).await;
     f.maintain().await;
-    f.advance(DAY - Duration::from_micros(1)).await;
+    f.advance(DAY - Duration::from_millis(1)).await;
     assert!(f.due(Due::Purge, 10).await.is_empty());
     assert!(!f.decide(|draft| life::purge(draft, completed.id)).await);
-    f.advance(Duration::from_micros(1)).await;
+    f.advance(Duration::from_millis(1)).await;
     assert_eq!(f.purge().await, 1);
     assert_eq!(f.head(completed.id).await, None);
     f.advance(DAY * 180).await;

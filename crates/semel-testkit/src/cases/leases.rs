@@ -78,10 +78,10 @@ pub async fn a_repeated_ack_is_answered_as_the_first_time(f: &Fixture) {
 pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
     f.create(&job().times(5_000, 0).offer()).await;
     let (first, _) = f.claim_one().await;
-    f.advance(SECOND * 5 - Duration::from_micros(1)).await;
+    f.advance(SECOND * 5 - Duration::from_millis(1)).await;
     f.run_duties().await;
     assert_eq!(f.head(first.id).await.unwrap().state, State::Active);
-    f.advance(Duration::from_micros(1)).await;
+    f.advance(Duration::from_millis(1)).await;
     f.run_duties().await;
     let waiting = f.head(first.id).await.unwrap();
     assert_eq!((waiting.state, waiting.lease.is_some()), (State::Available, false));

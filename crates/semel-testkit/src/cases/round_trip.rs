@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use semel_core::draft::{Draft, Reads};
+use semel_core::draft::{Draft, KeyRead, Reads};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Lease, NoteKind, Role};
 use semel_core::state::{State, StateSet};
@@ -21,6 +21,11 @@ async fn dressed(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) -> Head {
     let id = id.unwrap_or_else(|| draft.mint());
     let mut head = blank(&draft, id);
     dress(&mut head);
+    if let Some(key) = head.key {
+        // Nothing with a key is written by a decision that has not looked at the key.
+        let keys = vec![KeyRead { key, states: StateSet::ALL, all: true }];
+        draft.extend(f.load(&Reads { keys, ..Reads::default() }).await);
+    }
     // What an insert cannot carry comes with an update, as in life.
     let at_first = Head {
         attempt: 0,
@@ -55,7 +60,7 @@ fn blank(draft: &Draft, id: JobId) -> Head {
         max_attempts: 0,
         visibility_ms: 0,
         timeout_ms: 0,
-        version: 0,
+        version: draft.next_version(0),
         fence: 0,
         created_at: draft.now(),
         available_at: draft.now(),
@@ -248,7 +253,7 @@ pub async fn long_names_come_back(f: &Fixture) {
 pub async fn a_read_of_what_is_not_there_says_so(f: &Fixture) {
     let key = crate::make::key("nobody");
     let name = QueueName::from_stored("nowhere");
-    let read = semel_core::draft::KeyRead { key, states: StateSet::ALL, all: true };
+    let read = KeyRead { key, states: StateSet::ALL, all: true };
     let reads = Reads { heads: vec![foreign_id(1)], fulls: vec![foreign_id(2)], keys: vec![read], queues: vec![name.clone()] };
     let mut draft = f.draft(&reads).await;
     assert_eq!(draft.head(foreign_id(1)), Ok(None));

@@ -1,0 +1,199 @@
+//! Programs: commands that make sense whatever the others are, so that any of them can be left out.
+
+use std::time::Duration;
+
+use semel_core::state::{State, StateSet};
+
+use crate::make::{Want, foreign_id, job, keyed};
+
+/// Policies in use.
+pub(super) const POLICIES: usize = 12;
+/// Keys in use: few, so that they meet.
+pub(super) const KEYS: u64 = 3;
+/// Queues in use.
+pub(super) const QUEUES: [&str; 2] = ["a", "b"];
+
+/// One step of a program. Numbers name jobs, runs and keys modulo what there is.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Offers jobs in one batch; all or none of them.
+    Enqueue(Vec<Plan>, bool),
+    /// Claims from both queues, in this order, at most so many.
+    Claim(usize, u32),
+    /// ACK of a run, the present one of its job or an older one.
+    Complete(usize),
+    /// FAIL.
+    Fail(usize),
+    /// The job is given back.
+    GiveBack(usize),
+    /// A heartbeat.
+    Extend(usize),
+    /// CANCEL of a job.
+    Cancel(usize),
+    /// ACTIVATE.
+    Activate(usize),
+    /// A dead letter is sent back.
+    Revive(usize),
+    /// A dead letter is deleted.
+    DeleteDead(usize),
+    /// A key is released.
+    Release(u64),
+    /// A queue is paused or resumed.
+    Pause(usize, bool),
+    /// A note is written on a job.
+    Note(usize, u8),
+    /// Time passes.
+    Advance(Duration),
+    /// The duties of timers, leases and expiry.
+    Duties,
+    /// The duty of retention.
+    Purge,
+    /// The store's housekeeping.
+    Maintain,
+    /// The store is closed and opened again.
+    Reopen,
+}
+
+/// A job to offer.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which key, if any.
+    pub key: Option<u64>,
+    /// Which policy.
+    pub policy: usize,
+    /// Which queue.
+    pub queue: usize,
+    /// How it starts.
+    pub start: u8,
+    /// Its priority.
+    pub priority: i8,
+    /// Attempts allowed.
+    pub attempts: u32,
+    /// Whether it ends as a dead letter.
+    pub dead_letter: bool,
+    /// When it expires unstarted, in seconds.
+    pub expires: Option<u64>,
+    /// The caller's own id.
+    pub id: Option<u32>,
+}
+
+impl Plan {
+    /// The job as it is offered.
+    pub fn want(&self) -> Want {
+        let mut want = match self.key {
+            Some(key) => policy(key, self.policy),
+            None => job(),
+        };
+        want = want.queue(QUEUES[self.queue]).priority(self.priority).attempts(self.attempts).times(30_000, 100_000);
+        if self.dead_letter {
+            want = want.dead_letter();
+        }
+        want = match self.start {
+            0 => want.later(Duration::from_secs(20)),
+            1 => want.pending(),
+            _ => want,
+        };
+        if let Some(seconds) = self.expires {
+            want = want.expires(Duration::from_secs(seconds));
+        }
+        match self.id {
+            Some(number) => want.id(foreign_id(number)).digest(1 + (self.policy % 2) as u8),
+            None => want,
+        }
+    }
+}
+
+/// A job with one of the policies.
+pub(super) fn policy(key: u64, policy: usize) -> Want {
+    let want = keyed(&format!("key {key}"));
+    let (minute, day) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
+    match policy % POLICIES {
+        0 => want,
+        1 => want.on_conflict("ignore"),
+        2 => want.on_conflict("replace"),
+        3 => want.on_conflict("replace_except_schedule"),
+        4 | 5 => want.on_conflict("follow_up"),
+        6 => want.states(StateSet::ALL),
+        7 => want.states(StateSet::ALL).period(day * 3, "created"),
+        8 => want.states(StateSet::FINISHED).period(minute, "finished").on_conflict("ignore"),
+        9 => want.states(StateSet::ALL).period(day * 2, "last_duplicate"),
+        10 => want.states(StateSet::EMPTY.with(State::Discarded).with(State::Scheduled)),
+        _ => want.period(minute, "created").policy(|spec| {
+            spec.while_active = Some(true);
+            spec.disclose = Some("never".to_owned());
+        }),
+    }
+}
+
+/// splitmix64.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+fn plan(random: &mut Random) -> Plan {
+    Plan {
+        key: (!random.one_in(6)).then(|| random.below(KEYS)),
+        policy: random.below(POLICIES as u64) as usize,
+        queue: random.below(2) as usize,
+        start: random.below(8) as u8,
+        priority: random.below(3) as i8,
+        attempts: 1 + random.below(3) as u32,
+        dead_letter: random.one_in(2),
+        expires: random.one_in(6).then(|| 1 + random.below(90)),
+        id: random.one_in(4).then(|| random.below(6) as u32),
+    }
+}
+
+/// The program of a seed.
+pub(super) fn program(seed: u64) -> Vec<Command> {
+    let mut random = Random(seed);
+    let length = 20 + random.below(60);
+    (0..length).map(|_| command(&mut random)).collect()
+}
+
+fn command(random: &mut Random) -> Command {
+    let any = random.below(1 << 20) as usize;
+    match random.below(40) {
+        0..=9 => Command::Enqueue(vec![plan(random)], false),
+        10..=11 => {
+            let size = 2 + random.below(4);
+            Command::Enqueue((0..size).map(|_| plan(random)).collect(), random.one_in(2))
+        }
+        12..=15 => Command::Claim(any, 1 + random.below(3) as u32),
+        16..=18 => Command::Complete(any),
+        19..=20 => Command::Fail(any),
+        21 => Command::GiveBack(any),
+        22 => Command::Extend(any),
+        23..=24 => Command::Cancel(any),
+        25 => Command::Activate(any),
+        26 => Command::Revive(any),
+        27 => Command::DeleteDead(any),
+        28 => Command::Release(random.below(KEYS)),
+        29 => Command::Pause(any, !random.one_in(3)),
+        30 => Command::Note(any, random.below(6) as u8),
+        31..=33 => {
+            let spans = [1, 7_000, 31_000, 61_000, 3_600_000, 90_000_000, 200 * 86_400_000];
+            Command::Advance(Duration::from_millis(spans[random.below(7) as usize]))
+        }
+        34..=35 => Command::Duties,
+        36 => Command::Purge,
+        37..=38 => Command::Maintain,
+        _ => Command::Reopen,
+    }
+}

@@ -1,0 +1,63 @@
+//! Random programs, run on a store and on the memory model side by side: equal answers at every step, equal dumps
+//! after it, and the invariants of ARCHITECTURE 5. A failing program is shrunk and printed with its seed.
+
+mod command;
+mod pair;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use command::Command;
+pub use pair::Pair;
+
+use crate::fixture::Fixture;
+
+/// Programs of a run: `quick`, or as many as the environment's `SEMEL_CASES` says.
+pub fn cases(quick: u64) -> u64 {
+    std::env::var("SEMEL_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(quick)
+}
+
+/// Runs programs `first_seed..` on stores that `open` makes; `lasts` says whether they can be reopened.
+///
+/// # Panics
+/// With the seed and the shrunk program, when a store and the model differ or an invariant is broken.
+pub fn compare(first_seed: u64, programs: u64, lasts: bool, open: impl Fn() -> Fixture) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let run = |program: &[Command]| -> Result<(), String> {
+        let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(Pair::new(open(), lasts).play(program))));
+        match played {
+            Ok(outcome) => outcome,
+            Err(panic) => Err(panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+                .unwrap_or_else(|| "a panic without words".to_owned())),
+        }
+    };
+    for seed in first_seed..first_seed + programs {
+        let program = command::program(seed);
+        if run(&program).is_err() {
+            let shrunk = shrink(program, |program| run(program).is_err());
+            let why = run(&shrunk).unwrap_err();
+            panic!("seed {seed}: {why}\nafter shrinking to {} commands:\n{shrunk:#?}", shrunk.len());
+        }
+    }
+}
+
+/// The shortest program found that still fails, by leaving out ever smaller pieces.
+fn shrink(mut program: Vec<Command>, fails: impl Fn(&[Command]) -> bool) -> Vec<Command> {
+    let mut piece = program.len() / 2;
+    while piece > 0 {
+        let mut from = 0;
+        while from < program.len() {
+            let mut shorter = program.clone();
+            shorter.drain(from..(from + piece).min(program.len()));
+            if fails(&shorter) {
+                program = shorter;
+            } else {
+                from += piece;
+            }
+        }
+        piece /= 2;
+    }
+    program
+}

@@ -1,0 +1,405 @@
+//! A store and the memory model, given the same commands.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use semel_core::draft::{KeyRead, Reads};
+use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue_batch};
+use semel_core::follow_up::hold_again;
+use semel_core::ident::{JobId, QueueName};
+use semel_core::job::{Head, NoteKind};
+use semel_core::lease::Unclaimable;
+use semel_core::life::{self, KeyReleased, Revived};
+use semel_core::settle::{self, Settled};
+use semel_core::slot::Due;
+use semel_core::unique::{Admission, UniqueKey, admit};
+use semel_store::memory::Memory;
+
+use super::command::{Command, KEYS, POLICIES, Plan, QUEUES, policy};
+use crate::fixture::{Fixture, Step, bearer, bytes, claim};
+use crate::make::key;
+
+type Checked = Result<(), String>;
+
+/// Two stores that must agree.
+pub struct Pair {
+    model: Fixture,
+    store: Fixture,
+    lasts: bool,
+    jobs: Vec<JobId>,
+    runs: Vec<Head>,
+    fences: BTreeMap<UniqueKey, u64>,
+}
+
+/// Does the same on both, and compares what came of it.
+macro_rules! both {
+    ($pair:expr, |$f:ident| $act:expr) => {{
+        $pair.model.backend().rows().store($pair.store.backend().rows().load(Ordering::Relaxed), Ordering::Relaxed);
+        let on_model = {
+            let $f = &$pair.model;
+            $act.await
+        };
+        let on_store = {
+            let $f = &$pair.store;
+            $act.await
+        };
+        (on_model, on_store)
+    }};
+}
+
+fn same<T: PartialEq + Debug>(what: &str, (model, store): &(T, T)) -> Checked {
+    if model == store { Ok(()) } else { Err(format!("{what}: the model says\n  {model:?}\nthe store\n  {store:?}")) }
+}
+
+impl Pair {
+    /// A fresh pair.
+    pub fn new(store: Fixture, lasts: bool) -> Self {
+        let model = Fixture::new(Step::Nothing, |clock| Arc::new(Memory::new(clock.clone())));
+        Self { model, store, lasts, jobs: Vec::new(), runs: Vec::new(), fences: BTreeMap::new() }
+    }
+
+    /// Plays a program.
+    ///
+    /// # Errors
+    /// What differed, or which invariant was broken.
+    pub async fn play(mut self, program: &[Command]) -> Checked {
+        for (place, command) in program.iter().enumerate() {
+            self.tick(Duration::from_millis(1));
+            let step = self.step(command).await;
+            let dump = match step {
+                Ok(()) => self.compare().await,
+                Err(error) => Err(error),
+            };
+            dump.map_err(|error| format!("step {place}, {command:?}\n{error}"))?;
+        }
+        self.compare_all().await
+    }
+
+    fn tick(&self, by: Duration) {
+        self.model.clock.advance(by);
+        self.store.clock.advance(by);
+    }
+
+    fn job(&self, number: usize) -> Option<JobId> {
+        (!self.jobs.is_empty()).then(|| self.jobs[self.jobs.len() - 1 - number % self.jobs.len()])
+    }
+
+    fn run(&self, number: usize) -> Option<Head> {
+        (!self.runs.is_empty()).then(|| self.runs[self.runs.len() - 1 - number % self.runs.len()].clone())
+    }
+
+    async fn step(&mut self, command: &Command) -> Checked {
+        match command {
+            Command::Enqueue(plans, whole) => return self.enqueue(plans, *whole).await,
+            Command::Claim(first, limit) => return self.claim(first % 2, *limit).await,
+            Command::Complete(number) => {
+                let Some(run) = self.run(*number) else { return Ok(()) };
+                same("complete", &settled(both!(self, |f| f.complete(&run))))
+            }
+            Command::Fail(number) => {
+                let Some(run) = self.run(*number) else { return Ok(()) };
+                same("fail", &settled(both!(self, |f| f.fail(&run))))
+            }
+            Command::GiveBack(number) => {
+                let Some(run) = self.run(*number) else { return Ok(()) };
+                let by = bearer(&run);
+                let gave = both!(self, |f| f.decide(|draft| settle::give_back(draft, run.id, &by)));
+                same("give back", &settled(gave))
+            }
+            Command::Extend(number) => {
+                let Some(run) = self.run(*number) else { return Ok(()) };
+                let by = bearer(&run);
+                same("extend", &settled(both!(self, |f| f.decide(|draft| settle::extend(draft, run.id, &by, None)))))
+            }
+            Command::Cancel(number) => {
+                let Some(id) = self.job(*number) else { return Ok(()) };
+                same("cancel", &settled(both!(self, |f| f.cancel(id))))
+            }
+            Command::Activate(number) => {
+                let Some(id) = self.job(*number) else { return Ok(()) };
+                same("activate", &settled(both!(self, |f| f.decide(|draft| life::activate(draft, id)))))
+            }
+            Command::Revive(number) => {
+                let Some(id) = self.job(*number) else { return Ok(()) };
+                let (model, store) = both!(self, |f| f.decide(|draft| life::revive(draft, id)));
+                same("revive", &(revived(&model), revived(&store)))
+            }
+            Command::DeleteDead(number) => {
+                let Some(id) = self.job(*number) else { return Ok(()) };
+                same("delete", &settled(both!(self, |f| f.decide(|draft| life::delete_dead_letter(draft, id)))))
+            }
+            Command::Release(number) => {
+                let key = key(&format!("key {number}"));
+                let (model, store) = both!(self, |f| f.decide(|draft| life::release_key(draft, key)));
+                let any = |released: &KeyReleased| !matches!(released, KeyReleased::NobodyHolds);
+                // Ended holders that decide nothing may be there or not.
+                if any(&model) == any(&store) { Ok(()) } else { same("release", &(model, store)) }
+            }
+            Command::Pause(number, paused) => {
+                let name = QueueName::from_stored(QUEUES[number % 2]);
+                same("pause", &both!(self, |f| f.decide(|draft| life::set_paused(draft, &name, *paused))))
+            }
+            Command::Note(number, kind) => {
+                let Some(id) = self.job(*number) else { return Ok(()) };
+                let text = bytes(&format!("note {number}"));
+                same("note", &both!(self, |f| note(f, id, NoteKind::ALL[usize::from(*kind)], text.clone())))
+            }
+            Command::Advance(by) => {
+                self.tick(*by);
+                Ok(())
+            }
+            Command::Duties => self.duties().await,
+            Command::Purge => self.purge().await,
+            Command::Maintain => {
+                self.maintain().await;
+                Ok(())
+            }
+            Command::Reopen => {
+                if self.lasts {
+                    self.store.reopen();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn enqueue(&mut self, plans: &[Plan], whole: bool) -> Checked {
+        // The id of a job whose body is gone but whose key is remembered belongs to nobody and is not free.
+        let mut offers: Vec<Offer> = Vec::new();
+        for plan in plans {
+            let offer = plan.want().offer();
+            let gone = match offer.id {
+                Some(id) => self.jobs.contains(&id) && self.model.head(id).await.is_none(),
+                None => false,
+            };
+            if !gone {
+                offers.push(offer);
+            }
+        }
+        let mode = if whole { Mode::AllOrNothing } else { Mode::Each };
+        let mut reads = Reads::default();
+        offers.iter().for_each(|offer| offer.reads(&mut reads));
+        let answers = both!(self, |f| f.decide_on(&reads, |draft| enqueue_batch(draft, &offers, mode)));
+        same("enqueue", &(batch(&answers.0), batch(&answers.1)))?;
+        let Batch::Done(outcomes) = answers.1 else { return Ok(()) };
+        for (outcome, offer) in outcomes.iter().zip(&offers) {
+            let (Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head)) = outcome else {
+                continue;
+            };
+            self.jobs.push(head.id);
+            // Later items of the batch may have changed who blocks whom.
+            if offers.len() == 1 && !matches!(outcome, Outcome::FollowUp(_)) {
+                self.nobody_else_blocks(offer, head.id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Invariant 1.
+    async fn nobody_else_blocks(&self, offer: &Offer, created: JobId) -> Checked {
+        let Some(identity) = &offer.unique else { return Ok(()) };
+        let now = self.store.now().await;
+        let others: Vec<Head> =
+            self.store.holders(identity.key).await.into_iter().filter(|head| head.id != created).collect();
+        match admit(&identity.policy, &others, now, true) {
+            Admission::Create => Ok(()),
+            other => Err(format!("{created} was created, and yet: {other:?}")),
+        }
+    }
+
+    async fn claim(&mut self, first: usize, limit: u32) -> Checked {
+        let names = [QUEUES[first], QUEUES[1 - first]];
+        let answers = both!(self, |f| f.commit_all(Vec::new(), vec![claim(&names, limit)]));
+        let taken = |applied: &semel_store::backend::Applied| {
+            let claimed = &applied.claims[0];
+            let jobs: Vec<_> = claimed
+                .jobs
+                .iter()
+                .map(|(head, full)| {
+                    let mut notes = full.notes.clone();
+                    notes.sort_by_key(|(kind, _)| *kind);
+                    (head.clone(), full.body.clone(), notes)
+                })
+                .collect();
+            (jobs, claimed.unclaimable.clone())
+        };
+        same("claim", &(taken(&answers.0), taken(&answers.1)))?;
+        let claimed = answers.1.claims.into_iter().next().unwrap();
+        for (run, _) in claimed.jobs {
+            if run.attempt > run.max_attempts.max(1) {
+                return Err(format!("attempt {} of {}", run.attempt, run.max_attempts));
+            }
+            if let Some(key) = run.key
+                && let Some(last) = self.fences.insert(key, run.fence)
+                && last > run.fence
+            {
+                return Err(format!("fence {} of a key after {last}", run.fence));
+            }
+            self.runs.push(run);
+        }
+        for (id, why) in claimed.unclaimable {
+            let moved = match why {
+                Unclaimable::Expired => both!(self, |f| f.decide(|draft| life::expire(draft, id))),
+                Unclaimable::Exhausted => both!(self, |f| f.decide(|draft| life::exhaust(draft, id))),
+                Unclaimable::Overlaps => both!(self, |f| f.decide(|draft| hold_again(draft, id))),
+                Unclaimable::NotReady => return Err(format!("{id} is filed as ready and is not")),
+            };
+            same("unclaimable", &moved)?;
+        }
+        Ok(())
+    }
+
+    async fn duties(&mut self) -> Checked {
+        for due in [Due::Timer, Due::Lease, Due::Expiry] {
+            let (model, store) = both!(self, |f| f.due(due, 1_000));
+            same("due", &(model, store.clone()))?;
+            for id in store {
+                match due {
+                    Due::Timer => same("promote", &both!(self, |f| f.decide(|draft| life::promote(draft, id))))?,
+                    Due::Lease => same("reap", &both!(self, |f| f.decide(|draft| settle::reap(draft, id))))?,
+                    _ => same("expire", &both!(self, |f| f.decide(|draft| life::expire(draft, id))))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn maintain(&self) {
+        for f in [&self.model, &self.store] {
+            // Filing, and then a look over the whole of what is remembered.
+            for _ in 0..3 {
+                f.maintain().await;
+            }
+        }
+    }
+
+    async fn purge(&mut self) -> Checked {
+        self.maintain().await;
+        let mut ids = both!(self, |f| f.due(Due::Purge, 1_000));
+        ids.0.sort();
+        ids.1.sort();
+        same("due for purging", &ids)?;
+        for id in ids.1 {
+            same("purge", &both!(self, |f| f.decide(|draft| life::purge(draft, id))))?;
+        }
+        self.maintain().await;
+        Ok(())
+    }
+
+    /// What people and decisions see.
+    async fn compare(&self) -> Checked {
+        let heads = both!(self, |f| dump(f, &self.jobs));
+        for (model, store) in heads.0.iter().zip(&heads.1) {
+            same("head", &(model, store))?;
+        }
+        let queues = both!(self, |f| async { f.backend().queues().await.unwrap() });
+        same("queues", &queues)?;
+        for queue in &queues.1 {
+            if queue.created != queue.counts.iter().sum::<u64>() + queue.purged {
+                return Err(format!("conservation: {queue:?}"));
+            }
+        }
+        for due in [Due::Timer, Due::Lease, Due::Expiry] {
+            same("due", &both!(self, |f| async { f.backend().due(due, 3).await.unwrap() }))?;
+        }
+        for number in 0..KEYS {
+            for policy in 0..POLICIES {
+                same(&format!("key {number}, policy {policy}"), &both!(self, |f| decision(f, number, policy)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything, once more after housekeeping and, where it lasts, after opening it again.
+    async fn compare_all(&self) -> Checked {
+        for _ in 0..2 {
+            self.compare().await?;
+            for id in &self.jobs {
+                let whole = both!(self, |f| async { f.full(*id).await.map(|(_, full)| full) });
+                same("whole job", &whole)?;
+            }
+            self.maintain().await;
+            if self.lasts {
+                self.tick(Duration::from_millis(1));
+                self.store.reopen();
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn note(f: &Fixture, id: JobId, kind: NoteKind, text: bytes::Bytes) -> bool {
+    f.decide_on(&Reads { heads: vec![id], ..Reads::default() }, |draft| {
+        let Some(mut head) = draft.head(id)? else { return Ok(false) };
+        draft.update(&mut head);
+        draft.note(id, kind, Some(text.clone()));
+        Ok(true)
+    })
+    .await
+}
+
+async fn dump(f: &Fixture, jobs: &[JobId]) -> Vec<Option<Head>> {
+    let snapshot = f.load(&Reads { heads: jobs.to_vec(), ..Reads::default() }).await;
+    jobs.iter().map(|id| snapshot.peek(*id).map(|(head, _)| plain(head))).collect()
+}
+
+/// An unstarted job's fence is that of the holders its admission saw; which ended ones it saw is the store's affair.
+fn plain(head: &Head) -> Head {
+    Head { fence: if head.attempt == 0 { 0 } else { head.fence }, ..head.clone() }
+}
+
+/// What would be decided about a job with this key and policy.
+async fn decision(f: &Fixture, number: u64, with: usize) -> Admission {
+    let offer = policy(number, with).offer();
+    let identity = offer.unique.unwrap();
+    let policy = &identity.policy;
+    let read = KeyRead { key: identity.key, states: policy.states(), all: policy.needs_all_holders() };
+    let snapshot = f.load(&Reads { keys: vec![read], ..Reads::default() }).await;
+    admit(policy, &snapshot.peek_key(&identity.key).unwrap().holders, snapshot.now, true)
+}
+
+fn settled((model, store): (Settled, Settled)) -> (Settled, Settled) {
+    let plain = |settled| match settled {
+        Settled::Done(head) => Settled::Done(Box::new(plain(&head))),
+        Settled::Repeated(head) => Settled::Repeated(Box::new(plain(&head))),
+        refused => refused,
+    };
+    (plain(model), plain(store))
+}
+
+/// A remembered holder has lost all but what its key needs.
+fn revived(revived: &Revived) -> String {
+    match revived {
+        Revived::Done(head) => format!("done {:?}", plain(head)),
+        Revived::Blocked { holder } => format!("blocked by {}", holder.id),
+        Revived::Refused(refusal) => format!("{refusal:?}"),
+    }
+}
+
+fn batch(batch: &Batch) -> Vec<String> {
+    match batch {
+        Batch::Done(outcomes) => outcomes.iter().map(outcome).collect(),
+        Batch::Refused { index, outcome: refused } => vec![format!("refused at {index}: {}", outcome(refused))],
+    }
+}
+
+fn outcome(outcome: &Outcome) -> String {
+    let named = |head: &Head| format!("{} {:?} v{}", head.id, head.state, head.version);
+    match outcome {
+        Outcome::Created(head) => format!("created {}", named(head)),
+        Outcome::Repeated(head) => format!("repeated {}", named(head)),
+        Outcome::Replaced { head, cancelled, .. } => format!("replaced {cancelled:?} by {}", named(head)),
+        Outcome::FollowUp(head) => format!("follow-up {}", named(head)),
+        Outcome::Amended(head) => format!("amended {}", named(head)),
+        Outcome::Existing(head) => format!("existing {}", named(head)),
+        Outcome::Rejected { holder, why } => {
+            format!("rejected {why:?} for {}, shown {}", holder.absorbed_by(), holder.named().is_some())
+        }
+        Outcome::Mismatch { holder, pointers } => format!("mismatch {pointers:?} with {}", holder.absorbed_by()),
+        other => format!("{other:?}"),
+    }
+}
+

@@ -1,0 +1,110 @@
+//! The workspace's own tasks, as `cargo xtask TASK`.
+//!
+//! # Layout
+//! - [`test`]: which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
+//! - [`tidy`]: what the compiler does not check; one file per kind of check.
+//! - [`golden`]: writes the golden files anew.
+//! - [`workspace`]: where the workspace is, and what cargo knows of it.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
+
+mod golden;
+mod steps;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use crate::workspace::Workspace;
+
+const HELP: &str = "\
+The workspace's own tasks
+
+Usage: cargo xtask TASK
+
+Tasks:
+  test [--quick]  Check everything: format, clippy, tidy, tests, doc tests, docs, licences, and the demo on a release
+                  build. --quick stops after the tests
+  tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
+                  files, leftovers, licences
+  golden          Write the golden files anew; look at `git diff` afterwards
+
+Examples:
+  cargo xtask test                            # all of it, as CI does
+  cargo xtask test --quick                    # while working
+  OJS_SUITES=../ojs/suites cargo xtask test   # with Open Job Spec's conformance suites
+  cargo xtask tidy
+
+Exit codes: 0 everything holds, 1 something does not, 2 wrong usage.";
+
+enum Task {
+    Test { is_quick: bool },
+    Tidy,
+    Golden,
+    Help,
+}
+
+fn task(args: &[&str]) -> Result<Task, String> {
+    if args.is_empty() || args.iter().any(|arg| matches!(*arg, "--help" | "-h" | "help")) {
+        return Ok(Task::Help);
+    }
+    match args {
+        ["test"] => Ok(Task::Test { is_quick: false }),
+        ["test", "--quick"] => Ok(Task::Test { is_quick: true }),
+        ["tidy"] => Ok(Task::Tidy),
+        ["golden"] => Ok(Task::Golden),
+        [name @ ("test" | "tidy" | "golden"), rest @ ..] => {
+            Err(format!("{name} does not take `{}`", rest.join(" ")))
+        }
+        [name, ..] => Err(format!("there is no task `{name}`")),
+        [] => Ok(Task::Help),
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let task = match task(&args) {
+        Ok(task) => task,
+        Err(problem) => {
+            eprintln!("{problem}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    let workspace = Workspace::here();
+    let outcome = match task {
+        Task::Test { is_quick } => test::run(&workspace, is_quick),
+        Task::Tidy => tidy::run(&workspace),
+        Task::Golden => golden::run(&workspace),
+        Task::Help => {
+            println!("{HELP}");
+            Ok(())
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Task, task};
+
+    #[test]
+    fn a_task_is_read_from_its_name() {
+        assert!(matches!(task(&["test", "--quick"]), Ok(Task::Test { is_quick: true })));
+        assert!(matches!(task(&["test", "--help"]), Ok(Task::Help)));
+        assert!(matches!(task(&[]), Ok(Task::Help)));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        assert_eq!(task(&["tets"]).err().unwrap(), "there is no task `tets`");
+        assert_eq!(task(&["tidy", "--quick"]).err().unwrap(), "tidy does not take `--quick`");
+    }
+}

@@ -1,0 +1,232 @@
+//! `cargo xtask test`: the one command that checks everything, on a fresh machine too.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::steps::{Action, Step, run as run_steps};
+use crate::tidy;
+use crate::workspace::Workspace;
+
+/// Where the tests of the server find Open Job Spec's conformance suites.
+const SUITES_VARIABLE: &str = "OJS_SUITES";
+/// Where they are looked for beside the workspace.
+const SUITES_BESIDE: &str = "../shared/ojs/suites";
+/// Events that the demo plays as a smoke test.
+const DEMO_EVENTS: &str = "2000";
+/// How long the demo may take; it needs a few seconds.
+const DEMO_LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs every step, or those up to the tests.
+///
+/// # Errors
+/// The first step that fails.
+pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
+    let suites = Suites::find(&workspace.root, std::env::var_os(SUITES_VARIABLE).map(PathBuf::from));
+    println!("{}", suites.remark());
+    let mut steps = vec![
+        format(workspace),
+        clippy(workspace),
+        tidy_step(workspace),
+        tests(workspace, &suites, workspace.has_cargo_command("nextest")),
+    ];
+    if is_quick {
+        println!("--quick: without doc tests, docs, cargo-deny, and the demo on a release build");
+    } else {
+        steps.extend([doc_tests(workspace), docs(workspace)]);
+        if workspace.has_cargo_command("deny") {
+            steps.push(deny(workspace));
+        } else {
+            println!("cargo-deny is not installed: of its checks, only tidy's own of the licences runs");
+        }
+        steps.extend([release(workspace), demo(workspace)?]);
+    }
+    run_steps(steps)
+}
+
+/// Open Job Spec's conformance suites, which are not part of the workspace.
+#[derive(Debug, PartialEq)]
+enum Suites {
+    /// The environment says where.
+    Given(PathBuf),
+    /// They lie beside the workspace.
+    Beside(PathBuf),
+    Missing,
+}
+
+impl Suites {
+    fn find(root: &Path, given: Option<PathBuf>) -> Self {
+        // Tests run in their package's folder: what is relative here would be lost there.
+        let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if let Some(given) = given.filter(|given| !given.as_os_str().is_empty()) {
+            return Self::Given(absolute(&given));
+        }
+        let beside = root.join(SUITES_BESIDE);
+        if beside.is_dir() { Self::Beside(absolute(&beside)) } else { Self::Missing }
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Given(path) | Self::Beside(path) => Some(path),
+            Self::Missing => None,
+        }
+    }
+
+    fn remark(&self) -> String {
+        match self {
+            Self::Given(path) => format!("Open Job Spec's suites: {SUITES_VARIABLE}={}", path.display()),
+            Self::Beside(path) => {
+                format!(
+                    "Open Job Spec's suites: found beside the workspace, {SUITES_VARIABLE}={}",
+                    path.display()
+                )
+            }
+            Self::Missing => format!(
+                "Open Job Spec's suites are not run: set {SUITES_VARIABLE} to their folder to run the server against them"
+            ),
+        }
+    }
+}
+
+/// A step that runs cargo with `args`.
+fn cargo_step(workspace: &Workspace, name: &'static str, args: &[&str], remedy: &'static str) -> Step {
+    let mut command = workspace.cargo();
+    command.args(args);
+    Step { name, shown: format!("cargo {}", args.join(" ")), remedy, action: Action::Run(command) }
+}
+
+/// Sets a variable for the step's command, and shows it.
+fn with_variable(mut step: Step, name: &str, value: &str) -> Step {
+    if let Action::Run(command) = &mut step.action {
+        command.env(name, value);
+    }
+    step.shown = format!("{name}=\"{value}\" {}", step.shown);
+    step
+}
+
+fn format(workspace: &Workspace) -> Step {
+    cargo_step(
+        workspace,
+        "format",
+        &["fmt", "--all", "--check"],
+        "run `cargo fmt --all` (`rustup component add rustfmt` if cargo does not know it)",
+    )
+}
+
+fn clippy(workspace: &Workspace) -> Step {
+    cargo_step(
+        workspace,
+        "clippy",
+        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        "mend what it names; an `allow` needs a `reason` (`rustup component add clippy` if cargo does not know it)",
+    )
+}
+
+fn tidy_step(workspace: &Workspace) -> Step {
+    let workspace = Workspace { root: workspace.root.clone() };
+    Step {
+        name: "tidy",
+        shown: "cargo xtask tidy".to_owned(),
+        remedy: "each finding says what it wants; the rules are those of docs/ARCHITECTURE.md",
+        action: Action::Call(Box::new(move || tidy::run(&workspace))),
+    }
+}
+
+fn tests(workspace: &Workspace, suites: &Suites, has_nextest: bool) -> Step {
+    let args: &[&str] = if has_nextest {
+        &["nextest", "run", "--workspace", "--no-fail-fast"]
+    } else {
+        &["test", "--workspace", "--tests", "--no-fail-fast"]
+    };
+    let remedy =
+        "the failing tests are named above; golden files that changed on purpose: `cargo xtask golden`";
+    let mut step = cargo_step(workspace, "tests", args, remedy);
+    if let (Some(folder), Action::Run(command)) = (suites.folder(), &mut step.action) {
+        command.env(SUITES_VARIABLE, folder);
+    }
+    step
+}
+
+fn doc_tests(workspace: &Workspace) -> Step {
+    cargo_step(
+        workspace,
+        "doc tests",
+        &["test", "--doc", "--workspace"],
+        "an example in the docs does not do what it says",
+    )
+}
+
+fn docs(workspace: &Workspace) -> Step {
+    let args = ["doc", "--no-deps", "--workspace"];
+    let step = cargo_step(workspace, "docs", &args, "mostly a link to something that is gone or private");
+    with_variable(step, "RUSTDOCFLAGS", "-D warnings")
+}
+
+fn deny(workspace: &Workspace) -> Step {
+    cargo_step(
+        workspace,
+        "deny",
+        &["deny", "check"],
+        "the rules are in deny.toml; replace the dependency before you widen them",
+    )
+}
+
+fn release(workspace: &Workspace) -> Step {
+    cargo_step(
+        workspace,
+        "release build",
+        &["build", "--release", "--package", "semel-cli", "--bin", "semel"],
+        "mend what the compiler names",
+    )
+}
+
+fn demo(workspace: &Workspace) -> Result<Step, String> {
+    let metadata = workspace.metadata()?;
+    let target = metadata["target_directory"].as_str().ok_or("cargo names no target directory")?;
+    let binary = Path::new(target).join("release").join(format!("semel{}", std::env::consts::EXE_SUFFIX));
+    let args = ["demo", "--events", DEMO_EVENTS, "--json"];
+    let mut command = Command::new(&binary);
+    command.current_dir(&workspace.root).args(args);
+    Ok(Step {
+        name: "demo",
+        shown: format!("semel {}", args.join(" ")),
+        remedy: "the report above says what ran twice, or not at all",
+        action: Action::RunWithin(command, DEMO_LIMIT),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::{Suites, tests};
+    use crate::steps::Action;
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn suites_that_are_named_go_before_those_beside_the_workspace() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let found = Suites::find(here, Some(here.join("src")));
+        assert_eq!(found, Suites::Given(here.join("src").canonicalize().unwrap()));
+    }
+
+    #[test]
+    fn without_suites_it_says_what_is_not_run() {
+        let nowhere = Path::new(env!("CARGO_MANIFEST_DIR")).join("no/such/folder");
+        for given in [None, Some(PathBuf::new())] {
+            let found = Suites::find(&nowhere, given);
+            assert_eq!(found, Suites::Missing);
+            assert!(found.remark().contains("not run"), "{}", found.remark());
+        }
+    }
+
+    #[test]
+    fn the_tests_are_told_where_the_suites_are() {
+        let step = tests(&Workspace::here(), &Suites::Beside(PathBuf::from("somewhere")), true);
+        let Action::Run(command) = step.action else { unreachable!("tests are a process") };
+        let told = command.get_envs().any(|(name, value)| {
+            name == super::SUITES_VARIABLE && value.is_some_and(|value| value == "somewhere")
+        });
+        assert!(told);
+    }
+}

@@ -1,0 +1,92 @@
+//! `cargo xtask tidy`: what must stay true of this workspace and the compiler does not check.
+//!
+//! - [`graph`]: which crate may depend on which.
+//! - [`homes`]: what may be written only in one place: rules, moves between states, the clock.
+//! - [`length`]: files that want to be two.
+//! - [`leftovers`]: reminders, ignored tests, paths of somebody's machine.
+//! - [`licence`]: licences of the dependencies.
+//!
+//! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
+
+pub mod code;
+pub mod graph;
+pub mod homes;
+pub mod leftovers;
+pub mod length;
+pub mod licence;
+pub mod spdx;
+pub mod tree;
+
+use std::fmt;
+
+use crate::workspace::Workspace;
+use tree::Tree;
+
+/// One thing that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// A file and line, or a crate.
+    pub place: String,
+    /// What is wrong, and what to do.
+    pub what: String,
+    /// Whether it only warns.
+    pub is_warning: bool,
+}
+
+impl Finding {
+    /// Something that must be mended.
+    pub fn error(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { place: place.into(), what: what.into(), is_warning: false }
+    }
+
+    /// Something that should be thought about.
+    pub fn warning(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { is_warning: true, ..Self::error(place, what) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_warning { "warning: " } else { "" };
+        write!(out, "{}: {mark}{}", self.place, self.what)
+    }
+}
+
+/// Runs every check and prints what it finds.
+///
+/// # Errors
+/// How much must be mended.
+pub fn run(workspace: &Workspace) -> Result<(), String> {
+    let tree = Tree::read(workspace)?;
+    let metadata = workspace.metadata()?;
+    let checks = [
+        ("dependencies between crates", graph::check(&metadata)),
+        ("policy words in stores", homes::policy_words(&tree)),
+        ("moves between states", homes::moves(&tree)),
+        ("purity of the core", homes::purity(&tree)),
+        ("the clock", homes::clock(&tree)),
+        ("length of files", length::check(&tree)),
+        ("leftovers", leftovers::check(&tree)),
+        ("licences", licence::check(&metadata, &tree)),
+    ];
+    let mut mistakes = 0;
+    let mut warnings = 0;
+    for (name, mut findings) in checks {
+        findings.sort();
+        let wrong = findings.iter().filter(|finding| !finding.is_warning).count();
+        mistakes += wrong;
+        warnings += findings.len() - wrong;
+        println!("{name}: {}", if wrong == 0 { "ok" } else { "not tidy" });
+        for finding in findings {
+            println!("  {finding}");
+        }
+    }
+    match mistakes {
+        0 => {
+            println!("tidy: {} files, {warnings} warnings", tree.files.len());
+            Ok(())
+        }
+        1 => Err("1 thing is not tidy".to_owned()),
+        _ => Err(format!("{mistakes} things are not tidy")),
+    }
+}
