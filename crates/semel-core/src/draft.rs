@@ -171,7 +171,7 @@ pub struct Snapshot {
     queues: Map<QueueName, (QueueRow, u32)>,
     /// Jobs minted in this group that hold a key: their heads are among the key's holders. They become rows when a
     /// later decision asks for them, which is rare; those without a key nobody can ask for.
-    fresh: Map<JobId, (UniqueKey, Bytes)>,
+    fresh: Map<JobId, (UniqueKey, Bytes, u32)>,
 }
 
 impl Snapshot {
@@ -191,11 +191,12 @@ impl Snapshot {
         if self.fresh.is_empty() {
             return;
         }
-        let Some((key, body)) = self.fresh.remove(&id) else { return };
+        let Some((key, body, command)) = self.fresh.remove(&id) else { return };
         let holders = self.keys.get(&key).map(|view| &view.holders);
         let head = holders.and_then(|holders| holders.iter().find(|head| head.id == id)).cloned();
         let full = Some(Full { body, notes: Vec::new() });
-        self.jobs.insert(id, Row { head, full, pending: Vec::new(), dirty: true, command: 0 });
+        // Whoever minted it relies on nothing; a later decision relies on what it became.
+        self.jobs.insert(id, Row { head, full, pending: Vec::new(), dirty: true, command });
     }
 
     /// Adds a job's head; `None` says that there is no such job.
@@ -505,7 +506,7 @@ impl Draft {
         match (minted, head.key) {
             (true, None) => {}
             (true, Some(key)) => {
-                self.snapshot.fresh.insert(id, (key, body.clone()));
+                self.snapshot.fresh.insert(id, (key, body.clone(), self.command));
                 self.undo.push(Undo::Fresh(id));
             }
             (false, _) => self.insert_chosen(&head, &body),
@@ -654,7 +655,7 @@ impl Draft {
 
     /// Adds what was loaded since. Records that this group has already written keep its values.
     pub fn extend(&mut self, more: Snapshot) {
-        let reloaded = |(id, (key, _)): (&JobId, &(UniqueKey, Bytes))| more.keys.contains_key(key).then_some(*id);
+        let reloaded = |(id, (key, ..)): (&JobId, &(UniqueKey, Bytes, u32))| more.keys.contains_key(key).then_some(*id);
         let folded: Vec<JobId> = self.snapshot.fresh.iter().filter_map(reloaded).collect();
         folded.into_iter().for_each(|id| self.snapshot.unfold(id));
         for (id, row) in more.jobs {

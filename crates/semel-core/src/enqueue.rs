@@ -351,8 +351,9 @@ fn act(
             renew_window(draft, &mut named, renew);
             Ok(Outcome::Rejected { holder: Holder { head: Box::new(named), disclose }, why })
         }
-        Admission::Replace { scheduled_at, wait_until, disclose, .. } => {
-            let cancelled: Vec<JobId> = heads.iter().map(|head| head.id).collect();
+        Admission::Replace { ref holders, scheduled_at, wait_until, disclose } => {
+            // In the order of the decision, not of the store: the one an answer names comes first.
+            let cancelled = holders.clone();
             let mut heads = heads;
             // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced.
             heads.sort_by_key(|head| head.role != Role::FollowUp);

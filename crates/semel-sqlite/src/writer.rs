@@ -177,6 +177,13 @@ impl<'a> Writer<'a> {
         let Some((seq, before)) = reader::filed(self.db, &self.at.names, head.id)? else {
             return self.update_remembered(&head);
         };
+        // A head that a decision took from the key's memory has only what the key needs, and an ended job's update may
+        // change nothing else.
+        let head = if head.state.is_finished() {
+            Head { key: head.key, version: head.version, renewed_at: head.renewed_at, ..before.clone() }
+        } else {
+            head
+        };
         if let Some(key) = &before.key {
             self.db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?.execute(params![key.as_bytes(), seq])?;
         }

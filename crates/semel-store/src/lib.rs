@@ -4,11 +4,13 @@
 //! - [`backend`]: what a store must do.
 //! - [`batcher`]: group commit in front of any store, and [`transact`](batcher::transact) for a single decision.
 //! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
+//! - [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`hints`], [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 pub mod backend;
 pub mod batcher;
 pub mod clock;
+pub mod decor;
 pub mod error;
 mod heads;
 pub mod hints;

@@ -439,7 +439,8 @@ impl Model {
     }
 
     fn file(&mut self, head: &Head, filing: Filing) {
-        let files_done = self.files_done;
+        // A head that is only remembered is filed by the end of its memory, whatever is written to it.
+        let files_done = self.files_done && !self.remembered.contains_key(&head.id);
         let queue = self.queue_mut(&head.queue);
         queue.counts[usize::from(head.state.code())] += 1;
         match filing.slot {

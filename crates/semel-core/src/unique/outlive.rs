@@ -12,12 +12,12 @@ use crate::time::Timestamp;
 /// (a new job starts from the highest it saw), and it must be remembered at least as long.
 pub fn outlives(later: &Head, earlier: &Head) -> bool {
     let renewed = |head: &Head| head.renewed_at.unwrap_or(head.created_at);
-    later.id != earlier.id
+    // Of two created at one time the one an answer would name.
+    (later.created_at, later.id) > (earlier.created_at, earlier.id)
         && later.key == earlier.key
         && later.state == earlier.state
         && later.state.is_finished()
         && (later.ending == Some(Ending::Expired)) <= (earlier.ending == Some(Ending::Expired))
-        && later.created_at >= earlier.created_at
         && later.finished_at >= earlier.finished_at
         && renewed(later) >= renewed(earlier)
         && later.fence >= earlier.fence

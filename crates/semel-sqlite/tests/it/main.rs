@@ -7,7 +7,7 @@ use std::sync::Arc;
 use semel_sqlite::Sqlite;
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
-use semel_testkit::{Fixture, Step, conformance};
+use semel_testkit::{Fixture, Step, conformance, races};
 
 pub(crate) fn open(dir: &Path, clock: &ManualClock) -> Arc<dyn Backend> {
     Arc::new(Sqlite::open_with_clock(dir.join("semel.db"), clock.clone()).unwrap())
@@ -18,3 +18,5 @@ conformance!(filed_after_every_step, Fixture::in_dir(Step::Maintain, crate::open
 conformance!(reopened_after_every_step, Fixture::in_dir(Step::Reopen, crate::open));
 
 mod against_the_model;
+
+races!(racing, Fixture::in_dir(Step::Nothing, crate::open));

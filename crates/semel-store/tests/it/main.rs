@@ -1,14 +1,35 @@
-//! The memory store against the kit.
+//! The memory store and its decorators against the kit.
+
+mod faults;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use semel_store::clock::ManualClock;
-use semel_store::memory::Memory;
 use semel_store::Backend;
-use semel_testkit::{Fixture, Step, conformance};
+use semel_store::clock::ManualClock;
+use semel_store::decor::{Faulty, Slow};
+use semel_store::memory::Memory;
+use semel_testkit::{Fixture, Step, conformance, differential, races};
 
 fn memory(clock: &ManualClock) -> Arc<dyn Backend> {
     Arc::new(Memory::new(clock.clone()))
 }
 
-conformance!(memory, Fixture::new(Step::Nothing, crate::memory));
+fn faultless(clock: &ManualClock) -> Arc<dyn Backend> {
+    Arc::new(Faulty::new(memory(clock)))
+}
+
+fn slow(clock: &ManualClock) -> Arc<dyn Backend> {
+    Arc::new(Slow::new(memory(clock), Duration::from_micros(1)))
+}
+
+conformance!(memory_store, Fixture::new(Step::Nothing, crate::memory));
+conformance!(faulty_without_faults, Fixture::new(Step::Nothing, crate::faultless));
+races!(racing, Fixture::new(Step::Nothing, crate::memory));
+races!(racing_slowly, Fixture::new(Step::Nothing, crate::slow));
+
+/// Were the run to differ from itself, it would prove nothing about others.
+#[test]
+fn the_model_agrees_with_itself() {
+    differential::compare(7, differential::cases(40), false, || Fixture::new(Step::Nothing, memory));
+}

@@ -1,0 +1,188 @@
+//! Stores that misbehave on purpose: they fail before or after the act, or take their time. For tests of everything
+//! above a store; without a fault they are the store they wrap.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel_core::draft::{Reads, Snapshot};
+use semel_core::slot::Due;
+
+use crate::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+};
+use crate::error::StoreError;
+
+/// What goes wrong with one load or commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// It fails before anything is done.
+    Before,
+    /// It is done, and the reply is lost: the caller gets an error instead.
+    After,
+}
+
+/// Where faults come from.
+#[derive(Debug)]
+enum Source {
+    Script(VecDeque<Fault>),
+    /// State of the generator, and how many of 1,024 calls fail.
+    Rate(u64, u64),
+}
+
+/// A store whose loads and commits fail, by a script or at a seeded rate.
+pub struct Faulty<B: ?Sized> {
+    loads: Mutex<Source>,
+    commits: Mutex<Source>,
+    inner: Arc<B>,
+}
+
+impl Source {
+    fn next(&mut self) -> Fault {
+        match self {
+            Self::Script(script) => script.pop_front().unwrap_or(Fault::None),
+            Self::Rate(state, per_1024) => {
+                *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                let dice = *state >> 33;
+                match (dice % 1024 < *per_1024, dice & (1 << 20) == 0) {
+                    (false, _) => Fault::None,
+                    (true, true) => Fault::Before,
+                    (true, false) => Fault::After,
+                }
+            }
+        }
+    }
+}
+
+fn take(source: &Mutex<Source>) -> Fault {
+    source.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+fn lost() -> StoreError {
+    StoreError::Unavailable("a fault was injected".to_owned())
+}
+
+impl<B: Backend + ?Sized> Faulty<B> {
+    /// Without faults until a script says otherwise.
+    pub fn new(inner: Arc<B>) -> Self {
+        let none = || Mutex::new(Source::Script(VecDeque::new()));
+        Self { loads: none(), commits: none(), inner }
+    }
+
+    /// With so many of 1,024 loads and commits failing, as `seed` says.
+    pub fn at_rate(inner: Arc<B>, seed: u64, per_1024: u64) -> Self {
+        let rate = |seed| Mutex::new(Source::Rate(seed, per_1024));
+        Self { loads: rate(seed), commits: rate(seed ^ 0x9e37_79b9_7f4a_7c15), inner }
+    }
+
+    /// The faults of the next loads, one each; none after them.
+    pub fn script_loads(&self, faults: impl IntoIterator<Item = Fault>) {
+        *self.loads.lock().unwrap_or_else(PoisonError::into_inner) = Source::Script(faults.into_iter().collect());
+    }
+
+    /// The faults of the next commits, one each; none after them.
+    pub fn script_commits(&self, faults: impl IntoIterator<Item = Fault>) {
+        *self.commits.lock().unwrap_or_else(PoisonError::into_inner) = Source::Script(faults.into_iter().collect());
+    }
+}
+
+/// A store that takes its time for every load and commit.
+pub struct Slow<B: ?Sized> {
+    delay: Duration,
+    inner: Arc<B>,
+}
+
+impl<B: Backend + ?Sized> Slow<B> {
+    /// `inner`, `delay` later. Needs tokio's clock.
+    pub fn new(inner: Arc<B>, delay: Duration) -> Self {
+        Self { delay, inner }
+    }
+}
+
+macro_rules! the_rest_is_the_inner_stores {
+    () => {
+        fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+            self.inner.due(due, limit)
+        }
+
+        fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
+            self.inner.list(filter)
+        }
+
+        fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
+            self.inner.queues()
+        }
+
+        fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+            self.inner.events(cursor, limit)
+        }
+
+        fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+            self.inner.maintain()
+        }
+
+        fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+            self.inner.clear()
+        }
+
+        fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
+            self.inner.backup(path)
+        }
+
+        fn rows(&self) -> Arc<AtomicU64> {
+            self.inner.rows()
+        }
+
+        fn facts(&self) -> Facts {
+            self.inner.facts()
+        }
+    };
+}
+
+impl<B: Backend + ?Sized> Backend for Faulty<B> {
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        let fault = take(&self.loads);
+        Box::pin(async move {
+            match fault {
+                Fault::None => self.inner.load(reads).await,
+                Fault::Before => Err(lost()),
+                Fault::After => self.inner.load(reads).await.and(Err(lost())),
+            }
+        })
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        let fault = take(&self.commits);
+        Box::pin(async move {
+            match fault {
+                Fault::None => self.inner.commit(batch).await,
+                Fault::Before => Err(lost()),
+                Fault::After => self.inner.commit(batch).await.and(Err(lost())),
+            }
+        })
+    }
+
+    the_rest_is_the_inner_stores!();
+}
+
+impl<B: Backend + ?Sized> Backend for Slow<B> {
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(async move {
+            tokio::time::sleep(self.delay).await;
+            self.inner.load(reads).await
+        })
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(async move {
+            tokio::time::sleep(self.delay).await;
+            self.inner.commit(batch).await
+        })
+    }
+
+    the_rest_is_the_inner_stores!();
+}
