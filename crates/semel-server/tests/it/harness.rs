@@ -1,11 +1,15 @@
 //! A running server and short ways to ask it.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use semel_client::{Bytes, Client, HeaderMap, HeaderValue, Method, Response};
 use semel_engine::Engine;
 use semel_server::{Config, Limits, router, serve};
+use semel_sqlite::Sqlite;
+use semel_store::Backend;
 use semel_store::memory::Memory;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -19,6 +23,26 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<std::io::Result<()>>>,
+    _folder: Option<Folder>,
+}
+
+/// A folder of this test's own, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("semel-server-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
 }
 
 /// An answer, its body read.
@@ -60,7 +84,19 @@ impl Server {
     }
 
     pub(crate) async fn with_limits(config: Config, limits: Limits) -> Self {
-        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let folder = Folder::new();
+        let store = Sqlite::open(folder.0.join("semel.db")).unwrap();
+        Self::on(Arc::new(store), Some(folder), config, limits).await
+    }
+
+    /// A server on a store in memory.
+    pub(crate) async fn in_memory() -> Self {
+        let config = Config { allow_reset: true, ..Config::default() };
+        Self::on(Arc::new(Memory::default()), None, config, Limits::default()).await
+    }
+
+    async fn on(store: Arc<dyn Backend>, folder: Option<Folder>, config: Config, limits: Limits) -> Self {
+        let engine = Engine::start(store).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -68,7 +104,7 @@ impl Server {
         let running =
             tokio::spawn(async move { serve(listener, app, limits, async { drop(stopped.await) }).await });
         let client = Client::new(&format!("http://{address}")).unwrap();
-        Self { client, engine, address, stop: Some(stop), running: Some(running) }
+        Self { client, engine, address, stop: Some(stop), running: Some(running), _folder: folder }
     }
 
     pub(crate) async fn ask(

@@ -1,6 +1,6 @@
 //! Open Job Spec's own suites.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use semel_client::Client;
 use semel_testkit::ojs;
@@ -22,13 +22,19 @@ async fn run(suite: &str, known: &[&str]) {
         eprintln!("skipped: set OJS_SUITES to the directory of the OJS conformance suites");
         return;
     };
-    let server = Server::start().await;
-    let tests = ojs::load_suite(&dir, suite).unwrap();
+    // The same on every store, at the same time.
+    let (embedded, memory) = (Server::start().await, Server::in_memory().await);
+    tokio::join!(play(&embedded, &dir, suite, known), play(&memory, &dir, suite, known));
+    embedded.stop().await;
+    memory.stop().await;
+}
+
+async fn play(server: &Server, dir: &Path, suite: &str, known: &[&str]) {
+    let tests = ojs::load_suite(dir, suite).unwrap();
     let reset = Client::new(&format!("{}/ojs/v1/admin/reset", server.client.base_url())).unwrap();
     let report = ojs::run_all(&tests, &server.client, Some(&reset)).await;
     let known: Vec<String> = known.iter().map(|path| (*path).to_owned()).collect();
     assert_eq!(report.surprises(&known), Vec::<String>::new(), "{report}");
-    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
