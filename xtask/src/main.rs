@@ -1,7 +1,7 @@
 //! The workspace's own tasks, as `cargo xtask TASK`.
 //!
 //! # Layout
-//! - [`test`]: which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
+//! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
 //! - [`golden`]: writes the golden files anew.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.

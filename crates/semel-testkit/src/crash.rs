@@ -1,1 +1,211 @@
-//! x
+//! A process to be killed, and the account of what it acknowledged. The victim writes one line per answer it got; the
+//! judge reads them and looks whether the store stands by each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_core::ident::{JobId, QueueName};
+use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::settle::Settled;
+use semel_core::slot::Due;
+use semel_core::state::{State, StateSet};
+use semel_engine::Engine;
+use semel_engine::duty::Reap;
+use semel_store::Backend;
+use semel_store::backend::{Claim, Filter};
+use tokio::task::JoinSet;
+
+use crate::make::{Want, keyed};
+
+/// Tasks that offer; every key is offered by two of them.
+const OFFERERS: usize = 4;
+const WORKERS: usize = 2;
+
+/// Stands for a job of the victim's: half of the keys are remembered for ever.
+fn want(round: u64, number: u64) -> Want {
+    let want = keyed(&name(round, number)).args(&format!("[{number}]"));
+    if number.is_multiple_of(2) { want.states(StateSet::ALL) } else { want }
+}
+
+fn name(round: u64, number: u64) -> String {
+    format!("{round}-{number}")
+}
+
+/// Offers, claims, acknowledges and keeps house, as fast as it can, until it is killed or `turns` are over. Each answer
+/// becomes a line on stdout before the next question.
+pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
+    let engine = Engine::without_duties(backend).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut offering = JoinSet::new();
+    let mut working = JoinSet::new();
+    for task in 0..OFFERERS {
+        let engine = engine.clone();
+        offering.spawn(async move {
+            for turn in 0..turns {
+                let number = turn * (OFFERERS as u64 / 2) + task as u64 / 2;
+                match engine.enqueue(want(round, number).offer(), "").await {
+                    Ok(Outcome::Created(head)) => say(&format!("created {number} {}", head.id)),
+                    Ok(other) => say(&format!("duplicate {number} {}", other.absorbed_by().unwrap())),
+                    Err(error) => say(&format!("error {error}")),
+                }
+            }
+        });
+    }
+    for _ in 0..WORKERS {
+        let (engine, over) = (engine.clone(), Arc::clone(&over));
+        working.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                for run in engine.claim(claim(7)).await.unwrap() {
+                    say(&format!("claimed {}", run.head.id));
+                    let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
+                    if let Ok(Settled::Done(head)) = engine.complete(run.head.id, bearer, None).await {
+                        say(&format!("acked {}", head.id));
+                    }
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let keeper = {
+        let (engine, over) = (engine.clone(), Arc::clone(&over));
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                engine.store().maintain().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+        })
+    };
+    offering.join_all().await;
+    over.store(true, Ordering::Relaxed);
+    working.join_all().await;
+    keeper.await.unwrap();
+}
+
+fn claim(limit: u32) -> Claim {
+    Claim { queues: vec![QueueName::default()], limit, grant: Grant::new("w".into(), None) }
+}
+
+/// One line in one write, so that lines of several tasks never mix.
+fn say(line: &str) {
+    let mut text = String::with_capacity(line.len() + 2);
+    let _infallible = writeln!(text, "@{line}");
+    let mut out = std::io::stdout().lock();
+    drop(out.write_all(text.as_bytes()));
+    drop(out.flush());
+}
+
+/// What a victim was told.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Jobs it was told to have created, by the key's number.
+    pub created: BTreeMap<u64, JobId>,
+    /// Jobs it was told to exist, by the key's number.
+    pub named: BTreeMap<u64, BTreeSet<JobId>>,
+    /// Runs it was granted.
+    pub claimed: BTreeSet<JobId>,
+    /// Runs whose end was acknowledged.
+    pub acked: BTreeSet<JobId>,
+    /// Requests that failed.
+    pub errors: Vec<String>,
+}
+
+impl Account {
+    /// Reads what a victim said; a last line that was cut off is no answer.
+    pub fn read(said: &str) -> Self {
+        let mut account = Self::default();
+        let whole = said.rfind('\n').map_or("", |end| &said[..end]);
+        for line in whole.lines().filter_map(|line| line.split_once('@').map(|(_, said)| said)) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let id = |text: &str| JobId::parse(text, "").unwrap();
+            match words[..] {
+                ["created", number, job] => {
+                    let twice = account.created.insert(number.parse().unwrap(), id(job));
+                    assert_eq!(twice, None, "key {number} was created twice in one life");
+                }
+                ["duplicate", number, job] => {
+                    account.named.entry(number.parse().unwrap()).or_default().insert(id(job));
+                }
+                ["claimed", job] => drop(account.claimed.insert(id(job))),
+                ["acked", job] => drop(account.acked.insert(id(job))),
+                _ => account.errors.push(line.to_owned()),
+            }
+        }
+        account
+    }
+
+    /// Whether the store, opened again, stands by all of it. Its clock must be past the leases of the dead.
+    pub async fn judge(&self, backend: Arc<dyn Backend>, round: u64) {
+        assert_eq!(self.errors, Vec::<String>::new());
+        let engine = Engine::without_duties(backend).unwrap();
+        for (number, id) in &self.created {
+            let job = engine.job(*id).await.unwrap().unwrap_or_else(|| panic!("acknowledged {id} is lost"));
+            assert_eq!(&*job.body.args, format!("[{number}]"));
+        }
+        for (number, ids) in &self.named {
+            // A holder that was named existed, whether or not its own creator heard of it.
+            for id in ids {
+                let job = engine.job(*id).await.unwrap().unwrap_or_else(|| panic!("{id} was named and is lost"));
+                assert_eq!(&*job.body.args, format!("[{number}]"));
+            }
+        }
+        for id in &self.acked {
+            let job = engine.job(*id).await.unwrap().unwrap();
+            assert_eq!(job.head.state, State::Completed, "the end of {id} was acknowledged");
+        }
+        self.nothing_is_doubled(&engine).await;
+        self.no_key_is_stuck(&engine, round).await;
+        for queue in engine.queues().await.unwrap() {
+            assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");
+        }
+    }
+
+    async fn nothing_is_doubled(&self, engine: &Engine) {
+        let mut filter = Filter { limit: 500, ..Filter::default() };
+        let (mut strict, mut live) = (BTreeSet::new(), BTreeSet::new());
+        let mut listed = 0;
+        loop {
+            let page = engine.list(filter.clone()).await.unwrap();
+            for head in page.heads {
+                listed += 1;
+                let Some(key) = head.key else { continue };
+                let all = head.hold.states == StateSet::ALL;
+                assert!(!all || strict.insert(key), "two jobs with the strict key of {}", head.id);
+                assert!(head.state.is_finished() || live.insert(key), "two live jobs with the key of {}", head.id);
+            }
+            let Some(next) = page.next else { break };
+            filter.before = Some(next);
+        }
+        let stored: u64 = engine.queues().await.unwrap().iter().map(|queue| queue.counts.iter().sum::<u64>()).sum();
+        assert_eq!(listed, stored, "listed and counted");
+    }
+
+    /// A dead worker delays its job no longer than its lease; then the key's job runs, ends, and the key is as free as
+    /// its policy says.
+    async fn no_key_is_stuck(&self, engine: &Engine, round: u64) {
+        while !engine.store().due(Due::Lease, 1).await.unwrap().ids.is_empty() {
+            Reap.run_once(engine.store()).await.unwrap();
+        }
+        loop {
+            let runs = engine.claim(claim(500)).await.unwrap();
+            if runs.is_empty() {
+                break;
+            }
+            for run in runs {
+                let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
+                assert!(matches!(engine.complete(run.head.id, bearer, None).await.unwrap(), Settled::Done(_)));
+            }
+        }
+        for number in self.created.keys().copied().take(40) {
+            let outcome = engine.enqueue(want(round, number).offer(), "").await.unwrap();
+            assert_eq!(outcome.is_inserted(), !number.is_multiple_of(2), "key {number}: {outcome:?}");
+            if let Outcome::Created(head) = outcome {
+                engine.cancel(head.id, Bearer::default()).await.unwrap();
+            }
+        }
+    }
+}

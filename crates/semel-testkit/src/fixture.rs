@@ -40,7 +40,7 @@ pub struct Fixture {
     backend: Mutex<Option<Arc<dyn Backend>>>,
     open: Open,
     step: Step,
-    _dir: Option<TempDir>,
+    dir: Option<TempDir>,
 }
 
 impl Fixture {
@@ -48,7 +48,7 @@ impl Fixture {
     pub fn new(step: Step, open: impl Fn(&ManualClock) -> Arc<dyn Backend> + Send + Sync + 'static) -> Self {
         let clock = ManualClock::default();
         let backend = open(&clock);
-        Self { clock, backend: Mutex::new(Some(backend)), open: Box::new(open), step, _dir: None }
+        Self { clock, backend: Mutex::new(Some(backend)), open: Box::new(open), step, dir: None }
     }
 
     /// A store in a directory of its own, which goes with the fixture.
@@ -59,7 +59,12 @@ impl Fixture {
         let dir = TempDir::new();
         let path = dir.path().to_path_buf();
         let fixture = Self::new(step, move |clock| open(&path, clock));
-        Self { _dir: Some(dir), ..fixture }
+        Self { dir: Some(dir), ..fixture }
+    }
+
+    /// The directory it is in, if it is in one.
+    pub fn dir(&self) -> Option<&Path> {
+        self.dir.as_ref().map(TempDir::path)
     }
 
     /// The store. Not to be kept over a step.

@@ -1,0 +1,172 @@
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use semel_core::draft::{Reads, Snapshot};
+use semel_core::enqueue::Outcome;
+use semel_core::slot::Due;
+use semel_engine::Engine;
+use semel_store::backend::{
+    Applied, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+};
+use semel_store::clock::ManualClock;
+use semel_store::memory::Memory;
+use semel_store::{Backend, StoreError};
+use semel_testkit::make::{job, keyed};
+use tokio::sync::Semaphore;
+
+/// A store whose commits wait for a permit, as for a slow disk.
+struct Gated {
+    inner: Memory,
+    begun: Semaphore,
+    gate: Semaphore,
+}
+
+impl Backend for Gated {
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        self.inner.load(reads)
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(async move {
+            self.begun.add_permits(1);
+            self.gate.acquire().await.unwrap().forget();
+            self.inner.commit(batch).await
+        })
+    }
+
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        self.inner.due(due, limit)
+    }
+
+    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
+        self.inner.list(filter)
+    }
+
+    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
+        self.inner.queues()
+    }
+
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+        self.inner.events(cursor, limit)
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.inner.maintain()
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.clear()
+    }
+
+    fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.backup(path)
+    }
+
+    fn rows(&self) -> Arc<AtomicU64> {
+        self.inner.rows()
+    }
+
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+}
+
+/// Gives everybody else who could run a chance to.
+async fn let_others_run() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn is_pending<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
+    let_others_run().await;
+    let mut future = Some(future);
+    std::future::poll_fn(move |context| {
+        let polled = future.take().map(|future| future.poll(context).is_pending());
+        std::task::Poll::Ready(polled.unwrap_or(false))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_duplicate_is_answered_only_when_the_job_it_names_is_committed() {
+    let inner = Memory::new(ManualClock::default());
+    let store = Arc::new(Gated { inner, begun: Semaphore::new(0), gate: Semaphore::new(0) });
+    let engine = Engine::without_duties(store.clone()).unwrap();
+
+    // The first is in its commit.
+    let mut first = std::pin::pin!(engine.enqueue(keyed("a").offer(), "first"));
+    assert!(is_pending(first.as_mut()).await);
+    store.begun.acquire().await.unwrap().forget();
+    // Its duplicate, and the duplicate of a job offered with it, wait.
+    let mut late = std::pin::pin!(engine.enqueue(keyed("a").offer(), "late"));
+    let mut other = std::pin::pin!(engine.enqueue(keyed("b").offer(), "other"));
+    let mut same_group = std::pin::pin!(engine.enqueue(keyed("b").offer(), "same group"));
+    assert!(is_pending(late.as_mut()).await);
+    assert!(is_pending(other.as_mut()).await);
+    assert!(is_pending(same_group.as_mut()).await);
+
+    store.gate.add_permits(1);
+    let Outcome::Created(created) = first.await.unwrap() else { panic!() };
+    // The second group is in its commit now; what it names is not stored yet.
+    store.begun.acquire().await.unwrap().forget();
+    assert!(is_pending(late.as_mut()).await);
+    assert!(is_pending(same_group.as_mut()).await);
+
+    store.gate.add_permits(1);
+    let Outcome::Rejected { holder, .. } = late.await.unwrap() else { panic!() };
+    assert_eq!(holder.named().unwrap().id, created.id);
+    assert!(matches!(other.await.unwrap(), Outcome::Created(_)));
+    assert!(matches!(same_group.await.unwrap(), Outcome::Rejected { .. }));
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_is_carried_out_whole_or_not_at_all() {
+    let inner = Memory::new(ManualClock::default());
+    let store = Arc::new(Gated { inner, begun: Semaphore::new(0), gate: Semaphore::new(0) });
+    let engine = Engine::without_duties(store.clone()).unwrap();
+    {
+        let mut dropped = std::pin::pin!(engine.enqueue(keyed("a").offer(), "gone"));
+        assert!(is_pending(dropped.as_mut()).await);
+    }
+    store.gate.add_permits(10);
+    // Whoever comes next is answered, and by the stored job.
+    let outcome = engine.enqueue(keyed("a").offer(), "next").await.unwrap();
+    assert!(matches!(outcome, Outcome::Rejected { .. }), "{outcome:?}");
+    drop(engine.enqueue(job().offer(), "another").await.unwrap());
+}
+
+#[tokio::test]
+async fn every_duplicate_is_recorded_and_readable_before_and_after_it_is_written() {
+    let engine = Engine::without_duties(Arc::new(Memory::new(ManualClock::default()))).unwrap();
+    let Outcome::Created(head) = engine.enqueue(keyed("a").offer(), "first").await.unwrap() else { panic!() };
+    for number in 0..25 {
+        drop(engine.enqueue(keyed("a").offer(), &format!("caller-{number}")).await.unwrap());
+    }
+    let before = engine.job(head.id).await.unwrap().unwrap().duplicates;
+    engine.stop().await;
+    let after = engine.job(head.id).await.unwrap().unwrap();
+    assert_eq!((before.count, before.recent.len()), (25, 10));
+    assert_eq!(after.duplicates, before);
+    assert_eq!(after.duplicates.recent.last().unwrap().source, "caller-24");
+    // The record moved neither the fence nor the state.
+    assert_eq!((after.head.fence, after.head.state), (head.fence, head.state));
+    let series = engine.counters().all();
+    assert!(series.iter().any(|((_, _, outcome), count)| *outcome == "rejected" && *count == 25), "{series:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_waits_is_woken_by_the_first_job() {
+    let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+    let waiting = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.claim_or_wait(semel_testkit::fixture::claim(&["default"], 1), Duration::from_secs(30)).await }
+    });
+    drop(engine.enqueue(job().offer(), "test").await.unwrap());
+    assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
+    engine.stop().await;
+}

@@ -1,0 +1,126 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::job::Ending;
+use semel_core::state::State;
+use semel_engine::Engine;
+use semel_engine::duty::{Expire, Promote, Purge, Reap};
+use semel_store::clock::ManualClock;
+use semel_store::memory::Memory;
+use semel_testkit::fixture::claim;
+use semel_testkit::make::{Want, job, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Bench {
+    engine: Engine,
+    clock: ManualClock,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let clock = ManualClock::default();
+        let engine = Engine::without_duties(Arc::new(Memory::new(clock.clone()))).unwrap();
+        Self { engine, clock }
+    }
+
+    async fn create(&self, want: &Want) -> semel_core::ident::JobId {
+        match self.engine.enqueue(want.offer(), "test").await.unwrap() {
+            semel_core::enqueue::Outcome::Created(head) => head.id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn state(&self, id: semel_core::ident::JobId) -> State {
+        self.engine.job(id).await.unwrap().unwrap().head.state
+    }
+}
+
+#[tokio::test]
+async fn a_scheduled_job_is_promoted_at_its_time_and_not_before() {
+    let bench = Bench::new();
+    let id = bench.create(&job().later(2 * SECOND)).await;
+    bench.clock.advance(SECOND);
+    assert_eq!(Promote.run_once(bench.engine.store()).await.unwrap().moved, 0);
+    bench.clock.advance(SECOND);
+    assert_eq!(Promote.run_once(bench.engine.store()).await.unwrap().moved, 1);
+    assert_eq!(bench.state(id).await, State::Available);
+}
+
+#[tokio::test]
+async fn a_lost_worker_delays_its_job_no_longer_than_its_lease_and_the_last_attempt_ends_it() {
+    let bench = Bench::new();
+    let id = bench.create(&job().attempts(2).times(1_000, 0)).await;
+    for attempt in 1..=2 {
+        let jobs = bench.engine.claim(claim(&["default"], 1)).await.unwrap();
+        assert_eq!(jobs[0].head.attempt, attempt);
+        bench.clock.advance(SECOND);
+        assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 1);
+    }
+    let ended = bench.engine.job(id).await.unwrap().unwrap();
+    assert_eq!((ended.head.state, ended.head.ending), (State::Discarded, Some(Ending::Failed)));
+    assert_eq!(ended.failures.0.last().unwrap().code, "lease_expired");
+}
+
+#[tokio::test]
+async fn an_attempt_that_runs_too_long_fails_whatever_its_heartbeats_say() {
+    let bench = Bench::new();
+    let id = bench.create(&job().times(10_000, 3_000)).await;
+    let jobs = bench.engine.claim(claim(&["default"], 1)).await.unwrap();
+    for _ in 0..3 {
+        bench.clock.advance(SECOND);
+        let bearer = semel_testkit::fixture::bearer(&jobs[0].head);
+        bench.engine.extend(vec![(id, bearer)], None).await.unwrap();
+    }
+    assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 1);
+    let job = bench.engine.job(id).await.unwrap().unwrap();
+    assert_eq!((job.head.state, job.failures.0[0].code.as_str()), (State::Retryable, "timeout"));
+}
+
+#[tokio::test]
+async fn a_waiting_job_past_its_expiry_is_discarded_and_what_stands_behind_it_is_claimed() {
+    let bench = Bench::new();
+    let first = bench.create(&job().expires(SECOND)).await;
+    let second = bench.create(&job()).await;
+    bench.clock.advance(SECOND);
+    // Nobody has swept yet: the claim itself must not grant it.
+    let jobs = bench.engine.claim(claim(&["default"], 1)).await.unwrap();
+    assert_eq!(jobs.iter().map(|job| job.head.id).collect::<Vec<_>>(), [second]);
+    Expire.run_once(bench.engine.store()).await.unwrap();
+    assert_eq!(bench.state(first).await, State::Discarded);
+}
+
+#[tokio::test]
+async fn the_expiry_duty_alone_discards() {
+    let bench = Bench::new();
+    let id = bench.create(&job().expires(SECOND)).await;
+    bench.clock.advance(SECOND);
+    assert_eq!(Expire.run_once(bench.engine.store()).await.unwrap().moved, 1);
+    assert_eq!(bench.state(id).await, State::Discarded);
+}
+
+#[tokio::test]
+async fn an_ended_job_is_deleted_after_its_retention() {
+    let bench = Bench::new();
+    let id = bench.create(&keyed("a")).await;
+    bench.engine.cancel(id, Default::default()).await.unwrap();
+    bench.clock.advance(23 * 3600 * SECOND);
+    assert_eq!(Purge.run_once(bench.engine.store()).await.unwrap().moved, 0);
+    bench.clock.advance(3600 * SECOND);
+    assert_eq!(Purge.run_once(bench.engine.store()).await.unwrap().moved, 1);
+    assert!(bench.engine.job(id).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_running_engine_promotes_by_a_timer_and_wakes_the_worker() {
+    let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+    let (due, asked) = (Duration::from_millis(600), std::time::Instant::now());
+    drop(engine.enqueue(job().later(due).offer(), "test").await.unwrap());
+    let jobs = engine.claim_or_wait(claim(&["default"], 1), Duration::from_secs(10)).await.unwrap();
+    assert_eq!(jobs.len(), 1);
+    // The duties look twice a second at least; a look at 600 ms is the timer's. Promised are 100 ms, which a machine
+    // busy with other tests cannot keep.
+    let late = asked.elapsed().saturating_sub(due);
+    assert!(late < Duration::from_millis(300), "{late:?} late");
+    engine.stop().await;
+}

@@ -1,0 +1,152 @@
+//! SIGKILL at random points: what was acknowledged is there, nothing is there twice, no key is stuck. And a torn tail of
+//! the write-ahead log leaves a prefix of history.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::event::EventKind;
+use semel_sqlite::Sqlite;
+use semel_store::Backend;
+use semel_store::backend::Recorded;
+use semel_store::clock::{Clock, ManualClock, SystemClock};
+use semel_testkit::TempDir;
+use semel_testkit::crash::{Account, victim};
+
+/// Rounds in one file before a new one is begun, so that a long run is not a run of large files.
+const ROUNDS_PER_FILE: u64 = 25;
+
+fn rounds() -> u64 {
+    std::env::var("SEMEL_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// The process that is killed; on its own, a short life that ends in peace.
+#[test]
+fn the_victim() {
+    let given = std::env::var("SEMEL_VICTIM").ok();
+    let dir = TempDir::new();
+    let (path, round, turns) = match &given {
+        Some(given) => {
+            let (round, path) = given.split_once(' ').unwrap();
+            (Path::new(path).to_path_buf(), round.parse().unwrap(), u64::MAX / 8)
+        }
+        None => (dir.path().join("semel.db"), 0, 20),
+    };
+    let store: Arc<dyn Backend> = Arc::new(Sqlite::open(path).unwrap());
+    runtime().block_on(victim(store, round, turns));
+}
+
+fn start(path: &Path, round: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["crash::the_victim", "--exact", "--nocapture", "--test-threads=1"])
+        .env("SEMEL_VICTIM", format!("{round} {}", path.display()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Lets a victim live until it has said something, and then so long.
+fn kill_after(mut child: Child, life: Duration) -> String {
+    let mut out = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut said, mut buffer) = (Vec::new(), [0; 1 << 16]);
+        let mut killed = false;
+        while let Ok(size) = out.read(&mut buffer)
+            && size > 0
+        {
+            said.extend_from_slice(&buffer[..size]);
+            if !killed && said.contains(&b'@') {
+                // The random point: the only sleep here, and it is the experiment.
+                std::thread::sleep(life);
+                child.kill().unwrap();
+                killed = true;
+            }
+        }
+        child.wait().unwrap();
+        assert!(killed, "the victim ended by itself: {}", String::from_utf8_lossy(&said));
+        String::from_utf8(said).unwrap()
+    });
+    reader.join().unwrap()
+}
+
+/// A clock so many hours on: the leases of the dead are over.
+fn later(hours: u64) -> ManualClock {
+    ManualClock::at(SystemClock.now().saturating_add(Duration::from_secs(3600 * hours)))
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_killed() {
+    let mut random = 0x5eed_u64;
+    let mut told = (0, 0);
+    let mut dir = TempDir::new();
+    for round in 0..rounds() {
+        if round % ROUNDS_PER_FILE == 0 {
+            dir = TempDir::new();
+        }
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let path = dir.path().join("semel.db");
+        let said = kill_after(start(&path, round), Duration::from_micros(random >> 33 & 0x7fff));
+        let account = Account::read(&said);
+        told = (told.0 + account.created.len(), told.1 + account.acked.len());
+        // The next victim's time goes on from the judge's, an hour ahead; the next judge's is another hour ahead.
+        let store: Arc<dyn Backend> = Arc::new(Sqlite::open_with_clock(&path, later(1 + round % ROUNDS_PER_FILE)).unwrap());
+        runtime().block_on(account.judge(store, round));
+        // The judge's thread gives the file back a moment after its last handle.
+        while semel_sqlite::lock::owner(&path).is_some() {
+            std::thread::yield_now();
+        }
+    }
+    assert!(told.0 > 20 && told.1 > 0, "{told:?} is too little to prove anything");
+}
+
+async fn history(path: &Path) -> Vec<Recorded> {
+    let store = Sqlite::open_with_clock(path, later(1)).unwrap();
+    let log = store.events(0, u32::MAX).await.unwrap();
+    let queues = store.queues().await.unwrap();
+    let created = queues.iter().map(|queue| queue.created).sum::<u64>();
+    let told = log.iter().filter(|recorded| recorded.event.kind == EventKind::Enqueued).count();
+    assert_eq!(created, told as u64, "the log and the rows are of one commit");
+    for queue in queues {
+        assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");
+    }
+    log
+}
+
+#[test]
+fn a_torn_log_leaves_a_prefix_of_history() {
+    let (dir, runtime) = (TempDir::new(), runtime());
+    let path = dir.path().join("semel.db");
+    kill_after(start(&path, 0), Duration::from_millis(60));
+    let wal = std::fs::read(dir.path().join("semel.db-wal")).unwrap();
+    let main = std::fs::read(&path).unwrap();
+    let torn = |wal: &[u8]| {
+        let dir = TempDir::new();
+        let path = dir.path().join("semel.db");
+        std::fs::write(&path, &main).unwrap();
+        std::fs::write(dir.path().join("semel.db-wal"), wal).unwrap();
+        runtime.block_on(history(&path))
+    };
+    let whole = torn(&wal);
+    let (mut shortest, mut random) = (whole.len(), 7_u64);
+    for turn in 0..24 {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let mut damaged = wal.clone();
+        let place = wal.len() / 4 + (random >> 33) as usize % (wal.len() * 3 / 4);
+        if turn % 2 == 0 {
+            damaged.truncate(place);
+        } else {
+            damaged[place] ^= 0x40;
+        }
+        let found = torn(&damaged);
+        assert_eq!(found, whole[..found.len()], "a prefix");
+        shortest = shortest.min(found.len());
+    }
+    assert!(shortest < whole.len(), "nothing was torn");
+}
