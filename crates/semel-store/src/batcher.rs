@@ -80,13 +80,13 @@ enum Request {
     Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
-    Backup(std::path::PathBuf, oneshot::Sender<Result<(), StoreError>>),
 }
 
 /// A handle on a store behind its batcher. Cheap to clone. The batcher ends when the last handle is dropped.
 #[derive(Clone)]
 pub struct Store {
     requests: mpsc::Sender<Request>,
+    backend: Arc<dyn Backend>,
     hints: Arc<Hints>,
     facts: Arc<crate::backend::Facts>,
 }
@@ -101,7 +101,7 @@ impl Store {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
-        let batcher = Batcher { rows: backend.rows(), backend, hints: Arc::clone(&hints), inbox, entropy: seed() };
+        let batcher = Batcher { rows: backend.rows(), backend: Arc::clone(&backend), hints: Arc::clone(&hints), inbox, entropy: seed() };
         if facts.blocks {
             std::thread::Builder::new()
                 .name("semel-store".to_owned())
@@ -115,7 +115,7 @@ impl Store {
         } else {
             tokio::spawn(batcher.run());
         }
-        Ok(Self { requests, hints, facts })
+        Ok(Self { requests, backend, hints, facts })
     }
 
     /// What the store is and promises.
@@ -206,12 +206,15 @@ impl Store {
         self.ask(Request::Clear).await
     }
 
-    /// Copies the store to a new file.
+    /// Copies the store to a new file. Commits go on meanwhile, for this does not go through the batcher.
     ///
     /// # Errors
     /// When the store or the file does not allow it.
     pub async fn backup(&self, path: std::path::PathBuf) -> Result<(), StoreError> {
-        self.ask(|reply| Request::Backup(path, reply)).await
+        let backend = Arc::clone(&self.backend);
+        let runtime = tokio::runtime::Handle::current();
+        let copied = tokio::task::spawn_blocking(move || runtime.block_on(backend.backup(path))).await;
+        copied.map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
 
     async fn ask<T>(
@@ -366,7 +369,6 @@ impl Batcher {
             Request::Events(cursor, limit, reply) => drop(reply.send(backend.events(cursor, limit).await)),
             Request::Maintain(reply) => drop(reply.send(backend.maintain().await)),
             Request::Clear(reply) => drop(reply.send(backend.clear().await)),
-            Request::Backup(path, reply) => drop(reply.send(backend.backup(path).await)),
         }
     }
 }

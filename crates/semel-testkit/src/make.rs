@@ -58,6 +58,19 @@ pub fn keyed(text: &str) -> Want {
 }
 
 impl Want {
+    /// With a key of its own for every number, by the default policy.
+    pub fn keyed_by_number(mut self, number: u64) -> Self {
+        let mut bytes = [0; 32];
+        for (place, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+            // Spread as a hash spreads; distinct, for each step can be undone.
+            let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ (place as u64) << 1);
+            chunk.copy_from_slice(&mixed.to_le_bytes());
+        }
+        self.key = Some(UniqueKey::from_bytes(bytes));
+        self.spec.key = Some(format!("number {number}"));
+        self
+    }
+
     /// With a caller's own id.
     pub fn id(mut self, id: JobId) -> Self {
         self.offer.id = Some(id);

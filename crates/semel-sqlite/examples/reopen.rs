@@ -1,0 +1,45 @@
+//! How long opening a file takes: makes one with so many live, uniquely keyed jobs (default 1,000,000), closes it, and
+//! opens it again.
+//!
+//! `cargo run --release -p semel-sqlite --example reopen -- 1000000`
+
+#![allow(clippy::print_stdout, reason = "a figure for people")]
+
+use std::error::Error;
+use std::time::Instant;
+
+use semel_core::draft::{Draft, Reads};
+use semel_core::enqueue::{Mode, Offer, enqueue_batch};
+use semel_sqlite::Sqlite;
+use semel_store::backend::{Backend, Batch};
+use semel_testkit::TempDir;
+use semel_testkit::make::job;
+
+const BATCH: u64 = 1_000;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let jobs: u64 = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
+    let dir = TempDir::new();
+    let path = dir.path().join("semel.db");
+    let began = Instant::now();
+    let store = Sqlite::open(&path)?;
+    for batch in 0..jobs.div_ceil(BATCH) {
+        let first = batch * BATCH;
+        let offers: Vec<Offer> =
+            (first..(first + BATCH).min(jobs)).map(|number| job().keyed_by_number(number).offer()).collect();
+        let mut reads = Reads::default();
+        offers.iter().for_each(|offer| offer.reads(&mut reads));
+        let mut draft = Draft::new(store.load(&reads).await?, batch, store.rows());
+        enqueue_batch(&mut draft, &offers, Mode::Each).map_err(|_| "a read was missing")?;
+        store.commit(Batch { groups: vec![draft.finish()], claims: Vec::new() }).await?;
+    }
+    println!("{jobs} jobs stored in {:.2?}", began.elapsed());
+    drop(store);
+    let began = Instant::now();
+    let store = Sqlite::open(&path)?;
+    println!("opened again in {:.2?}", began.elapsed());
+    let stored: u64 = store.queues().await?.iter().map(|queue| queue.created).sum();
+    println!("{stored} jobs are there; the file has {} MB", std::fs::metadata(&path)?.len() >> 20);
+    Ok(())
+}
