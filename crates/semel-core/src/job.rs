@@ -79,18 +79,23 @@ impl Head {
 
     /// When the job's body may be deleted; only a finished job has such a time.
     pub fn purge_at(&self) -> Option<Timestamp> {
-        let kept_s = match self.state {
-            State::Completed | State::Cancelled => RETENTION_DEFAULT_S,
-            State::Discarded => RETENTION_DISCARDED_S,
-            _ => return None,
-        };
-        self.finished_at.map(|at| at.saturating_add(Duration::from_secs(kept_s)))
+        self.finished_at.and_then(|at| kept_until(self.state, at))
     }
 
     /// Whether the job ends unstarted at `now`: a waiting job past its `expires_at` (SEMANTICS 3).
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.state.is_live() && self.state != State::Active && self.expires_at.is_some_and(|at| at <= now)
     }
+}
+
+/// When the body of a job that ended so at that time may be deleted.
+pub fn kept_until(state: State, finished_at: Timestamp) -> Option<Timestamp> {
+    let kept_s = match state {
+        State::Completed | State::Cancelled => RETENTION_DEFAULT_S,
+        State::Discarded => RETENTION_DISCARDED_S,
+        State::Scheduled | State::Available | State::Pending | State::Active | State::Retryable => return None,
+    };
+    Some(finished_at.saturating_add(Duration::from_secs(kept_s)))
 }
 
 /// What a job is besides itself. Stored by number; frozen.

@@ -1,5 +1,7 @@
 //! The store's own duty: ended jobs leave the live rows and memory, sorted by key, in bounded pieces.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, params};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
@@ -9,19 +11,71 @@ use semel_core::unique::outlives;
 use crate::error::SqliteError;
 use crate::open::{Loaded, set_fact};
 use crate::reader;
-use crate::rows::{self, MOVING_COLUMNS};
+use crate::rows;
 
-/// Ended jobs filed in one transaction. Sorted by key, so that the more there are, the more keys share a page.
-pub const FILE_JOBS_MAX: usize = 4_000;
+/// Ended jobs filed in one transaction, which holds up the groups behind it.
+const FILE_JOBS_MAX: usize = 1_500;
+/// Values of `filed`.
+const FILED: u8 = 1;
+const DEAD_LETTER: u8 = 2;
 /// Remembered heads looked over in one go.
 const FORGET_LOOKS_MAX: u32 = 1_000;
 
-/// Files a piece of the ended jobs, inside an open transaction. Gives back those filed, to be dropped from memory when
-/// the transaction is committed.
+/// When ended jobs are filed. A round takes all there are, sorted by key: the more they are, the more of them share a
+/// page of the memory of keys, and a page is written once for all of its jobs.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// A round begins when there are so many,
+    pub jobs: usize,
+    /// or when the first of them has waited so long.
+    pub time: Duration,
+}
+
+impl Patience {
+    /// What a server does: about 12 MB of memory at most.
+    pub const DEFAULT: Self = Self { jobs: 50_000, time: Duration::from_secs(30) };
+    /// Everything at once.
+    pub const NONE: Self = Self { jobs: 1, time: Duration::ZERO };
+}
+
+/// Begins a round if it is time for one.
+pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp) {
+    if !at.round.is_empty() || at.unfiled.is_empty() {
+        return;
+    }
+    let since = *at.unfiled_since.get_or_insert(now);
+    if at.unfiled.len() < patience.jobs && now.since(since) < patience.time {
+        return;
+    }
+    at.unfiled_since = None;
+    let mut round: Vec<_> = std::mem::take(&mut at.unfiled)
+        .into_iter()
+        .map(|id| (at.model.head(id).and_then(|head| head.key).map(|key| *key.as_bytes()), id))
+        .collect();
+    round.sort_unstable();
+    at.round = round.into_iter().map(|(_, id)| id).collect();
+}
+
+/// The jobs of the round that the next transaction files.
+fn piece(at: &Loaded) -> &[JobId] {
+    &at.round[at.round.len().saturating_sub(FILE_JOBS_MAX)..]
+}
+
+/// A piece has been filed: it leaves memory.
+pub fn filed(at: &mut Loaded, ids: Vec<JobId>) {
+    let rest = at.round.len().saturating_sub(FILE_JOBS_MAX);
+    at.round.truncate(rest);
+    for id in ids {
+        at.model.evict(id);
+        at.leave_memory(id);
+    }
+}
+
+/// Files a piece of the round, inside an open transaction. Gives back those filed, to be dropped from memory when the
+/// transaction is committed.
 pub fn file(db: &Connection, at: &mut Loaded, now: Timestamp) -> Result<Vec<JobId>, SqliteError> {
-    let from = at.unfiled.len().saturating_sub(FILE_JOBS_MAX);
     // An ended job that an operator sent back is live again, and stays.
-    let mut heads: Vec<(i64, Head)> = at.unfiled[from..]
+    let mut heads: Vec<(i64, Head)> = piece(at)
         .iter()
         .filter_map(|id| at.model.head(*id))
         .filter(|head| head.state.is_finished())
@@ -29,15 +83,9 @@ pub fn file(db: &Connection, at: &mut Loaded, now: Timestamp) -> Result<Vec<JobI
         .collect();
     heads.sort_unstable_by_key(|(seq, _)| *seq);
     heads.dedup_by_key(|(seq, _)| *seq);
-    let copy = format!(
-        "INSERT INTO done (seq, {MOVING_COLUMNS}, purge_at) SELECT seq, {MOVING_COLUMNS}, ?2 FROM live WHERE seq = ?1"
-    );
-    let mut copy = db.prepare_cached(&copy)?;
-    let mut delete = db.prepare_cached("DELETE FROM live WHERE seq = ?1")?;
+    let mut file = db.prepare_cached("UPDATE status SET filed = ?2 WHERE seq = ?1")?;
     for (seq, head) in &heads {
-        let purge_at = head.purge_at().unwrap_or(now);
-        copy.execute(params![seq, purge_at.as_micros()])?;
-        delete.execute([seq])?;
+        file.execute(params![seq, if head.is_dead_letter() { DEAD_LETTER } else { FILED }])?;
     }
     heads.sort_unstable_by_key(|(seq, head)| (head.key.map(|key| *key.as_bytes()), *seq));
     for (seq, head) in &heads {

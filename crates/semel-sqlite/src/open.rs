@@ -41,6 +41,10 @@ pub struct Loaded {
     pub seen: Map<JobId, (UniqueKey, i64)>,
     /// Finished jobs that are still among the live rows.
     pub unfiled: Vec<JobId>,
+    /// Since when there are any.
+    pub unfiled_since: Option<Timestamp>,
+    /// Finished jobs that are being filed, sorted by key.
+    pub round: Vec<JobId>,
     /// The first row number nobody has used.
     pub next_row: u64,
     /// The last time anything was committed.
@@ -107,6 +111,8 @@ pub fn load(db: &Connection) -> Result<Loaded, SqliteError> {
         released: HashSet::new(),
         seen: Map::default(),
         unfiled: Vec::new(),
+        unfiled_since: None,
+        round: Vec::new(),
         next_row: 1,
         floor: logged,
     };
@@ -135,7 +141,8 @@ fn load_queues(db: &Connection, loaded: &mut Loaded) -> Result<(), SqliteError> 
 }
 
 fn load_heads(db: &Connection, loaded: &mut Loaded) -> Result<(), SqliteError> {
-    let mut query = db.prepare(&format!("SELECT {HEAD_COLUMNS} FROM live s JOIN job j USING (seq) ORDER BY s.seq"))?;
+    let mut query = db.prepare(&format!("SELECT {HEAD_COLUMNS} FROM status s INDEXED BY live JOIN job j USING (seq) WHERE s.filed IS NULL \
+         ORDER BY s.seq"))?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         let head = rows::head(row, &loaded.names)?;
@@ -157,12 +164,13 @@ fn load_heads(db: &Connection, loaded: &mut Loaded) -> Result<(), SqliteError> {
     }
     drop(rows);
     let mut query =
-        db.prepare("SELECT DISTINCT j.id FROM note n JOIN live s USING (seq) JOIN job j USING (seq)")?;
+        db.prepare("SELECT DISTINCT j.id FROM status s INDEXED BY live JOIN note n USING (seq) JOIN job j USING (seq) \
+             WHERE s.filed IS NULL")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         loaded.noted.insert(JobId::from_bytes(row.get(0)?));
     }
-    let mut query = db.prepare("SELECT f.id, f.seq FROM foreign_id f JOIN live s USING (seq)")?;
+    let mut query = db.prepare("SELECT f.id, f.seq FROM foreign_id f JOIN status s USING (seq) WHERE s.filed IS NULL")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         loaded.foreign.insert(JobId::from_bytes(row.get(0)?), row.get(1)?);

@@ -44,7 +44,7 @@ fn row_of(db: &Connection, id: JobId) -> Result<Option<i64>, SqliteError> {
 /// A filed job's row number and head.
 pub fn filed(db: &Connection, names: &Names, id: JobId) -> Result<Option<(i64, Head)>, SqliteError> {
     let Some(seq) = row_of(db, id)? else { return Ok(None) };
-    let sql = format!("SELECT {HEAD_COLUMNS} FROM done s JOIN job j USING (seq) WHERE s.seq = ?1");
+    let sql = format!("SELECT {HEAD_COLUMNS} FROM status s JOIN job j USING (seq) WHERE s.seq = ?1");
     let mut query = db.prepare_cached(&sql)?;
     let mut found = query.query([seq])?;
     Ok(match found.next()? {
@@ -72,6 +72,16 @@ pub fn version(db: &Connection, at: &Loaded, id: JobId) -> Result<u64, SqliteErr
     Ok(match found.next()? {
         Some(row) => row.get::<_, i64>(0)?.unsigned_abs(),
         None => 0,
+    })
+}
+
+/// The id of a row.
+pub fn id(db: &Connection, seq: i64) -> Result<Option<JobId>, SqliteError> {
+    let mut query = db.prepare_cached("SELECT id FROM job WHERE seq = ?1")?;
+    let mut found = query.query([seq])?;
+    Ok(match found.next()? {
+        Some(row) => Some(JobId::from_bytes(row.get(0)?)),
+        None => None,
     })
 }
 
@@ -158,7 +168,7 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
     Ok(listing)
 }
 
-/// The next rows below a row number, live and filed ones merged.
+/// The next rows below a row number. Dead letters that are not filed yet are among those in memory.
 fn chunk(
     db: &Connection,
     at: &Loaded,
@@ -166,23 +176,24 @@ fn chunk(
     below: i64,
     size: usize,
 ) -> Result<Vec<(i64, Head)>, SqliteError> {
-    let any = filter.states.is_empty();
+    let source = match (filter.dead_letters, filter.states.is_empty(), StateSet::LIVE.contains_all(filter.states)) {
+        (true, _, _) => "status s INDEXED BY dead_letter JOIN job j USING (seq) WHERE s.filed = 2 AND",
+        (false, false, true) => "status s INDEXED BY live JOIN job j USING (seq) WHERE s.filed IS NULL AND",
+        (false, _, _) => "status s JOIN job j USING (seq) WHERE",
+    };
+    let sql = format!("SELECT {HEAD_COLUMNS} FROM {source} s.seq < ?1 ORDER BY s.seq DESC LIMIT ?2");
+    let mut query = db.prepare_cached(&sql)?;
+    let mut found = query.query(params![below, i64::try_from(size).unwrap_or(i64::MAX)])?;
     let mut rows = Vec::new();
-    let dead = if filter.dead_letters { " AND s.ending = 5" } else { "" };
-    for (table, wanted) in [("live", true), ("done", any || filter.states.intersects(StateSet::FINISHED))] {
-        if !wanted {
-            continue;
-        }
-        let sql = format!(
-            "SELECT {HEAD_COLUMNS} FROM {table} s JOIN job j USING (seq) WHERE s.seq < ?1{dead} ORDER BY s.seq DESC LIMIT ?2"
-        );
-        let mut query = db.prepare_cached(&sql)?;
-        let mut found = query.query(params![below, size as i64])?;
-        while let Some(row) = found.next()? {
-            rows.push((row.get(0)?, rows::head(row, &at.names)?));
-        }
+    while let Some(row) = found.next()? {
+        rows.push((row.get(0)?, rows::head(row, &at.names)?));
     }
-    rows.sort_unstable_by_key(|(seq, _)| std::cmp::Reverse(*seq));
-    rows.truncate(size);
+    if filter.dead_letters {
+        let unfiled = at.unfiled.iter().chain(&at.round).filter_map(|id| at.model.head(*id)).filter(|head| head.is_dead_letter());
+        rows.extend(unfiled.map(|head| (at.seq(head.id), head.clone())).filter(|(seq, _)| *seq < below));
+        rows.sort_unstable_by_key(|(seq, _)| std::cmp::Reverse(*seq));
+        rows.dedup_by_key(|(seq, _)| *seq);
+        rows.truncate(size);
+    }
     Ok(rows)
 }

@@ -22,11 +22,7 @@ pub const HEAD_COLUMNS: &str = "j.seq, j.id, j.key, j.hold, j.type, j.queue, j.p
      s.expires_at, s.started_at, s.finished_at, s.renewed_at, s.visible_until, s.run_until, s.worker, s.follow_up, \
      s.ending";
 
-/// The columns of `live` and `done` that [`move_params`] fills, after `seq`.
-pub const MOVING_COLUMNS: &str = "state, version, available_at, fence, attempt, flags, expires_at, started_at, \
-     finished_at, renewed_at, visible_until, run_until, worker, follow_up, ending";
-
-/// Writes the moving row of `head` by a statement whose parameters are `seq` and [`MOVING_COLUMNS`].
+/// Writes the moving row of `head` by a statement whose parameters are the columns of `status`, in order.
 pub fn write_moving(statement: &mut Statement<'_>, seq: i64, head: &Head, released: bool) -> rusqlite::Result<usize> {
     let flags = if head.role == Role::FollowUp { FOLLOW_UP } else { 0 } | if released { KEY_RELEASED } else { 0 };
     let lease = head.lease.as_ref();

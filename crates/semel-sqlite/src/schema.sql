@@ -1,5 +1,5 @@
--- Format 1. A job is one immutable row and one small row that moves: `live` while it can still change, `done` after a
--- duty has filed it. No secondary index is on the path of enqueue, claim or settle; the engine keeps them in memory.
+-- Format 1. A job is one immutable row and one small row that moves. The indexes that decisions need are in the engine's
+-- memory; a duty files ended jobs, which then leave memory.
 
 CREATE TABLE name (               -- types and queues, numbered
     id    INTEGER PRIMARY KEY,
@@ -32,7 +32,7 @@ CREATE TABLE job (                -- what was asked for; never updated
     body           BLOB NOT NULL
 ) STRICT;
 
-CREATE TABLE live (               -- where a job is; times in microseconds since 1970, UTC
+CREATE TABLE status (             -- where a job is; times in microseconds since 1970, UTC
     seq            INTEGER PRIMARY KEY,
     state          INTEGER NOT NULL,
     version        INTEGER NOT NULL,
@@ -48,30 +48,13 @@ CREATE TABLE live (               -- where a job is; times in microseconds since
     run_until      INTEGER,
     worker         TEXT,
     follow_up      BLOB,
-    ending         INTEGER
-) STRICT;
-
-CREATE TABLE done (               -- the same for jobs that have ended
-    seq            INTEGER PRIMARY KEY,
-    state          INTEGER NOT NULL,
-    version        INTEGER NOT NULL,
-    available_at   INTEGER NOT NULL,
-    fence          INTEGER NOT NULL,
-    attempt        INTEGER NOT NULL,
-    flags          INTEGER NOT NULL,
-    expires_at     INTEGER,
-    started_at     INTEGER,
-    finished_at    INTEGER,
-    renewed_at     INTEGER,
-    visible_until  INTEGER,
-    run_until      INTEGER,
-    worker         TEXT,
-    follow_up      BLOB,
     ending         INTEGER,
-    purge_at       INTEGER NOT NULL
+    filed          INTEGER                       -- of an ended job: 1, or 2 for a dead letter
 ) STRICT;
 
-CREATE INDEX dead_letter ON done (seq) WHERE ending = 5;
+-- What is read when the file is opened. No statement of enqueue (but for the append), claim or settle touches `filed`.
+CREATE INDEX live ON status (seq) WHERE filed IS NULL;
+CREATE INDEX dead_letter ON status (seq) WHERE filed = 2;
 
 CREATE TABLE note (               -- what a job gathers: failures, result, duplicates, newer payload
     seq   INTEGER NOT NULL,
@@ -124,7 +107,6 @@ SELECT lower(hex(j.id)) AS id, t.text AS type, q.text AS queue,
        datetime(s.finished_at / 1000000, 'unixepoch') AS finished_at, s.worker,
        CAST(j.body AS TEXT) AS body
 FROM job j
-JOIN (SELECT seq, state, attempt, finished_at, worker FROM live
-      UNION ALL SELECT seq, state, attempt, finished_at, worker FROM done) s USING (seq)
+JOIN status s USING (seq)
 JOIN name t ON t.id = j.type
 JOIN name q ON q.id = j.queue;

@@ -22,7 +22,8 @@ use crate::lock::FileLock;
 use crate::log::Log;
 use crate::open::{Loaded, load, open, set_fact};
 use crate::writer::{Writer, purgeable};
-use crate::{filing, reader};
+use crate::filing::{self, Patience};
+use crate::reader;
 
 /// Rows the purge looks at in one go.
 const PURGE_LOOKS: u32 = 2_000;
@@ -41,6 +42,7 @@ struct Inner {
     at: Loaded,
     time: SteadyTime,
     lock: FileLock,
+    patience: Patience,
     purge_cursor: i64,
     forget_cursor: Vec<u8>,
     /// What is in memory may differ from the file: a transaction failed after it had been applied.
@@ -93,12 +95,21 @@ impl Sqlite {
             at,
             time,
             lock,
+            patience: Patience::DEFAULT,
             purge_cursor: 0,
             forget_cursor: Vec::new(),
             doubtful: false,
             failed: None,
         };
         Ok(Self { inner: Mutex::new(inner), rows, path })
+    }
+
+    /// Files ended jobs as soon as the store keeps house, instead of many at a time: for tests and tools that look at
+    /// what is on the disk.
+    #[must_use]
+    pub fn filing_at_once(self) -> Self {
+        self.lock().patience = Patience::NONE;
+        self
     }
 
     /// Leaves a word for those who find the file taken, such as the address of the server that owns it.
@@ -227,25 +238,19 @@ impl Inner {
 
     /// Files ended jobs, forgets remembered heads, trims the log: a bounded piece. Says whether more is waiting.
     fn maintain(&mut self) -> Result<bool, SqliteError> {
-        let mut more = false;
-        if !self.at.unfiled.is_empty() {
-            let before = self.at.unfiled.len();
-            let filed = self.transaction(filing::file)?;
-            let taken = before - before.saturating_sub(filing::FILE_JOBS_MAX);
-            self.at.unfiled.truncate(before - taken);
-            for id in filed {
-                self.at.model.evict(id);
-                self.at.leave_memory(id);
-            }
-            // Decisions that saw these keys without their filed holders are to be taken again.
-            let now = self.time.now();
-            self.at.model.move_absent_version(next_version(0, now));
-            more = !self.at.unfiled.is_empty();
-        } else {
+        let now = self.time.now();
+        filing::begin(&mut self.at, self.patience, now);
+        if self.at.round.is_empty() {
             let mut cursor = std::mem::take(&mut self.forget_cursor);
             self.transaction(|db, _, now| filing::forget(db, &mut cursor, now))?;
             self.forget_cursor = cursor;
+        } else {
+            let ids = self.transaction(filing::file)?;
+            filing::filed(&mut self.at, ids);
+            // Decisions that saw these keys without their filed holders are to be taken again.
+            self.at.model.move_absent_version(next_version(0, now));
         }
+        let more = !self.at.round.is_empty();
         Ok(self.transaction(|db, at, _| at.log.trim(db))? || more)
     }
 
@@ -254,7 +259,7 @@ impl Inner {
         self.transaction(|db, _, _| {
             // Neither a row's number nor a time is given twice, whatever was deleted.
             set_fact(db, "next_row", next_row)?;
-            for table in ["queue", "job", "live", "done", "note", "memory", "foreign_id", "event"] {
+            for table in ["queue", "job", "status", "note", "memory", "foreign_id", "event"] {
                 db.execute(&format!("DELETE FROM {table}"), [])?;
             }
             Ok(())

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, params};
 use semel_core::draft::{Full, Write};
 use semel_core::ident::{JobId, QueueName};
-use semel_core::job::{Head, NoteKind};
+use semel_core::job::{Head, NoteKind, kept_until};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, UniqueKey, must_remember};
@@ -16,13 +16,13 @@ use semel_store::memory::started;
 use crate::error::SqliteError;
 use crate::open::{Loaded, set_fact};
 use crate::reader;
-use crate::rows::{self, MOVING_COLUMNS};
+use crate::rows;
 
 const INSERT_JOB: &str = "INSERT INTO job (seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, \
      timeout_ms, created_at, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 const INSERT_FRESH: &str =
-    "INSERT INTO live (seq, state, version, available_at, fence, flags, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-const UPDATE_LIVE: &str = "UPDATE live SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
+    "INSERT INTO status (seq, state, version, available_at, fence, flags, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const UPDATE_LIVE: &str = "UPDATE status SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
      flags = ?7, expires_at = ?8, started_at = ?9, finished_at = ?10, renewed_at = ?11, visible_until = ?12, \
      run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16 WHERE seq = ?1";
 
@@ -188,11 +188,10 @@ impl<'a> Writer<'a> {
             self.db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?.execute(params![key.as_bytes(), seq])?;
         }
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
-        self.db.prepare_cached("DELETE FROM done WHERE seq = ?1")?.execute([seq])?;
-        let sql = format!(
-            "INSERT INTO live (seq, {MOVING_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"
-        );
-        rows::write_moving(&mut *self.db.prepare_cached(&sql)?, seq, &head, released)?;
+        self.db.prepare_cached("UPDATE status SET filed = NULL WHERE seq = ?1")?.execute([seq])?;
+        if rows::write_moving(&mut self.update_live, seq, &head, released)? != 1 {
+            return Err(SqliteError::Row { seq, what: "a filed job has no row" });
+        }
         if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
         }
@@ -284,8 +283,7 @@ impl<'a> Writer<'a> {
         }
         for sql in [
             "DELETE FROM job WHERE seq = ?1",
-            "DELETE FROM live WHERE seq = ?1",
-            "DELETE FROM done WHERE seq = ?1",
+            "DELETE FROM status WHERE seq = ?1",
             "DELETE FROM note WHERE seq = ?1",
         ] {
             self.db.prepare_cached(sql)?.execute([seq])?;
@@ -367,21 +365,23 @@ pub fn purgeable(
     limit: usize,
 ) -> Result<Vec<JobId>, SqliteError> {
     let mut query = db.prepare_cached(
-        "SELECT s.seq, s.purge_at, (SELECT id FROM job WHERE seq = s.seq) FROM done s WHERE s.seq > ?1 ORDER BY s.seq LIMIT ?2",
+        "SELECT seq, state, finished_at, filed FROM status WHERE seq > ?1 ORDER BY seq LIMIT ?2",
     )?;
     let mut rows = query.query(params![*cursor, looks])?;
     let mut ids = Vec::new();
     let mut looked = 0;
     while let Some(row) = rows.next()? {
         looked += 1;
-        let purge_at: i64 = row.get(1)?;
-        if purge_at <= now.as_micros() {
+        let ended = (State::from_code(row.get(1)?), row.get::<_, Option<i64>>(2)?, row.get::<_, Option<i64>>(3)?);
+        let kept_until = match ended {
+            (Some(state), Some(at), Some(_)) => kept_until(state, Timestamp::from_micros(at)),
+            _ => None,
+        };
+        if kept_until.is_some_and(|until| until <= now) {
             if ids.len() >= limit {
                 return Ok(ids);
             }
-            if let Some(id) = row.get::<_, Option<[u8; 16]>>(2).optional()?.flatten() {
-                ids.push(JobId::from_bytes(id));
-            }
+            ids.extend(reader::id(db, row.get(0)?)?);
         }
         *cursor = row.get(0)?;
     }

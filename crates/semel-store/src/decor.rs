@@ -81,12 +81,14 @@ impl<B: Backend + ?Sized> Faulty<B> {
 
     /// The faults of the next loads, one each; none after them.
     pub fn script_loads(&self, faults: impl IntoIterator<Item = Fault>) {
-        *self.loads.lock().unwrap_or_else(PoisonError::into_inner) = Source::Script(faults.into_iter().collect());
+        *self.loads.lock().unwrap_or_else(PoisonError::into_inner) =
+            Source::Script(faults.into_iter().collect());
     }
 
     /// The faults of the next commits, one each; none after them.
     pub fn script_commits(&self, faults: impl IntoIterator<Item = Fault>) {
-        *self.commits.lock().unwrap_or_else(PoisonError::into_inner) = Source::Script(faults.into_iter().collect());
+        *self.commits.lock().unwrap_or_else(PoisonError::into_inner) =
+            Source::Script(faults.into_iter().collect());
     }
 }
 

@@ -274,7 +274,10 @@ impl Fixture {
 
 /// The right that a claim gave.
 pub fn bearer(head: &Head) -> Bearer {
-    Bearer { lease: Some(LeaseToken(head.fence)), worker: head.lease.as_ref().map(|lease| lease.worker.clone()) }
+    Bearer {
+        lease: Some(LeaseToken(head.fence)),
+        worker: head.lease.as_ref().map(|lease| lease.worker.clone()),
+    }
 }
 
 /// A claim by worker `w`.

@@ -65,8 +65,10 @@ pub async fn of_many_equal_jobs_one_is_created(backend: Arc<dyn Backend>) {
             async move { engine.enqueue(offer, "").await.unwrap() }
         })
         .await;
-        let created: Vec<_> =
-            outcomes.iter().filter_map(|outcome| if let Outcome::Created(head) = outcome { Some(head.id) } else { None }).collect();
+        let created: Vec<_> = outcomes
+            .iter()
+            .filter_map(|outcome| if let Outcome::Created(head) = outcome { Some(head.id) } else { None })
+            .collect();
         assert_eq!(created.len(), 1, "{outcomes:?}");
         assert!(outcomes.iter().filter_map(Outcome::absorbed_by).all(|id| id == created[0]));
         assert_eq!(outcomes.iter().filter_map(Outcome::absorbed_by).count(), TASKS - 1);
@@ -79,7 +81,8 @@ pub async fn batches_in_opposite_orders_both_end(backend: Arc<dyn Backend>) {
     for mode in [Mode::Each, Mode::AllOrNothing] {
         let batches = at_once(TASKS, |task| {
             let engine = engine.clone();
-            let mut offers: Vec<Offer> = (0..30).map(|key| keyed(&format!("{mode:?} {key}")).offer()).collect();
+            let mut offers: Vec<Offer> =
+                (0..30).map(|key| keyed(&format!("{mode:?} {key}")).offer()).collect();
             if task % 2 == 0 {
                 offers.reverse();
             }
@@ -188,7 +191,8 @@ pub async fn follow_ups_never_overlap_and_never_lose_the_last_request(backend: A
     })
     .await;
     // The last word is still there to be run: an unstarted job, or none is left and it was the last to run.
-    let last = engine.enqueue(keyed("k").on_conflict("follow_up").args("[\"last\"]").offer(), "").await.unwrap();
+    let last =
+        engine.enqueue(keyed("k").on_conflict("follow_up").args("[\"last\"]").offer(), "").await.unwrap();
     assert!(!last.is_refused(), "{last:?}");
     let mut seen = Vec::new();
     loop {
@@ -221,11 +225,15 @@ pub async fn a_run_ends_once_whoever_ends_it(backend: Arc<dyn Backend>) {
             }
         })
         .await;
-        let done = ended.iter().filter(|settled| matches!(settled, Settled::Done(head) if head.state.is_finished()));
+        let done =
+            ended.iter().filter(|settled| matches!(settled, Settled::Done(head) if head.state.is_finished()));
         assert_eq!(done.count(), 1, "{ended:?}");
     }
     let stats = &engine.queues().await.unwrap()[0];
-    assert_eq!(stats.count(State::Completed) + stats.count(State::Cancelled) + stats.count(State::Discarded), 20);
+    assert_eq!(
+        stats.count(State::Completed) + stats.count(State::Cancelled) + stats.count(State::Discarded),
+        20
+    );
 }
 
 /// Plays every race on a fresh store each, in a runtime of several threads.

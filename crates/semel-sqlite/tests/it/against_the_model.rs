@@ -5,7 +5,9 @@ use semel_testkit::{Fixture, Step};
 
 fn check(part: u64) {
     // Four parts, so that two cores share them.
-    compare(1 + part * 1_000_000, cases(32).div_ceil(4), true, || Fixture::in_dir(Step::Nothing, crate::open));
+    compare(1 + part * 1_000_000, cases(32).div_ceil(4), true, || {
+        Fixture::in_dir(Step::Nothing, crate::open)
+    });
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 async fn offer(store: &Store, number: u32, bytes: usize) -> Result<JobId, StoreError> {
-    let want = keyed(&format!("key {number}")).states(StateSet::ALL).args(&format!("[\"{}\"]", "x".repeat(bytes)));
+    let want =
+        keyed(&format!("key {number}")).states(StateSet::ALL).args(&format!("[\"{}\"]", "x".repeat(bytes)));
     let offer = want.offer();
     let mut reads = semel_core::draft::Reads::default();
     offer.reads(&mut reads);
@@ -30,8 +31,9 @@ async fn offer(store: &Store, number: u32, bytes: usize) -> Result<JobId, StoreE
 
 /// How many jobs a store says were created, all of them readable.
 async fn stored(path: &Path, ids: &[JobId]) -> u64 {
-    let store = Sqlite::open(path).unwrap();
-    let snapshot = store.load(&semel_core::draft::Reads { fulls: ids.to_vec(), ..Default::default() }).await.unwrap();
+    let store = Sqlite::open(path).unwrap().filing_at_once();
+    let snapshot =
+        store.load(&semel_core::draft::Reads { fulls: ids.to_vec(), ..Default::default() }).await.unwrap();
     for id in ids {
         let (_, full) = snapshot.peek(*id).unwrap_or_else(|| panic!("acknowledged {id} is lost"));
         assert!(!full.unwrap().body.is_empty());
@@ -53,7 +55,7 @@ async fn closed(store: Store, path: &Path) {
 fn a_second_opener_is_told_who_owns_the_file() {
     let dir = TempDir::new();
     let path = dir.path().join("semel.db");
-    let first = Sqlite::open(&path).unwrap();
+    let first = Sqlite::open(&path).unwrap().filing_at_once();
     let refused = Sqlite::open(&path).err().unwrap();
     assert!(matches!(&refused, SqliteError::Owned { .. }), "{refused}");
     assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
@@ -68,7 +70,8 @@ fn a_second_opener_is_told_who_owns_the_file() {
 fn a_database_of_another_program_is_left_alone() {
     let dir = TempDir::new();
     let path = dir.path().join("other.db");
-    std::fs::write(&path, b"SQLite is not what this is, although it is long enough to look like something").unwrap();
+    std::fs::write(&path, b"SQLite is not what this is, although it is long enough to look like something")
+        .unwrap();
     let before = std::fs::read(&path).unwrap();
     assert!(Sqlite::open(&path).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -80,7 +83,15 @@ fn a_damaged_page_poisons_the_store_until_it_is_opened_again() {
         let fixture = Fixture::in_dir(Step::Nothing, crate::open);
         let mut ended = Vec::new();
         for number in 0..40 {
-            ended.push(fixture.finished(&keyed(&format!("key {number}")).args(&format!("[\"{}\"]", "x".repeat(3_000))).offer()).await);
+            ended.push(
+                fixture
+                    .finished(
+                        &keyed(&format!("key {number}"))
+                            .args(&format!("[\"{}\"]", "x".repeat(3_000)))
+                            .offer(),
+                    )
+                    .await,
+            );
         }
         fixture.maintain().await;
         fixture.reopen();
@@ -149,7 +160,7 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
         let mut acknowledged = Vec::new();
         for fill in 0..3 {
             std::fs::write(&ballast, vec![0; 900_000]).unwrap();
-            let store = Store::open(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
+            let store = Store::open(Arc::new(Sqlite::open(&path).unwrap().filing_at_once())).unwrap();
             let mut number = fill * 1_000;
             let error = loop {
                 match offer(&store, number, 20_000).await {
@@ -158,7 +169,10 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
                 }
                 number += 1;
             };
-            assert!(matches!(&error, StoreError::Unavailable(message) if message.contains("disk is full")), "{error:?}");
+            assert!(
+                matches!(&error, StoreError::Unavailable(message) if message.contains("disk is full")),
+                "{error:?}"
+            );
             assert!(error.is_retryable());
             // What is stored can be read, and what failed is not there.
             let created: u64 = store.queues().await.unwrap().iter().map(|queue| queue.created).sum();
@@ -198,22 +212,31 @@ fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
         for nth in [6, 9] {
             let dir = TempDir::new();
             // Made before, so that the counted calls are those of commits, which a thread of their own makes.
-            drop(Sqlite::open(dir.path().join("semel.db")).unwrap());
+            drop(Sqlite::open(dir.path().join("semel.db")).unwrap().filing_at_once());
             let inject = format!("inject=fdatasync,fsync:error=EIO:when={nth}+");
             let name = "disk::a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it";
-            succeeded(&again(&["strace", "-f", "-qq", "-o", "/dev/null", "-e", &inject], r#"exec "$@""#, name, dir.path()));
+            succeeded(&again(
+                &["strace", "-f", "-qq", "-o", "/dev/null", "-e", &inject],
+                r#"exec "$@""#,
+                name,
+                dir.path(),
+            ));
             // Acknowledged is what was told before the failure; the row of the failed commit may be there or not.
             let told = std::fs::read_to_string(dir.path().join("told")).unwrap();
             let ids: Vec<JobId> = told.lines().map(|line| JobId::parse(line, "").unwrap()).collect();
             assert!(!ids.is_empty());
             let created = runtime().block_on(stored(&dir.path().join("semel.db"), &ids));
-            assert!((ids.len() as u64..=ids.len() as u64 + 1).contains(&created), "{created} of {}", ids.len());
+            assert!(
+                (ids.len() as u64..=ids.len() as u64 + 1).contains(&created),
+                "{created} of {}",
+                ids.len()
+            );
         }
         return;
     };
     let dir = Path::new(&dir);
     runtime().block_on(async {
-        let store = Store::open(Arc::new(Sqlite::open(dir.join("semel.db")).unwrap())).unwrap();
+        let store = Store::open(Arc::new(Sqlite::open(dir.join("semel.db")).unwrap().filing_at_once())).unwrap();
         let mut told = String::new();
         for number in 0..100 {
             match offer(&store, number, 10).await {

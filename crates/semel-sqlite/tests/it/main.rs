@@ -1,6 +1,8 @@
 //! The embedded store against the kit: as it is, with its housekeeping after every step, and reopened after every
 //! step.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +12,7 @@ use semel_store::clock::ManualClock;
 use semel_testkit::{Fixture, Step, conformance, races};
 
 pub(crate) fn open(dir: &Path, clock: &ManualClock) -> Arc<dyn Backend> {
-    Arc::new(Sqlite::open_with_clock(dir.join("semel.db"), clock.clone()).unwrap())
+    Arc::new(Sqlite::open_with_clock(dir.join("semel.db"), clock.clone()).unwrap().filing_at_once())
 }
 
 conformance!(as_it_is, Fixture::in_dir(Step::Nothing, crate::open));

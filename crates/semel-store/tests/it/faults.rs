@@ -29,7 +29,11 @@ async fn an_error_before_the_act_leaves_nothing() {
     let backend = faulty();
     let store = Store::open(backend.clone() as Arc<dyn Backend>).unwrap();
     for on_load in [true, false] {
-        if on_load { backend.script_loads([Fault::Before]) } else { backend.script_commits([Fault::Before]) }
+        if on_load {
+            backend.script_loads([Fault::Before]);
+        } else {
+            backend.script_commits([Fault::Before]);
+        }
         assert!(offer(&store, &keyed("a").offer()).await.unwrap_err().is_retryable());
         assert!(store.queues().await.unwrap().is_empty());
     }
@@ -59,7 +63,10 @@ async fn a_claim_whose_reply_is_lost_comes_back_with_its_lease() {
     backend.script_commits([Fault::Before, Fault::After]);
     assert!(store.claim(claim(&["default"], 1)).await.is_err());
     assert!(store.claim(claim(&["default"], 1)).await.is_err());
-    assert!(store.claim(claim(&["default"], 1)).await.unwrap().jobs.is_empty(), "it is leased to nobody who knows");
+    assert!(
+        store.claim(claim(&["default"], 1)).await.unwrap().jobs.is_empty(),
+        "it is leased to nobody who knows"
+    );
 }
 
 #[tokio::test]

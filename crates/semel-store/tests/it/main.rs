@@ -1,5 +1,7 @@
 //! The memory store and its decorators against the kit.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+
 mod faults;
 
 use std::sync::Arc;

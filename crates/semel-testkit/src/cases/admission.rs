@@ -87,7 +87,8 @@ pub async fn every_blocking_holder_is_replaced_in_one_commit(f: &Fixture) {
         held.push(f.create(&keyed("a").states(only_active).offer()).await);
     }
     let (active, _) = f.claim_one().await;
-    let scheduled = f.create(&keyed("a").states(StateSet::EMPTY.with(State::Pending)).later(SECOND).offer()).await;
+    let scheduled =
+        f.create(&keyed("a").states(StateSet::EMPTY.with(State::Pending)).later(SECOND).offer()).await;
     let outcome = f.enqueue(&keyed("a").on_conflict("replace").offer()).await;
     let Outcome::Replaced { head, cancelled, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(cancelled.len(), 4, "{cancelled:?}");
@@ -96,7 +97,8 @@ pub async fn every_blocking_holder_is_replaced_in_one_commit(f: &Fixture) {
         let after = f.head(id).await.unwrap();
         assert_eq!((after.state, after.ending), (State::Cancelled, Some(Ending::Replaced)));
     }
-    let live: Vec<_> = f.holders(key("a")).await.into_iter().filter(|holder| holder.state.is_live()).collect();
+    let live: Vec<_> =
+        f.holders(key("a")).await.into_iter().filter(|holder| holder.state.is_live()).collect();
     assert_eq!(live, [*head]);
 }
 
@@ -180,9 +182,8 @@ pub async fn the_same_id_for_something_else_is_refused(f: &Fixture) {
 
 /// `on_mismatch: reject`: pointers, never values.
 pub async fn a_key_that_stands_for_other_work_is_a_mismatch(f: &Fixture) {
-    let strict = |args: &str| {
-        keyed("a").args(args).policy(|spec| spec.on_mismatch = Some("reject".to_owned()))
-    };
+    let strict =
+        |args: &str| keyed("a").args(args).policy(|spec| spec.on_mismatch = Some("reject".to_owned()));
     f.create(&strict(r#"[{"n":1,"same":0}]"#).offer()).await;
     let outcome = f.enqueue(&strict(r#"[{"n":2,"same":0}]"#).offer()).await;
     let Outcome::Mismatch { pointers, .. } = outcome else { panic!("{outcome:?}") };
@@ -196,7 +197,10 @@ pub async fn a_hidden_holder_is_not_named(f: &Fixture) {
     let outcome = f.enqueue(&keyed("a").on_conflict("ignore").offer()).await;
     let Outcome::Rejected { holder, why: RejectReason::Undisclosed } = outcome else { panic!("{outcome:?}") };
     assert!(holder.named().is_none());
-    f.finished(&keyed("b").states(StateSet::ALL).policy(|spec| spec.disclose = Some("never".to_owned())).offer()).await;
+    f.finished(
+        &keyed("b").states(StateSet::ALL).policy(|spec| spec.disclose = Some("never".to_owned())).offer(),
+    )
+    .await;
     let outcome = f.enqueue(&keyed("b").states(StateSet::ALL).offer()).await;
     let Outcome::Rejected { holder, .. } = outcome else { panic!("{outcome:?}") };
     assert!(holder.named().is_none());

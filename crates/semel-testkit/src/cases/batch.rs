@@ -34,7 +34,12 @@ pub async fn an_empty_commit_does_nothing(f: &Fixture) {
 
 /// In order, later items seeing earlier ones; one outcome per item.
 pub async fn later_items_see_earlier_ones(f: &Fixture) {
-    let offers = [keyed("a").offer(), keyed("b").offer(), keyed("a").offer(), keyed("a").on_conflict("ignore").offer()];
+    let offers = [
+        keyed("a").offer(),
+        keyed("b").offer(),
+        keyed("a").offer(),
+        keyed("a").on_conflict("ignore").offer(),
+    ];
     let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::Each)).await;
     let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
     let Outcome::Created(first) = &outcomes[0] else { panic!("{outcomes:?}") };
@@ -56,7 +61,11 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
 
 /// The draft's overlay and the store move versions alike.
 pub async fn a_later_group_may_rely_on_what_an_earlier_one_writes(f: &Fixture) {
-    let ended = f.finished(&keyed("a").states(StateSet::ALL).period(std::time::Duration::from_secs(1), "created").offer()).await;
+    let ended = f
+        .finished(
+            &keyed("a").states(StateSet::ALL).period(std::time::Duration::from_secs(1), "created").offer(),
+        )
+        .await;
     f.maintain().await;
     f.advance(std::time::Duration::from_secs(5)).await;
     let all = KeyRead { key: key("a"), states: StateSet::ALL, all: true };
@@ -71,7 +80,8 @@ pub async fn a_later_group_may_rely_on_what_an_earlier_one_writes(f: &Fixture) {
         groups.push(draft.finish());
     }
     assert_eq!(f.commit(groups).await, [Applied; 4]);
-    let live: Vec<_> = f.holders(key("a")).await.into_iter().filter(|holder| holder.state.is_live()).collect();
+    let live: Vec<_> =
+        f.holders(key("a")).await.into_iter().filter(|holder| holder.state.is_live()).collect();
     assert_eq!(live.len(), 1);
 }
 

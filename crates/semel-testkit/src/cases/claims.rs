@@ -48,7 +48,9 @@ pub async fn a_claim_is_bounded_by_its_limit(f: &Fixture) {
     for queue in ["a", "a", "a", "b", "b"] {
         f.create(&job().queue(queue).offer()).await;
     }
-    let take = |limit| async move { f.commit_all(Vec::new(), vec![claim(&["a", "b"], limit)]).await.claims.remove(0).jobs.len() };
+    let take = |limit| async move {
+        f.commit_all(Vec::new(), vec![claim(&["a", "b"], limit)]).await.claims.remove(0).jobs.len()
+    };
     assert_eq!((take(0).await, take(1).await, take(3).await, take(9).await), (0, 1, 3, 1));
 }
 
@@ -59,7 +61,8 @@ pub async fn two_claims_in_one_commit_never_share_a_job(f: &Fixture) {
     }
     let claims = vec![claim(&["default"], 2), claim(&["default"], 2), claim(&["default"], 2)];
     let applied = f.commit_all(Vec::new(), claims).await;
-    let mut ids: Vec<_> = applied.claims.iter().flat_map(|claimed| &claimed.jobs).map(|(head, _)| head.id).collect();
+    let mut ids: Vec<_> =
+        applied.claims.iter().flat_map(|claimed| &claimed.jobs).map(|(head, _)| head.id).collect();
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 5);

@@ -22,7 +22,9 @@ fn wish(args: &str) -> Want {
 
 async fn args(f: &Fixture, head: &Head) -> String {
     let (_, full) = f.full(head.id).await.unwrap();
-    full.note(NoteKind::Payload).map(|text| Payload::decode(text).unwrap().args.get().to_owned()).unwrap_or_default()
+    full.note(NoteKind::Payload)
+        .map(|text| Payload::decode(text).unwrap().args.get().to_owned())
+        .unwrap_or_default()
 }
 
 async fn followed(f: &Fixture, want: &Want) -> Head {
@@ -59,7 +61,9 @@ pub async fn a_started_job_gets_a_follow_up_that_is_released_with_its_end(f: &Fi
 /// Cancelled, failed, lost at the last attempt, replaced by nobody: a retry is no end.
 pub async fn a_follow_up_is_released_by_whatever_end(f: &Fixture) {
     for way in ["cancel", "fail", "lease", "retry"] {
-        let want = |text: &str| keyed(way).on_conflict("follow_up").args(text).attempts(if way == "retry" { 2 } else { 1 });
+        let want = |text: &str| {
+            keyed(way).on_conflict("follow_up").args(text).attempts(if way == "retry" { 2 } else { 1 })
+        };
         f.create(&want("[1]").offer()).await;
         let (run, _) = f.claim_one().await;
         let next = followed(f, &want("[2]")).await;

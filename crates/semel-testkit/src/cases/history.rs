@@ -76,7 +76,10 @@ pub async fn a_note_on_a_finished_job_is_kept(f: &Fixture) {
     assert_eq!(full.notes, [(NoteKind::Duplicates, bytes("2"))]);
     assert!(head.version > ended.version);
     assert_eq!((head.state, head.fence), (ended.state, ended.fence));
-    assert_eq!(f.holders(key("a")).await.iter().map(|holder| holder.version).collect::<Vec<_>>(), [head.version]);
+    assert_eq!(
+        f.holders(key("a")).await.iter().map(|holder| holder.version).collect::<Vec<_>>(),
+        [head.version]
+    );
     let stats = f.queue("default").await.unwrap();
     assert_eq!((stats.count(State::Completed), stats.created), (1, 1), "touching it does not count it again");
 }

@@ -61,7 +61,14 @@ pub async fn the_second_of_two_admissions_is_stale_even_after_the_first_has_ende
     let late = offered(f, &offer).await;
     let first = offered(f, &offer).await;
     assert_eq!(one(f, first).await, Applied);
-    let run = f.commit_all(Vec::new(), vec![crate::fixture::claim(&["default"], 1)]).await.claims.remove(0).jobs.remove(0).0;
+    let run = f
+        .commit_all(Vec::new(), vec![crate::fixture::claim(&["default"], 1)])
+        .await
+        .claims
+        .remove(0)
+        .jobs
+        .remove(0)
+        .0;
     let ack = acked(f, &run).await;
     assert_eq!(one(f, ack).await, Applied);
     f.maintain().await;
@@ -158,7 +165,10 @@ pub async fn an_admission_decided_before_the_filing_of_a_holder_is_stale_or_righ
     let late = offered(f, &strict.offer()).await;
     f.maintain().await;
     let verdict = one(f, late).await;
-    assert_eq!(f.holders(key("a")).await.iter().filter(|holder| holder.state.is_live()).count(), usize::from(verdict == Applied));
+    assert_eq!(
+        f.holders(key("a")).await.iter().filter(|holder| holder.state.is_live()).count(),
+        usize::from(verdict == Applied)
+    );
     assert_eq!(f.enqueue(&strict.offer()).await.is_inserted(), verdict == Stale);
     // The same for one who would renew it: the renewal is of the filed row, or decided again.
     let sliding = keyed("b").states(StateSet::ALL).period(SECOND * 50, "last_duplicate").offer();

@@ -50,7 +50,9 @@ pub async fn an_ack_with_an_old_lease_is_refused(f: &Fixture) {
 pub async fn another_worker_is_refused(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;
-    let ack = |bearer: Bearer| async move { f.decide(|draft| settle::complete(draft, run.id, &bearer, None)).await };
+    let ack = |bearer: Bearer| async move {
+        f.decide(|draft| settle::complete(draft, run.id, &bearer, None)).await
+    };
     let other = Bearer { lease: None, worker: Some("another".into()) };
     assert_eq!(ack(other).await, Settled::Refused(Refusal::OtherWorker));
     let forged = Bearer { lease: Some(LeaseToken(1)), worker: None };
@@ -165,7 +167,10 @@ pub async fn a_dead_letter_can_be_sent_back(f: &Fixture) {
     let ended = done(f.complete(&again).await);
     f.maintain().await;
     assert_eq!(f.head(run.id).await, Some(ended.clone()));
-    assert_eq!(f.holders(ended.key.unwrap()).await.iter().map(|head| head.state).collect::<Vec<_>>(), [State::Completed]);
+    assert_eq!(
+        f.holders(ended.key.unwrap()).await.iter().map(|head| head.state).collect::<Vec<_>>(),
+        [State::Completed]
+    );
 }
 
 /// A manual retry is a new admission.

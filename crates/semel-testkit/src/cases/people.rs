@@ -136,7 +136,10 @@ pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
     let kinds: Vec<_> = log.iter().map(|recorded| recorded.event.kind).collect();
     assert_eq!(kinds, [EventKind::Enqueued, EventKind::Started, EventKind::Replaced, EventKind::Enqueued]);
     let started = &log[1];
-    assert_eq!((started.event.job, started.event.attempt, started.at), (first.id, 1, run.started_at.unwrap()));
+    assert_eq!(
+        (started.event.job, started.event.attempt, started.at),
+        (first.id, 1, run.started_at.unwrap())
+    );
     assert_eq!((started.event.job_type.as_str(), started.event.queue.as_str()), ("x.y", "q"));
     assert_eq!(log[2].event.amount, 3_000);
     assert!(log.windows(2).all(|pair| pair[0].cursor < pair[1].cursor && pair[0].at <= pair[1].at));
@@ -146,7 +149,10 @@ pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
 pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
     let offers: Vec<_> = (0..5).map(|_| job().offer()).collect();
     for _ in 0..3 {
-        f.decide(|draft| offers.iter().try_for_each(|offer| semel_core::enqueue::enqueue(draft, offer).map(drop))).await;
+        f.decide(|draft| {
+            offers.iter().try_for_each(|offer| semel_core::enqueue::enqueue(draft, offer).map(drop))
+        })
+        .await;
     }
     let all = f.backend().events(0, 100).await.unwrap();
     assert_eq!(all.len(), 15);

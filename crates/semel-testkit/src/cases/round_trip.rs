@@ -86,7 +86,8 @@ async fn check(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) {
 
 /// By whatever way it is read.
 pub async fn a_plain_job_comes_back_as_it_was_written(f: &Fixture) {
-    for want in [job(), keyed("a"), keyed("b").id(foreign_id(1)), job().times(1, 2).priority(-7).attempts(9)] {
+    for want in [job(), keyed("a"), keyed("b").id(foreign_id(1)), job().times(1, 2).priority(-7).attempts(9)]
+    {
         let offer = want.args(r#"[{"å":"\u0000"}]"#).body(|body| body.tags = vec!["t".to_owned()]).offer();
         let head = f.create(&offer).await;
         let (stored, full) = f.full(head.id).await.unwrap();
@@ -107,7 +108,11 @@ pub async fn the_largest_values_come_back(f: &Fixture) {
             (head.created_at, head.started_at) = (Timestamp::EPOCH, Some(Timestamp::EPOCH));
             head.renewed_at = Some(Timestamp::from_micros(-1));
             head.state = State::Active;
-            head.lease = Some(Lease { worker: "w".repeat(255).into(), visible_until: late, run_until: Timestamp::MAX });
+            head.lease = Some(Lease {
+                worker: "w".repeat(255).into(),
+                visible_until: late,
+                run_until: Timestamp::MAX,
+            });
             head.follow_up = Some(JobId::from_bytes([0xff; 16]));
         })
         .await;
@@ -128,8 +133,14 @@ pub async fn the_largest_values_come_back(f: &Fixture) {
 
 /// By number, frozen.
 pub async fn every_state_role_and_ending_comes_back(f: &Fixture) {
-    let endings =
-        [Ending::Completed, Ending::Cancelled, Ending::Replaced, Ending::Failed, Ending::DeadLetter, Ending::Expired];
+    let endings = [
+        Ending::Completed,
+        Ending::Cancelled,
+        Ending::Replaced,
+        Ending::Failed,
+        Ending::DeadLetter,
+        Ending::Expired,
+    ];
     for state in State::ALL {
         for role in [Role::Plain, Role::FollowUp] {
             check(f, true, |head| (head.state, head.role) = (state, role)).await;
@@ -254,7 +265,12 @@ pub async fn a_read_of_what_is_not_there_says_so(f: &Fixture) {
     let key = crate::make::key("nobody");
     let name = QueueName::from_stored("nowhere");
     let read = KeyRead { key, states: StateSet::ALL, all: true };
-    let reads = Reads { heads: vec![foreign_id(1)], fulls: vec![foreign_id(2)], keys: vec![read], queues: vec![name.clone()] };
+    let reads = Reads {
+        heads: vec![foreign_id(1)],
+        fulls: vec![foreign_id(2)],
+        keys: vec![read],
+        queues: vec![name.clone()],
+    };
     let mut draft = f.draft(&reads).await;
     assert_eq!(draft.head(foreign_id(1)), Ok(None));
     assert_eq!(draft.full(foreign_id(2)), Ok(None));

@@ -84,7 +84,11 @@ impl Plan {
             Some(key) => policy(key, self.policy),
             None => job(),
         };
-        want = want.queue(QUEUES[self.queue]).priority(self.priority).attempts(self.attempts).times(30_000, 100_000);
+        want = want
+            .queue(QUEUES[self.queue])
+            .priority(self.priority)
+            .attempts(self.attempts)
+            .times(30_000, 100_000);
         if self.dead_letter {
             want = want.dead_letter();
         }

@@ -3,6 +3,7 @@
 
 mod command;
 mod pair;
+mod plain;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -23,7 +24,8 @@ pub fn cases(quick: u64) -> u64 {
 pub fn compare(first_seed: u64, programs: u64, lasts: bool, open: impl Fn() -> Fixture) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let run = |program: &[Command]| -> Result<(), String> {
-        let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(Pair::new(open(), lasts).play(program))));
+        let played =
+            catch_unwind(AssertUnwindSafe(|| runtime.block_on(Pair::new(open(), lasts).play(program))));
         match played {
             Ok(outcome) => outcome,
             Err(panic) => Err(panic

@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use semel_core::draft::{KeyRead, Reads};
+use semel_core::draft::Reads;
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue_batch};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::lease::Unclaimable;
-use semel_core::life::{self, KeyReleased, Revived};
-use semel_core::settle::{self, Settled};
+use semel_core::life::{self, KeyReleased};
+use semel_core::settle;
 use semel_core::slot::Due;
 use semel_core::unique::{Admission, UniqueKey, admit};
 use semel_store::memory::Memory;
 
-use super::command::{Command, KEYS, POLICIES, Plan, QUEUES, policy};
+use super::command::{Command, KEYS, POLICIES, Plan, QUEUES};
+use super::plain::{batch, decision, dump, note, revived, settled};
 use crate::fixture::{Fixture, Step, bearer, bytes, claim};
 use crate::make::key;
 
@@ -37,7 +38,11 @@ pub struct Pair {
 /// Does the same on both, and compares what came of it.
 macro_rules! both {
     ($pair:expr, |$f:ident| $act:expr) => {{
-        $pair.model.backend().rows().store($pair.store.backend().rows().load(Ordering::Relaxed), Ordering::Relaxed);
+        $pair
+            .model
+            .backend()
+            .rows()
+            .store($pair.store.backend().rows().load(Ordering::Relaxed), Ordering::Relaxed);
         let on_model = {
             let $f = &$pair.model;
             $act.await
@@ -51,7 +56,11 @@ macro_rules! both {
 }
 
 fn same<T: PartialEq + Debug>(what: &str, (model, store): &(T, T)) -> Checked {
-    if model == store { Ok(()) } else { Err(format!("{what}: the model says\n  {model:?}\nthe store\n  {store:?}")) }
+    if model == store {
+        Ok(())
+    } else {
+        Err(format!("{what}: the model says\n  {model:?}\nthe store\n  {store:?}"))
+    }
 }
 
 impl Pair {
@@ -112,7 +121,10 @@ impl Pair {
             Command::Extend(number) => {
                 let Some(run) = self.run(*number) else { return Ok(()) };
                 let by = bearer(&run);
-                same("extend", &settled(both!(self, |f| f.decide(|draft| settle::extend(draft, run.id, &by, None)))))
+                same(
+                    "extend",
+                    &settled(both!(self, |f| f.decide(|draft| settle::extend(draft, run.id, &by, None)))),
+                )
             }
             Command::Cancel(number) => {
                 let Some(id) = self.job(*number) else { return Ok(()) };
@@ -139,7 +151,10 @@ impl Pair {
                 {
                     return Ok(());
                 }
-                same("delete", &settled(both!(self, |f| f.decide(|draft| life::delete_dead_letter(draft, id)))))
+                same(
+                    "delete",
+                    &settled(both!(self, |f| f.decide(|draft| life::delete_dead_letter(draft, id)))),
+                )
             }
             Command::Release(number) => {
                 let key = key(&format!("key {number}"));
@@ -182,9 +197,15 @@ impl Pair {
     /// Whether ended jobs with this key stand behind one that outlives them. What becomes of them when that one is
     /// taken away by an operator is not decided yet; stores differ.
     async fn leaves_some_out(&self, key: UniqueKey) -> bool {
-        let holders = self.model.holders(key).await;
-        let mut with_key = dump(&self.model, &self.jobs).await.into_iter().flatten().filter(|head| head.key == Some(key));
-        with_key.any(|head| holders.iter().all(|holder| holder.id != head.id))
+        for f in [&self.model, &self.store] {
+            let holders = f.holders(key).await;
+            let mut with_key =
+                dump(f, &self.jobs).await.into_iter().flatten().filter(|head| head.key == Some(key));
+            if with_key.any(|head| holders.iter().all(|holder| holder.id != head.id)) {
+                return true;
+            }
+        }
+        false
     }
 
     async fn enqueue(&mut self, plans: &[Plan], whole: bool) -> Checked {
@@ -207,7 +228,8 @@ impl Pair {
         same("enqueue", &(batch(&answers.0), batch(&answers.1)))?;
         let Batch::Done(outcomes) = answers.1 else { return Ok(()) };
         for (outcome, offer) in outcomes.iter().zip(&offers) {
-            let (Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head)) = outcome else {
+            let (Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head)) = outcome
+            else {
                 continue;
             };
             self.jobs.push(head.id);
@@ -279,7 +301,9 @@ impl Pair {
             same("due", &(model, store.clone()))?;
             for id in store {
                 match due {
-                    Due::Timer => same("promote", &both!(self, |f| f.decide(|draft| life::promote(draft, id))))?,
+                    Due::Timer => {
+                        same("promote", &both!(self, |f| f.decide(|draft| life::promote(draft, id))))?;
+                    }
                     Due::Lease => same("reap", &both!(self, |f| f.decide(|draft| settle::reap(draft, id))))?,
                     _ => same("expire", &both!(self, |f| f.decide(|draft| life::expire(draft, id))))?,
                 }
@@ -328,7 +352,10 @@ impl Pair {
         }
         for number in 0..KEYS {
             for policy in 0..POLICIES {
-                same(&format!("key {number}, policy {policy}"), &both!(self, |f| decision(f, number, policy)))?;
+                same(
+                    &format!("key {number}, policy {policy}"),
+                    &both!(self, |f| decision(f, number, policy)),
+                )?;
             }
         }
         Ok(())
@@ -351,76 +378,3 @@ impl Pair {
         Ok(())
     }
 }
-
-async fn note(f: &Fixture, id: JobId, kind: NoteKind, text: bytes::Bytes) -> bool {
-    f.decide_on(&Reads { heads: vec![id], ..Reads::default() }, |draft| {
-        let Some(mut head) = draft.head(id)? else { return Ok(false) };
-        draft.update(&mut head);
-        draft.note(id, kind, Some(text.clone()));
-        Ok(true)
-    })
-    .await
-}
-
-async fn dump(f: &Fixture, jobs: &[JobId]) -> Vec<Option<Head>> {
-    let snapshot = f.load(&Reads { heads: jobs.to_vec(), ..Reads::default() }).await;
-    jobs.iter().map(|id| snapshot.peek(*id).map(|(head, _)| plain(head))).collect()
-}
-
-/// An unstarted job's fence is that of the holders its admission saw; which ended ones it saw is the store's affair.
-fn plain(head: &Head) -> Head {
-    Head { fence: if head.attempt == 0 { 0 } else { head.fence }, ..head.clone() }
-}
-
-/// What would be decided about a job with this key and policy.
-async fn decision(f: &Fixture, number: u64, with: usize) -> Admission {
-    let offer = policy(number, with).offer();
-    let identity = offer.unique.unwrap();
-    let policy = &identity.policy;
-    let read = KeyRead { key: identity.key, states: policy.states(), all: policy.needs_all_holders() };
-    let snapshot = f.load(&Reads { keys: vec![read], ..Reads::default() }).await;
-    admit(policy, &snapshot.peek_key(&identity.key).unwrap().holders, snapshot.now, true)
-}
-
-fn settled((model, store): (Settled, Settled)) -> (Settled, Settled) {
-    let plain = |settled| match settled {
-        Settled::Done(head) => Settled::Done(Box::new(plain(&head))),
-        Settled::Repeated(head) => Settled::Repeated(Box::new(plain(&head))),
-        refused => refused,
-    };
-    (plain(model), plain(store))
-}
-
-/// A remembered holder has lost all but what its key needs.
-fn revived(revived: &Revived) -> String {
-    match revived {
-        Revived::Done(head) => format!("done {:?}", plain(head)),
-        Revived::Blocked { holder } => format!("blocked by {}", holder.id),
-        Revived::Refused(refusal) => format!("{refusal:?}"),
-    }
-}
-
-fn batch(batch: &Batch) -> Vec<String> {
-    match batch {
-        Batch::Done(outcomes) => outcomes.iter().map(outcome).collect(),
-        Batch::Refused { index, outcome: refused } => vec![format!("refused at {index}: {}", outcome(refused))],
-    }
-}
-
-fn outcome(outcome: &Outcome) -> String {
-    let named = |head: &Head| format!("{} {:?} v{}", head.id, head.state, head.version);
-    match outcome {
-        Outcome::Created(head) => format!("created {}", named(head)),
-        Outcome::Repeated(head) => format!("repeated {}", named(head)),
-        Outcome::Replaced { head, cancelled, .. } => format!("replaced {cancelled:?} by {}", named(head)),
-        Outcome::FollowUp(head) => format!("follow-up {}", named(head)),
-        Outcome::Amended(head) => format!("amended {}", named(head)),
-        Outcome::Existing(head) => format!("existing {}", named(head)),
-        Outcome::Rejected { holder, why } => {
-            format!("rejected {why:?} for {}, shown {}", holder.absorbed_by(), holder.named().is_some())
-        }
-        Outcome::Mismatch { holder, pointers } => format!("mismatch {pointers:?} with {}", holder.absorbed_by()),
-        other => format!("{other:?}"),
-    }
-}
-

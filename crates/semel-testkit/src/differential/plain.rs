@@ -1,0 +1,92 @@
+//! What is compared: outcomes and heads without what stores may do differently.
+
+use semel_core::draft::{KeyRead, Reads};
+use semel_core::enqueue::{Batch, Outcome};
+use semel_core::ident::JobId;
+use semel_core::job::{Head, NoteKind};
+use semel_core::life::Revived;
+use semel_core::settle::Settled;
+use semel_core::unique::{Admission, admit};
+
+use super::command::policy;
+use crate::fixture::Fixture;
+
+/// Writes a note on a job.
+pub(super) async fn note(f: &Fixture, id: JobId, kind: NoteKind, text: bytes::Bytes) -> bool {
+    f.decide_on(&Reads { heads: vec![id], ..Reads::default() }, |draft| {
+        let Some(mut head) = draft.head(id)? else { return Ok(false) };
+        draft.update(&mut head);
+        draft.note(id, kind, Some(text.clone()));
+        Ok(true)
+    })
+    .await
+}
+
+/// The heads of these jobs.
+pub(super) async fn dump(f: &Fixture, jobs: &[JobId]) -> Vec<Option<Head>> {
+    let snapshot = f.load(&Reads { heads: jobs.to_vec(), ..Reads::default() }).await;
+    jobs.iter().map(|id| snapshot.peek(*id).map(|(head, _)| plain(head))).collect()
+}
+
+/// An unstarted job's fence is that of the holders its admission saw; which ended ones it saw is the store's affair.
+fn plain(head: &Head) -> Head {
+    Head { fence: if head.attempt == 0 { 0 } else { head.fence }, ..head.clone() }
+}
+
+/// What would be decided about a job with this key and policy.
+pub(super) async fn decision(f: &Fixture, number: u64, with: usize) -> Admission {
+    let offer = policy(number, with).offer();
+    let identity = offer.unique.unwrap();
+    let policy = &identity.policy;
+    let read = KeyRead { key: identity.key, states: policy.states(), all: policy.needs_all_holders() };
+    let snapshot = f.load(&Reads { keys: vec![read], ..Reads::default() }).await;
+    admit(policy, &snapshot.peek_key(&identity.key).unwrap().holders, snapshot.now, true)
+}
+
+/// Answers about a run.
+pub(super) fn settled((model, store): (Settled, Settled)) -> (Settled, Settled) {
+    let plain = |settled| match settled {
+        Settled::Done(head) => Settled::Done(Box::new(plain(&head))),
+        Settled::Repeated(head) => Settled::Repeated(Box::new(plain(&head))),
+        refused @ Settled::Refused(_) => refused,
+    };
+    (plain(model), plain(store))
+}
+
+/// A remembered holder has lost all but what its key needs.
+pub(super) fn revived(revived: &Revived) -> String {
+    match revived {
+        Revived::Done(head) => format!("done {:?}", plain(head)),
+        Revived::Blocked { holder } => format!("blocked by {}", holder.id),
+        Revived::Refused(refusal) => format!("{refusal:?}"),
+    }
+}
+
+/// Answers about a batch.
+pub(super) fn batch(batch: &Batch) -> Vec<String> {
+    match batch {
+        Batch::Done(outcomes) => outcomes.iter().map(outcome).collect(),
+        Batch::Refused { index, outcome: refused } => {
+            vec![format!("refused at {index}: {}", outcome(refused))]
+        }
+    }
+}
+
+fn outcome(outcome: &Outcome) -> String {
+    let named = |head: &Head| format!("{} {:?} v{}", head.id, head.state, head.version);
+    match outcome {
+        Outcome::Created(head) => format!("created {}", named(head)),
+        Outcome::Repeated(head) => format!("repeated {}", named(head)),
+        Outcome::Replaced { head, cancelled, .. } => format!("replaced {cancelled:?} by {}", named(head)),
+        Outcome::FollowUp(head) => format!("follow-up {}", named(head)),
+        Outcome::Amended(head) => format!("amended {}", named(head)),
+        Outcome::Existing(head) => format!("existing {}", named(head)),
+        Outcome::Rejected { holder, why } => {
+            format!("rejected {why:?} for {}, shown {}", holder.absorbed_by(), holder.named().is_some())
+        }
+        Outcome::Mismatch { holder, pointers } => {
+            format!("mismatch {pointers:?} with {}", holder.absorbed_by())
+        }
+        other => format!("{other:?}"),
+    }
+}
