@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         waiting,
         only: std::env::var("ONLY").ok(),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_time().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_time().build()?;
     let report = runtime.block_on(semel_bench::run(&options, |_| {}));
     if std::env::var_os("KEEP").is_none() {
         std::fs::remove_dir_all(folder)?;

@@ -60,7 +60,9 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     let mut from = 0;
     let rounds = if *waiting == 0 { vec![0] } else { vec![0, *waiting] };
     for round in rounds {
-        let label = |case: &str| if round == 0 { format!("{case}, empty") } else { format!("{case}, {round} waiting") };
+        let label = |case: &str| {
+            if round == 0 { format!("{case}, empty") } else { format!("{case}, {round} waiting") }
+        };
         if round > 0 {
             progress("filling");
             load::fill(&engine, &work, from, round).await?;
@@ -74,7 +76,8 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
         }
         let name = label("unique enqueue");
         if wanted(&name) {
-            let mut figure = load::enqueue(&name, &engine, &work, *callers, *duration, from, u64::MAX).await?;
+            let mut figure =
+                load::enqueue(&name, &engine, &work, *callers, *duration, from, u64::MAX).await?;
             from += figure.jobs + *callers as u64;
             figure.share_of_limit = Some(figure.per_second / writes_per_second);
             figures.push(figure);

@@ -27,8 +27,8 @@ pub fn raw_writer(folder: &Path, args_bytes: usize, duration: Duration) -> Resul
          CREATE TABLE live (seq INTEGER PRIMARY KEY, state INTEGER, version INTEGER, available_at INTEGER) STRICT;",
     )?;
     let body = vec![b'x'; args_bytes + 60];
-    let mut latencies: Histogram<u64> =
-        Histogram::new_with_bounds(1, 60_000_000, 3).map_err(|error| BenchError::Invalid(error.to_string()))?;
+    let mut latencies: Histogram<u64> = Histogram::new_with_bounds(1, 60_000_000, 3)
+        .map_err(|error| BenchError::Invalid(error.to_string()))?;
     let started = Instant::now();
     let mut seq: i64 = 0;
     while started.elapsed() < duration {
@@ -45,7 +45,12 @@ pub fn raw_writer(folder: &Path, args_bytes: usize, duration: Duration) -> Resul
         latencies.saturating_record(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
     }
     let jobs = u64::try_from(seq).unwrap_or(0);
-    Ok(Figure::new("limit: the same rows by one SQLite writer, groups of 512", jobs, started.elapsed(), &latencies))
+    Ok(Figure::new(
+        "limit: the same rows by one SQLite writer, groups of 512",
+        jobs,
+        started.elapsed(),
+        &latencies,
+    ))
 }
 
 /// One write of 4 KiB in place and its fsync, one after the other.
@@ -57,8 +62,8 @@ pub fn one_fsync(folder: &Path, duration: Duration) -> Result<Figure, BenchError
     let mut file = std::fs::File::create(folder.join("fsync"))?;
     file.write_all(&[0; 4096])?;
     file.sync_all()?;
-    let mut latencies: Histogram<u64> =
-        Histogram::new_with_bounds(1, 60_000_000, 3).map_err(|error| BenchError::Invalid(error.to_string()))?;
+    let mut latencies: Histogram<u64> = Histogram::new_with_bounds(1, 60_000_000, 3)
+        .map_err(|error| BenchError::Invalid(error.to_string()))?;
     let started = Instant::now();
     let mut count = 0;
     while started.elapsed() < duration {

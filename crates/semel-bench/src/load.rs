@@ -40,8 +40,11 @@ impl Work {
         let on_conflict = Some("ignore".to_owned());
         let spec = PolicySpec { keys, on_conflict, ..PolicySpec::default() };
         Ok(Self {
-            policy: Arc::new(UniquePolicy::build(&spec, "/unique").map_err(|invalid| BenchError::invalid(&invalid))?),
-            job_type: JobType::parse("bench.work", "/type").map_err(|invalid| BenchError::invalid(&invalid))?,
+            policy: Arc::new(
+                UniquePolicy::build(&spec, "/unique").map_err(|invalid| BenchError::invalid(&invalid))?,
+            ),
+            job_type: JobType::parse("bench.work", "/type")
+                .map_err(|invalid| BenchError::invalid(&invalid))?,
             queue: QueueName::parse("bench", "/queue").map_err(|invalid| BenchError::invalid(&invalid))?,
             padding: "x".repeat(args_bytes.saturating_sub(60)).into(),
             keyed,
@@ -53,7 +56,11 @@ impl Work {
     /// # Errors
     /// Never in practice: the args are well formed.
     pub fn offer(&self, number: u64) -> Result<Offer, BenchError> {
-        let args = format!("[{{\"order\":{number},\"user\":\"u-{}\",\"note\":\"{}\"}}]", number % 9973, self.padding);
+        let args = format!(
+            "[{{\"order\":{number},\"user\":\"u-{}\",\"note\":\"{}\"}}]",
+            number % 9973,
+            self.padding
+        );
         let mut body = Body { args: args.into(), ..Body::default() };
         let mut unique = None;
         if self.keyed {
@@ -152,7 +159,13 @@ pub async fn enqueue(
 ///
 /// # Errors
 /// When the store fails, or a claimed job cannot be completed.
-pub async fn process(name: &str, engine: &Engine, work: &Work, callers: usize, duration: Duration) -> Result<Figure, BenchError> {
+pub async fn process(
+    name: &str,
+    engine: &Engine,
+    work: &Work,
+    callers: usize,
+    duration: Duration,
+) -> Result<Figure, BenchError> {
     let workers = callers.div_ceil(CLAIM_JOBS as usize).max(1);
     let (engine, queue) = (engine.clone(), work.queue.clone());
     drive(name, workers, duration, move |turn| {

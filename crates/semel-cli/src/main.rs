@@ -4,7 +4,7 @@
 //! - [`cli`]: the verbs and what is common to them; `verb/`: one file per verb.
 //! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store.
 //! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be.
-//! - [`offer`]: a job as typed; [`print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
+//! - [`offer`]: a job as typed; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
 //! - `demo/`: the main job, played and checked.
 
 mod cli;

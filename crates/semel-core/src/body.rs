@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use crate::retry::{Backoff, OnExhaustion, RetryPolicy, RetrySpec};
 use crate::state::{State, StateSet};
 use crate::unique::{
-    Dimension, Disclose, MetaPart, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Scope, UniquePolicy, WhenActive,
+    Dimension, Disclose, MetaPart, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Scope, UniquePolicy,
+    WhenActive,
 };
 
 /// What was asked for.
@@ -173,7 +174,9 @@ impl Serialize for WrittenPolicy<'_> {
                     map.serialize_entry("with_version", &true)?;
                 }
             }
-            None => map.serialize_entry("keys", &Names(|| policy.dimensions().iter().map(Dimension::name)))?,
+            None => {
+                map.serialize_entry("keys", &Names(|| policy.dimensions().iter().map(Dimension::name)))?;
+            }
         }
         if !policy.args_keys().is_empty() {
             map.serialize_entry("args_keys", policy.args_keys())?;
@@ -267,13 +270,18 @@ impl Body {
                 backoff: Backoff::from_name(&retry.backoff)
                     .ok_or_else(|| Corrupt(format!("unknown backoff {}", retry.backoff)))?,
                 non_retryable_errors: retry.non_retryable_errors,
-                on_exhaustion: if retry.dead_letter { OnExhaustion::DeadLetter } else { OnExhaustion::Discard },
+                on_exhaustion: if retry.dead_letter {
+                    OnExhaustion::DeadLetter
+                } else {
+                    OnExhaustion::Discard
+                },
             },
         };
         let unique = match stored.unique {
             None => None,
             Some(spec) => Some(
-                UniquePolicy::build(&spec.into(), "/unique").map_err(|invalid| Corrupt(invalid.to_string()))?,
+                UniquePolicy::build(&spec.into(), "/unique")
+                    .map_err(|invalid| Corrupt(invalid.to_string()))?,
             ),
         };
         Ok(Self {
@@ -350,7 +358,11 @@ mod tests {
         let body = Body {
             args: "[ {\"b\": 1.0, \"a\": \"caf\u{e9}\"} ]".into(),
             meta: "{\"t\":1}".into(),
-            retry: RetryPolicy { max_attempts: 7, on_exhaustion: OnExhaustion::DeadLetter, ..RetryPolicy::default() },
+            retry: RetryPolicy {
+                max_attempts: 7,
+                on_exhaustion: OnExhaustion::DeadLetter,
+                ..RetryPolicy::default()
+            },
             unique: Some(UniquePolicy::build(&PolicySpec::default(), "").unwrap()),
             tags: vec!["x".to_owned()],
             extra: "{\"ext_a\":null}".into(),
@@ -358,15 +370,36 @@ mod tests {
         };
         assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
         let policies = [
-            PolicySpec { key: Some("evt".to_owned()), scope: Some("global".to_owned()), ..PolicySpec::default() },
-            PolicySpec { states: Some(vec!["completed".to_owned()]), period: Some("P1M".to_owned()), ..PolicySpec::default() },
-            PolicySpec { period_from: Some("last_duplicate".to_owned()), period: Some("PT1S".to_owned()), ..PolicySpec::default() },
-            PolicySpec { on_conflict: Some("replace".to_owned()), when_active: Some("wait".to_owned()), ..PolicySpec::default() },
-            PolicySpec { on_mismatch: Some("reject".to_owned()), disclose: Some("never".to_owned()), ..PolicySpec::strict() },
+            PolicySpec {
+                key: Some("evt".to_owned()),
+                scope: Some("global".to_owned()),
+                ..PolicySpec::default()
+            },
+            PolicySpec {
+                states: Some(vec!["completed".to_owned()]),
+                period: Some("P1M".to_owned()),
+                ..PolicySpec::default()
+            },
+            PolicySpec {
+                period_from: Some("last_duplicate".to_owned()),
+                period: Some("PT1S".to_owned()),
+                ..PolicySpec::default()
+            },
+            PolicySpec {
+                on_conflict: Some("replace".to_owned()),
+                when_active: Some("wait".to_owned()),
+                ..PolicySpec::default()
+            },
+            PolicySpec {
+                on_mismatch: Some("reject".to_owned()),
+                disclose: Some("never".to_owned()),
+                ..PolicySpec::strict()
+            },
             PolicySpec { while_active: Some(true), period: Some("P1D".to_owned()), ..PolicySpec::content() },
         ];
         for spec in policies {
-            let unique = Some(UniquePolicy::build(&spec, "").unwrap_or_else(|error| panic!("{spec:?}: {error}")));
+            let unique =
+                Some(UniquePolicy::build(&spec, "").unwrap_or_else(|error| panic!("{spec:?}: {error}")));
             let body = Body { unique, ..Body::default() };
             assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
         }
@@ -375,7 +408,13 @@ mod tests {
 
     #[test]
     fn damaged_bytes_are_an_error_not_a_panic() {
-        for bytes in ["", "{", "{}", "{\"args\":[],\"request_digest\":\"zz\"}", "{\"args\":[],\"unique\":{\"keys\":[\"x\"]}}"] {
+        for bytes in [
+            "",
+            "{",
+            "{}",
+            "{\"args\":[],\"request_digest\":\"zz\"}",
+            "{\"args\":[],\"unique\":{\"keys\":[\"x\"]}}",
+        ] {
             assert!(Body::decode(bytes.as_bytes()).is_err(), "{bytes}");
         }
     }

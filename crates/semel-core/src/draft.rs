@@ -101,7 +101,8 @@ impl KeyView {
             self.written = (command, self.version);
         }
         self.version = (self.version + 1).max(head.version);
-        let place = if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };
+        let place =
+            if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };
         match place {
             Some(place) => self.holders[place] = head.clone(),
             None => self.holders.push(head.clone()),
@@ -179,7 +180,10 @@ impl Snapshot {
     pub fn with_room_for(now: Timestamp, reads: &Reads) -> Self {
         Self {
             now,
-            jobs: Map::with_capacity_and_hasher(reads.heads.len() + 2 * reads.keys.len(), RandomState::default()),
+            jobs: Map::with_capacity_and_hasher(
+                reads.heads.len() + 2 * reads.keys.len(),
+                RandomState::default(),
+            ),
             keys: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
             queues: Map::default(),
             fresh: Map::default(),
@@ -201,7 +205,13 @@ impl Snapshot {
 
     /// Adds a job's head; `None` says that there is no such job.
     pub fn add_head(&mut self, id: JobId, head: Option<Head>) {
-        self.jobs.entry(id).or_insert(Row { head, full: None, pending: Vec::new(), dirty: false, command: 0 });
+        self.jobs.entry(id).or_insert(Row {
+            head,
+            full: None,
+            pending: Vec::new(),
+            dirty: false,
+            command: 0,
+        });
     }
 
     /// Adds a whole job; `None` says that there is no such job.
@@ -589,7 +599,8 @@ impl Draft {
             row.full = None;
         }
         if remember.is_none()
-            && let Some(key) = &head.key {
+            && let Some(key) = &head.key
+        {
             self.drop_from_key(key, head.id);
         }
         self.group.writes.push(Write::Forget { job: head.id, remember });
@@ -655,7 +666,8 @@ impl Draft {
 
     /// Adds what was loaded since. Records that this group has already written keep its values.
     pub fn extend(&mut self, more: Snapshot) {
-        let reloaded = |(id, (key, ..)): (&JobId, &(UniqueKey, Bytes, u32))| more.keys.contains_key(key).then_some(*id);
+        let reloaded =
+            |(id, (key, ..)): (&JobId, &(UniqueKey, Bytes, u32))| more.keys.contains_key(key).then_some(*id);
         let folded: Vec<JobId> = self.snapshot.fresh.iter().filter_map(reloaded).collect();
         folded.into_iter().for_each(|id| self.snapshot.unfold(id));
         for (id, row) in more.jobs {
@@ -679,7 +691,9 @@ impl Draft {
                 .values()
                 .filter(|row| row.dirty)
                 .filter_map(|row| row.head.as_ref())
-                .filter(|head| head.key == Some(key) || view.holders.iter().any(|holder| holder.id == head.id))
+                .filter(|head| {
+                    head.key == Some(key) || view.holders.iter().any(|holder| holder.id == head.id)
+                })
                 .collect();
             dirty.sort_by_key(|head| head.version);
             if let Some(known) = self.snapshot.keys.get(&key) {

@@ -191,7 +191,11 @@ impl Outcome {
     pub const fn is_refused(&self) -> bool {
         matches!(
             self,
-            Self::Rejected { .. } | Self::Mismatch { .. } | Self::IdTaken(_) | Self::TooManyHolders | Self::Corrupt(_)
+            Self::Rejected { .. }
+                | Self::Mismatch { .. }
+                | Self::IdTaken(_)
+                | Self::TooManyHolders
+                | Self::Corrupt(_)
         )
     }
 
@@ -342,7 +346,9 @@ fn act(
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
     match *admission {
-        Admission::Create => Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence)))),
+        Admission::Create => {
+            Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))))
+        }
         Admission::Existing { renew, .. } => {
             renew_window(draft, &mut named, renew);
             Ok(Outcome::Existing(Box::new(named)))
@@ -468,11 +474,14 @@ fn amend(draft: &mut Draft, offer: &Offer, named: JobId) -> Result<Outcome, Miss
     let Some((mut head, full)) = draft.full(named)? else {
         return Ok(Outcome::TooManyHolders);
     };
-    let parts = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose().and_then(|before| {
-        let body = Body::decode(&offer.body)?;
-        let raw = |text: &str| RawValue::from_string(text.to_owned()).map_err(|error| Corrupt(error.to_string()));
-        Ok((before, Payload { args: raw(&body.args)?, meta: raw(&body.meta)?, absorbed: Vec::new() }))
-    });
+    let parts =
+        full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose().and_then(|before| {
+            let body = Body::decode(&offer.body)?;
+            let raw = |text: &str| {
+                RawValue::from_string(text.to_owned()).map_err(|error| Corrupt(error.to_string()))
+            };
+            Ok((before, Payload { args: raw(&body.args)?, meta: raw(&body.meta)?, absorbed: Vec::new() }))
+        });
     let (before, mut payload) = match parts {
         Ok(parts) => parts,
         Err(corrupt) => return Ok(Outcome::Corrupt(corrupt)),
@@ -507,10 +516,13 @@ fn refuse_mismatch(
         Ok(decoded) => decoded,
         Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
     };
-    let (offered_args, stored_args) = match (Json::parse(&offered.args, "/args"), Json::parse(&stored.args, "/args")) {
-        (Ok(offered), Ok(stored)) => (offered, stored),
-        (Err(invalid), _) | (_, Err(invalid)) => return Ok(Some(Outcome::Corrupt(Corrupt(invalid.message)))),
-    };
+    let (offered_args, stored_args) =
+        match (Json::parse(&offered.args, "/args"), Json::parse(&stored.args, "/args")) {
+            (Ok(offered), Ok(stored)) => (offered, stored),
+            (Err(invalid), _) | (_, Err(invalid)) => {
+                return Ok(Some(Outcome::Corrupt(Corrupt(invalid.message))));
+            }
+        };
     let (left, right) = (digest(&offered_args), digest(&stored_args));
     if !mismatch(policy, &offer.job_type, &left, &head.job_type, &right) {
         return Ok(None);

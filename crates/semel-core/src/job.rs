@@ -93,7 +93,9 @@ pub fn kept_until(state: State, finished_at: Timestamp) -> Option<Timestamp> {
     let kept_s = match state {
         State::Completed | State::Cancelled => RETENTION_DEFAULT_S,
         State::Discarded => RETENTION_DISCARDED_S,
-        State::Scheduled | State::Available | State::Pending | State::Active | State::Retryable => return None,
+        State::Scheduled | State::Available | State::Pending | State::Active | State::Retryable => {
+            return None;
+        }
     };
     Some(finished_at.saturating_add(Duration::from_secs(kept_s)))
 }

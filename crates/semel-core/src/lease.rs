@@ -24,7 +24,9 @@ impl LeaseToken {
         let digits = text.strip_prefix("l1-").filter(|digits| digits.len() <= 16);
         match digits.map(|digits| u64::from_str_radix(digits, 16)) {
             Some(Ok(fence)) => Ok(Self(fence)),
-            _ => Err(Invalid::request(pointer, "is not a lease; send the text that fetch answered as `lease`")),
+            _ => {
+                Err(Invalid::request(pointer, "is not a lease; send the text that fetch answered as `lease`"))
+            }
         }
     }
 }

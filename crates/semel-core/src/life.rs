@@ -200,7 +200,8 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
     if let (Some(key), Some(policy)) = (head.key, &body.unique) {
         let now = draft.now();
         let read = KeyRead { key, states: StateSet::ALL, all: true };
-        let others: Vec<Head> = draft.key(&read)?.holders.iter().filter(|holder| holder.id != id).cloned().collect();
+        let others: Vec<Head> =
+            draft.key(&read)?.holders.iter().filter(|holder| holder.id != id).cloned().collect();
         if let Some(holder) = blocking_holder(&admit(policy, &others, now, true), &others) {
             return Ok(Revived::Blocked { holder: Box::new(holder) });
         }

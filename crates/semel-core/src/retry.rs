@@ -115,7 +115,8 @@ impl RetryPolicy {
     /// # Errors
     /// [`InvalidKind::RetryPolicy`](crate::error::InvalidKind) with the pointer of the first wrong member.
     pub fn build(spec: &RetrySpec, pointer: &str) -> Result<Self, Invalid> {
-        let refuse = |member: &str, message: String| Err(Invalid::retry(format!("{pointer}/{member}"), message));
+        let refuse =
+            |member: &str, message: String| Err(Invalid::retry(format!("{pointer}/{member}"), message));
         let default = Self::default();
         let max_attempts = match spec.max_attempts {
             None => default.max_attempts,
@@ -135,7 +136,8 @@ impl RetryPolicy {
                 None => {
                     return refuse(
                         "backoff_strategy",
-                        "backoff_strategy must be exponential, linear, constant, polynomial or none".to_owned(),
+                        "backoff_strategy must be exponential, linear, constant, polynomial or none"
+                            .to_owned(),
                     );
                 }
             },
@@ -196,7 +198,8 @@ mod tests {
 
     #[test]
     fn each_strategy_grows_as_documented_and_stops_at_the_cap() {
-        let policy = RetryPolicy { jitter: false, max_interval: Duration::from_secs(30), ..RetryPolicy::default() };
+        let policy =
+            RetryPolicy { jitter: false, max_interval: Duration::from_secs(30), ..RetryPolicy::default() };
         let of = |backoff| RetryPolicy { backoff, ..policy.clone() };
         assert_eq!([1, 2, 3, 9].map(|n| seconds(&of(Backoff::Exponential), n)), [1.0, 2.0, 4.0, 30.0]);
         assert_eq!([1, 2, 3, 99].map(|n| seconds(&of(Backoff::Linear), n)), [1.0, 2.0, 3.0, 30.0]);

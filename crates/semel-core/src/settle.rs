@@ -72,9 +72,15 @@ fn leave(draft: &Draft, head: &mut Head, event: Event, burn: bool) -> Result<(),
 }
 
 /// Ends a job: writes the row, tells the log, and lets a waiting follow-up go if this was the last run of its key.
-pub(crate) fn end(draft: &mut Draft, head: &mut Head, ending: Ending, kind: EventKind) -> Result<(), Missing> {
+pub(crate) fn end(
+    draft: &mut Draft,
+    head: &mut Head,
+    ending: Ending,
+    kind: EventKind,
+) -> Result<(), Missing> {
     let now = draft.now();
-    let ran_ms = head.started_at.map_or(0, |began| u32::try_from(now.since(began).as_millis()).unwrap_or(u32::MAX));
+    let ran_ms =
+        head.started_at.map_or(0, |began| u32::try_from(now.since(began).as_millis()).unwrap_or(u32::MAX));
     head.finished_at = Some(now);
     head.ending = Some(ending);
     let follow_up = head.follow_up.take();
@@ -90,7 +96,12 @@ pub(crate) fn end(draft: &mut Draft, head: &mut Head, ending: Ending, kind: Even
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
-pub fn complete(draft: &mut Draft, id: JobId, bearer: &Bearer, result: Option<&Bytes>) -> Result<Settled, Missing> {
+pub fn complete(
+    draft: &mut Draft,
+    id: JobId,
+    bearer: &Bearer,
+    result: Option<&Bytes>,
+) -> Result<Settled, Missing> {
     let Some(mut head) = draft.head(id)? else {
         return Ok(Settled::Refused(Refusal::NotFound));
     };
@@ -254,7 +265,9 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
     if !head.has_attempts_left() {
         let report = Report {
             code: "lease_expired".to_owned(),
-            message: "the lease ran out at the last attempt: the worker neither answered nor sent a heartbeat".to_owned(),
+            message:
+                "the lease ran out at the last attempt: the worker neither answered nor sent a heartbeat"
+                    .to_owned(),
             error_type: "lease_expired".to_owned(),
             retryable: Some(false),
             details: None,

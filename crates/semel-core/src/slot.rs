@@ -39,7 +39,9 @@ impl Filing {
             State::Available => (Slot::Ready, head.available_at),
             State::Scheduled | State::Retryable => (Slot::Timer, head.available_at),
             State::Pending => (Slot::Held, head.available_at),
-            State::Active => (Slot::Lease, head.lease.as_ref().map_or(Timestamp::EPOCH, |lease| lease.ends_at())),
+            State::Active => {
+                (Slot::Lease, head.lease.as_ref().map_or(Timestamp::EPOCH, |lease| lease.ends_at()))
+            }
             State::Completed | State::Cancelled | State::Discarded => {
                 (Slot::Done, head.purge_at().unwrap_or(Timestamp::EPOCH))
             }

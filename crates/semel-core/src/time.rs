@@ -51,7 +51,9 @@ impl Timestamp {
 
     /// How long after `earlier` this is; zero if it is not after it.
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_micros(u64::try_from(self.as_micros().saturating_sub(earlier.as_micros())).unwrap_or(0))
+        Duration::from_micros(
+            u64::try_from(self.as_micros().saturating_sub(earlier.as_micros())).unwrap_or(0),
+        )
     }
 
     /// Parses an RFC 3339 timestamp with a zone (OJS core 5.5).
@@ -62,7 +64,9 @@ impl Timestamp {
         // jiff alone accepts more than RFC 3339 does (lower case, spaces, bracketed zones).
         let plain = text.len() >= 20
             && text.as_bytes().get(10) == Some(&b'T')
-            && text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b':' | b'.' | b'T' | b'Z' | b'+'));
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_digit() || matches!(b, b'-' | b':' | b'.' | b'T' | b'Z' | b'+'));
         let parsed = plain.then(|| text.parse::<jiff::Timestamp>().ok()).flatten();
         match parsed {
             Some(at) => Ok(Self::from_micros(at.as_microsecond())),
@@ -104,7 +108,10 @@ mod tests {
         for text in ["2099-12-31T23:59:59Z", "2026-01-31T12:00:00.25Z", "1970-01-01T00:00:00Z"] {
             assert_eq!(Timestamp::parse(text, "").unwrap().to_string(), text);
         }
-        assert_eq!(Timestamp::parse("2026-01-31T12:00:00+02:00", "").unwrap().to_string(), "2026-01-31T10:00:00Z");
+        assert_eq!(
+            Timestamp::parse("2026-01-31T12:00:00+02:00", "").unwrap().to_string(),
+            "2026-01-31T10:00:00Z"
+        );
     }
 
     #[test]
@@ -116,7 +123,14 @@ mod tests {
 
     #[test]
     fn a_timestamp_without_a_zone_is_refused_with_its_place() {
-        for text in ["2026-01-31T12:00:00", "2026-01-31", "tomorrow", "", "2026-01-31 12:00:00Z", "2026-13-01T00:00:00Z"] {
+        for text in [
+            "2026-01-31T12:00:00",
+            "2026-01-31",
+            "tomorrow",
+            "",
+            "2026-01-31 12:00:00Z",
+            "2026-13-01T00:00:00Z",
+        ] {
             let refused = Timestamp::parse(text, "/options/scheduled_at").unwrap_err();
             assert_eq!(refused.pointer, "/options/scheduled_at", "{text}");
         }

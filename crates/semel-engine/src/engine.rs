@@ -9,9 +9,9 @@ use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Head;
 use semel_core::lease::{Bearer, Unclaimable};
 use semel_core::life::{self, KeyReleased, Revived};
-use semel_core::job::Head;
 use semel_core::settle::{self, Report, Settled};
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
@@ -114,11 +114,8 @@ impl Engine {
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
-        let (outcome, now) = self
-            .shared
-            .store
-            .decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now())))
-            .await?;
+        let (outcome, now) =
+            self.shared.store.decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now()))).await?;
         self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
         self.note(&outcome, now, source);
         Ok(outcome)
@@ -128,10 +125,16 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot commit; nothing was admitted then.
-    pub async fn enqueue_batch(&self, offers: Vec<Offer>, mode: Mode, source: &str) -> Result<Batch, StoreError> {
+    pub async fn enqueue_batch(
+        &self,
+        offers: Vec<Offer>,
+        mode: Mode,
+        source: &str,
+    ) -> Result<Batch, StoreError> {
         let mut reads = Reads::default();
         offers.iter().for_each(|offer| offer.reads(&mut reads));
-        let labels: Vec<_> = offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
+        let labels: Vec<_> =
+            offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
         let (batch, now) = self
             .shared
             .store
@@ -234,7 +237,8 @@ impl Engine {
         loop {
             let claimed = self.shared.store.claim(claim.clone()).await?;
             let unclaimable = claimed.unclaimable;
-            let settled = if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
+            let settled =
+                if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
             let jobs: Vec<Job> = claimed
                 .jobs
                 .into_iter()
@@ -287,7 +291,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot commit.
-    pub async fn complete(&self, id: JobId, bearer: Bearer, result: Option<Bytes>) -> Result<Settled, StoreError> {
+    pub async fn complete(
+        &self,
+        id: JobId,
+        bearer: Bearer,
+        result: Option<Bytes>,
+    ) -> Result<Settled, StoreError> {
         let settled = self
             .shared
             .store
@@ -385,7 +394,8 @@ impl Engine {
     /// When the store cannot commit.
     pub async fn set_paused(&self, name: QueueName, paused: bool) -> Result<QueueRow, StoreError> {
         let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
-        let row = self.shared.store.decide(reads, move |draft| life::set_paused(draft, &name, paused)).await?;
+        let row =
+            self.shared.store.decide(reads, move |draft| life::set_paused(draft, &name, paused)).await?;
         self.shared.store.hints().wake_all();
         Ok(row)
     }

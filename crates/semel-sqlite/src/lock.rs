@@ -36,7 +36,8 @@ impl FileLock {
                 let mut note = String::new();
                 // What the owner says of itself only helps the message.
                 drop(file.read_to_string(&mut note));
-                let owner = if note.trim().is_empty() { String::new() } else { format!(" ({})", note.trim()) };
+                let owner =
+                    if note.trim().is_empty() { String::new() } else { format!(" ({})", note.trim()) };
                 return Err(SqliteError::Owned { path: store.display().to_string(), owner });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),

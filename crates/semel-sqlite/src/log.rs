@@ -107,10 +107,12 @@ impl Log {
     ) -> Result<Vec<Recorded>, SqliteError> {
         let record = i64::try_from(cursor >> PLACE_BITS).unwrap_or(i64::MAX);
         let mut found = Vec::new();
-        let mut query =
-            db.prepare_cached("SELECT cursor, at, data FROM event WHERE cursor >= ?1 ORDER BY cursor LIMIT ?2")?;
+        let mut query = db.prepare_cached(
+            "SELECT cursor, at, data FROM event WHERE cursor >= ?1 ORDER BY cursor LIMIT ?2",
+        )?;
         // Every record has at least one event; the first may have been read already.
-        let mut rows = query.query(params![record, i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)])?;
+        let mut rows =
+            query.query(params![record, i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)])?;
         while let Some(row) = rows.next()? {
             let number: i64 = row.get(0)?;
             let at = Timestamp::from_micros(row.get(1)?);
@@ -123,7 +125,8 @@ impl Log {
                 if found.len() >= limit {
                     return Ok(found);
                 }
-                let event = decode(bytes, names).ok_or(SqliteError::Row { seq: number, what: "an event is damaged" })?;
+                let event = decode(bytes, names)
+                    .ok_or(SqliteError::Row { seq: number, what: "an event is damaged" })?;
                 found.push(Recorded { cursor: here, at, event });
             }
         }

@@ -138,7 +138,9 @@ pub fn remembered(db: &Connection, names: &Names, key: &UniqueKey) -> Result<Vec
 pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, SqliteError> {
     let mut below = match filter.before {
         None => i64::MAX,
-        Some(before) => seq(db, at, before)?.unwrap_or_else(|| i64::try_from(before.row()).unwrap_or(i64::MAX)),
+        Some(before) => {
+            seq(db, at, before)?.unwrap_or_else(|| i64::try_from(before.row()).unwrap_or(i64::MAX))
+        }
     };
     // Ids that callers chose need not ascend with their rows; the page is cut by rows alone.
     let wanted = Filter { before: None, ..filter.clone() };
@@ -176,11 +178,14 @@ fn chunk(
     below: i64,
     size: usize,
 ) -> Result<Vec<(i64, Head)>, SqliteError> {
-    let source = match (filter.dead_letters, filter.states.is_empty(), StateSet::LIVE.contains_all(filter.states)) {
-        (true, _, _) => "status s INDEXED BY dead_letter JOIN job j USING (seq) WHERE s.filed = 2 AND",
-        (false, false, true) => "status s INDEXED BY live JOIN job j USING (seq) WHERE s.filed IS NULL AND",
-        (false, _, _) => "status s JOIN job j USING (seq) WHERE",
-    };
+    let source =
+        match (filter.dead_letters, filter.states.is_empty(), StateSet::LIVE.contains_all(filter.states)) {
+            (true, _, _) => "status s INDEXED BY dead_letter JOIN job j USING (seq) WHERE s.filed = 2 AND",
+            (false, false, true) => {
+                "status s INDEXED BY live JOIN job j USING (seq) WHERE s.filed IS NULL AND"
+            }
+            (false, _, _) => "status s JOIN job j USING (seq) WHERE",
+        };
     let sql = format!("SELECT {HEAD_COLUMNS} FROM {source} s.seq < ?1 ORDER BY s.seq DESC LIMIT ?2");
     let mut query = db.prepare_cached(&sql)?;
     let mut found = query.query(params![below, i64::try_from(size).unwrap_or(i64::MAX)])?;
@@ -189,7 +194,12 @@ fn chunk(
         rows.push((row.get(0)?, rows::head(row, &at.names)?));
     }
     if filter.dead_letters {
-        let unfiled = at.unfiled.iter().chain(&at.round).filter_map(|id| at.model.head(*id)).filter(|head| head.is_dead_letter());
+        let unfiled = at
+            .unfiled
+            .iter()
+            .chain(&at.round)
+            .filter_map(|id| at.model.head(*id))
+            .filter(|head| head.is_dead_letter());
         rows.extend(unfiled.map(|head| (at.seq(head.id), head.clone())).filter(|(seq, _)| *seq < below));
         rows.sort_unstable_by_key(|(seq, _)| std::cmp::Reverse(*seq));
         rows.dedup_by_key(|(seq, _)| *seq);

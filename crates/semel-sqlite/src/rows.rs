@@ -23,8 +23,14 @@ pub const HEAD_COLUMNS: &str = "j.seq, j.id, j.key, j.hold, j.type, j.queue, j.p
      s.ending";
 
 /// Writes the moving row of `head` by a statement whose parameters are the columns of `status`, in order.
-pub fn write_moving(statement: &mut Statement<'_>, seq: i64, head: &Head, released: bool) -> rusqlite::Result<usize> {
-    let flags = if head.role == Role::FollowUp { FOLLOW_UP } else { 0 } | if released { KEY_RELEASED } else { 0 };
+pub fn write_moving(
+    statement: &mut Statement<'_>,
+    seq: i64,
+    head: &Head,
+    released: bool,
+) -> rusqlite::Result<usize> {
+    let flags =
+        if head.role == Role::FollowUp { FOLLOW_UP } else { 0 } | if released { KEY_RELEASED } else { 0 };
     let lease = head.lease.as_ref();
     statement.execute(params![
         seq,
@@ -61,7 +67,9 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
     let lease = match (visible_until, time(row, 22)?) {
         (Some(visible_until), Some(run_until)) => Some(Lease {
             worker: match row.get_ref(23)? {
-                ValueRef::Text(text) => Arc::from(str::from_utf8(text).map_err(|_| wrong("worker is no text"))?),
+                ValueRef::Text(text) => {
+                    Arc::from(str::from_utf8(text).map_err(|_| wrong("worker is no text"))?)
+                }
                 _ => Arc::from(""),
             },
             visible_until,

@@ -18,12 +18,12 @@ use semel_store::backend::{
 use semel_store::clock::{Clock, SteadyTime, SystemClock};
 
 use crate::error::SqliteError;
+use crate::filing::{self, Patience};
 use crate::lock::FileLock;
 use crate::log::Log;
 use crate::open::{Loaded, load, open, set_fact};
-use crate::writer::{Writer, purgeable};
-use crate::filing::{self, Patience};
 use crate::reader;
+use crate::writer::{Writer, purgeable};
 
 /// Rows the purge looks at in one go.
 const PURGE_LOOKS: u32 = 2_000;
@@ -132,7 +132,10 @@ impl Sqlite {
         inner
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Inner, &AtomicU64) -> Result<T, SqliteError>) -> Result<T, StoreError> {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut Inner, &AtomicU64) -> Result<T, SqliteError>,
+    ) -> Result<T, StoreError> {
         let mut inner = self.lock();
         if let Some(failed) = &inner.failed {
             return Err(failed.clone());
@@ -282,7 +285,9 @@ impl Backend for Sqlite {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        self.answer(|inner, rows| inner.transaction(|db, at, now| Writer::new(db, at, rows, now)?.apply(batch)))
+        self.answer(|inner, rows| {
+            inner.transaction(|db, at, now| Writer::new(db, at, rows, now)?.apply(batch))
+        })
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {

@@ -20,8 +20,7 @@ use crate::rows;
 
 const INSERT_JOB: &str = "INSERT INTO job (seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, \
      timeout_ms, created_at, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-const INSERT_FRESH: &str =
-    "INSERT INTO status (seq, state, version, available_at, fence, flags, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const INSERT_FRESH: &str = "INSERT INTO status (seq, state, version, available_at, fence, flags, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 const UPDATE_LIVE: &str = "UPDATE status SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
      flags = ?7, expires_at = ?8, started_at = ?9, finished_at = ?10, renewed_at = ?11, visible_until = ?12, \
      run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16 WHERE seq = ?1";
@@ -185,7 +184,9 @@ impl<'a> Writer<'a> {
             head
         };
         if let Some(key) = &before.key {
-            self.db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?.execute(params![key.as_bytes(), seq])?;
+            self.db
+                .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
+                .execute(params![key.as_bytes(), seq])?;
         }
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         self.db.prepare_cached("UPDATE status SET filed = NULL WHERE seq = ?1")?.execute([seq])?;
@@ -312,8 +313,10 @@ impl<'a> Writer<'a> {
             let queue = self.at.names.id(self.db, event.queue.as_str())?;
             self.at.log.tell(&event, job_type, queue);
             let seq = self.at.seq(head.id);
-            let body = reader::body(self.db, seq)?.ok_or(SqliteError::Row { seq, what: "a live job has no body" })?;
-            let notes = if self.at.noted.contains(&head.id) { reader::notes(self.db, seq)? } else { Vec::new() };
+            let body = reader::body(self.db, seq)?
+                .ok_or(SqliteError::Row { seq, what: "a live job has no body" })?;
+            let notes =
+                if self.at.noted.contains(&head.id) { reader::notes(self.db, seq)? } else { Vec::new() };
             jobs.push((head, Full { body, notes }));
         }
         Ok(Claimed { jobs, unclaimable })
@@ -372,7 +375,8 @@ pub fn purgeable(
     let mut looked = 0;
     while let Some(row) = rows.next()? {
         looked += 1;
-        let ended = (State::from_code(row.get(1)?), row.get::<_, Option<i64>>(2)?, row.get::<_, Option<i64>>(3)?);
+        let ended =
+            (State::from_code(row.get(1)?), row.get::<_, Option<i64>>(2)?, row.get::<_, Option<i64>>(3)?);
         let kept_until = match ended {
             (Some(state), Some(at), Some(_)) => kept_until(state, Timestamp::from_micros(at)),
             _ => None,

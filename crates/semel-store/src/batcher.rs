@@ -101,15 +101,19 @@ impl Store {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
-        let batcher = Batcher { rows: backend.rows(), backend: Arc::clone(&backend), hints: Arc::clone(&hints), inbox, entropy: seed() };
+        let batcher = Batcher {
+            rows: backend.rows(),
+            backend: Arc::clone(&backend),
+            hints: Arc::clone(&hints),
+            inbox,
+            entropy: seed(),
+        };
         if facts.blocks {
             std::thread::Builder::new()
                 .name("semel-store".to_owned())
-                .spawn(move || {
-                    match tokio::runtime::Builder::new_current_thread().build() {
-                        Ok(runtime) => runtime.block_on(batcher.run()),
-                        Err(error) => tracing::error!(%error, "the store's thread cannot run"),
-                    }
+                .spawn(move || match tokio::runtime::Builder::new_current_thread().build() {
+                    Ok(runtime) => runtime.block_on(batcher.run()),
+                    Err(error) => tracing::error!(%error, "the store's thread cannot run"),
                 })
                 .map_err(|error| StoreError::Unavailable(error.to_string()))?;
         } else {

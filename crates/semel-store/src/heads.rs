@@ -55,7 +55,8 @@ impl Heads {
     /// Where the head of a job is.
     pub(crate) fn place(&self, id: JobId) -> Option<Place> {
         let sought = tag(self.hasher.hash_one(id));
-        let is_it = |entry: &(Tag, Place)| entry.0 == sought && self.at(entry.1).is_some_and(|head| head.id == id);
+        let is_it =
+            |entry: &(Tag, Place)| entry.0 == sought && self.at(entry.1).is_some_and(|head| head.id == id);
         self.by_id.find(spread(sought), is_it).map(|(_, place)| *place)
     }
 
@@ -82,7 +83,9 @@ impl Heads {
     /// Takes a head out.
     pub(crate) fn take(&mut self, id: JobId) -> Option<(Place, Head)> {
         let place = self.place(id)?;
-        if let Ok(entry) = self.by_id.find_entry(spread(tag(self.hasher.hash_one(id))), |(_, found)| *found == place) {
+        if let Ok(entry) =
+            self.by_id.find_entry(spread(tag(self.hasher.hash_one(id))), |(_, found)| *found == place)
+        {
             entry.remove();
         }
         let head = self.slot(place)?.take()?;

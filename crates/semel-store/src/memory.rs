@@ -14,7 +14,8 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 
 use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Listing, QueueStats, Recorded, Verdict,
+    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+    Verdict,
 };
 use crate::clock::{Clock, SteadyTime, SystemClock};
 use crate::error::StoreError;

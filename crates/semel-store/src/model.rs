@@ -112,11 +112,8 @@ impl Model {
         };
         let too_many = entry.len() > HOLDERS_PER_KEY_MAX;
         let heads = entry.places().filter_map(|place| self.heads.at(place));
-        let holders: Vec<Head> = if too_many {
-            deciding(heads).into_iter().cloned().collect()
-        } else {
-            heads.cloned().collect()
-        };
+        let holders: Vec<Head> =
+            if too_many { deciding(heads).into_iter().cloned().collect() } else { heads.cloned().collect() };
         KeyView::new(entry.version, holders, &covered, too_many)
     }
 
@@ -267,7 +264,8 @@ impl Model {
         let heads = &self.heads;
         let (Some(head), Some(entry)) = (heads.get(id), self.keys.get(heads, key)) else { return };
         if entry.len() > 1 {
-            self.keys.retain(heads, key, |place| heads.at(place).is_some_and(|holder| !outlives(head, holder)));
+            self.keys
+                .retain(heads, key, |place| heads.at(place).is_some_and(|holder| !outlives(head, holder)));
         }
     }
 
@@ -332,7 +330,8 @@ impl Model {
     /// Ids that are due, oldest first, and when the next one is.
     pub fn due(&self, due: Due, now: Timestamp, limit: usize) -> (Vec<JobId>, Option<Timestamp>) {
         let index = self.index(due);
-        let ids: Vec<JobId> = index.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| *id).collect();
+        let ids: Vec<JobId> =
+            index.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| *id).collect();
         let next = index.iter().nth(ids.len()).map(|(at, _)| *at);
         (ids, next)
     }

@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`fixture`], [`make`]: a store under test with a clock that is moved by hand, and jobs to offer it.
 //! - [`cases`]: the conformance kit; one line of [`conformance!`](crate::conformance) admits a store to it.
-//! - [`races`]: many tasks on one key.
+//! - [`mod@races`]: many tasks on one key.
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.

@@ -1,7 +1,7 @@
 //! `semel demo`: an at-least-once upstream, workers of which one is killed, and an independent check that every event
 //! had its effect exactly once.
 //!
-//! - [`webhook`], [`plan`], [`random`]: the log, its spellings, its deliveries.
+//! - [`webhook`], [`plan`], [`mod@random`]: the log, its spellings, its deliveries.
 //! - [`upstream`], [`workers`]: who sends and who works, over HTTP.
 //! - [`ledger`], [`verify`], [`report`]: what was seen, whether it is right, how it is shown.
 

@@ -1,6 +1,6 @@
 //! Identity, hold and conflict: what "once" means, as pure functions (SEMANTICS 2 to 4).
 //!
-//! A caller's [`PolicySpec`] becomes a [`UniquePolicy`]; the policy makes a job's [`UniqueKey`]; [`admit`] decides what
+//! A caller's [`PolicySpec`] becomes a [`UniquePolicy`]; the policy makes a job's [`UniqueKey`]; [`admit()`] decides what
 //! happens to the job, given the heads of those that carry the key; [`explain`] says why.
 
 pub mod explain;

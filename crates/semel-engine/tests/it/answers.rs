@@ -9,9 +9,7 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::Outcome;
 use semel_core::slot::Due;
 use semel_engine::Engine;
-use semel_store::backend::{
-    Applied, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
-};
+use semel_store::backend::{Applied, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded};
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
@@ -156,7 +154,10 @@ async fn every_duplicate_is_recorded_and_readable_before_and_after_it_is_written
     // The record moved neither the fence nor the state.
     assert_eq!((after.head.fence, after.head.state), (head.fence, head.state));
     let series = engine.counters().all();
-    assert!(series.iter().any(|((_, _, outcome), count)| *outcome == "rejected" && *count == 25), "{series:?}");
+    assert!(
+        series.iter().any(|((_, _, outcome), count)| *outcome == "rejected" && *count == 25),
+        "{series:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,7 +165,11 @@ async fn a_worker_that_waits_is_woken_by_the_first_job() {
     let engine = Engine::start(Arc::new(Memory::default())).unwrap();
     let waiting = tokio::spawn({
         let engine = engine.clone();
-        async move { engine.claim_or_wait(semel_testkit::fixture::claim(&["default"], 1), Duration::from_secs(30)).await }
+        async move {
+            engine
+                .claim_or_wait(semel_testkit::fixture::claim(&["default"], 1), Duration::from_secs(30))
+                .await
+        }
     });
     drop(engine.enqueue(job().offer(), "test").await.unwrap());
     assert_eq!(waiting.await.unwrap().unwrap().len(), 1);

@@ -1,6 +1,6 @@
 //! The engine over the memory store: duties by hand and by the clock, the duplicates record, and what answers wait for.
 
-#![allow(clippy::unwrap_used, reason = "a test says where it fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says where it fails")]
 
 mod answers;
 mod duties;

@@ -96,8 +96,9 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
         let account = Account::read(&said);
         told = (told.0 + account.created.len(), told.1 + account.acked.len());
         // The next victim's time goes on from the judge's, an hour ahead; the next judge's is another hour ahead.
-        let store: Arc<dyn Backend> =
-            Arc::new(Sqlite::open_with_clock(&path, later(1 + round % ROUNDS_PER_FILE)).unwrap().filing_at_once());
+        let store: Arc<dyn Backend> = Arc::new(
+            Sqlite::open_with_clock(&path, later(1 + round % ROUNDS_PER_FILE)).unwrap().filing_at_once(),
+        );
         runtime().block_on(account.judge(store, round));
         // The judge's thread gives the file back a moment after its last handle.
         while semel_sqlite::lock::owner(&path).is_some() {

@@ -236,7 +236,8 @@ fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
     };
     let dir = Path::new(&dir);
     runtime().block_on(async {
-        let store = Store::open(Arc::new(Sqlite::open(dir.join("semel.db")).unwrap().filing_at_once())).unwrap();
+        let store =
+            Store::open(Arc::new(Sqlite::open(dir.join("semel.db")).unwrap().filing_at_once())).unwrap();
         let mut told = String::new();
         for number in 0..100 {
             match offer(&store, number, 10).await {
