@@ -1,0 +1,255 @@
+//! What a decision reads: what is asked of a store, and what it loaded, consistently, at one time.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+
+use crate::ident::{JobId, QueueName};
+use crate::job::{Head, NoteKind};
+use crate::state::StateSet;
+use crate::time::Timestamp;
+use crate::unique::UniqueKey;
+
+/// A hash table with a fast, per-process seeded hash.
+pub type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// What is to be loaded. Empty lists are the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Heads of these jobs.
+    pub heads: Vec<JobId>,
+    /// Heads, bodies and notes of these jobs.
+    pub fulls: Vec<JobId>,
+    /// Holders of these keys.
+    pub keys: Vec<KeyRead>,
+    /// Settings of these queues.
+    pub queues: Vec<QueueName>,
+}
+
+impl Reads {
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty() && self.fulls.is_empty() && self.keys.is_empty() && self.queues.is_empty()
+    }
+
+    /// Empties the lists, keeping their memory.
+    pub fn clear(&mut self) {
+        self.heads.clear();
+        self.fulls.clear();
+        self.keys.clear();
+        self.queues.clear();
+    }
+}
+
+/// Which holders of a key are to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRead {
+    /// The key.
+    pub key: UniqueKey,
+    /// Holders in which states matter. A store may leave out finished holders only if no finished state is named.
+    pub states: StateSet,
+    /// Every holder, at most [`HOLDERS_PER_KEY_MAX`](crate::limits::HOLDERS_PER_KEY_MAX). Else a store may leave out a
+    /// holder for which it gives another in the same state that blocks whomever the first blocks and hides as much.
+    pub all: bool,
+}
+
+/// The holders of one key.
+#[derive(Clone, Debug, Default)]
+pub struct KeyView {
+    /// Moves on every write to a holder.
+    pub version: u64,
+    /// The holders.
+    pub holders: Vec<Head>,
+    /// Which states of holders this view covers.
+    pub states: StateSet,
+    /// Whether every holder in those states is here.
+    pub all: bool,
+    /// There are more than a view may carry.
+    pub too_many: bool,
+    pub(super) command: u32,
+    /// The last decision that wrote to a holder, and the version before it did.
+    pub(super) written: (u32, u64),
+}
+
+impl KeyView {
+    /// A view as a store loaded it.
+    pub fn new(version: u64, holders: Vec<Head>, read: &KeyRead, too_many: bool) -> Self {
+        Self { version, holders, states: read.states, all: read.all, too_many, command: 0, written: (0, 0) }
+    }
+
+    pub(super) fn serves(&self, read: &KeyRead) -> bool {
+        self.states.contains_all(read.states) && (self.all || !read.all)
+    }
+
+    /// The version that a decision which looks at the key now relies on: the store's, not that of its own writes.
+    pub(super) fn relied_on(&self, command: u32) -> u64 {
+        if self.written.0 == command { self.written.1 } else { self.version }
+    }
+
+    pub(super) fn apply(&mut self, head: &Head, held_before: bool, command: u32) {
+        if self.written.0 != command {
+            self.written = (command, self.version);
+        }
+        self.version = (self.version + 1).max(head.version);
+        let place =
+            if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };
+        match place {
+            Some(place) => self.holders[place] = head.clone(),
+            None => self.holders.push(head.clone()),
+        }
+    }
+}
+
+/// Body and notes of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Full {
+    /// The encoded [`Body`](crate::body::Body).
+    pub body: Bytes,
+    /// What has been noted since, at most one of each kind.
+    pub notes: Vec<(NoteKind, Bytes)>,
+}
+
+impl Full {
+    /// The note of that kind.
+    pub fn note(&self, kind: NoteKind) -> Option<&Bytes> {
+        self.notes.iter().find(|(found, _)| *found == kind).map(|(_, text)| text)
+    }
+
+    pub(super) fn put(&mut self, kind: NoteKind, text: Option<Bytes>) {
+        self.notes.retain(|(found, _)| *found != kind);
+        if let Some(text) = text {
+            self.notes.push((kind, text));
+        }
+    }
+}
+
+/// Settings and counters of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRow {
+    /// The queue's name.
+    pub name: QueueName,
+    /// Claims get nothing from a paused queue.
+    pub paused: bool,
+    /// Moves on every change of the settings; 0 when the queue has none yet.
+    pub version: u64,
+}
+
+impl QueueRow {
+    /// A queue nobody has set anything of.
+    pub fn fresh(name: QueueName) -> Self {
+        Self { name, paused: false, version: 0 }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) head: Option<Head>,
+    pub(super) full: Option<Full>,
+    /// Notes written in this group before the full row was loaded.
+    pub(super) pending: Vec<(NoteKind, Option<Bytes>)>,
+    /// Written in this group; what the store has is older.
+    pub(super) dirty: bool,
+    pub(super) command: u32,
+}
+
+/// What was loaded, consistently, at one time of the store.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The store's time at the load.
+    pub now: Timestamp,
+    pub(super) jobs: Map<JobId, Row>,
+    pub(super) keys: Map<UniqueKey, KeyView>,
+    pub(super) queues: Map<QueueName, (QueueRow, u32)>,
+    /// Jobs minted in this group that hold a key: their heads are among the key's holders. They become rows when a
+    /// later decision asks for them, which is rare; those without a key nobody can ask for.
+    pub(super) fresh: Map<JobId, (UniqueKey, Bytes, u32)>,
+}
+
+impl Snapshot {
+    /// An empty snapshot with room for what `reads` names.
+    pub fn with_room_for(now: Timestamp, reads: &Reads) -> Self {
+        Self {
+            now,
+            jobs: Map::with_capacity_and_hasher(
+                reads.heads.len() + 2 * reads.keys.len(),
+                RandomState::default(),
+            ),
+            keys: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
+            queues: Map::default(),
+            fresh: Map::default(),
+        }
+    }
+
+    /// Makes a row of a job minted in this group.
+    pub(super) fn unfold(&mut self, id: JobId) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        let Some((key, body, command)) = self.fresh.remove(&id) else { return };
+        let holders = self.keys.get(&key).map(|view| &view.holders);
+        let head = holders.and_then(|holders| holders.iter().find(|head| head.id == id)).cloned();
+        let full = Some(Full { body, notes: Vec::new() });
+        // Whoever minted it relies on nothing; a later decision relies on what it became.
+        self.jobs.insert(id, Row { head, full, pending: Vec::new(), dirty: true, command });
+    }
+
+    /// Adds a job's head; `None` says that there is no such job.
+    pub fn add_head(&mut self, id: JobId, head: Option<Head>) {
+        self.jobs.entry(id).or_insert(Row {
+            head,
+            full: None,
+            pending: Vec::new(),
+            dirty: false,
+            command: 0,
+        });
+    }
+
+    /// Adds a whole job; `None` says that there is no such job.
+    pub fn add_full(&mut self, id: JobId, row: Option<(Head, Full)>) {
+        let (head, full) = row.map_or((None, None), |(head, full)| (Some(head), Some(full)));
+        match self.jobs.entry(id) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Row { head, full, pending: Vec::new(), dirty: false, command: 0 });
+            }
+            Entry::Occupied(mut occupied) => {
+                let row = occupied.get_mut();
+                if row.full.is_none() {
+                    row.full = full;
+                }
+            }
+        }
+    }
+
+    /// Adds the holders of a key.
+    pub fn add_key(&mut self, key: UniqueKey, view: KeyView) {
+        self.keys.insert(key, view);
+    }
+
+    /// Adds a queue's settings.
+    pub fn add_queue(&mut self, row: QueueRow) {
+        self.queues.entry(row.name.clone()).or_insert((row, 0));
+    }
+
+    /// Whether the head of this job was loaded.
+    pub fn has_head(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id)
+    }
+
+    /// Whether the holders of this key were loaded.
+    pub fn has_key(&self, key: &UniqueKey) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// The job as loaded or as overlaid since.
+    pub fn peek(&self, id: JobId) -> Option<(&Head, Option<&Full>)> {
+        let row = self.jobs.get(&id)?;
+        row.head.as_ref().map(|head| (head, row.full.as_ref()))
+    }
+
+    /// The holders of a key as loaded or as overlaid since.
+    pub fn peek_key(&self, key: &UniqueKey) -> Option<&KeyView> {
+        self.keys.get(key)
+    }
+}

@@ -1,0 +1,93 @@
+//! What a decision writes: records by version, and the changes that are applied all or none.
+
+use bytes::Bytes;
+
+use crate::event::Event;
+use crate::ident::{JobId, QueueName};
+use crate::job::{Head, NoteKind};
+use crate::time::Timestamp;
+use crate::unique::UniqueKey;
+
+use super::QueueRow;
+
+/// A record whose version a decision relied on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// A job.
+    Job(JobId),
+    /// A unique key.
+    Key(UniqueKey),
+    /// A queue's settings.
+    Queue(QueueName),
+}
+
+/// The version a decision saw; 0 says that the record was not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expect {
+    /// Which record.
+    pub record: Record,
+    /// Its version.
+    pub version: u64,
+}
+
+/// One change of the store.
+///
+/// A key's version is the store's to move, on every write of a head that holds it, to
+/// `max(version + 1, head.version)`; it is forgotten with the last holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// A new job.
+    Insert {
+        /// Its head.
+        head: Head,
+        /// Its encoded body.
+        body: Bytes,
+        /// Whether its id was minted here and carries its row's number.
+        minted: bool,
+    },
+    /// New values for a job's head.
+    Update {
+        /// All of them.
+        head: Head,
+    },
+    /// A job's note of one kind: replaced, or removed.
+    Note {
+        /// Which job.
+        job: JobId,
+        /// Which note.
+        kind: NoteKind,
+        /// Its text.
+        text: Option<Bytes>,
+    },
+    /// A finished job's body and notes are deleted.
+    Forget {
+        /// Which job.
+        job: JobId,
+        /// Until when its head stays for its key's sake, because it may still block somebody; the store forgets it
+        /// then, or later if its window was renewed meanwhile. It is no job any more: only its key leads to it.
+        remember: Option<Timestamp>,
+    },
+    /// New settings of a queue.
+    Queue {
+        /// All of them.
+        row: QueueRow,
+    },
+}
+
+/// The writes of one decision: applied all or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// What the decision relied on.
+    pub expect: Vec<Expect>,
+    /// What it writes.
+    pub writes: Vec<Write>,
+    /// What the log will tell.
+    pub events: Vec<Event>,
+}
+
+impl Group {
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+}
