@@ -237,7 +237,9 @@ pub fn extend(
     let own = if head.visibility_ms == 0 { VISIBILITY_DEFAULT_MS } else { head.visibility_ms };
     let wanted = Duration::from_millis(u64::from(visibility_ms.unwrap_or(own)));
     if let Some(lease) = &mut head.lease {
-        lease.visible_until = now.saturating_add(wanted);
+        let until = now.saturating_add(wanted);
+        // A heartbeat that names no length never shortens what fetch asked for.
+        lease.visible_until = if visibility_ms.is_some() { until } else { until.max(lease.visible_until) };
     }
     draft.update(&mut head);
     Ok(Settled::Done(Box::new(head)))

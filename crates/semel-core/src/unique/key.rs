@@ -19,6 +19,11 @@ const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// How names of system meta start.
 const RESERVED_PREFIX: &str = "semel.";
 
+/// Whether a meta member of this name never is a part of a key (SEMANTICS 2).
+pub(super) fn never_counts(name: &str) -> bool {
+    name.starts_with(RESERVED_PREFIX) || TRACE_NAMES.contains(&name)
+}
+
 // The members of `args_keys` that were seen are the bits of one word.
 const _: () = assert!(POLICY_NAMES_MAX <= 64);
 
@@ -203,11 +208,7 @@ impl UniquePolicy {
         match self.meta_part() {
             MetaPart::Only(names) => put_members(members, |name| is_among(names, name), Rule::Key, sink),
             MetaPart::Except(names) => {
-                let keep = |name: &str| {
-                    !name.starts_with(RESERVED_PREFIX)
-                        && !TRACE_NAMES.contains(&name)
-                        && !is_among(names, name)
-                };
+                let keep = |name: &str| !never_counts(name) && !is_among(names, name);
                 put_members(members, keep, Rule::Key, sink)
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
+use super::key::never_counts;
 use super::period::Period;
 use super::spec::PolicySpec;
 use crate::canon::{nfc, utf16_order};
@@ -354,6 +355,12 @@ fn read_meta(spec: &PolicySpec, dimensions: Dimensions, at: Place<'_>) -> Result
         return Err(at.refuse(member, "has no effect because `keys` does not name meta; add meta to `keys`"));
     }
     if member == "meta_keys" {
+        if let Some(index) = names.iter().position(|name| never_counts(name)) {
+            return Err(at.refuse(
+                &format!("meta_keys/{index}"),
+                "never is a part of a key: trace headers and `semel.*` differ from call to call; leave it out",
+            ));
+        }
         return Ok(MetaPart::Only(read_names(names, member, at)?));
     }
     check_number(names, member, at)?;

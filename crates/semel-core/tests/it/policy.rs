@@ -231,3 +231,16 @@ fn an_idempotency_key_belongs_to_its_tenant_and_credential() {
         assert!(!keys[..at].contains(key), "{at}");
     }
 }
+
+#[test]
+fn what_never_counts_is_refused_as_a_meta_key() {
+    for name in ["traceparent", "tracestate", "baggage", "semel.attempt"] {
+        let keys = Some(vec!["meta".to_owned()]);
+        let meta_keys = Some(vec!["tenant".to_owned(), name.to_owned()]);
+        let refused = semel_core::unique::UniquePolicy::build(
+            &semel_core::unique::PolicySpec { keys, meta_keys, ..Default::default() },
+            "/unique",
+        );
+        assert_eq!(refused.unwrap_err().pointer, "/unique/meta_keys/1", "{name}");
+    }
+}

@@ -78,6 +78,22 @@ async fn an_attempt_that_runs_too_long_fails_whatever_its_heartbeats_say() {
 }
 
 #[tokio::test]
+async fn a_heartbeat_that_names_no_length_never_shortens_the_lease() {
+    let bench = Bench::new();
+    let id = bench.create(&job()).await;
+    let grant = semel_core::lease::Grant::new("worker".into(), Some(600_000));
+    let jobs =
+        bench.engine.claim(semel_store::backend::Claim { grant, ..claim(&["default"], 1) }).await.unwrap();
+    bench.clock.advance(10 * SECOND);
+    let bearer = semel_testkit::fixture::bearer(&jobs[0].head);
+    bench.engine.extend(vec![(id, bearer)], None).await.unwrap();
+    bench.clock.advance(580 * SECOND);
+    assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 0);
+    bench.clock.advance(10 * SECOND);
+    assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 1);
+}
+
+#[tokio::test]
 async fn a_waiting_job_past_its_expiry_is_discarded_and_what_stands_behind_it_is_claimed() {
     let bench = Bench::new();
     let first = bench.create(&job().expires(SECOND)).await;
