@@ -10,10 +10,12 @@
 pub mod backup;
 pub mod error;
 mod filing;
+mod journal;
 pub mod lock;
 mod log;
 mod names;
 mod open;
+mod pending;
 mod reader;
 mod rows;
 pub mod store;

@@ -1,24 +1,30 @@
 //! Opening a file: its version, its settings, and the model rebuilt from its live rows.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::path::Path;
 
+use bytes::Bytes;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use semel_core::draft::{Map, QueueRow};
 use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Head;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::model::{Model, QueueTotals};
 
 use crate::error::SqliteError;
+use crate::filing::Round;
+use crate::journal::{Change, Changes, Record};
 use crate::log::Log;
 use crate::names::Names;
+use crate::pending::Pending;
+use crate::reader;
 use crate::rows::{self, HEAD_COLUMNS};
 
-/// The format this program writes.
-pub const FORMAT: i64 = 1;
+/// The format this program writes. Format 1 was never released.
+pub const FORMAT: i64 = 2;
 /// Marks a file as ours: "Seml".
 const APPLICATION_ID: i64 = 0x5365_6d6c;
 /// The first SQLite without the WAL-reset race.
@@ -31,24 +37,39 @@ pub struct Loaded {
     pub model: Model,
     pub names: Names,
     pub log: Log,
-    /// Rows of live jobs whose ids callers chose.
+    /// Rows of jobs in memory whose ids callers chose.
     pub foreign: Map<JobId, i64>,
-    /// Live jobs that have notes.
-    pub noted: HashSet<JobId>,
-    /// Live jobs whose keys an operator released.
-    pub released: HashSet<JobId>,
+    /// Jobs in memory that have notes.
+    pub noted: Map<JobId, ()>,
+    /// Jobs in memory whose keys an operator released.
+    pub released: Map<JobId, ()>,
     /// Where heads that are only remembered were last read.
     pub seen: Map<JobId, (UniqueKey, i64)>,
-    /// Finished jobs that are still among the live rows.
-    pub unfiled: Vec<JobId>,
-    /// Since when there are any.
-    pub unfiled_since: Option<Timestamp>,
-    /// Finished jobs that are being filed, sorted by key.
-    pub round: Vec<JobId>,
+    /// What the journal has and the rows have not.
+    pub pending: Pending,
+    /// The round under way.
+    pub round: Option<Round>,
+    /// The number of the journal's last record.
+    pub last_record: i64,
+    /// The record of the commit under way.
+    pub record: Record,
     /// The first row number nobody has used.
     pub next_row: u64,
     /// The last time anything was committed.
     pub floor: Timestamp,
+}
+
+impl Loaded {
+    /// Jobs whose rows are not as they are now, some of them more than once.
+    pub fn unsettled(&self) -> impl Iterator<Item = JobId> + '_ {
+        let pending = self.pending.bodies.keys().chain(&self.pending.moved).copied();
+        pending.chain(self.round.iter().flat_map(Round::jobs))
+    }
+
+    /// Bytes of journal that are not carried over.
+    pub fn journal_bytes(&self) -> usize {
+        self.pending.bytes + self.round.as_ref().map_or(0, |round| round.bytes)
+    }
 }
 
 /// Opens a file and makes it ours if it is new.
@@ -81,6 +102,11 @@ pub fn open(path: &Path) -> Result<Connection, SqliteError> {
             "{shown} has format {format}, this program knows {FORMAT}; use the newer program, or restore a backup"
         )));
     }
+    if tables > 0 && format < FORMAT {
+        return Err(SqliteError::Unsupported(format!(
+            "{shown} has format {format}, which was never released; begin a new file"
+        )));
+    }
     let mode: String = db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
         return Err(SqliteError::Unsupported(format!(
@@ -103,7 +129,7 @@ fn create(db: &Connection) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Reads everything that is kept in memory. The cost follows the live jobs, not the history.
+/// Reads everything that is kept in memory. The cost follows the live jobs and the journal, not the history.
 pub fn load(db: &Connection) -> Result<Loaded, SqliteError> {
     let names = Names::load(db)?;
     let (log, logged) = Log::load(db)?;
@@ -112,24 +138,41 @@ pub fn load(db: &Connection) -> Result<Loaded, SqliteError> {
         names,
         log,
         foreign: Map::default(),
-        noted: HashSet::new(),
-        released: HashSet::new(),
+        noted: Map::default(),
+        released: Map::default(),
         seen: Map::default(),
-        unfiled: Vec::new(),
-        unfiled_since: None,
-        round: Vec::new(),
+        pending: Pending::default(),
+        round: None,
+        last_record: 0,
+        record: Record::default(),
         next_row: 1,
         floor: logged,
     };
-    load_queues(db, &mut loaded)?;
-    load_heads(db, &mut loaded)?;
+    let mut queues = read_queues(db)?;
+    let journaled = replay(db, &mut loaded, &mut queues)?;
+    for (row, totals) in queues.into_values() {
+        loaded.model.restore_queue(row, totals);
+    }
+    read_live(db, &mut loaded, &journaled)?;
+    for (seq, job) in journaled {
+        if let Some(job) = job {
+            // One that was sent back after it had been filed is not among the live rows.
+            if reader::has_notes(db, seq)? {
+                loaded.noted.insert(job.head.id, ());
+            }
+            admit(&mut loaded, seq, job.head, job.released);
+        }
+    }
     let used: i64 = db.query_row("SELECT coalesce(max(seq), 0) FROM job", [], |row| row.get(0))?;
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
     loaded.floor = loaded.floor.max(Timestamp::from_micros(fact(db, "floor")?));
     Ok(loaded)
 }
 
-fn load_queues(db: &Connection, loaded: &mut Loaded) -> Result<(), SqliteError> {
+type Queues = Map<QueueName, (QueueRow, QueueTotals)>;
+
+fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
+    let mut queues = Queues::default();
     let mut query = db.prepare(
         "SELECT name, paused, version, created, purged, completed, cancelled, discarded FROM queue",
     )?;
@@ -141,51 +184,133 @@ fn load_queues(db: &Connection, loaded: &mut Loaded) -> Result<(), SqliteError> 
         for (state, column) in [(State::Completed, 5), (State::Cancelled, 6), (State::Discarded, 7)] {
             totals.counts[usize::from(state.code())] = number(column)?;
         }
-        loaded.model.restore_queue(QueueRow { name, paused: row.get(1)?, version: number(2)? }, totals);
+        let settings = QueueRow { name: name.clone(), paused: row.get(1)?, version: number(2)? };
+        queues.insert(name, (settings, totals));
     }
-    Ok(())
+    Ok(queues)
 }
 
-fn load_heads(db: &Connection, loaded: &mut Loaded) -> Result<(), SqliteError> {
+/// A job as the journal leaves it.
+struct Journaled {
+    head: Head,
+    released: bool,
+}
+
+/// Reads the journal again: the jobs it speaks of, as it leaves them; one that is gone is `None`.
+fn replay(
+    db: &Connection,
+    loaded: &mut Loaded,
+    queues: &mut Queues,
+) -> Result<Map<i64, Option<Journaled>>, SqliteError> {
+    let mut jobs: Map<i64, Option<Journaled>> = Map::default();
+    let mut query = db.prepare("SELECT cursor, at, writes FROM journal ORDER BY cursor")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        loaded.last_record = loaded.last_record.max(row.get(0)?);
+        let at = Timestamp::from_micros(row.get(1)?);
+        loaded.floor = loaded.floor.max(at);
+        loaded.pending.since.get_or_insert(at);
+        let record = Bytes::copy_from_slice(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?);
+        loaded.pending.bytes += record.len();
+        let mut changes = Changes::new(loaded.last_record, record, &loaded.names);
+        while let Some(change) = changes.next()? {
+            match change {
+                Change::Insert { seq, head, body } => {
+                    loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
+                    // A copy of its own: the record it came in is let go.
+                    loaded.pending.bodies.insert(head.id, Bytes::copy_from_slice(&body));
+                    jobs.insert(seq, Some(Journaled { head, released: false }));
+                }
+                Change::Update { seq, moving } => {
+                    let known = match jobs.entry(seq) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(free) => free.insert(read_row(db, &loaded.names, seq)?),
+                    };
+                    // One that is gone was forgotten later, in a record yet to be read or already dropped.
+                    if let Some(job) = known {
+                        job.released = moving.released;
+                        moving.onto(&mut job.head);
+                        if !loaded.pending.bodies.contains_key(&job.head.id) {
+                            loaded.pending.moved.push(job.head.id);
+                        }
+                    }
+                }
+                Change::Note { seq, job, kind, text } => {
+                    let text = text.map(|text| Bytes::copy_from_slice(&text));
+                    loaded.pending.note(seq, job, kind, text);
+                }
+                Change::Forget { seq } => {
+                    if let Some(Some(job)) = jobs.insert(seq, None) {
+                        loaded.pending.forget(job.head.id);
+                    }
+                    loaded.pending.notes.retain(|_, notes| notes.seq != seq);
+                }
+                Change::Queue { row, totals } => {
+                    loaded.pending.queues.insert(row.name.clone());
+                    queues.insert(row.name.clone(), (row, totals));
+                }
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled>, SqliteError> {
+    let mut query = db.prepare_cached(&format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1"))?;
+    let mut rows = query.query([seq])?;
+    Ok(match rows.next()? {
+        Some(row) => Some(Journaled { head: rows::head(row, names)?, released: rows::is_released(row)? }),
+        None => None,
+    })
+}
+
+/// Reads the live rows that the journal does not speak of.
+fn read_live(
+    db: &Connection,
+    loaded: &mut Loaded,
+    journaled: &Map<i64, Option<Journaled>>,
+) -> Result<(), SqliteError> {
     let mut query = db.prepare(&format!(
-        "SELECT {HEAD_COLUMNS} FROM status s INDEXED BY live JOIN job j USING (seq) WHERE s.filed IS NULL \
-         ORDER BY s.seq"
+        "SELECT {HEAD_COLUMNS} FROM job INDEXED BY live WHERE filed IS NULL ORDER BY seq"
     ))?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let head = rows::head(row, &loaded.names)?;
-        loaded.floor = loaded.floor.max(Timestamp::from_micros(rows::version(head.version)));
         let seq: i64 = row.get(0)?;
-        if head.id.row() != seq.unsigned_abs() {
-            loaded.foreign.insert(head.id, seq);
-        }
-        if rows::is_released(row)? {
-            loaded.released.insert(head.id);
-        }
-        if head.state.is_finished() {
-            // It was counted when it ended.
-            loaded.unfiled.push(head.id);
-            loaded.model.readmit(head);
-        } else {
-            loaded.model.put(head);
+        if !journaled.contains_key(&seq) {
+            let head = rows::head(row, &loaded.names)?;
+            admit(loaded, seq, head, rows::is_released(row)?);
         }
     }
     drop(rows);
     let mut query = db.prepare(
-        "SELECT DISTINCT j.id FROM status s INDEXED BY live JOIN note n USING (seq) JOIN job j USING (seq) \
-             WHERE s.filed IS NULL",
+        "SELECT DISTINCT j.id FROM job j INDEXED BY live JOIN note n USING (seq) WHERE j.filed IS NULL",
     )?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        loaded.noted.insert(JobId::from_bytes(row.get(0)?));
-    }
-    let mut query =
-        db.prepare("SELECT f.id, f.seq FROM foreign_id f JOIN status s USING (seq) WHERE s.filed IS NULL")?;
-    let mut rows = query.query([])?;
-    while let Some(row) = rows.next()? {
-        loaded.foreign.insert(JobId::from_bytes(row.get(0)?), row.get(1)?);
+        loaded.noted.insert(JobId::from_bytes(row.get(0)?), ());
     }
     Ok(())
+}
+
+/// Puts a job into memory that has been counted in its queue's totals, as far as it has ended.
+fn admit(loaded: &mut Loaded, seq: i64, head: Head, released: bool) {
+    let id = head.id;
+    loaded.floor = loaded.floor.max(Timestamp::from_micros(rows::version(head.version)));
+    if id.row() != seq.unsigned_abs() {
+        loaded.foreign.insert(id, seq);
+    }
+    if released {
+        loaded.released.insert(id, ());
+    }
+    if loaded.pending.notes.contains_key(&id) {
+        loaded.noted.insert(id, ());
+    }
+    if head.state.is_finished() {
+        loaded.pending.ended += 1;
+        loaded.model.readmit(head);
+    } else {
+        loaded.model.put(head);
+    }
 }
 
 /// A number the file keeps by name; 0 when it does not.

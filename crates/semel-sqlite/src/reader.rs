@@ -1,7 +1,7 @@
 //! What is read from the file: jobs that are not in memory, bodies, notes, the memory of keys, pages for people.
 
 use bytes::Bytes;
-use rusqlite::{Connection, params};
+use rusqlite::{CachedStatement, Connection, params};
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::state::StateSet;
@@ -11,7 +11,7 @@ use semel_store::backend::{Filter, Listing};
 use crate::error::SqliteError;
 use crate::names::Names;
 use crate::open::Loaded;
-use crate::rows::{self, HEAD_COLUMNS, MEMORY_COLUMNS};
+use crate::rows::{self, HEAD_COLUMNS};
 
 /// Rows one page for people looks at.
 const LIST_LOOKS_MAX: usize = 5_000;
@@ -44,7 +44,7 @@ fn row_of(db: &Connection, id: JobId) -> Result<Option<i64>, SqliteError> {
 /// A filed job's row number and head.
 pub fn filed(db: &Connection, names: &Names, id: JobId) -> Result<Option<(i64, Head)>, SqliteError> {
     let Some(seq) = row_of(db, id)? else { return Ok(None) };
-    let sql = format!("SELECT {HEAD_COLUMNS} FROM status s JOIN job j USING (seq) WHERE s.seq = ?1");
+    let sql = format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1");
     let mut query = db.prepare_cached(&sql)?;
     let mut found = query.query([seq])?;
     Ok(match found.next()? {
@@ -75,16 +75,6 @@ pub fn version(db: &Connection, at: &Loaded, id: JobId) -> Result<u64, SqliteErr
     })
 }
 
-/// The id of a row.
-pub fn id(db: &Connection, seq: i64) -> Result<Option<JobId>, SqliteError> {
-    let mut query = db.prepare_cached("SELECT id FROM job WHERE seq = ?1")?;
-    let mut found = query.query([seq])?;
-    Ok(match found.next()? {
-        Some(row) => Some(JobId::from_bytes(row.get(0)?)),
-        None => None,
-    })
-}
-
 /// Whether the row of a job has a key, released or not.
 pub fn holds_key(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
     let mut query = db.prepare_cached("SELECT key IS NOT NULL FROM job WHERE seq = ?1")?;
@@ -95,8 +85,11 @@ pub fn holds_key(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
     })
 }
 
-/// The encoded body of a row.
-pub fn body(db: &Connection, seq: i64) -> Result<Option<Bytes>, SqliteError> {
+/// The encoded body of a job.
+pub fn body(db: &Connection, at: &Loaded, id: JobId, seq: i64) -> Result<Option<Bytes>, SqliteError> {
+    if let Some(body) = at.pending.bodies.get(&id) {
+        return Ok(Some(body.clone()));
+    }
     let mut query = db.prepare_cached("SELECT body FROM job WHERE seq = ?1")?;
     let mut found = query.query([seq])?;
     Ok(match found.next()? {
@@ -110,8 +103,13 @@ pub fn has_notes(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
     Ok(db.prepare_cached("SELECT 1 FROM note WHERE seq = ?1 LIMIT 1")?.exists([seq])?)
 }
 
-/// The notes of a row.
-pub fn notes(db: &Connection, seq: i64) -> Result<Vec<(NoteKind, Bytes)>, SqliteError> {
+/// The notes of a job.
+pub fn notes(
+    db: &Connection,
+    at: &Loaded,
+    id: JobId,
+    seq: i64,
+) -> Result<Vec<(NoteKind, Bytes)>, SqliteError> {
     let mut query = db.prepare_cached("SELECT kind, text FROM note WHERE seq = ?1")?;
     let mut found = query.query([seq])?;
     let mut notes = Vec::new();
@@ -119,13 +117,23 @@ pub fn notes(db: &Connection, seq: i64) -> Result<Vec<(NoteKind, Bytes)>, Sqlite
         let kind = NoteKind::from_code(row.get(0)?).ok_or(SqliteError::Row { seq, what: "no such note" })?;
         notes.push((kind, Bytes::copy_from_slice(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)));
     }
+    if let Some(newer) = at.pending.notes.get(&id) {
+        notes.retain(|(kind, _)| newer.texts.iter().all(|(known, _)| known != kind));
+        notes.extend(newer.texts.iter().filter_map(|(kind, text)| text.clone().map(|text| (*kind, text))));
+    }
     Ok(notes)
 }
 
-/// The ended holders of a key that are filed, with their row numbers.
-pub fn remembered(db: &Connection, names: &Names, key: &UniqueKey) -> Result<Vec<(i64, Head)>, SqliteError> {
-    let sql = format!("SELECT {MEMORY_COLUMNS} FROM memory WHERE key = ?1");
-    let mut query = db.prepare_cached(&sql)?;
+/// The ended holders of a key, by [`remembered`].
+pub const REMEMBERED: &str = "SELECT key, seq, id, hold, type, queue, state, version, fence, created_at, finished_at, \
+     renewed_at, ending FROM memory WHERE key = ?1";
+
+/// The ended holders of a key that are filed, with their row numbers, by [`REMEMBERED`].
+pub fn remembered(
+    query: &mut CachedStatement<'_>,
+    names: &Names,
+    key: &UniqueKey,
+) -> Result<Vec<(i64, Head)>, SqliteError> {
     let mut found = query.query([key.as_bytes()])?;
     let mut heads = Vec::new();
     while let Some(row) = found.next()? {
@@ -150,8 +158,9 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
     if limit == 0 {
         return Ok(listing);
     }
+    let newer = in_memory(at, &wanted, below);
     while looked < LIST_LOOKS_MAX {
-        let chunk = chunk(db, at, &wanted, below, limit.clamp(64, 512))?;
+        let chunk = chunk(db, at, &wanted, &newer, below, limit.clamp(64, 512))?;
         let Some((last, last_head)) = chunk.last() else { return Ok(listing) };
         below = *last;
         let last_id = last_head.id;
@@ -170,40 +179,47 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
     Ok(listing)
 }
 
-/// The next rows below a row number. Dead letters that are not filed yet are among those in memory.
+/// Wanted jobs below a row number whose rows are not as they are now, by row.
+fn in_memory(at: &Loaded, filter: &Filter, below: i64) -> Vec<(i64, JobId)> {
+    let mut jobs: Vec<(i64, JobId)> = at
+        .unsettled()
+        .filter(|id| at.model.head(*id).is_some_and(|head| filter.admits(head)))
+        .map(|id| (at.seq(id), id))
+        .filter(|(seq, _)| *seq < below)
+        .collect();
+    jobs.sort_unstable();
+    jobs.dedup();
+    jobs
+}
+
+/// The next rows below a row number, with what is newer in memory in their places.
 fn chunk(
     db: &Connection,
     at: &Loaded,
     filter: &Filter,
+    newer: &[(i64, JobId)],
     below: i64,
     size: usize,
 ) -> Result<Vec<(i64, Head)>, SqliteError> {
     let source =
         match (filter.dead_letters, filter.states.is_empty(), StateSet::LIVE.contains_all(filter.states)) {
-            (true, _, _) => "status s INDEXED BY dead_letter JOIN job j USING (seq) WHERE s.filed = 2 AND",
-            (false, false, true) => {
-                "status s INDEXED BY live JOIN job j USING (seq) WHERE s.filed IS NULL AND"
-            }
-            (false, _, _) => "status s JOIN job j USING (seq) WHERE",
+            (true, _, _) => "job INDEXED BY dead_letter WHERE filed = 2 AND",
+            (false, false, true) => "job INDEXED BY live WHERE filed IS NULL AND",
+            (false, _, _) => "job WHERE",
         };
-    let sql = format!("SELECT {HEAD_COLUMNS} FROM {source} s.seq < ?1 ORDER BY s.seq DESC LIMIT ?2");
+    let sql = format!("SELECT {HEAD_COLUMNS} FROM {source} seq < ?1 ORDER BY seq DESC LIMIT ?2");
     let mut query = db.prepare_cached(&sql)?;
     let mut found = query.query(params![below, i64::try_from(size).unwrap_or(i64::MAX)])?;
-    let mut rows = Vec::new();
+    let mut rows: Vec<(i64, Head)> = Vec::new();
     while let Some(row) = found.next()? {
-        rows.push((row.get(0)?, rows::head(row, &at.names)?));
+        let head = rows::head(row, &at.names)?;
+        rows.push((row.get(0)?, at.model.head(head.id).cloned().unwrap_or(head)));
     }
-    if filter.dead_letters {
-        let unfiled = at
-            .unfiled
-            .iter()
-            .chain(&at.round)
-            .filter_map(|id| at.model.head(*id))
-            .filter(|head| head.is_dead_letter());
-        rows.extend(unfiled.map(|head| (at.seq(head.id), head.clone())).filter(|(seq, _)| *seq < below));
-        rows.sort_unstable_by_key(|(seq, _)| std::cmp::Reverse(*seq));
-        rows.dedup_by_key(|(seq, _)| *seq);
-        rows.truncate(size);
-    }
+    let upto = newer.partition_point(|(seq, _)| *seq < below);
+    let from = upto.saturating_sub(size);
+    rows.extend(newer[from..upto].iter().filter_map(|(seq, id)| Some((*seq, at.model.head(*id)?.clone()))));
+    rows.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
+    rows.dedup_by_key(|(seq, _)| *seq);
+    rows.truncate(size);
     Ok(rows)
 }

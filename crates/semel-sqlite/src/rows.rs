@@ -16,30 +16,61 @@ use crate::names::Names;
 const FOLLOW_UP: i64 = 1;
 const KEY_RELEASED: i64 = 2;
 
-/// The columns of `job` that make a head, in the order [`head`] reads them; `s` is the row that moves.
-pub const HEAD_COLUMNS: &str = "j.seq, j.id, j.key, j.hold, j.type, j.queue, j.priority, j.max_attempts, \
-     j.visibility_ms, j.timeout_ms, j.created_at, s.state, s.version, s.available_at, s.fence, s.attempt, s.flags, \
-     s.expires_at, s.started_at, s.finished_at, s.renewed_at, s.visible_until, s.run_until, s.worker, s.follow_up, \
-     s.ending";
+/// The columns of `job` that make a head, in the order [`head`] reads them.
+pub const HEAD_COLUMNS: &str = "seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, timeout_ms, \
+     created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, finished_at, renewed_at, \
+     visible_until, run_until, worker, follow_up, ending";
 
-/// Writes the moving row of `head` by a statement whose parameters are the columns of `status`, in order.
-pub fn write_moving(
+/// Writes a whole row, in place of one that is there.
+pub const INSERT: &str = "INSERT OR REPLACE INTO job (seq, id, key, hold, type, queue, priority, max_attempts, \
+     visibility_ms, timeout_ms, created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, \
+     finished_at, renewed_at, visible_until, run_until, worker, follow_up, ending, filed, body) VALUES (?1, ?2, ?3, ?4, \
+     ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)";
+
+/// Writes what moves of a row.
+pub const UPDATE: &str = "UPDATE job SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
+     flags = ?7, expires_at = ?8, started_at = ?9, finished_at = ?10, renewed_at = ?11, visible_until = ?12, \
+     run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16, filed = ?17 WHERE seq = ?1";
+
+/// Files a head under its key.
+pub const INSERT_MEMORY: &str = "INSERT OR REPLACE INTO memory (key, seq, id, hold, type, queue, state, version, fence, \
+     created_at, finished_at, renewed_at, ending) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+
+fn flags(head: &Head, released: bool) -> i64 {
+    let role = if head.role == Role::FollowUp { FOLLOW_UP } else { 0 };
+    role | if released { KEY_RELEASED } else { 0 }
+}
+
+/// Writes the row of a job that has none, by [`INSERT`]. `names` are the numbers of its type and queue.
+pub fn insert(
     statement: &mut Statement<'_>,
     seq: i64,
     head: &Head,
+    names: (i64, i64),
     released: bool,
+    filed: Option<u8>,
+    body: &[u8],
 ) -> rusqlite::Result<usize> {
-    let flags =
-        if head.role == Role::FollowUp { FOLLOW_UP } else { 0 } | if released { KEY_RELEASED } else { 0 };
     let lease = head.lease.as_ref();
     statement.execute(params![
         seq,
+        head.id.to_bytes(),
+        head.key.as_ref().map(UniqueKey::as_bytes),
+        // An operator may have released the key before the row was written.
+        (head.hold != Hold::NONE).then(|| head.hold.to_bytes()),
+        names.0,
+        names.1,
+        head.priority,
+        head.max_attempts,
+        head.visibility_ms,
+        head.timeout_ms,
+        head.created_at.as_micros(),
         head.state.code(),
         version(head.version),
         head.available_at.as_micros(),
         version(head.fence),
         head.attempt,
-        flags,
+        flags(head, released),
         head.expires_at.map(Timestamp::as_micros),
         head.started_at.map(Timestamp::as_micros),
         head.finished_at.map(Timestamp::as_micros),
@@ -49,6 +80,38 @@ pub fn write_moving(
         lease.map(|lease| &*lease.worker),
         head.follow_up.map(JobId::to_bytes),
         head.ending.map(|ending| ending as u8),
+        filed,
+        body,
+    ])
+}
+
+/// Writes what moves of a job's row, by [`UPDATE`].
+pub fn update(
+    statement: &mut Statement<'_>,
+    seq: i64,
+    head: &Head,
+    released: bool,
+    filed: Option<u8>,
+) -> rusqlite::Result<usize> {
+    let lease = head.lease.as_ref();
+    statement.execute(params![
+        seq,
+        head.state.code(),
+        version(head.version),
+        head.available_at.as_micros(),
+        version(head.fence),
+        head.attempt,
+        flags(head, released),
+        head.expires_at.map(Timestamp::as_micros),
+        head.started_at.map(Timestamp::as_micros),
+        head.finished_at.map(Timestamp::as_micros),
+        head.renewed_at.map(Timestamp::as_micros),
+        lease.map(|lease| lease.visible_until.as_micros()),
+        lease.map(|lease| lease.run_until.as_micros()),
+        lease.map(|lease| &*lease.worker),
+        head.follow_up.map(JobId::to_bytes),
+        head.ending.map(|ending| ending as u8),
+        filed,
     ])
 }
 
@@ -103,10 +166,6 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
         ending: row.get::<_, Option<u8>>(25)?.and_then(Ending::from_code),
     })
 }
-
-/// The columns of `memory`, in the order [`remembered`] reads them.
-pub const MEMORY_COLUMNS: &str =
-    "key, seq, id, hold, type, queue, state, version, fence, created_at, finished_at, renewed_at, ending";
 
 /// Reads a head that is kept for its key's sake.
 pub fn remembered(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
@@ -166,16 +225,18 @@ pub fn is_released(row: &Row<'_>) -> rusqlite::Result<bool> {
     Ok(row.get::<_, i64>(16)? & KEY_RELEASED != 0)
 }
 
-/// Files an ended job under its key.
-pub fn write_memory(db: &Connection, names: &mut Names, seq: i64, head: &Head) -> Result<(), SqliteError> {
+/// Files an ended job under its key, by [`INSERT_MEMORY`].
+pub fn write_memory(
+    statement: &mut Statement<'_>,
+    db: &Connection,
+    names: &mut Names,
+    seq: i64,
+    head: &Head,
+) -> Result<(), SqliteError> {
     let Some(key) = &head.key else { return Ok(()) };
     let job_type = names.id(db, head.job_type.as_str())?;
     let queue = names.id(db, head.queue.as_str())?;
-    db.prepare_cached(
-        "INSERT OR REPLACE INTO memory (key, seq, id, hold, type, queue, state, version, fence, created_at, \
-         finished_at, renewed_at, ending) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-    )?
-    .execute(params![
+    statement.execute(params![
         key.as_bytes(),
         seq,
         head.id.to_bytes(),

@@ -1,9 +1,23 @@
--- Format 1. A job is one immutable row and one small row that moves. The indexes that decisions need are in the engine's
--- memory; a duty files ended jobs, which then leave memory.
+-- Format 2. Every commit is one record of the journal: what was written, as it was written. A duty carries what is in
+-- the journal over to the rows, many jobs at a time and each as it is by then, and drops the records; so a job that ends
+-- soon is one row written once. What decisions need of live jobs is in the engine's memory.
 
 CREATE TABLE name (               -- types and queues, numbered
     id    INTEGER PRIMARY KEY,
     text  TEXT NOT NULL UNIQUE
+) STRICT;
+
+CREATE TABLE journal (            -- commits that are not in the rows yet
+    cursor  INTEGER PRIMARY KEY,
+    at      INTEGER NOT NULL,
+    writes  BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE event (              -- one record per commit
+    cursor  INTEGER PRIMARY KEY,
+    at      INTEGER NOT NULL,
+    count   INTEGER NOT NULL,
+    data    BLOB NOT NULL
 ) STRICT;
 
 CREATE TABLE queue (              -- settings and counters
@@ -17,7 +31,7 @@ CREATE TABLE queue (              -- settings and counters
     discarded  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE job (                -- what was asked for; never updated
+CREATE TABLE job (                -- times in microseconds since 1970, UTC
     seq            INTEGER PRIMARY KEY,
     id             BLOB NOT NULL,
     key            BLOB,
@@ -29,17 +43,12 @@ CREATE TABLE job (                -- what was asked for; never updated
     visibility_ms  INTEGER NOT NULL,
     timeout_ms     INTEGER NOT NULL,
     created_at     INTEGER NOT NULL,
-    body           BLOB NOT NULL
-) STRICT;
-
-CREATE TABLE status (             -- where a job is; times in microseconds since 1970, UTC
-    seq            INTEGER PRIMARY KEY,
     state          INTEGER NOT NULL,
     version        INTEGER NOT NULL,
     available_at   INTEGER NOT NULL,
-    fence          INTEGER NOT NULL DEFAULT 0,
-    attempt        INTEGER NOT NULL DEFAULT 0,
-    flags          INTEGER NOT NULL DEFAULT 0,   -- 1: follow-up, 2: key released
+    fence          INTEGER NOT NULL,
+    attempt        INTEGER NOT NULL,
+    flags          INTEGER NOT NULL,    -- 1: follow-up, 2: key released
     expires_at     INTEGER,
     started_at     INTEGER,
     finished_at    INTEGER,
@@ -49,12 +58,13 @@ CREATE TABLE status (             -- where a job is; times in microseconds since
     worker         TEXT,
     follow_up      BLOB,
     ending         INTEGER,
-    filed          INTEGER                       -- of an ended job: 1, or 2 for a dead letter
+    filed          INTEGER,             -- of an ended job: 1, or 2 for a dead letter
+    body           BLOB NOT NULL        -- what was asked for; last, so that looking at a head does not read it
 ) STRICT;
 
--- What is read when the file is opened. No statement of enqueue (but for the append), claim or settle touches `filed`.
-CREATE INDEX live ON status (seq) WHERE filed IS NULL;
-CREATE INDEX dead_letter ON status (seq) WHERE filed = 2;
+-- What is read when the file is opened.
+CREATE INDEX live ON job (seq) WHERE filed IS NULL;
+CREATE INDEX dead_letter ON job (seq) WHERE filed = 2;
 
 CREATE TABLE note (               -- what a job gathers: failures, result, duplicates, newer payload
     seq   INTEGER NOT NULL,
@@ -86,27 +96,19 @@ CREATE TABLE foreign_id (         -- ids that callers chose
     seq  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE event (              -- one record per commit
-    cursor  INTEGER PRIMARY KEY,
-    at      INTEGER NOT NULL,
-    count   INTEGER NOT NULL,
-    data    BLOB NOT NULL
-) STRICT;
-
 CREATE TABLE fact (
     name   TEXT PRIMARY KEY,
     value  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE VIEW jobs AS               -- for people with a database shell
+CREATE VIEW jobs AS               -- for people with a database shell; behind the journal by half a minute at most
 SELECT lower(hex(j.id)) AS id, t.text AS type, q.text AS queue,
-       CASE s.state WHEN 0 THEN 'scheduled' WHEN 1 THEN 'available' WHEN 2 THEN 'pending' WHEN 3 THEN 'active'
+       CASE j.state WHEN 0 THEN 'scheduled' WHEN 1 THEN 'available' WHEN 2 THEN 'pending' WHEN 3 THEN 'active'
             WHEN 4 THEN 'retryable' WHEN 5 THEN 'completed' WHEN 6 THEN 'cancelled' ELSE 'discarded' END AS state,
-       j.priority, s.attempt, j.max_attempts, lower(hex(j.key)) AS unique_key,
+       j.priority, j.attempt, j.max_attempts, lower(hex(j.key)) AS unique_key,
        datetime(j.created_at / 1000000, 'unixepoch') AS created_at,
-       datetime(s.finished_at / 1000000, 'unixepoch') AS finished_at, s.worker,
+       datetime(j.finished_at / 1000000, 'unixepoch') AS finished_at, j.worker,
        CAST(j.body AS TEXT) AS body
 FROM job j
-JOIN status s USING (seq)
 JOIN name t ON t.id = j.type
 JOIN name q ON q.id = j.queue;

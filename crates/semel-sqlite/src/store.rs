@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
-use semel_core::draft::{Full, Reads, Snapshot, next_version};
+use semel_core::draft::{Full, Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::slot::Due;
 use semel_core::state::StateSet;
@@ -27,6 +27,8 @@ use crate::writer::{Writer, purgeable};
 
 /// Rows the purge looks at in one go.
 const PURGE_LOOKS: u32 = 2_000;
+/// Bytes of journal beyond which every commit carries a piece of it over to the rows.
+const JOURNAL_MAX: usize = 256 << 20;
 /// Remembered heads whose place in the file is kept in mind between a load and a commit.
 const SEEN_MAX: usize = 10_000;
 
@@ -60,6 +62,11 @@ impl Loaded {
             return *seq;
         }
         i64::try_from(id.row()).unwrap_or(i64::MAX)
+    }
+
+    /// Whether an operator released the key of a job that is in memory.
+    pub fn is_released(&self, id: JobId) -> bool {
+        !self.released.is_empty() && self.released.contains_key(&id)
     }
 
     /// Drops what is kept beside the head of a job that leaves memory.
@@ -214,9 +221,13 @@ impl Inner {
         for read in &reads.keys {
             let looks_at_ends = read.states.intersects(StateSet::FINISHED);
             let mut view = if looks_at_ends { at.model.key_view(read) } else { continue };
-            for (seq, head) in reader::remembered(db, &at.names, &read.key)? {
-                see(at, head.id, read.key, seq);
-                view.holders.push(head);
+            let mut query = db.prepare_cached(reader::REMEMBERED)?;
+            for (seq, head) in reader::remembered(&mut query, &at.names, &read.key)? {
+                // One that came back to memory, or is on its way out of it, is already in the view.
+                if at.model.head(head.id).is_none() {
+                    see(at, head.id, read.key, seq);
+                    view.holders.push(head);
+                }
             }
             view.states = StateSet::ALL;
             snapshot.add_key(read.key, view);
@@ -229,8 +240,8 @@ impl Inner {
         for id in &reads.fulls {
             let row = match (reader::head(db, at, *id)?, reader::seq(db, at, *id)?) {
                 (Some(head), Some(seq)) => {
-                    let body = reader::body(db, seq)?.unwrap_or_default();
-                    Some((head, Full { body, notes: reader::notes(db, seq)? }))
+                    let body = reader::body(db, at, *id, seq)?.unwrap_or_default();
+                    Some((head, Full { body, notes: reader::notes(db, at, *id, seq)? }))
                 }
                 _ => None,
             };
@@ -243,17 +254,14 @@ impl Inner {
     fn maintain(&mut self) -> Result<bool, SqliteError> {
         let now = self.time.now();
         filing::begin(&mut self.at, self.patience, now);
-        if self.at.round.is_empty() {
+        let more = if self.at.round.is_some() {
+            self.transaction(filing::carry_over)?
+        } else {
             let mut cursor = std::mem::take(&mut self.forget_cursor);
             self.transaction(|db, _, now| filing::forget(db, &mut cursor, now))?;
             self.forget_cursor = cursor;
-        } else {
-            let ids = self.transaction(filing::file)?;
-            filing::filed(&mut self.at, ids);
-            // Decisions that saw these keys without their filed holders are to be taken again.
-            self.at.model.move_absent_version(next_version(0, now));
-        }
-        let more = !self.at.round.is_empty();
+            false
+        };
         Ok(self.transaction(|db, at, _| at.log.trim(db))? || more)
     }
 
@@ -262,7 +270,7 @@ impl Inner {
         self.transaction(|db, _, _| {
             // Neither a row's number nor a time is given twice, whatever was deleted.
             set_fact(db, "next_row", next_row)?;
-            for table in ["queue", "job", "status", "note", "memory", "foreign_id", "event"] {
+            for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "event"] {
                 db.execute(&format!("DELETE FROM {table}"), [])?;
             }
             Ok(())
@@ -286,7 +294,13 @@ impl Backend for Sqlite {
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         self.answer(|inner, rows| {
-            inner.transaction(|db, at, now| Writer::new(db, at, rows, now)?.apply(batch))
+            let applied = inner.transaction(|db, at, now| Writer::new(db, at, rows, now).apply(batch))?;
+            // Nobody has to keep house for the journal to stay bounded.
+            if inner.at.journal_bytes() > JOURNAL_MAX {
+                filing::begin(&mut inner.at, Patience::NONE, inner.time.now());
+                inner.transaction(filing::carry_over)?;
+            }
+            Ok(applied)
         })
     }
 
@@ -294,7 +308,14 @@ impl Backend for Sqlite {
         self.answer(|inner, _| {
             let now = inner.time.now();
             if due == Due::Purge {
-                let ids = purgeable(&inner.db, &mut inner.purge_cursor, now, PURGE_LOOKS, limit as usize)?;
+                let ids = purgeable(
+                    &inner.db,
+                    &inner.at,
+                    &mut inner.purge_cursor,
+                    now,
+                    PURGE_LOOKS,
+                    limit as usize,
+                )?;
                 return Ok(DueIds { now, ids, next: None });
             }
             let (ids, next) = inner.at.model.due(due, now, limit as usize);

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use rusqlite::{CachedStatement, Connection, params};
+use rusqlite::{Connection, params};
 use semel_core::draft::{Full, Write};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind, kept_until};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, UniqueKey, must_remember};
+use semel_core::unique::{Remember, must_remember};
 use semel_store::backend::{Applied, Batch, Claimed, Verdict};
 use semel_store::memory::started;
 
@@ -18,43 +18,20 @@ use crate::open::{Loaded, set_fact};
 use crate::reader;
 use crate::rows;
 
-const INSERT_JOB: &str = "INSERT INTO job (seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, \
-     timeout_ms, created_at, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-const INSERT_FRESH: &str = "INSERT INTO status (seq, state, version, available_at, fence, flags, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-const UPDATE_LIVE: &str = "UPDATE status SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
-     flags = ?7, expires_at = ?8, started_at = ?9, finished_at = ?10, renewed_at = ?11, visible_until = ?12, \
-     run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16 WHERE seq = ?1";
-
-/// The statements of one commit, prepared once.
+/// Writes one commit: to memory as it goes, and to the journal at its end.
 pub struct Writer<'a> {
     db: &'a Connection,
     at: &'a mut Loaded,
     rows: &'a AtomicU64,
     now: Timestamp,
-    insert_job: CachedStatement<'a>,
-    insert_fresh: CachedStatement<'a>,
-    update_live: CachedStatement<'a>,
     touched: Vec<QueueName>,
 }
 
 impl<'a> Writer<'a> {
     /// A writer inside an open transaction.
-    pub fn new(
-        db: &'a Connection,
-        at: &'a mut Loaded,
-        rows: &'a AtomicU64,
-        now: Timestamp,
-    ) -> Result<Self, SqliteError> {
-        Ok(Self {
-            insert_job: db.prepare_cached(INSERT_JOB)?,
-            insert_fresh: db.prepare_cached(INSERT_FRESH)?,
-            update_live: db.prepare_cached(UPDATE_LIVE)?,
-            db,
-            at,
-            rows,
-            now,
-            touched: Vec::new(),
-        })
+    pub fn new(db: &'a Connection, at: &'a mut Loaded, rows: &'a AtomicU64, now: Timestamp) -> Self {
+        at.record.clear();
+        Self { db, at, rows, now, touched: Vec::new() }
     }
 
     /// Applies a batch. The caller commits, or rolls back and loads everything anew.
@@ -95,9 +72,9 @@ impl<'a> Writer<'a> {
 
     fn write(&mut self, write: Write) -> Result<(), SqliteError> {
         match write {
-            Write::Insert { head, body, minted } => self.insert(head, &body, minted),
+            Write::Insert { head, body, minted } => self.insert(head, body, minted),
             Write::Update { head } => self.update(head),
-            Write::Note { job, kind, text } => self.note(job, kind, text.as_ref()),
+            Write::Note { job, kind, text } => self.note(job, kind, text),
             Write::Forget { job, remember } => self.forget(job, remember),
             Write::Queue { row } => {
                 self.touch(&row.name);
@@ -107,40 +84,16 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn insert(&mut self, head: Head, body: &Bytes, minted: bool) -> Result<(), SqliteError> {
+    fn insert(&mut self, head: Head, body: Bytes, minted: bool) -> Result<(), SqliteError> {
         let seq = if minted { head.id.row() } else { self.rows.fetch_add(1, Ordering::Relaxed) };
         let seq = i64::try_from(seq).unwrap_or(i64::MAX);
         let job_type = self.at.names.id(self.db, head.job_type.as_str())?;
         let queue = self.at.names.id(self.db, head.queue.as_str())?;
-        self.insert_job.execute(params![
-            seq,
-            head.id.to_bytes(),
-            head.key.as_ref().map(UniqueKey::as_bytes),
-            head.key.map(|_| head.hold.to_bytes()),
-            job_type,
-            queue,
-            head.priority,
-            head.max_attempts,
-            head.visibility_ms,
-            head.timeout_ms,
-            head.created_at.as_micros(),
-            &**body,
-        ])?;
-        self.insert_fresh.execute(params![
-            seq,
-            head.state.code(),
-            rows::version(head.version),
-            head.available_at.as_micros(),
-            rows::version(head.fence),
-            head.role as u8,
-            head.expires_at.map(Timestamp::as_micros),
-        ])?;
-        if !minted {
-            self.db
-                .prepare_cached("INSERT INTO foreign_id (id, seq) VALUES (?1, ?2)")?
-                .execute(params![head.id.to_bytes(), seq])?;
+        self.at.record.insert(seq, &head, job_type, queue, &body);
+        if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
         }
+        self.at.pending.bodies.insert(head.id, body);
         self.touch(&head.queue);
         self.at.model.insert(head);
         Ok(())
@@ -152,22 +105,22 @@ impl<'a> Writer<'a> {
             return self.update_filed(head);
         };
         if before.key.is_some() && head.key.is_none() {
-            self.at.released.insert(head.id);
+            self.at.released.insert(head.id, ());
         }
         if head.state.is_finished() && before.state.is_live() {
-            self.at.unfiled.push(head.id);
+            self.at.pending.ended += 1;
         }
-        self.move_live(&head)?;
+        self.moved(self.at.seq(head.id), &head);
         self.at.model.put(head);
         Ok(())
     }
 
-    fn move_live(&mut self, head: &Head) -> Result<(), SqliteError> {
-        let seq = self.at.seq(head.id);
-        let released = !self.at.released.is_empty() && self.at.released.contains(&head.id);
-        match rows::write_moving(&mut self.update_live, seq, head, released)? {
-            1 => Ok(()),
-            _ => Err(SqliteError::Row { seq, what: "a live job has no row" }),
+    /// Notes the new values of a head that is in memory, or about to be.
+    fn moved(&mut self, seq: i64, head: &Head) {
+        self.at.record.update(seq, head, self.at.is_released(head.id));
+        // One without a row is written whole when its time comes.
+        if !self.at.pending.bodies.contains_key(&head.id) {
+            self.at.pending.moved.push(head.id);
         }
     }
 
@@ -189,22 +142,19 @@ impl<'a> Writer<'a> {
                 .execute(params![key.as_bytes(), seq])?;
         }
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
-        self.db.prepare_cached("UPDATE status SET filed = NULL WHERE seq = ?1")?.execute([seq])?;
-        if rows::write_moving(&mut self.update_live, seq, &head, released)? != 1 {
-            return Err(SqliteError::Row { seq, what: "a filed job has no row" });
-        }
         if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
         }
-        if reader::has_notes(self.db, seq)? {
-            self.at.noted.insert(head.id);
+        if self.at.pending.notes.contains_key(&head.id) || reader::has_notes(self.db, seq)? {
+            self.at.noted.insert(head.id, ());
         }
         if released {
-            self.at.released.insert(head.id);
+            self.at.released.insert(head.id, ());
         }
         if head.state.is_finished() {
-            self.at.unfiled.push(head.id);
+            self.at.pending.ended += 1;
         }
+        self.moved(seq, &head);
         self.at.model.readmit(before);
         self.at.model.put(head);
         Ok(())
@@ -242,24 +192,12 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn note(&mut self, job: JobId, kind: NoteKind, text: Option<&Bytes>) -> Result<(), SqliteError> {
+    fn note(&mut self, job: JobId, kind: NoteKind, text: Option<Bytes>) -> Result<(), SqliteError> {
         let Some(seq) = reader::seq(self.db, self.at, job)? else { return Ok(()) };
-        match text {
-            Some(text) => {
-                self.db
-                    .prepare_cached(
-                        "INSERT INTO note (seq, kind, text) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET text = ?3",
-                    )?
-                    .execute(params![seq, kind.code(), &**text])?;
-                if self.at.model.head(job).is_some() {
-                    self.at.noted.insert(job);
-                }
-            }
-            None => {
-                self.db
-                    .prepare_cached("DELETE FROM note WHERE seq = ?1 AND kind = ?2")?
-                    .execute(params![seq, kind.code()])?;
-            }
+        self.at.record.note(seq, job, kind, text.as_deref());
+        self.at.pending.note(seq, job, kind, text);
+        if self.at.model.head(job).is_some() {
+            self.at.noted.insert(job, ());
         }
         Ok(())
     }
@@ -270,7 +208,8 @@ impl<'a> Writer<'a> {
         if let Some(key) = &head.key {
             match remember {
                 Some(until) => {
-                    rows::write_memory(self.db, &mut self.at.names, seq, &head)?;
+                    let mut insert = self.db.prepare_cached(rows::INSERT_MEMORY)?;
+                    rows::write_memory(&mut insert, self.db, &mut self.at.names, seq, &head)?;
                     self.db
                         .prepare_cached("UPDATE memory SET forget_at = ?3 WHERE key = ?1 AND seq = ?2")?
                         .execute(params![key.as_bytes(), seq, until.as_micros()])?;
@@ -282,18 +221,16 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        for sql in [
-            "DELETE FROM job WHERE seq = ?1",
-            "DELETE FROM status WHERE seq = ?1",
-            "DELETE FROM note WHERE seq = ?1",
-        ] {
+        for sql in ["DELETE FROM job WHERE seq = ?1", "DELETE FROM note WHERE seq = ?1"] {
             self.db.prepare_cached(sql)?.execute([seq])?;
         }
-        if job.row() != seq.unsigned_abs() || self.at.foreign.contains_key(&job) {
+        if job.row() != seq.unsigned_abs() {
             self.db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([job.to_bytes()])?;
         }
         // A row number is never given twice, whatever was deleted.
         set_fact(self.db, "next_row", i64::try_from(self.rows.load(Ordering::Relaxed)).unwrap_or(i64::MAX))?;
+        self.at.record.forget(seq);
+        self.at.pending.forget(job);
         self.touch(&head.queue);
         self.at.model.evict(job);
         self.at.leave_memory(job);
@@ -306,17 +243,17 @@ impl<'a> Writer<'a> {
         let (heads, unclaimable) = self.at.model.claim(claim, self.now);
         let mut jobs = Vec::with_capacity(heads.len());
         for head in heads {
-            self.move_live(&head)?;
+            let seq = self.at.seq(head.id);
+            self.moved(seq, &head);
             self.touch(&head.queue);
             let event = started(&head);
             let job_type = self.at.names.id(self.db, event.job_type.as_str())?;
             let queue = self.at.names.id(self.db, event.queue.as_str())?;
             self.at.log.tell(&event, job_type, queue);
-            let seq = self.at.seq(head.id);
-            let body = reader::body(self.db, seq)?
+            let body = reader::body(self.db, self.at, head.id, seq)?
                 .ok_or(SqliteError::Row { seq, what: "a live job has no body" })?;
-            let notes =
-                if self.at.noted.contains(&head.id) { reader::notes(self.db, seq)? } else { Vec::new() };
+            let is_noted = !self.at.noted.is_empty() && self.at.noted.contains_key(&head.id);
+            let notes = if is_noted { reader::notes(self.db, self.at, head.id, seq)? } else { Vec::new() };
             jobs.push((head, Full { body, notes }));
         }
         Ok(Claimed { jobs, unclaimable })
@@ -328,16 +265,26 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The counters of the queues touched, and the record of what happened.
+    /// The counters of the queues touched, the record for the journal, and the one of what happened.
     fn finish(&mut self) -> Result<(), SqliteError> {
         for name in std::mem::take(&mut self.touched) {
-            write_queue(self.db, self.at, &name)?;
+            self.at.record.queue(&self.at.model.queue_row(&name), &self.at.model.totals(&name));
+            self.at.pending.queues.insert(name);
+        }
+        if !self.at.record.bytes().is_empty() {
+            self.at.last_record += 1;
+            self.db
+                .prepare_cached("INSERT INTO journal (cursor, at, writes) VALUES (?1, ?2, ?3)")?
+                .execute(params![self.at.last_record, self.now.as_micros(), self.at.record.bytes()])?;
+            self.at.pending.bytes += self.at.record.bytes().len();
+            self.at.pending.since.get_or_insert(self.now);
         }
         self.at.log.write(self.db, self.now)
     }
 }
 
-fn write_queue(db: &Connection, at: &Loaded, name: &QueueName) -> Result<(), SqliteError> {
+/// Writes a queue's settings and counters as they are now.
+pub fn write_queue(db: &Connection, at: &Loaded, name: &QueueName) -> Result<(), SqliteError> {
     let (row, totals) = (at.model.queue_row(name), at.model.totals(name));
     let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let count = |state: State| signed(totals.counts[usize::from(state.code())]);
@@ -362,13 +309,14 @@ fn write_queue(db: &Connection, at: &Loaded, name: &QueueName) -> Result<(), Sql
 /// Ids of finished jobs whose retention is over, looking at a bounded number of rows from where the last look ended.
 pub fn purgeable(
     db: &Connection,
+    at: &Loaded,
     cursor: &mut i64,
     now: Timestamp,
     looks: u32,
     limit: usize,
 ) -> Result<Vec<JobId>, SqliteError> {
     let mut query = db.prepare_cached(
-        "SELECT seq, state, finished_at, filed FROM status WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+        "SELECT seq, state, finished_at, filed, id FROM job WHERE seq > ?1 ORDER BY seq LIMIT ?2",
     )?;
     let mut rows = query.query(params![*cursor, looks])?;
     let mut ids = Vec::new();
@@ -385,7 +333,11 @@ pub fn purgeable(
             if ids.len() >= limit {
                 return Ok(ids);
             }
-            ids.extend(reader::id(db, row.get(0)?)?);
+            // What is in memory has not been filed as it is now.
+            let id = JobId::from_bytes(row.get(4)?);
+            if at.model.head(id).is_none() {
+                ids.push(id);
+            }
         }
         *cursor = row.get(0)?;
     }
