@@ -38,6 +38,7 @@ pub const fn next_version(previous: u64, now: Timestamp) -> u64 {
 /// How to take a change of the overlay back. Boxed where large: most decisions are never taken back.
 enum Undo {
     Row(JobId, Option<Box<Row>>),
+    Head(JobId, Option<Box<Head>>, bool),
     Key(UniqueKey, Box<KeyView>),
     Pushed(UniqueKey, u64),
     Fresh(JobId),
@@ -202,7 +203,7 @@ impl Draft {
             (false, _) => self.insert_chosen(&head, &body),
         }
         self.apply_to_key(&head, false);
-        self.group.writes.push(Write::Insert { head, body, minted });
+        self.write(Write::Insert { head, body, minted });
     }
 
     /// The row of a new job whose id the caller chose: it must not exist yet.
@@ -232,8 +233,8 @@ impl Draft {
         match self.snapshot.jobs.get_mut(&id) {
             Some(row) => {
                 expect_row(&mut self.group, self.command, id, row);
-                self.undo.push(Undo::Row(id, Some(Box::new(row.clone()))));
-                row.head = Some(head.clone());
+                let before = row.head.replace(head.clone());
+                self.undo.push(Undo::Head(id, before.map(Box::new), row.dirty));
                 row.dirty = true;
             }
             None => {
@@ -254,7 +255,7 @@ impl Draft {
             (Some(held), None) => self.drop_from_key(&held, id),
             _ => self.apply_to_key(head, true),
         }
-        self.group.writes.push(Write::Update { head: head.clone() });
+        self.write(Write::Update { head: head.clone() });
     }
 
     /// Replaces or removes a job's note.
@@ -267,7 +268,7 @@ impl Draft {
                 None => row.pending.push((kind, text.clone())),
             }
         }
-        self.group.writes.push(Write::Note { job, kind, text });
+        self.write(Write::Note { job, kind, text });
     }
 
     /// Deletes a finished job's body and notes, and its head unless it is to be remembered.
@@ -283,7 +284,7 @@ impl Draft {
         {
             self.drop_from_key(key, head.id);
         }
-        self.group.writes.push(Write::Forget { job: head.id, remember });
+        self.write(Write::Forget { job: head.id, remember });
     }
 
     /// Gives a queue new settings.
@@ -291,19 +292,24 @@ impl Draft {
         row.version = self.next_version(row.version);
         let before = self.snapshot.queues.insert(row.name.clone(), (row.clone(), self.command));
         self.undo.push(Undo::Queue(row.name.clone(), before));
-        self.group.writes.push(Write::Queue { row });
+        self.write(Write::Queue { row });
     }
 
     /// Tells the log what happened to a job.
     pub fn tell(&mut self, kind: EventKind, head: &Head, amount: u32) {
-        self.group.events.push(Event {
+        let event = Event {
             kind,
             job: head.id,
             job_type: head.job_type.clone(),
             queue: head.queue.clone(),
             attempt: head.attempt,
             amount,
-        });
+        };
+        push_one(&mut self.group.events, event);
+    }
+
+    fn write(&mut self, write: Write) {
+        push_one(&mut self.group.writes, write);
     }
 
     /// Ends a decision and hands out its writes. The next decision sees them.
@@ -320,6 +326,12 @@ impl Draft {
             match undo {
                 Undo::Row(id, Some(row)) => drop(self.snapshot.jobs.insert(id, *row)),
                 Undo::Row(id, None) => drop(self.snapshot.jobs.remove(&id)),
+                Undo::Head(id, head, dirty) => {
+                    if let Some(row) = self.snapshot.jobs.get_mut(&id) {
+                        row.head = head.map(|head| *head);
+                        row.dirty = dirty;
+                    }
+                }
                 Undo::Key(key, view) => drop(self.snapshot.keys.insert(key, *view)),
                 Undo::Fresh(id) => {
                     self.snapshot.fresh.remove(&id);
@@ -427,4 +439,13 @@ fn expect_row(group: &mut Group, command: u32, id: JobId, row: &mut Row) {
         let version = row.head.as_ref().map_or(0, |head| head.version);
         group.expect.push(Expect { record: Record::Job(id), version });
     }
+}
+
+/// Pushes onto a list that nearly always has one element: a vector's first growth makes room for four, which are hundreds
+/// of bytes each here.
+fn push_one<T>(list: &mut Vec<T>, item: T) {
+    if list.is_empty() {
+        list.reserve_exact(1);
+    }
+    list.push(item);
 }

@@ -97,7 +97,8 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp) {
     };
     let taken = std::mem::replace(&mut at.pending, fresh);
     let noted = at.pending.notes.iter().map(|(id, notes)| (notes.seq, *id));
-    let heads = at.pending.bodies.keys().chain(&taken.moved).filter(|id| at.model.head(**id).is_some());
+    // Some of them may have been forgotten meanwhile; they are left out when their turn comes.
+    let heads = at.pending.bodies.keys().chain(&taken.moved);
     let mut rows: Vec<(i64, JobId)> = heads.map(|id| (at.seq(*id), *id)).chain(noted).collect();
     rows.sort_unstable_by(|a, b| b.cmp(a));
     rows.dedup();
@@ -236,13 +237,10 @@ fn remember(
 ) -> Result<(), SqliteError> {
     let Some(key) = &head.key else { return Ok(()) };
     for (other_seq, other) in reader::remembered(others, &at.names, key)? {
-        if other_seq == seq {
-            continue;
-        }
-        if outlives(&other, head) {
+        if other_seq != seq && outlives(&other, head) {
             return Ok(());
         }
-        if outlives(head, &other) {
+        if other_seq == seq || outlives(head, &other) {
             db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
                 .execute(params![key.as_bytes(), other_seq])?;
         }

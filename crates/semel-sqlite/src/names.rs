@@ -9,6 +9,8 @@ use crate::error::SqliteError;
 /// The numbers of types and queues.
 #[derive(Debug, Default)]
 pub struct Names {
+    /// The two asked for last: nearly always the type and the queue of the next job too.
+    last: [Option<(Box<str>, i64)>; 2],
     ids: Map<String, i64>,
     types: Map<i64, JobType>,
     queues: Map<i64, QueueName>,
@@ -34,7 +36,12 @@ impl Names {
 
     /// The number of a text, new or old.
     pub fn id(&mut self, db: &Connection, text: &str) -> Result<i64, SqliteError> {
+        if let Some((_, id)) = self.last.iter().flatten().find(|(known, _)| **known == *text) {
+            return Ok(*id);
+        }
         if let Some(id) = self.ids.get(text) {
+            self.last.swap(0, 1);
+            self.last[0] = Some((text.into(), *id));
             return Ok(*id);
         }
         db.prepare_cached("INSERT INTO name (text) VALUES (?1)")?.execute([text])?;

@@ -21,8 +21,8 @@ pub const HEAD_COLUMNS: &str = "seq, id, key, hold, type, queue, priority, max_a
      created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, finished_at, renewed_at, \
      visible_until, run_until, worker, follow_up, ending";
 
-/// Writes a whole row, in place of one that is there.
-pub const INSERT: &str = "INSERT OR REPLACE INTO job (seq, id, key, hold, type, queue, priority, max_attempts, \
+/// Writes a whole row where there is none. Not `OR REPLACE`: that copies every page aside before it touches it.
+pub const INSERT: &str = "INSERT INTO job (seq, id, key, hold, type, queue, priority, max_attempts, \
      visibility_ms, timeout_ms, created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, \
      finished_at, renewed_at, visible_until, run_until, worker, follow_up, ending, filed, body) VALUES (?1, ?2, ?3, ?4, \
      ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)";
@@ -32,8 +32,8 @@ pub const UPDATE: &str = "UPDATE job SET state = ?2, version = ?3, available_at 
      flags = ?7, expires_at = ?8, started_at = ?9, finished_at = ?10, renewed_at = ?11, visible_until = ?12, \
      run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16, filed = ?17 WHERE seq = ?1";
 
-/// Files a head under its key.
-pub const INSERT_MEMORY: &str = "INSERT OR REPLACE INTO memory (key, seq, id, hold, type, queue, state, version, fence, \
+/// Files a head under its key, where it is not filed yet.
+pub const INSERT_MEMORY: &str = "INSERT INTO memory (key, seq, id, hold, type, queue, state, version, fence, \
      created_at, finished_at, renewed_at, ending) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
 fn flags(head: &Head, released: bool) -> i64 {

@@ -208,6 +208,9 @@ impl<'a> Writer<'a> {
         if let Some(key) = &head.key {
             match remember {
                 Some(until) => {
+                    self.db
+                        .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
+                        .execute(params![key.as_bytes(), seq])?;
                     let mut insert = self.db.prepare_cached(rows::INSERT_MEMORY)?;
                     rows::write_memory(&mut insert, self.db, &mut self.at.names, seq, &head)?;
                     self.db

@@ -271,9 +271,14 @@ impl Model {
 
     /// Takes a head out without counting it as purged: its store keeps it elsewhere.
     pub fn evict(&mut self, id: JobId) -> Option<Head> {
-        let at = Filing::of(self.heads.get(id)?).at;
-        self.done.remove(&(at, id));
-        self.drop_holder(id);
+        let place = self.heads.place(id)?;
+        let head = self.heads.at(place)?;
+        if self.files_done {
+            self.done.remove(&(Filing::of(head).at, id));
+        }
+        if let Some(key) = head.key {
+            self.keys.retain(&self.heads, &key, |holder| holder != place);
+        }
         self.heads.take(id).map(|(_, head)| head)
     }
 

@@ -97,7 +97,7 @@ impl KeyView {
             if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };
         match place {
             Some(place) => self.holders[place] = head.clone(),
-            None => self.holders.push(head.clone()),
+            None => super::push_one(&mut self.holders, head.clone()),
         }
     }
 }
@@ -173,12 +173,12 @@ impl Snapshot {
         Self {
             now,
             jobs: Map::with_capacity_and_hasher(
-                reads.heads.len() + 2 * reads.keys.len(),
+                reads.heads.len() + reads.fulls.len(),
                 RandomState::default(),
             ),
             keys: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
             queues: Map::default(),
-            fresh: Map::default(),
+            fresh: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
         }
     }
 
