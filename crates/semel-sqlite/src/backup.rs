@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, params};
 
 use crate::error::SqliteError;
+use crate::journal::Entry;
 use crate::lock::FileLock;
-use crate::open::{load, open};
+use crate::open::{brought, carried, load, open, set_identity};
 
 fn refuse_existing(path: &Path) -> Result<(), SqliteError> {
     if path.exists() {
@@ -15,15 +16,28 @@ fn refuse_existing(path: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Copies a store to a new file, consistently, while another connection may be writing.
+/// Copies a store's rows to a new file, consistently, while others read it, and adds what the journal has beyond them.
 ///
 /// # Errors
 /// When the copy exists already or cannot be written.
-pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
+pub(crate) fn copy(from: &Path, to: &Path, journal: &[Entry]) -> Result<(), SqliteError> {
     refuse_existing(to)?;
     let io = |source| SqliteError::Io { path: to.display().to_string(), source };
     let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     db.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
+    drop(db);
+    let mut copy = Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let transaction = copy.transaction()?;
+    let mut insert =
+        transaction.prepare("INSERT OR REPLACE INTO journal (cursor, at, payload) VALUES (?1, ?2, ?3)")?;
+    for entry in journal {
+        let cursor = i64::try_from(entry.cursor).unwrap_or(i64::MAX);
+        insert.execute(params![cursor, entry.at.as_micros(), &*entry.payload])?;
+    }
+    drop(insert);
+    set_identity(&transaction)?;
+    transaction.commit()?;
+    drop(copy);
     // The copy is a promise too: it is on the disk before it is reported.
     std::fs::File::open(to).and_then(|file| file.sync_all()).map_err(io)?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -43,7 +57,8 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), SqliteError> {
         return Err(SqliteError::Unsupported(format!("{} is damaged: {verdict}", from.display())));
     }
     drop(db);
-    copy(from, to)?;
+    copy(from, to, &[])?;
     // What cannot be opened must be known now, not when it is needed.
-    load(&open(to)?).map(drop)
+    let db = open(to)?;
+    load(&db, brought(&db, carried(&db)?)?).map(drop)
 }

@@ -25,6 +25,12 @@ pub enum SqliteError {
         /// What is wrong.
         what: &'static str,
     },
+    /// The journal is not what this program wrote.
+    #[error("the journal is damaged: {0}")]
+    Journal(String),
+    /// It is unknown what of the journal's last record reached the disk.
+    #[error("the journal could not be brought to the disk: {0}")]
+    Sync(String),
     /// Another process has the file.
     #[error(
         "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. One process owns an embedded store"
@@ -48,7 +54,7 @@ impl SqliteError {
                 failure.code,
                 ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase
             ),
-            Self::Row { .. } => true,
+            Self::Row { .. } | Self::Journal(_) | Self::Sync(_) => true,
             _ => false,
         }
     }
@@ -66,8 +72,14 @@ impl From<SqliteError> for StoreError {
                 ErrorCode::SystemIoFailure => Self::Poisoned(message),
                 _ => Self::Unavailable(message),
             },
+            SqliteError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+                Self::Unavailable(format!(
+                    "the disk is full ({message}); nothing was stored. Free some space and try again"
+                ))
+            }
             SqliteError::Sqlite(_) | SqliteError::Io { .. } => Self::Unavailable(message),
-            SqliteError::Row { .. } => Self::Corrupt(message),
+            SqliteError::Row { .. } | SqliteError::Journal(_) => Self::Corrupt(message),
+            SqliteError::Sync(_) => Self::Poisoned(message),
             SqliteError::Owned { .. } | SqliteError::Unsupported(_) => Self::Unsupported(message),
         }
     }

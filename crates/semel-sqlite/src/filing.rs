@@ -1,29 +1,33 @@
 //! The store's own duty, in rounds of bounded pieces: what the journal has is carried over to the rows, ended jobs are
-//! filed by their keys and leave memory, and the journal's records are dropped.
+//! filed by their keys and leave memory, and the journal's files are free again.
 //!
-//! A round is safe to lose at any point: until its records are dropped, opening the file does them again, and every
-//! write here puts the values a job has by then.
+//! A piece is prepared under the store's lock, written by a connection of its own while commits go on, and settled under
+//! the lock again. A round is safe to lose at any point: until its end is on the disk, opening the file does everything
+//! in the journal again, and every write here puts the values a job has by then.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, params};
-use semel_core::draft::next_version;
+use semel_core::draft::{QueueRow, next_version};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::outlives;
+use semel_core::unique::{UniqueKey, outlives};
+use semel_store::model::QueueTotals;
 
 use crate::error::SqliteError;
+use crate::log::{self, Events};
 use crate::open::{Loaded, set_fact};
-use crate::pending::{Notes, Pending};
+use crate::pending::{Memory, Notes};
 use crate::reader;
 use crate::rows;
-use crate::writer::write_queue;
 
-/// Rows written in one transaction, which holds up the groups behind it.
-const PIECE_ROWS: usize = 1_500;
-/// Records of the journal dropped for the price of one row: freeing a record's pages is about that much work.
-const DROPS_PER_ROW: usize = 16;
+/// Rows written in one transaction.
+const PIECE_ROWS: usize = 2_000;
+/// Records of the log in one transaction: each is up to thousands of events.
+const PIECE_RECORDS: usize = 200;
 /// Remembered heads looked over in one go.
 const FORGET_LOOKS_MAX: u32 = 1_000;
 /// Values of `filed`.
@@ -63,9 +67,11 @@ struct Ended {
 #[derive(Debug)]
 pub struct Round {
     /// The last record it carries over.
-    upto: i64,
+    upto: u64,
     /// Bytes of journal it will free.
     pub bytes: usize,
+    /// Whether what is not a job's row has been written.
+    is_prefaced: bool,
     /// Rows to write, the first last.
     rows: Vec<(i64, JobId)>,
     /// Ended jobs to file, in the order of their keys once all rows are written, the first last.
@@ -80,9 +86,45 @@ impl Round {
     }
 }
 
-/// Begins a round if it is time for one.
-pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp) {
-    let pending = &at.pending;
+/// What one transaction writes.
+#[derive(Debug, Default)]
+pub struct Piece {
+    names: Vec<(i64, String)>,
+    forgotten: Vec<(JobId, i64)>,
+    memory: Vec<(UniqueKey, Memory, (i64, i64))>,
+    events: Vec<Events>,
+    rows: Vec<Written>,
+    notes: Vec<(JobId, Notes)>,
+    filed: Vec<Written>,
+    put_off: Vec<i64>,
+    end: Option<End>,
+    floor: Timestamp,
+}
+
+/// The row of one job.
+#[derive(Debug)]
+struct Written {
+    seq: i64,
+    head: Head,
+    /// The numbers of its type and queue.
+    names: (i64, i64),
+    released: bool,
+    filed: Option<u8>,
+    /// Of a job that has no row yet.
+    body: Option<Bytes>,
+}
+
+/// The end of a round: with it the rows have everything up to a record.
+#[derive(Debug)]
+struct End {
+    upto: u64,
+    next_row: u64,
+    queues: Vec<(QueueRow, QueueTotals)>,
+}
+
+/// Begins a round if it is time for one. `rotate` makes the journal go on in another file and gives the last record before.
+pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl FnOnce() -> u64) {
+    let pending = &mut at.pending;
     if at.round.is_some() || pending.is_empty() {
         return;
     }
@@ -90,90 +132,188 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp) {
     if pending.bytes < patience.bytes && pending.ended < patience.ended && waited < patience.time {
         return;
     }
-    let fresh = Pending {
-        bodies: std::mem::take(&mut at.pending.bodies),
-        notes: std::mem::take(&mut at.pending.notes),
-        ..Pending::default()
-    };
-    let taken = std::mem::replace(&mut at.pending, fresh);
-    let noted = at.pending.notes.iter().map(|(id, notes)| (notes.seq, *id));
+    let bytes = std::mem::take(&mut pending.bytes);
+    let moved = std::mem::take(&mut pending.moved);
+    pending.ended = 0;
+    pending.since = None;
     // Some of them may have been forgotten meanwhile; they are left out when their turn comes.
-    let heads = at.pending.bodies.keys().chain(&taken.moved);
-    let mut rows: Vec<(i64, JobId)> = heads.map(|id| (at.seq(*id), *id)).chain(noted).collect();
+    let noted: Vec<(i64, JobId)> = pending.notes.iter().map(|(id, notes)| (notes.seq, *id)).collect();
+    let heads = at.pending.bodies.keys().chain(&moved).map(|id| (at.seq(*id), *id));
+    let mut rows: Vec<(i64, JobId)> = heads.chain(noted).collect();
     rows.sort_unstable_by(|a, b| b.cmp(a));
     rows.dedup();
-    at.pending.queues = taken.queues;
     at.round =
-        Some(Round { upto: at.last_record, bytes: taken.bytes, rows, ended: Vec::new(), is_sorted: false });
+        Some(Round { upto: rotate(), bytes, is_prefaced: false, rows, ended: Vec::new(), is_sorted: false });
 }
 
-/// Does a piece of the round inside an open transaction. Says whether more of it is waiting.
-pub fn carry_over(db: &Connection, at: &mut Loaded, now: Timestamp) -> Result<bool, SqliteError> {
-    let Some(mut round) = at.round.take() else { return Ok(false) };
-    let mut left = PIECE_ROWS;
-    set_fact(db, "floor", now.as_micros())?;
-    write_rows(db, at, &mut round, &mut left)?;
-    if round.rows.is_empty() {
+/// Takes the next piece of the round.
+pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> {
+    let mut round = at.round.take()?;
+    let mut piece = Piece { floor: now, ..Piece::default() };
+    if !round.is_prefaced {
+        round.is_prefaced = true;
+        preface(at, &mut piece);
+    }
+    piece.events = at.log.unwritten(round.upto, PIECE_RECORDS);
+    prepare_rows(at, &mut round, &mut piece);
+    let mut left = PIECE_ROWS - piece.rows.len();
+    if round.rows.is_empty() && left > 0 {
         if !round.is_sorted {
             round.ended.sort_unstable_by(|a, b| b.cmp(a));
             round.is_sorted = true;
         }
-        file(db, at, &mut round, &mut left, now)?;
+        prepare_filing(at, &mut round, &mut piece, &mut left);
     }
-    if round.rows.is_empty() && round.ended.is_empty() && left > 0 && drop_records(db, at, &round, left)? {
-        return Ok(false);
+    if round.rows.is_empty() && round.ended.is_empty() && piece.events.len() < PIECE_RECORDS {
+        let names = std::mem::take(&mut at.pending.queues);
+        // As they are now: what is in later records says the same or newer.
+        let queues = names.iter().map(|name| (at.model.queue_row(name), at.model.totals(name))).collect();
+        piece.end = Some(End { upto: round.upto, next_row, queues });
     }
     at.round = Some(round);
-    Ok(true)
+    Some(piece)
 }
 
-/// Writes the rows of jobs as they are now.
-fn write_rows(
-    db: &Connection,
-    at: &mut Loaded,
-    round: &mut Round,
-    left: &mut usize,
-) -> Result<(), SqliteError> {
-    if round.rows.is_empty() {
-        return Ok(());
+/// Names, what is remembered for keys, and rows that are to go.
+fn preface(at: &mut Loaded, piece: &mut Piece) {
+    piece.names = std::mem::take(&mut at.pending.names);
+    piece.forgotten = at.pending.forgotten.iter().map(|(id, seq)| (*id, *seq)).collect();
+    for (key, changes) in &at.pending.memory {
+        for change in changes {
+            let head = change.remembered.as_ref().map(|remembered| &remembered.head);
+            let names = head.map_or((0, 0), |head| numbers(&mut at.names, head));
+            piece.memory.push((*key, change.clone(), names));
+        }
     }
-    let mut insert = db.prepare_cached(rows::INSERT)?;
-    let mut update = db.prepare_cached(rows::UPDATE)?;
-    while *left > 0
+}
+
+fn numbers(names: &mut crate::names::Names, head: &Head) -> (i64, i64) {
+    // A head that is stored has names that are known.
+    (names.known(head.job_type.as_str()).unwrap_or(0), names.known(head.queue.as_str()).unwrap_or(0))
+}
+
+fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece) {
+    while piece.rows.len() < PIECE_ROWS
         && let Some((seq, id)) = round.rows.pop()
     {
-        *left -= 1;
         let body = at.pending.bodies.remove(&id);
+        if let Some(body) = &body {
+            at.pending.in_flight.insert(id, body.clone());
+        }
         if let Some(head) = at.model.head(id) {
             let filed = match (head.state.is_finished(), head.is_dead_letter()) {
                 (false, _) => None,
                 (true, false) => Some(FILED),
                 (true, true) => Some(DEAD_LETTER),
             };
-            let released = at.is_released(id);
-            match body {
-                Some(body) => {
-                    let job_type = at.names.id(db, head.job_type.as_str())?;
-                    let queue = at.names.id(db, head.queue.as_str())?;
-                    rows::insert(&mut insert, seq, head, (job_type, queue), released, filed, &body)?;
-                    if id.row() != seq.unsigned_abs() {
-                        db.prepare_cached("INSERT OR REPLACE INTO foreign_id (id, seq) VALUES (?1, ?2)")?
-                            .execute(params![id.to_bytes(), seq])?;
-                    }
-                }
-                None => {
-                    if rows::update(&mut update, seq, head, released, filed)? != 1 {
-                        return Err(SqliteError::Row { seq, what: "a job has no row" });
-                    }
-                }
-            }
-            if head.state.is_finished() {
+            if filed.is_some() {
                 let key = head.key.map_or([0; 32], |key| *key.as_bytes());
                 round.ended.push(Ended { key, seq, id, version: head.version });
             }
+            let names = numbers(&mut at.names, head);
+            let released = at.is_released(id);
+            piece.rows.push(Written { seq, head: head.clone(), names, released, filed, body });
         }
-        if let Some(notes) = at.pending.notes.remove(&id) {
-            write_notes(db, &notes)?;
+        if let Some(notes) = at.pending.notes.get(&id) {
+            piece.notes.push((id, notes.clone()));
+        }
+    }
+}
+
+fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &mut usize) {
+    while *left > 0
+        && let Some(ended) = round.ended.pop()
+    {
+        // One that an operator sent back, or that changed since its row was written, stays.
+        let Some(head) = at.model.head(ended.id).filter(|head| head.version == ended.version) else {
+            continue;
+        };
+        if head.key.is_some_and(|key| at.pending.memory.contains_key(&key)) {
+            // What is remembered of its key is about to change, and that comes first. Until it is filed its row is to be
+            // read when the file is opened.
+            at.pending.moved.push(ended.id);
+            at.pending.ended += 1;
+            piece.put_off.push(ended.seq);
+            *left -= 1;
+            continue;
+        }
+        *left -= 1;
+        let names = numbers(&mut at.names, head);
+        let head = head.clone();
+        piece.filed.push(Written { seq: ended.seq, head, names, released: false, filed: None, body: None });
+    }
+}
+
+/// Writes a piece, in one transaction.
+pub fn write(db: &mut Connection, piece: &Piece) -> Result<(), SqliteError> {
+    // With the end of a round goes the only other copy of it: it, and with it all before, must be on the disk.
+    db.pragma_update(None, "synchronous", if piece.end.is_some() { "FULL" } else { "NORMAL" })?;
+    let transaction = db.transaction()?;
+    write_into(&transaction, piece)?;
+    Ok(transaction.commit()?)
+}
+
+fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
+    set_fact(db, "floor", piece.floor.as_micros())?;
+    for (id, text) in &piece.names {
+        db.prepare_cached("INSERT OR REPLACE INTO name (id, text) VALUES (?1, ?2)")?
+            .execute(params![id, text])?;
+    }
+    for (id, seq) in &piece.forgotten {
+        db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+        db.prepare_cached("DELETE FROM note WHERE seq = ?1")?.execute([seq])?;
+        if id.row() != seq.unsigned_abs() {
+            db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([id.to_bytes()])?;
+        }
+    }
+    let mut insert = db.prepare_cached(rows::INSERT_MEMORY)?;
+    for (key, change, names) in &piece.memory {
+        delete_memory(db, key, change.seq)?;
+        if let Some(remembered) = &change.remembered {
+            rows::write_memory(&mut insert, *names, change.seq, &remembered.head, remembered.forget_at)?;
+        }
+    }
+    log::write(db, &piece.events)?;
+    write_rows(db, &piece.rows)?;
+    for (_, notes) in &piece.notes {
+        write_notes(db, notes)?;
+    }
+    let mut others = db.prepare_cached(reader::REMEMBERED)?;
+    for written in &piece.filed {
+        file(db, &mut others, &mut insert, written)?;
+    }
+    for seq in &piece.put_off {
+        db.prepare_cached("UPDATE job SET filed = NULL WHERE seq = ?1")?.execute([seq])?;
+    }
+    if let Some(end) = &piece.end {
+        for (row, totals) in &end.queues {
+            write_queue(db, row, totals)?;
+        }
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        set_fact(db, "next_row", signed(end.next_row))?;
+        set_fact(db, "carried", signed(end.upto))?;
+        db.prepare_cached("DELETE FROM journal WHERE cursor <= ?1")?.execute([signed(end.upto)])?;
+    }
+    Ok(())
+}
+
+fn write_rows(db: &Connection, rows: &[Written]) -> Result<(), SqliteError> {
+    let mut insert = db.prepare_cached(rows::INSERT)?;
+    let mut update = db.prepare_cached(rows::UPDATE)?;
+    for Written { seq, head, names, released, filed, body } in rows {
+        match body {
+            Some(body) => {
+                rows::insert(&mut insert, *seq, head, *names, *released, *filed, body)?;
+                if head.id.row() != seq.unsigned_abs() {
+                    db.prepare_cached("INSERT OR REPLACE INTO foreign_id (id, seq) VALUES (?1, ?2)")?
+                        .execute(params![head.id.to_bytes(), seq])?;
+                }
+            }
+            None => {
+                if rows::update(&mut update, *seq, head, *released, *filed)? != 1 {
+                    return Err(SqliteError::Row { seq: *seq, what: "a job has no row" });
+                }
+            }
         }
     }
     Ok(())
@@ -193,74 +333,86 @@ fn write_notes(db: &Connection, notes: &Notes) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Files ended jobs under their keys and lets them leave memory.
-fn file(
-    db: &Connection,
-    at: &mut Loaded,
-    round: &mut Round,
-    left: &mut usize,
-    now: Timestamp,
-) -> Result<(), SqliteError> {
-    if round.ended.is_empty() || *left == 0 {
-        return Ok(());
-    }
-    let mut others = db.prepare_cached(reader::REMEMBERED)?;
-    let mut insert = db.prepare_cached(rows::INSERT_MEMORY)?;
-    while *left > 0
-        && let Some(ended) = round.ended.pop()
-    {
-        // One that an operator sent back, or that changed since its row was written, stays.
-        let Some(head) = at.model.head(ended.id).filter(|head| head.version == ended.version) else {
-            continue;
-        };
-        *left -= 1;
-        if head.key.is_some() {
-            let head = head.clone();
-            remember(db, at, &mut others, &mut insert, ended.seq, &head)?;
-        }
-        at.model.evict(ended.id);
-        at.leave_memory(ended.id);
-    }
-    // Decisions that saw these keys without their filed holders are to be taken again.
-    at.model.move_absent_version(next_version(0, now));
+fn delete_memory(db: &Connection, key: &UniqueKey, seq: i64) -> Result<(), SqliteError> {
+    db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
+        .execute(params![key.as_bytes(), seq])?;
     Ok(())
 }
 
 /// Files an ended head under its key, in place of those it outlives.
-fn remember(
+fn file(
     db: &Connection,
-    at: &mut Loaded,
     others: &mut CachedStatement<'_>,
     insert: &mut CachedStatement<'_>,
-    seq: i64,
-    head: &Head,
+    written: &Written,
 ) -> Result<(), SqliteError> {
+    let Written { seq, head, names, .. } = written;
     let Some(key) = &head.key else { return Ok(()) };
-    for (other_seq, other) in reader::remembered(others, &at.names, key)? {
-        if other_seq != seq && outlives(&other, head) {
+    for (other_seq, other) in reader::remembered_rows(others, None, key)? {
+        if other_seq != *seq && outlives(&other, head) {
             return Ok(());
         }
-        if other_seq == seq || outlives(head, &other) {
-            db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
-                .execute(params![key.as_bytes(), other_seq])?;
+        if other_seq == *seq || outlives(head, &other) {
+            delete_memory(db, key, other_seq)?;
         }
     }
-    rows::write_memory(insert, db, &mut at.names, seq, head)
+    rows::write_memory(insert, *names, *seq, head, None)?;
+    Ok(())
 }
 
-/// Drops the round's records once nothing needs them. Says whether all are gone.
-fn drop_records(db: &Connection, at: &mut Loaded, round: &Round, left: usize) -> Result<bool, SqliteError> {
-    // As they are now: what is in later records says the same or newer.
-    for name in std::mem::take(&mut at.pending.queues) {
-        write_queue(db, at, &name)?;
+fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<(), SqliteError> {
+    let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let count = |state: State| signed(totals.counts[usize::from(state.code())]);
+    db.prepare_cached(
+        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
+         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8",
+    )?
+    .execute(params![
+        row.name.as_str(),
+        row.paused,
+        rows::version(row.version),
+        signed(totals.created),
+        signed(totals.purged),
+        count(State::Completed),
+        count(State::Cancelled),
+        count(State::Discarded),
+    ])?;
+    Ok(())
+}
+
+/// A piece is in the rows: what was pending of it is so no more, and what it filed leaves memory. Gives back the last
+/// record that nothing but the rows is needed for, at the end of a round.
+pub fn settle(at: &mut Loaded, piece: Piece) -> Option<u64> {
+    for written in piece.rows.iter().filter(|written| written.body.is_some()) {
+        at.pending.in_flight.remove(&written.head.id);
     }
-    let records = i64::try_from(left.div_ceil(DROPS_PER_ROW)).unwrap_or(i64::MAX);
-    let first: Option<i64> =
-        db.prepare_cached("SELECT min(cursor) FROM journal")?.query_row([], |row| row.get(0))?;
-    let Some(first) = first else { return Ok(true) };
-    let upto = round.upto.min(first.saturating_add(records));
-    db.prepare_cached("DELETE FROM journal WHERE cursor <= ?1")?.execute([upto])?;
-    Ok(upto == round.upto)
+    for (id, notes) in &piece.notes {
+        at.pending.noted(*id, notes.stamp);
+    }
+    for (id, _) in &piece.forgotten {
+        at.pending.forgotten.remove(id);
+    }
+    for (key, change, _) in &piece.memory {
+        at.pending.remembered(key, change.seq, change.stamp);
+    }
+    if let Some(events) = piece.events.last() {
+        at.log.written(events.cursor);
+    }
+    for written in &piece.filed {
+        let id = written.head.id;
+        if at.model.head(id).is_some_and(|head| head.version == written.head.version) {
+            at.model.evict(id);
+            at.leave_memory(id);
+        }
+    }
+    if !piece.filed.is_empty() || !piece.memory.is_empty() {
+        // Decisions that saw these keys without their filed holders are to be taken again.
+        at.model.move_absent_version(next_version(0, piece.floor));
+    }
+    let end = piece.end?;
+    at.round = None;
+    Some(end.upto)
 }
 
 /// Deletes remembered heads whose time is over, looking at a bounded number from where the last look ended.
@@ -275,7 +427,7 @@ pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(
         cursor.clear();
         cursor.extend_from_slice(&key);
         if row.get::<_, Option<i64>>(2)?.is_some_and(|at| at <= now.as_micros()) {
-            over.push((key, row.get::<_, i64>(1)?));
+            over.push((UniqueKey::from_bytes(key), row.get::<_, i64>(1)?));
         }
     }
     drop(found);
@@ -283,7 +435,7 @@ pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(
         cursor.clear();
     }
     for (key, seq) in over {
-        db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?.execute(params![key, seq])?;
+        delete_memory(db, &key, seq)?;
     }
     Ok(())
 }

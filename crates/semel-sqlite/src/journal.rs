@@ -1,425 +1,343 @@
-//! What a commit wrote, as bytes: every change of one transaction in one record. The encoding is frozen with the file's
-//! format: numbers in little endian, optional parts announced by bits.
+//! The journal: every commit is one record, appended and brought to the disk before anybody is answered. It lies beside
+//! the database in files `<store>-log.0`, `<store>-log.1`, …, which are used again once the rows have what is in them:
+//! writing over blocks that exist costs an fsync nothing but the data.
+//!
+//! A record is its payload's length, a CRC-32 over the rest, its cursor, its time, and the payload. Cursors ascend by one
+//! for ever, so what is left in a file of its earlier use is known by its lower cursors. The end of a file is where no
+//! such record follows: the last write, torn by a crash, had been acknowledged to nobody. The sum begins with the store's
+//! identity, so that files left behind by another store of the same name are not taken for this one's.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use semel_core::draft::QueueRow;
-use semel_core::ident::JobId;
-use semel_core::job::{Ending, Head, Lease, NoteKind, Role};
-use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Hold, UniqueKey};
-use semel_store::model::QueueTotals;
 
 use crate::error::SqliteError;
-use crate::names::Names;
 
-const INSERT: u8 = 1;
-const UPDATE: u8 = 2;
-const NOTE: u8 = 3;
-const FORGET: u8 = 4;
-const QUEUE: u8 = 5;
+/// Bytes before a payload.
+pub const HEADER: usize = 4 + 4 + 8 + 8;
+/// The longest payload that is believed: far more than a group of commits may write.
+const PAYLOAD_MAX: usize = 1 << 30;
 
-/// Bits of what a moving part has.
-mod has {
-    pub const FOLLOW_UP_ROLE: u16 = 1;
-    pub const RELEASED: u16 = 1 << 1;
-    pub const EXPIRES: u16 = 1 << 2;
-    pub const STARTED: u16 = 1 << 3;
-    pub const FINISHED: u16 = 1 << 4;
-    pub const RENEWED: u16 = 1 << 5;
-    pub const LEASE: u16 = 1 << 6;
-    pub const FOLLOW_UP: u16 = 1 << 7;
-    pub const ENDING: u16 = 1 << 8;
-    pub const ALL: u16 = (1 << 9) - 1;
+/// A commit, as it is in the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub cursor: u64,
+    /// When it was committed.
+    pub at: Timestamp,
+    /// What it wrote.
+    pub payload: Bytes,
 }
 
-/// The record of the present commit.
-#[derive(Debug, Default)]
-pub struct Record(Vec<u8>);
-
-impl Record {
-    /// The bytes so far.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// Begins the next record.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    /// A new job, with the numbers of its names.
-    pub fn insert(&mut self, seq: i64, head: &Head, job_type: i64, queue: i64, body: &[u8]) {
-        self.0.reserve(256 + body.len());
-        self.begin(INSERT, seq);
-        self.put(&head.id.to_bytes());
-        self.number(job_type);
-        self.number(queue);
-        self.put(&head.priority.to_le_bytes());
-        for small in [head.max_attempts, head.visibility_ms, head.timeout_ms] {
-            self.put(&small.to_le_bytes());
-        }
-        self.time(head.created_at);
-        self.put(&[u8::from(head.key.is_some())]);
-        if let Some(key) = &head.key {
-            self.put(key.as_bytes());
-            self.put(&head.hold.to_bytes());
-        }
-        self.moving(head, false);
-        self.blob(body);
-    }
-
-    /// New values of a job's moving part. `released` says whether an operator released its key.
-    pub fn update(&mut self, seq: i64, head: &Head, released: bool) {
-        self.begin(UPDATE, seq);
-        self.moving(head, released);
-    }
-
-    /// A note, or its removal. The id is there for a job that is not in memory when the record is read again.
-    pub fn note(&mut self, seq: i64, job: JobId, kind: NoteKind, text: Option<&[u8]>) {
-        self.begin(NOTE, seq);
-        self.put(&job.to_bytes());
-        self.put(&[kind.code(), u8::from(text.is_some())]);
-        if let Some(text) = text {
-            self.blob(text);
-        }
-    }
-
-    /// A job that is gone, with its notes.
-    pub fn forget(&mut self, seq: i64) {
-        self.begin(FORGET, seq);
-    }
-
-    /// A queue's settings and counters as they are after this commit.
-    pub fn queue(&mut self, row: &QueueRow, totals: &QueueTotals) {
-        self.put(&[QUEUE]);
-        self.blob(row.name.as_str().as_bytes());
-        self.put(&[u8::from(row.paused)]);
-        for number in [row.version, totals.created, totals.purged].iter().chain(&totals.counts) {
-            self.put(&number.to_le_bytes());
-        }
-    }
-
-    fn moving(&mut self, head: &Head, released: bool) {
-        let bit = |is: bool, bit: u16| if is { bit } else { 0 };
-        let parts = bit(head.role == Role::FollowUp, has::FOLLOW_UP_ROLE)
-            | bit(released, has::RELEASED)
-            | bit(head.expires_at.is_some(), has::EXPIRES)
-            | bit(head.started_at.is_some(), has::STARTED)
-            | bit(head.finished_at.is_some(), has::FINISHED)
-            | bit(head.renewed_at.is_some(), has::RENEWED)
-            | bit(head.lease.is_some(), has::LEASE)
-            | bit(head.follow_up.is_some(), has::FOLLOW_UP)
-            | bit(head.ending.is_some(), has::ENDING);
-        self.put(&parts.to_le_bytes());
-        self.put(&[head.state.code()]);
-        self.put(&head.version.to_le_bytes());
-        self.put(&head.fence.to_le_bytes());
-        self.put(&head.attempt.to_le_bytes());
-        self.time(head.available_at);
-        for time in
-            [head.expires_at, head.started_at, head.finished_at, head.renewed_at].into_iter().flatten()
-        {
-            self.time(time);
-        }
-        if let Some(lease) = &head.lease {
-            self.time(lease.visible_until);
-            self.time(lease.run_until);
-            self.blob(lease.worker.as_bytes());
-        }
-        if let Some(follow_up) = head.follow_up {
-            self.put(&follow_up.to_bytes());
-        }
-        if let Some(ending) = head.ending {
-            self.put(&[ending as u8]);
-        }
-    }
-
-    fn begin(&mut self, what: u8, seq: i64) {
-        self.put(&[what]);
-        self.number(seq);
-    }
-
-    fn time(&mut self, at: Timestamp) {
-        self.number(at.as_micros());
-    }
-
-    fn number(&mut self, number: i64) {
-        self.put(&number.to_le_bytes());
-    }
-
-    fn blob(&mut self, bytes: &[u8]) {
-        // A body is bounded far below this (OJS: 1 MiB); a longer one would be refused when it is read again.
-        self.put(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
-        self.put(bytes);
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
+#[derive(Debug)]
+struct Segment {
+    path: PathBuf,
+    file: File,
+    /// The cursor of its last record; 0 when nothing in it is needed.
+    last: u64,
 }
 
-/// One change of a record that is read again.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A new job.
-    Insert { seq: i64, head: Head, body: Bytes },
-    /// New values of a job's moving part.
-    Update { seq: i64, moving: Moving },
-    /// A note, or its removal.
-    Note { seq: i64, job: JobId, kind: NoteKind, text: Option<Bytes> },
-    /// A job that is gone.
-    Forget { seq: i64 },
-    /// A queue's settings and counters.
-    Queue { row: QueueRow, totals: QueueTotals },
+/// The files, and where the next record goes.
+#[derive(Debug)]
+pub struct Journal {
+    base: PathBuf,
+    identity: i64,
+    /// Full ones that the rows do not have yet, the oldest first.
+    full: Vec<Segment>,
+    current: Option<Segment>,
+    free: Vec<Segment>,
+    offset: u64,
+    last: u64,
 }
 
-/// What moves of a head.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Moving {
-    state: State,
-    role: Role,
-    /// Whether an operator released the key.
-    pub released: bool,
-    version: u64,
-    fence: u64,
-    attempt: u32,
-    available_at: Timestamp,
-    expires_at: Option<Timestamp>,
-    started_at: Option<Timestamp>,
-    finished_at: Option<Timestamp>,
-    renewed_at: Option<Timestamp>,
-    lease: Option<Lease>,
-    follow_up: Option<JobId>,
-    ending: Option<Ending>,
-}
-
-impl Moving {
-    /// The head with these values.
-    pub fn onto(self, head: &mut Head) {
-        head.state = self.state;
-        head.role = self.role;
-        if self.released {
-            head.key = None;
-        }
-        head.version = self.version;
-        head.fence = self.fence;
-        head.attempt = self.attempt;
-        head.available_at = self.available_at;
-        head.expires_at = self.expires_at;
-        head.started_at = self.started_at;
-        head.finished_at = self.finished_at;
-        head.renewed_at = self.renewed_at;
-        head.lease = self.lease;
-        head.follow_up = self.follow_up;
-        head.ending = self.ending;
-    }
-}
-
-/// Reads the changes of a record, in order.
-pub struct Changes<'a> {
-    cursor: i64,
-    rest: Bytes,
-    names: &'a Names,
-}
-
-impl<'a> Changes<'a> {
-    /// The changes in `record`, which is the journal's record `cursor`.
-    pub fn new(cursor: i64, record: Bytes, names: &'a Names) -> Self {
-        Self { cursor, rest: record, names }
-    }
-
-    /// The next change.
+impl Journal {
+    /// Opens the journal of the store of that identity. `carried` is the last cursor that the rows have. Gives back what is after it.
     ///
     /// # Errors
-    /// When the record is not what this program writes.
-    pub fn next(&mut self) -> Result<Option<Change>, SqliteError> {
-        if self.rest.is_empty() {
-            return Ok(None);
+    /// When a file cannot be read, or records are missing between two files.
+    pub fn open(store: &Path, identity: i64, carried: u64) -> Result<(Self, Vec<Entry>), SqliteError> {
+        let mut journal = Self {
+            base: store.to_path_buf(),
+            identity,
+            full: Vec::new(),
+            current: None,
+            free: Vec::new(),
+            offset: 0,
+            last: carried,
+        };
+        let mut found = Vec::new();
+        for number in 0.. {
+            let path = journal.path(number);
+            let file = match OpenOptions::new().read(true).write(true).open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound => break,
+                Err(error) => return Err(io(&path, error)),
+            };
+            let (entries, end) = read(&file, identity).map_err(|error| io(&path, error))?;
+            let last = entries.last().map_or(0, |entry| entry.cursor);
+            let segment = Segment { path, file, last };
+            if last > carried { found.push((entries, end, segment)) } else { journal.free.push(segment) }
         }
-        let damaged = SqliteError::Row { seq: self.cursor, what: "a record of the journal is damaged" };
-        match self.change()? {
-            Some(change) => Ok(Some(change)),
-            None => Err(damaged),
+        found.sort_by_key(|(_, _, segment)| segment.last);
+        let mut kept = Vec::new();
+        for (entries, end, segment) in found {
+            for entry in entries.into_iter().filter(|entry| entry.cursor > carried) {
+                if entry.cursor != journal.last + 1 {
+                    return Err(SqliteError::Journal(format!(
+                        "{}: record {} is missing; restore a backup",
+                        segment.path.display(),
+                        journal.last + 1
+                    )));
+                }
+                journal.last = entry.cursor;
+                kept.push(entry);
+            }
+            journal.offset = end;
+            journal.full.extend(journal.current.replace(segment));
         }
+        Ok((journal, kept))
     }
 
-    fn change(&mut self) -> Result<Option<Change>, SqliteError> {
-        let Some([what]) = self.take() else { return Ok(None) };
-        Ok(match what {
-            INSERT => return self.insert(),
-            UPDATE => self.number().zip(self.moving()).map(|(seq, moving)| Change::Update { seq, moving }),
-            NOTE => self.note(),
-            FORGET => self.number().map(|seq| Change::Forget { seq }),
-            QUEUE => self.queue(),
-            _ => None,
-        })
+    fn path(&self, number: usize) -> PathBuf {
+        let mut path = self.base.clone().into_os_string();
+        path.push(format!("-log.{number}"));
+        path.into()
     }
 
-    fn insert(&mut self) -> Result<Option<Change>, SqliteError> {
-        let names = self.names;
-        let Some((seq, fixed)) = self.number().zip(self.fixed()) else { return Ok(None) };
-        let Some((moving, body)) = self.moving().zip(self.blob()) else { return Ok(None) };
-        let mut head = Head {
-            id: fixed.id,
-            key: fixed.key,
-            hold: fixed.hold,
-            job_type: names.job_type(fixed.job_type)?,
-            queue: names.queue(fixed.queue)?,
-            priority: fixed.priority,
-            state: State::Available,
-            role: Role::Plain,
-            attempt: 0,
-            max_attempts: fixed.max_attempts,
-            visibility_ms: fixed.visibility_ms,
-            timeout_ms: fixed.timeout_ms,
-            version: 0,
-            fence: 0,
-            created_at: fixed.created_at,
-            available_at: fixed.created_at,
-            expires_at: None,
-            started_at: None,
-            finished_at: None,
-            renewed_at: None,
-            lease: None,
-            follow_up: None,
-            ending: None,
-        };
-        moving.onto(&mut head);
-        Ok(Some(Change::Insert { seq, head, body }))
+    /// The cursor of the last record.
+    pub fn last(&self) -> u64 {
+        self.last
     }
 
-    fn fixed(&mut self) -> Option<Fixed> {
-        let id = JobId::from_bytes(self.take()?);
-        let (job_type, queue) = (self.number()?, self.number()?);
-        let priority = i8::from_le_bytes(self.take()?);
-        let (max_attempts, visibility_ms, timeout_ms) = (self.small()?, self.small()?, self.small()?);
-        let created_at = self.time()?;
-        let (key, hold) = match self.take()? {
-            [0] => (None, Hold::NONE),
-            [1] => (Some(UniqueKey::from_bytes(self.take()?)), {
-                let hold: [u8; Hold::BYTES] = self.take()?;
-                Hold::from_bytes(&hold)?
-            }),
-            _ => return None,
-        };
-        Some(Fixed {
-            id,
-            key,
-            hold,
-            job_type,
-            queue,
-            priority,
-            max_attempts,
-            visibility_ms,
-            timeout_ms,
-            created_at,
-        })
-    }
-
-    fn moving(&mut self) -> Option<Moving> {
-        let parts = u16::from_le_bytes(self.take()?);
-        if parts & !has::ALL != 0 {
-            return None;
+    /// Appends a record and brings it to the disk. `record` has [`HEADER`] bytes of room before its payload.
+    ///
+    /// # Errors
+    /// When nothing of it counts; or, fatal, when it is unknown what reached the disk.
+    pub fn append(&mut self, at: Timestamp, record: &mut [u8]) -> Result<(), SqliteError> {
+        let cursor = self.last + 1;
+        fill_in(self.identity, cursor, at, record);
+        if self.current.is_none() {
+            self.current = Some(self.fresh()?);
+            self.offset = 0;
         }
-        let state = State::from_code(u8::from_le_bytes(self.take()?))?;
-        let (version, fence, attempt) =
-            (u64::from_le_bytes(self.take()?), u64::from_le_bytes(self.take()?), self.small()?);
-        let available_at = self.time()?;
-        let mut optional = |bit: u16| if parts & bit == 0 { Some(None) } else { self.time().map(Some) };
-        let expires_at = optional(has::EXPIRES)?;
-        let started_at = optional(has::STARTED)?;
-        let finished_at = optional(has::FINISHED)?;
-        let renewed_at = optional(has::RENEWED)?;
-        let lease = if parts & has::LEASE == 0 {
-            None
-        } else {
-            let (visible_until, run_until) = (self.time()?, self.time()?);
-            Some(Lease { worker: str::from_utf8(&self.blob()?).ok()?.into(), visible_until, run_until })
-        };
-        let follow_up =
-            if parts & has::FOLLOW_UP == 0 { None } else { Some(JobId::from_bytes(self.take()?)) };
-        let ending = if parts & has::ENDING == 0 {
-            None
-        } else {
-            Some(Ending::from_code(u8::from_le_bytes(self.take()?))?)
-        };
-        Some(Moving {
-            state,
-            role: if parts & has::FOLLOW_UP_ROLE == 0 { Role::Plain } else { Role::FollowUp },
-            released: parts & has::RELEASED != 0,
-            version,
-            fence,
-            attempt,
-            available_at,
-            expires_at,
-            started_at,
-            finished_at,
-            renewed_at,
-            lease,
-            follow_up,
-            ending,
-        })
-    }
-
-    fn note(&mut self) -> Option<Change> {
-        let (seq, job) = (self.number()?, JobId::from_bytes(self.take()?));
-        let [kind, is_there] = self.take()?;
-        let kind = NoteKind::from_code(kind)?;
-        let text = match is_there {
-            0 => None,
-            1 => Some(self.blob()?),
-            _ => return None,
-        };
-        Some(Change::Note { seq, job, kind, text })
-    }
-
-    fn queue(&mut self) -> Option<Change> {
-        let name = self.blob()?;
-        let name = semel_core::ident::QueueName::from_stored(str::from_utf8(&name).ok()?);
-        let [paused] = self.take()?;
-        let mut big = || Some(u64::from_le_bytes(self.take()?));
-        let row = QueueRow { name, paused: paused != 0, version: big()? };
-        let mut totals = QueueTotals { created: big()?, purged: big()?, ..QueueTotals::default() };
-        for count in &mut totals.counts {
-            *count = big()?;
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let written =
+            current.file.seek(SeekFrom::Start(self.offset)).and_then(|_| current.file.write_all(record));
+        written.map_err(|error| io(&current.path, error))?;
+        if let Err(error) = current.file.sync_data() {
+            return Err(SqliteError::Sync(format!("{}: {error}", current.path.display())));
         }
-        Some(Change::Queue { row, totals })
+        current.last = cursor;
+        self.last = cursor;
+        self.offset += record.len() as u64;
+        Ok(())
     }
 
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let taken = *self.rest.first_chunk::<N>()?;
-        bytes::Buf::advance(&mut self.rest, N);
-        Some(taken)
+    /// The next record goes to another file. Gives back the last cursor before it.
+    pub fn rotate(&mut self) -> u64 {
+        self.full.extend(self.current.take());
+        self.last
     }
 
-    fn number(&mut self) -> Option<i64> {
-        self.take().map(i64::from_le_bytes)
+    /// The rows have everything up to `cursor`, durably: files that hold nothing else are free.
+    pub fn carried(&mut self, cursor: u64) {
+        let (mut done, full) =
+            std::mem::take(&mut self.full).into_iter().partition(|segment| segment.last <= cursor);
+        self.full = full;
+        self.free.append(&mut done);
     }
 
-    fn small(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
+    /// Everything after `carried` that is in the files.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn entries(&self, carried: u64) -> Result<Vec<Entry>, SqliteError> {
+        let mut entries = Vec::new();
+        for segment in self.full.iter().chain(&self.current) {
+            let (read, _) = read(&segment.file, self.identity).map_err(|error| io(&segment.path, error))?;
+            entries
+                .extend(read.into_iter().filter(|entry| entry.cursor > carried && entry.cursor <= self.last));
+        }
+        Ok(entries)
     }
 
-    fn time(&mut self) -> Option<Timestamp> {
-        self.number().map(Timestamp::from_micros)
-    }
-
-    fn blob(&mut self) -> Option<Bytes> {
-        let length = self.small()? as usize;
-        (length <= self.rest.len()).then(|| self.rest.split_to(length))
+    /// A file to write over from its beginning.
+    fn fresh(&mut self) -> Result<Segment, SqliteError> {
+        if let Some(segment) = self.free.pop() {
+            return Ok(segment);
+        }
+        let path = self.path(self.full.len());
+        let new = || {
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+            // Its name must be on the disk before anything in it is promised.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+            Ok(file)
+        };
+        let file = new().map_err(|error| io(&path, error))?;
+        Ok(Segment { path, file, last: 0 })
     }
 }
 
-struct Fixed {
-    id: JobId,
-    key: Option<UniqueKey>,
-    hold: Hold,
-    job_type: i64,
-    queue: i64,
-    priority: i8,
-    max_attempts: u32,
-    visibility_ms: u32,
-    timeout_ms: u32,
-    created_at: Timestamp,
+fn io(path: &Path, source: std::io::Error) -> SqliteError {
+    SqliteError::Io { path: path.display().to_string(), source }
+}
+
+fn fill_in(identity: i64, cursor: u64, at: Timestamp, record: &mut [u8]) {
+    let length = u32::try_from(record.len() - HEADER).unwrap_or(u32::MAX);
+    record[8..16].copy_from_slice(&cursor.to_le_bytes());
+    record[16..24].copy_from_slice(&at.as_micros().to_le_bytes());
+    record[..4].copy_from_slice(&length.to_le_bytes());
+    let sum = checksum(identity, length, &record[8..]);
+    record[4..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn checksum(identity: i64, length: u32, rest: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&identity.to_le_bytes());
+    sum.update(&length.to_le_bytes());
+    sum.update(rest);
+    sum.finalize()
+}
+
+/// The records of a file, and where the next one goes.
+fn read(mut file: &File, identity: i64) -> std::io::Result<(Vec<Entry>, u64)> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    let bytes = Bytes::from(bytes);
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut offset = 0;
+    while let Some(entry) = parse(&bytes.slice(offset..), identity) {
+        if entries.last().is_some_and(|last| entry.cursor != last.cursor + 1) {
+            break;
+        }
+        offset += HEADER + entry.payload.len();
+        entries.push(entry);
+    }
+    Ok((entries, offset as u64))
+}
+
+fn parse(bytes: &Bytes, identity: i64) -> Option<Entry> {
+    let header = bytes.first_chunk::<HEADER>()?;
+    let (length, rest) = header.split_first_chunk::<4>()?;
+    let (sum, rest) = rest.split_first_chunk::<4>()?;
+    let (cursor, rest) = rest.split_first_chunk::<8>()?;
+    let (at, _) = rest.split_first_chunk::<8>()?;
+    let length = u32::from_le_bytes(*length);
+    let size = length as usize;
+    if size > PAYLOAD_MAX || bytes.len() < HEADER + size {
+        return None;
+    }
+    if checksum(identity, length, &bytes[8..HEADER + size]) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    Some(Entry {
+        cursor: u64::from_le_bytes(*cursor),
+        at: Timestamp::from_micros(i64::from_le_bytes(*at)),
+        payload: bytes.slice(HEADER..HEADER + size),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(payload: &[u8]) -> Vec<u8> {
+        [&[0; HEADER], payload].concat()
+    }
+
+    fn append(journal: &mut Journal, payload: &str) {
+        journal.append(Timestamp::from_micros(7), &mut record(payload.as_bytes())).unwrap();
+    }
+
+    fn texts(entries: &[Entry]) -> Vec<(u64, String)> {
+        entries
+            .iter()
+            .map(|entry| (entry.cursor, String::from_utf8(entry.payload.to_vec()).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn what_was_appended_is_read_again_across_files_and_their_second_use() {
+        let dir = semel_testkit::TempDir::new();
+        let store = dir.path().join("a.db");
+        let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
+        assert_eq!(found, []);
+        append(&mut journal, "one, which is long");
+        append(&mut journal, "two, which is long");
+        assert_eq!(journal.rotate(), 2);
+        append(&mut journal, "three");
+        let (_, found) = Journal::open(&store, 5, 0).unwrap();
+        assert_eq!(texts(&found).iter().map(|(cursor, _)| *cursor).collect::<Vec<_>>(), [1, 2, 3]);
+        journal.carried(2);
+        assert_eq!(journal.rotate(), 3);
+        // Goes to the first file, over records one and two.
+        append(&mut journal, "four");
+        assert!(!store.with_file_name("a.db-log.2").exists());
+        assert_eq!(texts(&journal.entries(2).unwrap()), [(3, "three".into()), (4, "four".into())]);
+        let (mut journal, found) = Journal::open(&store, 5, 2).unwrap();
+        assert_eq!(texts(&found), [(3, "three".into()), (4, "four".into())]);
+        append(&mut journal, "five");
+        let (_, found) = Journal::open(&store, 5, 2).unwrap();
+        assert_eq!(texts(&found).last().unwrap(), &(5, "five".into()));
+    }
+
+    #[test]
+    fn a_torn_record_ends_the_journal_and_is_written_over() {
+        let dir = semel_testkit::TempDir::new();
+        let store = dir.path().join("a.db");
+        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+        append(&mut journal, "one");
+        append(&mut journal, "a longer record");
+        let path = store.with_file_name("a.db-log.0");
+        let whole = std::fs::read(&path).unwrap();
+        for cut in HEADER + 4..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
+            assert_eq!(texts(&found), [(1, "one".into())], "cut at {cut}");
+            append(&mut journal, "again");
+            let (_, found) = Journal::open(&store, 5, 0).unwrap();
+            assert_eq!(texts(&found).last().unwrap(), &(2, "again".into()));
+        }
+        for flipped in HEADER + 3..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[flipped] ^= 1;
+            std::fs::write(&path, &bytes).unwrap();
+            assert_eq!(Journal::open(&store, 5, 0).unwrap().1.len(), 1, "flipped at {flipped}");
+        }
+    }
+
+    #[test]
+    fn the_files_of_another_store_are_written_over() {
+        let dir = semel_testkit::TempDir::new();
+        let store = dir.path().join("a.db");
+        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+        append(&mut journal, "one");
+        let (mut journal, found) = Journal::open(&store, 6, 0).unwrap();
+        assert_eq!(found, []);
+        append(&mut journal, "mine");
+        assert_eq!(texts(&Journal::open(&store, 6, 0).unwrap().1), [(1, "mine".into())]);
+    }
+
+    #[test]
+    fn a_record_missing_between_two_files_is_damage() {
+        let dir = semel_testkit::TempDir::new();
+        let store = dir.path().join("a.db");
+        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+        append(&mut journal, "one");
+        append(&mut journal, "two");
+        journal.rotate();
+        append(&mut journal, "three");
+        let path = store.with_file_name("a.db-log.0");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let error = Journal::open(&store, 5, 0).unwrap_err().to_string();
+        assert!(error.contains("record 2 is missing"), "{error}");
+    }
 }

@@ -1,13 +1,16 @@
-//! Semel's embedded store. One process owns the file; live heads and all indexes are in memory
-//! ([`semel_store::model`]), SQLite is the durable row store: two rows per job, one writer, one fsync per group.
+//! Semel's embedded store. One process owns the file. Live heads and all indexes are in memory
+//! ([`semel_store::model`]); a commit is one record appended to a journal, with one fsync for its whole group; SQLite has
+//! the rows, which a duty writes from the journal many at a time.
 //!
 //! # Layout
 //! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file.
+//! - `journal`, `change`: the journal's files, and what a record says.
+//! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done.
 //! - `open`, `schema.sql`: a file's version and what is read of it at the start.
-//! - `writer`, `reader`, `rows`, `names`, `log`: transactions, look-ups, a head's rows.
-//! - `filing`: ended jobs leave the hot rows.
+//! - `reader`, `rows`, `names`, `log`: look-ups, a head's row, names by number, the event log.
 
 pub mod backup;
+mod change;
 pub mod error;
 mod filing;
 mod journal;

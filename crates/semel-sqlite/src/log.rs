@@ -1,5 +1,9 @@
-//! The event log: one record per commit.
+//! The event log: one record per commit, numbered as the journal numbers commits. The newest are in memory until a round
+//! writes their rows.
 
+use std::collections::VecDeque;
+
+use bytes::Bytes;
 use rusqlite::{Connection, params};
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
@@ -18,120 +22,185 @@ const DROP_RECORDS_MAX: u32 = 2_000;
 /// A cursor is a record's number and the event's place in it.
 const PLACE_BITS: u32 = 24;
 
+/// What happened in one commit.
+#[derive(Clone, Debug)]
+pub struct Events {
+    /// The commit's number.
+    pub cursor: u64,
+    /// When it was committed.
+    pub at: Timestamp,
+    /// How many events.
+    pub count: u64,
+    /// The events.
+    pub data: Bytes,
+}
+
 /// The log's writer.
 #[derive(Debug, Default)]
 pub struct Log {
-    last: i64,
-    kept: u64,
     buffer: Vec<u8>,
     count: u64,
+    /// Records without rows, the oldest first.
+    tail: VecDeque<Events>,
 }
 
 impl Log {
-    /// Finds the log's end, and the time of its last record.
-    pub fn load(db: &Connection) -> Result<(Self, Timestamp), SqliteError> {
-        let (last, kept, at): (Option<i64>, Option<i64>, Option<i64>) =
-            db.query_row("SELECT max(cursor), sum(count), max(at) FROM event", [], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-            })?;
-        let log = Self {
-            last: last.unwrap_or(0),
-            kept: kept.and_then(|kept| u64::try_from(kept).ok()).unwrap_or(0),
-            buffer: Vec::new(),
-            count: 0,
-        };
-        Ok((log, Timestamp::from_micros(at.unwrap_or(0))))
-    }
-
     /// Adds an event to the record of the present commit.
     pub fn tell(&mut self, event: &Event, job_type: i64, queue: i64) {
         let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
-        self.buffer.push(event.kind.code());
-        self.buffer.extend_from_slice(&event.job.to_bytes());
-        self.buffer.extend_from_slice(&small(job_type));
-        self.buffer.extend_from_slice(&small(queue));
-        self.buffer.extend_from_slice(&event.attempt.to_le_bytes());
-        self.buffer.extend_from_slice(&event.amount.to_le_bytes());
+        let mut bytes = [0; EVENT_BYTES];
+        bytes[0] = event.kind.code();
+        bytes[1..17].copy_from_slice(&event.job.to_bytes());
+        bytes[17..21].copy_from_slice(&small(job_type));
+        bytes[21..25].copy_from_slice(&small(queue));
+        bytes[25..29].copy_from_slice(&event.attempt.to_le_bytes());
+        bytes[29..].copy_from_slice(&event.amount.to_le_bytes());
+        self.buffer.extend_from_slice(&bytes);
         self.count += 1;
     }
 
-    /// Writes the record of the present commit, if anything happened in it.
-    pub fn write(&mut self, db: &Connection, at: Timestamp) -> Result<(), SqliteError> {
-        if self.count == 0 {
-            return Ok(());
-        }
-        self.last += 1;
-        let count = i64::try_from(self.count).unwrap_or(i64::MAX);
-        db.prepare_cached("INSERT INTO event (cursor, at, count, data) VALUES (?1, ?2, ?3, ?4)")?
-            .execute(params![self.last, at.as_micros(), count, self.buffer])?;
-        self.kept += self.count;
-        self.discard();
-        Ok(())
+    /// The record of the present commit so far: how many events, and their bytes.
+    pub fn told(&self) -> (u64, &[u8]) {
+        (self.count, &self.buffer)
     }
 
-    /// Forgets what was told since the last record.
-    pub fn discard(&mut self) {
+    /// The present commit has got this number and is on the disk.
+    pub fn committed(&mut self, cursor: u64, at: Timestamp) {
+        if self.count > 0 {
+            let data = Bytes::copy_from_slice(&self.buffer);
+            self.keep(Events { cursor, at, count: self.count, data });
+        }
         self.buffer.clear();
         self.count = 0;
     }
 
-    /// Drops the oldest records when there are too many events. Says whether more is to be dropped.
-    pub fn trim(&mut self, db: &Connection) -> Result<bool, SqliteError> {
-        if self.kept <= EVENTS_MAX {
-            return Ok(false);
+    /// Keeps a record until its row is written.
+    pub fn keep(&mut self, events: Events) {
+        self.tail.push_back(events);
+    }
+
+    /// Records up to `upto` that have no rows yet, the oldest first, at most `limit`.
+    pub fn unwritten(&self, upto: u64, limit: usize) -> Vec<Events> {
+        self.tail.iter().take_while(|events| events.cursor <= upto).take(limit).cloned().collect()
+    }
+
+    /// Records up to `cursor` have rows now.
+    pub fn written(&mut self, cursor: u64) {
+        while self.tail.front().is_some_and(|events| events.cursor <= cursor) {
+            self.tail.pop_front();
         }
-        let mut query = db.prepare_cached("SELECT cursor, count FROM event ORDER BY cursor LIMIT ?1")?;
-        let mut rows = query.query([DROP_RECORDS_MAX])?;
-        let mut upto = None;
-        let mut dropped = 0;
-        while let Some(row) = rows.next()? {
-            if self.kept.saturating_sub(dropped) <= EVENTS_MAX {
-                break;
-            }
-            upto = Some(row.get::<_, i64>(0)?);
-            dropped += u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
-        }
-        if let Some(upto) = upto {
-            db.prepare_cached("DELETE FROM event WHERE cursor <= ?1")?.execute([upto])?;
-            self.kept = self.kept.saturating_sub(dropped);
-        }
-        Ok(self.kept > EVENTS_MAX)
     }
 
     /// Events after `cursor`, oldest first, at most `limit`.
     pub fn read(
+        &self,
         db: &Connection,
         names: &Names,
         cursor: u64,
         limit: usize,
     ) -> Result<Vec<Recorded>, SqliteError> {
-        let record = i64::try_from(cursor >> PLACE_BITS).unwrap_or(i64::MAX);
         let mut found = Vec::new();
-        let mut query = db.prepare_cached(
-            "SELECT cursor, at, data FROM event WHERE cursor >= ?1 ORDER BY cursor LIMIT ?2",
-        )?;
-        // Every record has at least one event; the first may have been read already.
-        let mut rows =
-            query.query(params![record, i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)])?;
-        while let Some(row) = rows.next()? {
-            let number: i64 = row.get(0)?;
-            let at = Timestamp::from_micros(row.get(1)?);
-            let data = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
-            for (place, bytes) in data.chunks_exact(EVENT_BYTES).enumerate() {
-                let here = (number.unsigned_abs() << PLACE_BITS) + place as u64 + 1;
-                if here <= cursor {
-                    continue;
-                }
-                if found.len() >= limit {
+        let from = cursor >> PLACE_BITS;
+        let newer = self.tail.front().map_or(u64::MAX, |events| events.cursor);
+        if from < newer {
+            let mut query = db.prepare_cached(
+                "SELECT cursor, at, data FROM event WHERE cursor >= ?1 AND cursor < ?2 ORDER BY cursor LIMIT ?3",
+            )?;
+            // Every record has at least one event; the first may have been read already.
+            let records = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+            let mut rows = query.query(params![signed(from), signed(newer), records])?;
+            while let Some(row) = rows.next()? {
+                let number: i64 = row.get(0)?;
+                let at = Timestamp::from_micros(row.get(1)?);
+                let data = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
+                if !take(number.unsigned_abs(), at, data, names, cursor, limit, &mut found)? {
                     return Ok(found);
                 }
-                let event = decode(bytes, names)
-                    .ok_or(SqliteError::Row { seq: number, what: "an event is damaged" })?;
-                found.push(Recorded { cursor: here, at, event });
+            }
+        }
+        for events in self.tail.iter().skip_while(|events| events.cursor < from) {
+            if !take(events.cursor, events.at, &events.data, names, cursor, limit, &mut found)? {
+                break;
             }
         }
         Ok(found)
     }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Takes the events of a record that are after `cursor`. Says whether there is room for more.
+fn take(
+    number: u64,
+    at: Timestamp,
+    data: &[u8],
+    names: &Names,
+    cursor: u64,
+    limit: usize,
+    found: &mut Vec<Recorded>,
+) -> Result<bool, SqliteError> {
+    for (place, bytes) in data.chunks_exact(EVENT_BYTES).enumerate() {
+        let here = (number << PLACE_BITS) + place as u64 + 1;
+        if here <= cursor {
+            continue;
+        }
+        if found.len() >= limit {
+            return Ok(false);
+        }
+        let event = decode(bytes, names)
+            .ok_or(SqliteError::Row { seq: signed(number), what: "an event is damaged" })?;
+        found.push(Recorded { cursor: here, at, event });
+    }
+    Ok(true)
+}
+
+/// Writes the rows of records.
+pub fn write(db: &Connection, records: &[Events]) -> Result<(), SqliteError> {
+    // A round that was lost may have written some of them.
+    let mut insert =
+        db.prepare_cached("INSERT OR REPLACE INTO event (cursor, at, count, data) VALUES (?1, ?2, ?3, ?4)")?;
+    for events in records {
+        insert.execute(params![
+            signed(events.cursor),
+            events.at.as_micros(),
+            signed(events.count),
+            &*events.data
+        ])?;
+    }
+    Ok(())
+}
+
+/// Drops the oldest records when there are too many events. Says whether more is to be dropped.
+pub fn trim(db: &Connection, kept: &mut Option<u64>) -> Result<bool, SqliteError> {
+    let known = match *kept {
+        Some(known) => known,
+        None => db
+            .query_row("SELECT coalesce(sum(count), 0) FROM event", [], |row| row.get::<_, i64>(0))?
+            .unsigned_abs(),
+    };
+    *kept = Some(known);
+    if known <= EVENTS_MAX {
+        return Ok(false);
+    }
+    let mut query = db.prepare_cached("SELECT cursor, count FROM event ORDER BY cursor LIMIT ?1")?;
+    let mut rows = query.query([DROP_RECORDS_MAX])?;
+    let mut upto = None;
+    let mut dropped = 0;
+    while let Some(row) = rows.next()? {
+        if known.saturating_sub(dropped) <= EVENTS_MAX {
+            break;
+        }
+        upto = Some(row.get::<_, i64>(0)?);
+        dropped += row.get::<_, i64>(1)?.unsigned_abs();
+    }
+    drop(rows);
+    if let Some(upto) = upto {
+        db.prepare_cached("DELETE FROM event WHERE cursor <= ?1")?.execute([upto])?;
+        *kept = Some(known.saturating_sub(dropped));
+    }
+    Ok(known.saturating_sub(dropped) > EVENTS_MAX)
 }
 
 fn decode(bytes: &[u8], names: &Names) -> Option<Event> {

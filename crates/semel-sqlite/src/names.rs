@@ -28,26 +28,29 @@ impl Names {
         Ok(names)
     }
 
-    fn add(&mut self, id: i64, text: &str) {
+    /// Adds a text by its number.
+    pub fn add(&mut self, id: i64, text: &str) {
         self.ids.insert(text.to_owned(), id);
         self.types.insert(id, JobType::from_stored(text));
         self.queues.insert(id, QueueName::from_stored(text));
     }
 
-    /// The number of a text, new or old.
-    pub fn id(&mut self, db: &Connection, text: &str) -> Result<i64, SqliteError> {
+    /// The number of a text, if it has one.
+    pub fn known(&mut self, text: &str) -> Option<i64> {
         if let Some((_, id)) = self.last.iter().flatten().find(|(known, _)| **known == *text) {
-            return Ok(*id);
+            return Some(*id);
         }
-        if let Some(id) = self.ids.get(text) {
-            self.last.swap(0, 1);
-            self.last[0] = Some((text.into(), *id));
-            return Ok(*id);
-        }
-        db.prepare_cached("INSERT INTO name (text) VALUES (?1)")?.execute([text])?;
-        let id = db.last_insert_rowid();
+        let id = *self.ids.get(text)?;
+        self.last.swap(0, 1);
+        self.last[0] = Some((text.into(), id));
+        Some(id)
+    }
+
+    /// Gives a new text a number.
+    pub fn add_new(&mut self, text: &str) -> i64 {
+        let id = self.types.keys().max().copied().unwrap_or(0) + 1;
         self.add(id, text);
-        Ok(id)
+        id
     }
 
     /// The type of that number.

@@ -1,6 +1,6 @@
-//! Opening a file: its version, its settings, and the model rebuilt from its live rows.
+//! Opening a file: its version, its settings, and the model rebuilt from its live rows and the journal.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::Entry as Slot;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -14,10 +14,11 @@ use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::model::{Model, QueueTotals};
 
+use crate::change::{Change, Changes, Record};
 use crate::error::SqliteError;
 use crate::filing::Round;
-use crate::journal::{Change, Changes, Record};
-use crate::log::Log;
+use crate::journal::Entry;
+use crate::log::{Events, Log};
 use crate::names::Names;
 use crate::pending::Pending;
 use crate::reader;
@@ -29,8 +30,8 @@ pub const FORMAT: i64 = 2;
 const APPLICATION_ID: i64 = 0x5365_6d6c;
 /// The first SQLite without the WAL-reset race.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
-/// A page of a new file: a record of the journal is half as many of them as of SQLite's usual 4 KiB, and each is two calls to write; larger ones cost the memory of keys, whose pages are touched at random.
-const PAGE_BYTES: i64 = 8 * 1024;
+/// The longest a reader waits for the end of a checkpoint.
+const BUSY_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 /// Pages SQLite keeps in memory, in KiB.
 const CACHE_KIB: i64 = 64 * 1024;
 
@@ -51,8 +52,6 @@ pub struct Loaded {
     pub pending: Pending,
     /// The round under way.
     pub round: Option<Round>,
-    /// The number of the journal's last record.
-    pub last_record: i64,
     /// The record of the commit under way.
     pub record: Record,
     /// The first row number nobody has used.
@@ -88,7 +87,6 @@ pub fn open(path: &Path) -> Result<Connection, SqliteError> {
     // Statements are not prepared anew when other values are bound: a quarter of the time of a write.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     db.set_prepared_statement_cache_capacity(64);
-    db.pragma_update(None, "page_size", PAGE_BYTES)?;
     db.pragma_update(None, "cache_size", -CACHE_KIB)?;
     db.pragma_update(None, "temp_store", "MEMORY")?;
     let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -117,6 +115,7 @@ pub fn open(path: &Path) -> Result<Connection, SqliteError> {
         )));
     }
     db.pragma_update(None, "synchronous", "FULL")?;
+    db.busy_timeout(BUSY_MAX)?;
     if tables == 0 {
         create(&db)?;
     }
@@ -128,31 +127,68 @@ fn create(db: &Connection) -> Result<(), SqliteError> {
     db.execute_batch(include_str!("schema.sql"))?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", FORMAT)?;
+    set_identity(db)?;
     db.execute_batch("COMMIT")?;
     Ok(())
 }
 
-/// Reads everything that is kept in memory. The cost follows the live jobs and the journal, not the history.
-pub fn load(db: &Connection) -> Result<Loaded, SqliteError> {
-    let names = Names::load(db)?;
-    let (log, logged) = Log::load(db)?;
+/// The last record of the journal that the rows have.
+pub fn carried(db: &Connection) -> Result<u64, SqliteError> {
+    Ok(fact(db, "carried")?.unsigned_abs())
+}
+
+/// What tells this store's journal from another's.
+pub fn identity(db: &Connection) -> Result<i64, SqliteError> {
+    fact(db, "identity")
+}
+
+/// Makes the store one of its own: no journal that is there already is its.
+pub fn set_identity(db: &Connection) -> Result<(), SqliteError> {
+    use std::hash::{BuildHasher, Hasher};
+    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    set_fact(db, "identity", random.cast_signed())
+}
+
+/// The records of the journal that a backup brought with it.
+pub fn brought(db: &Connection, carried: u64) -> Result<Vec<Entry>, SqliteError> {
+    let mut query =
+        db.prepare("SELECT cursor, at, payload FROM journal WHERE cursor > ?1 ORDER BY cursor")?;
+    let mut rows = query.query([i64::try_from(carried).unwrap_or(i64::MAX)])?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push(Entry {
+            cursor: row.get::<_, i64>(0)?.unsigned_abs(),
+            at: Timestamp::from_micros(row.get(1)?),
+            payload: Bytes::copy_from_slice(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?),
+        });
+    }
+    Ok(entries)
+}
+
+/// Reads everything that is kept in memory: the live rows, and what `entries` of the journal make of them. The cost
+/// follows the live jobs and the journal, not the history.
+pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError> {
+    // All of it from one moment: a piece of a round may be written meanwhile.
+    let db = &db.unchecked_transaction()?;
     let mut loaded = Loaded {
         model: Model::new(false),
-        names,
-        log,
+        names: Names::load(db)?,
+        log: Log::default(),
         foreign: Map::default(),
         noted: Map::default(),
         released: Map::default(),
         seen: Map::default(),
         pending: Pending::default(),
         round: None,
-        last_record: 0,
         record: Record::default(),
         next_row: 1,
-        floor: logged,
+        floor: Timestamp::from_micros(fact(db, "floor")?),
     };
     let mut queues = read_queues(db)?;
-    let journaled = replay(db, &mut loaded, &mut queues)?;
+    let mut journaled = Map::default();
+    for entry in entries {
+        replay(db, &mut loaded, &mut queues, &mut journaled, entry)?;
+    }
     for (row, totals) in queues.into_values() {
         loaded.model.restore_queue(row, totals);
     }
@@ -168,7 +204,6 @@ pub fn load(db: &Connection) -> Result<Loaded, SqliteError> {
     }
     let used: i64 = db.query_row("SELECT coalesce(max(seq), 0) FROM job", [], |row| row.get(0))?;
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
-    loaded.floor = loaded.floor.max(Timestamp::from_micros(fact(db, "floor")?));
     Ok(loaded)
 }
 
@@ -199,69 +234,74 @@ struct Journaled {
     released: bool,
 }
 
-/// Reads the journal again: the jobs it speaks of, as it leaves them; one that is gone is `None`.
+type JournaledJobs = Map<i64, Option<Journaled>>;
+
+/// Does a record of the journal again. `jobs` are those it has spoken of so far, as it leaves them; one that is gone is
+/// `None`.
 fn replay(
     db: &Connection,
     loaded: &mut Loaded,
     queues: &mut Queues,
-) -> Result<Map<i64, Option<Journaled>>, SqliteError> {
-    let mut jobs: Map<i64, Option<Journaled>> = Map::default();
-    let mut written = db.prepare("SELECT 1 FROM job WHERE seq = ?1")?;
-    let mut query = db.prepare("SELECT cursor, at, writes FROM journal ORDER BY cursor")?;
-    let mut rows = query.query([])?;
-    while let Some(row) = rows.next()? {
-        loaded.last_record = loaded.last_record.max(row.get(0)?);
-        let at = Timestamp::from_micros(row.get(1)?);
-        loaded.floor = loaded.floor.max(at);
-        loaded.pending.since.get_or_insert(at);
-        let record = Bytes::copy_from_slice(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?);
-        loaded.pending.bytes += record.len();
-        let mut changes = Changes::new(loaded.last_record, record, &loaded.names);
-        while let Some(change) = changes.next()? {
-            match change {
-                Change::Insert { seq, head, body } => {
-                    loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
-                    // A round that was lost may have written its row.
-                    if written.exists([seq])? {
-                        loaded.pending.moved.push(head.id);
-                    } else {
-                        // A copy of its own: the record it came in is let go.
-                        loaded.pending.bodies.insert(head.id, Bytes::copy_from_slice(&body));
+    jobs: &mut JournaledJobs,
+    entry: Entry,
+) -> Result<(), SqliteError> {
+    let Entry { cursor, at, payload } = entry;
+    loaded.floor = loaded.floor.max(at);
+    loaded.pending.since.get_or_insert(at);
+    loaded.pending.bytes += payload.len();
+    // Copies of their own, for what is kept: the file that was read is let go.
+    let own = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+    let mut changes = Changes::new(cursor, payload);
+    while let Some(change) = changes.next(&loaded.names)? {
+        match change {
+            Change::Insert { seq, head, body } => {
+                loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
+                // A round that was lost may have written its row.
+                if has_row(db, seq)? {
+                    loaded.pending.moved.push(head.id);
+                } else {
+                    loaded.pending.bodies.insert(head.id, own(&body));
+                }
+                jobs.insert(seq, Some(Journaled { head, released: false }));
+            }
+            Change::Update { seq, moving } => {
+                let known = match jobs.entry(seq) {
+                    Slot::Occupied(known) => known.into_mut(),
+                    Slot::Vacant(free) => free.insert(read_row(db, &loaded.names, seq)?),
+                };
+                // One that is gone was forgotten in a later record.
+                if let Some(job) = known {
+                    job.released = moving.released;
+                    moving.onto(&mut job.head);
+                    if !loaded.pending.bodies.contains_key(&job.head.id) {
+                        loaded.pending.moved.push(job.head.id);
                     }
-                    jobs.insert(seq, Some(Journaled { head, released: false }));
-                }
-                Change::Update { seq, moving } => {
-                    let known = match jobs.entry(seq) {
-                        Entry::Occupied(known) => known.into_mut(),
-                        Entry::Vacant(free) => free.insert(read_row(db, &loaded.names, seq)?),
-                    };
-                    // One that is gone was forgotten later, in a record yet to be read or already dropped.
-                    if let Some(job) = known {
-                        job.released = moving.released;
-                        moving.onto(&mut job.head);
-                        if !loaded.pending.bodies.contains_key(&job.head.id) {
-                            loaded.pending.moved.push(job.head.id);
-                        }
-                    }
-                }
-                Change::Note { seq, job, kind, text } => {
-                    let text = text.map(|text| Bytes::copy_from_slice(&text));
-                    loaded.pending.note(seq, job, kind, text);
-                }
-                Change::Forget { seq } => {
-                    if let Some(Some(job)) = jobs.insert(seq, None) {
-                        loaded.pending.forget(job.head.id);
-                    }
-                    loaded.pending.notes.retain(|_, notes| notes.seq != seq);
-                }
-                Change::Queue { row, totals } => {
-                    loaded.pending.queues.insert(row.name.clone());
-                    queues.insert(row.name.clone(), (row, totals));
                 }
             }
+            Change::Note { seq, job, kind, text } => {
+                loaded.pending.note(seq, job, kind, text.as_ref().map(own))
+            }
+            Change::Forget { seq, job } => {
+                jobs.insert(seq, None);
+                loaded.pending.forget(seq, job);
+            }
+            Change::Queue { row, totals } => {
+                loaded.pending.queues.insert(row.name.clone());
+                queues.insert(row.name.clone(), (row, totals));
+            }
+            Change::Name { id, text } => {
+                loaded.names.add(id, &text);
+                loaded.pending.names.push((id, text));
+            }
+            Change::Memory { key, seq, remembered } => loaded.pending.remember(key, seq, remembered),
+            Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data: own(&data) }),
         }
     }
-    Ok(jobs)
+    Ok(())
+}
+
+fn has_row(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
+    Ok(db.prepare_cached("SELECT 1 FROM job WHERE seq = ?1")?.exists([seq])?)
 }
 
 fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled>, SqliteError> {
@@ -274,11 +314,7 @@ fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled
 }
 
 /// Reads the live rows that the journal does not speak of.
-fn read_live(
-    db: &Connection,
-    loaded: &mut Loaded,
-    journaled: &Map<i64, Option<Journaled>>,
-) -> Result<(), SqliteError> {
+fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &JournaledJobs) -> Result<(), SqliteError> {
     let mut query = db.prepare(&format!(
         "SELECT {HEAD_COLUMNS} FROM job INDEXED BY live WHERE filed IS NULL ORDER BY seq"
     ))?;

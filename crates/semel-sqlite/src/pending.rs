@@ -1,31 +1,66 @@
-//! What the journal has and the rows have not: kept in memory until a round carries it over.
+//! What the journal has and the rows have not: kept in memory until a round carries it over. Whoever reads the rows
+//! looks here first.
 
 use std::collections::HashSet;
 
 use bytes::Bytes;
 use semel_core::draft::Map;
 use semel_core::ident::{JobId, QueueName};
-use semel_core::job::NoteKind;
+use semel_core::job::{Head, NoteKind};
 use semel_core::time::Timestamp;
+use semel_core::unique::UniqueKey;
+
+/// Counts changes, so that what was written to the rows is known to be the newest.
+pub type Stamp = u64;
 
 /// Notes of one job that are not in its rows yet; a removed one is `None`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Notes {
     /// The job's row.
     pub seq: i64,
     /// By kind, at most one of each.
     pub texts: Vec<(NoteKind, Option<Bytes>)>,
+    /// Moves with every change.
+    pub stamp: Stamp,
 }
 
-/// What is still to be carried over, beyond what the present round has taken.
+/// An ended job that is kept for its key's sake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// What the key needs of it.
+    pub head: Head,
+    /// Until when, once the job itself is gone.
+    pub forget_at: Option<Timestamp>,
+}
+
+/// A change of what is remembered of one job: other values, or nothing.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// The job's row.
+    pub seq: i64,
+    /// What is remembered from now on.
+    pub remembered: Option<Remembered>,
+    /// Moves with every change.
+    pub stamp: Stamp,
+}
+
+/// What is still to be carried over.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// Bodies of jobs that have no row. Shared with whoever offered them, so they are copied only into the journal.
     pub bodies: Map<JobId, Bytes>,
+    /// Bodies whose rows are being written: by now those rows may be behind.
+    pub in_flight: Map<JobId, Bytes>,
     /// Notes to be written.
     pub notes: Map<JobId, Notes>,
+    /// Changes of the keys' memory.
+    pub memory: Map<UniqueKey, Vec<Memory>>,
+    /// Jobs that are gone and whose rows are still there.
+    pub forgotten: Map<JobId, i64>,
     /// Jobs whose heads moved since their rows were written; one that moved twice is here twice.
     pub moved: Vec<JobId>,
+    /// Types and queues without a row.
+    pub names: Vec<(i64, String)>,
     /// Queues whose counters or settings moved.
     pub queues: HashSet<QueueName>,
     /// Jobs that ended.
@@ -34,24 +69,58 @@ pub struct Pending {
     pub bytes: usize,
     /// The time of the first of it.
     pub since: Option<Timestamp>,
+    stamp: Stamp,
 }
 
 impl Pending {
-    /// Whether nothing is pending.
+    /// Whether nothing is to be carried over.
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.bytes == 0 && self.moved.is_empty()
+    }
+
+    /// The body of a job whose row is not there yet.
+    pub fn body(&self, job: JobId) -> Option<&Bytes> {
+        self.bodies.get(&job).or_else(|| self.in_flight.get(&job))
     }
 
     /// Notes a job's newer note.
     pub fn note(&mut self, seq: i64, job: JobId, kind: NoteKind, text: Option<Bytes>) {
-        let notes = self.notes.entry(job).or_insert_with(|| Notes { seq, texts: Vec::new() });
+        self.stamp += 1;
+        let notes = self.notes.entry(job).or_insert_with(|| Notes { seq, texts: Vec::new(), stamp: 0 });
+        notes.stamp = self.stamp;
         notes.texts.retain(|(known, _)| *known != kind);
         notes.texts.push((kind, text));
     }
 
-    /// Forgets a job whose rows are gone.
-    pub fn forget(&mut self, job: JobId) {
+    /// Changes what is remembered of a job for its key.
+    pub fn remember(&mut self, key: UniqueKey, seq: i64, remembered: Option<Remembered>) {
+        self.stamp += 1;
+        let changes = self.memory.entry(key).or_default();
+        changes.retain(|known| known.seq != seq);
+        changes.push(Memory { seq, remembered, stamp: self.stamp });
+    }
+
+    /// Notes that a job's rows are to go.
+    pub fn forget(&mut self, seq: i64, job: JobId) {
         self.bodies.remove(&job);
         self.notes.remove(&job);
+        self.forgotten.insert(job, seq);
+    }
+
+    /// These notes are in the rows now.
+    pub fn noted(&mut self, job: JobId, stamp: Stamp) {
+        if self.notes.get(&job).is_some_and(|notes| notes.stamp == stamp) {
+            self.notes.remove(&job);
+        }
+    }
+
+    /// This change of a key's memory is in the rows now.
+    pub fn remembered(&mut self, key: &UniqueKey, seq: i64, stamp: Stamp) {
+        if let Some(changes) = self.memory.get_mut(key) {
+            changes.retain(|known| known.seq != seq || known.stamp != stamp);
+            if changes.is_empty() {
+                self.memory.remove(key);
+            }
+        }
     }
 }

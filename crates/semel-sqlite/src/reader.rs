@@ -21,10 +21,13 @@ pub fn seq(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<i64>, Sqlit
     if at.model.head(id).is_some() {
         return Ok(Some(at.seq(id)));
     }
-    row_of(db, id)
+    row_of(db, at, id)
 }
 
-fn row_of(db: &Connection, id: JobId) -> Result<Option<i64>, SqliteError> {
+fn row_of(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<i64>, SqliteError> {
+    if at.pending.forgotten.contains_key(&id) {
+        return Ok(None);
+    }
     let row = i64::try_from(id.row()).unwrap_or(i64::MAX);
     let mut query = db.prepare_cached("SELECT id FROM job WHERE seq = ?1")?;
     let mut rows = query.query([row])?;
@@ -42,13 +45,13 @@ fn row_of(db: &Connection, id: JobId) -> Result<Option<i64>, SqliteError> {
 }
 
 /// A filed job's row number and head.
-pub fn filed(db: &Connection, names: &Names, id: JobId) -> Result<Option<(i64, Head)>, SqliteError> {
-    let Some(seq) = row_of(db, id)? else { return Ok(None) };
+pub fn filed(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<(i64, Head)>, SqliteError> {
+    let Some(seq) = row_of(db, at, id)? else { return Ok(None) };
     let sql = format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1");
     let mut query = db.prepare_cached(&sql)?;
     let mut found = query.query([seq])?;
     Ok(match found.next()? {
-        Some(row) => Some((seq, rows::head(row, names)?)),
+        Some(row) => Some((seq, rows::head(row, &at.names)?)),
         None => None,
     })
 }
@@ -58,21 +61,17 @@ pub fn head(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Head>, Sql
     if let Some(head) = at.model.head(id) {
         return Ok(Some(head.clone()));
     }
-    Ok(filed(db, &at.names, id)?.map(|(_, head)| head))
+    Ok(filed(db, at, id)?.map(|(_, head)| head))
 }
 
 /// The version of a job that is not in memory; 0 when there is none.
 pub fn version(db: &Connection, at: &Loaded, id: JobId) -> Result<u64, SqliteError> {
-    if let Some((_, head)) = filed(db, &at.names, id)? {
+    if let Some((_, head)) = filed(db, at, id)? {
         return Ok(head.version);
     }
     let Some((key, seq)) = at.seen.get(&id) else { return Ok(0) };
-    let mut query = db.prepare_cached("SELECT version FROM memory WHERE key = ?1 AND seq = ?2")?;
-    let mut found = query.query(params![key.as_bytes(), seq])?;
-    Ok(match found.next()? {
-        Some(row) => row.get::<_, i64>(0)?.unsigned_abs(),
-        None => 0,
-    })
+    let known = remembered(db, at, key)?.into_iter().find(|(known, _)| known == seq);
+    Ok(known.map_or(0, |(_, head)| head.version))
 }
 
 /// Whether the row of a job has a key, released or not.
@@ -87,7 +86,7 @@ pub fn holds_key(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
 
 /// The encoded body of a job.
 pub fn body(db: &Connection, at: &Loaded, id: JobId, seq: i64) -> Result<Option<Bytes>, SqliteError> {
-    if let Some(body) = at.pending.bodies.get(&id) {
+    if let Some(body) = at.pending.body(id) {
         return Ok(Some(body.clone()));
     }
     let mut query = db.prepare_cached("SELECT body FROM job WHERE seq = ?1")?;
@@ -124,14 +123,26 @@ pub fn notes(
     Ok(notes)
 }
 
-/// The ended holders of a key, by [`remembered`].
+/// The ended holders of a key, by [`remembered_rows`].
 pub const REMEMBERED: &str = "SELECT key, seq, id, hold, type, queue, state, version, fence, created_at, finished_at, \
      renewed_at, ending FROM memory WHERE key = ?1";
 
-/// The ended holders of a key that are filed, with their row numbers, by [`REMEMBERED`].
-pub fn remembered(
+/// The ended holders of a key that are filed, with their row numbers.
+pub fn remembered(db: &Connection, at: &Loaded, key: &UniqueKey) -> Result<Vec<(i64, Head)>, SqliteError> {
+    let mut heads = remembered_rows(&mut db.prepare_cached(REMEMBERED)?, Some(&at.names), key)?;
+    if let Some(newer) = at.pending.memory.get(key) {
+        heads.retain(|(seq, _)| newer.iter().all(|change| change.seq != *seq));
+        heads.extend(
+            newer.iter().filter_map(|change| Some((change.seq, change.remembered.as_ref()?.head.clone()))),
+        );
+    }
+    Ok(heads)
+}
+
+/// The rows of a key's memory, by [`REMEMBERED`].
+pub fn remembered_rows(
     query: &mut CachedStatement<'_>,
-    names: &Names,
+    names: Option<&Names>,
     key: &UniqueKey,
 ) -> Result<Vec<(i64, Head)>, SqliteError> {
     let mut found = query.query([key.as_bytes()])?;
@@ -161,11 +172,11 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
     let newer = in_memory(at, &wanted, below);
     while looked < LIST_LOOKS_MAX {
         let chunk = chunk(db, at, &wanted, &newer, below, limit.clamp(64, 512))?;
-        let Some((last, last_head)) = chunk.last() else { return Ok(listing) };
-        below = *last;
-        let last_id = last_head.id;
+        let Some(last) = chunk.last() else { return Ok(listing) };
+        below = last.seq;
+        let last_id = last.id;
         looked += chunk.len();
-        for (_, head) in chunk {
+        for head in chunk.into_iter().filter_map(|listed| listed.head) {
             if wanted.admits(&head) {
                 listing.next = Some(head.id);
                 listing.heads.push(head);
@@ -192,6 +203,14 @@ fn in_memory(at: &Loaded, filter: &Filter, below: i64) -> Vec<(i64, JobId)> {
     jobs
 }
 
+/// A row for a page.
+struct Listed {
+    seq: i64,
+    id: JobId,
+    /// None for a job that is gone: it only marks how far a page has looked.
+    head: Option<Head>,
+}
+
 /// The next rows below a row number, with what is newer in memory in their places.
 fn chunk(
     db: &Connection,
@@ -200,7 +219,7 @@ fn chunk(
     newer: &[(i64, JobId)],
     below: i64,
     size: usize,
-) -> Result<Vec<(i64, Head)>, SqliteError> {
+) -> Result<Vec<Listed>, SqliteError> {
     let source =
         match (filter.dead_letters, filter.states.is_empty(), StateSet::LIVE.contains_all(filter.states)) {
             (true, _, _) => "job INDEXED BY dead_letter WHERE filed = 2 AND",
@@ -210,16 +229,22 @@ fn chunk(
     let sql = format!("SELECT {HEAD_COLUMNS} FROM {source} seq < ?1 ORDER BY seq DESC LIMIT ?2");
     let mut query = db.prepare_cached(&sql)?;
     let mut found = query.query(params![below, i64::try_from(size).unwrap_or(i64::MAX)])?;
-    let mut rows: Vec<(i64, Head)> = Vec::new();
+    let mut listed: Vec<Listed> = Vec::new();
     while let Some(row) = found.next()? {
         let head = rows::head(row, &at.names)?;
-        rows.push((row.get(0)?, at.model.head(head.id).cloned().unwrap_or(head)));
+        let (seq, id) = (row.get(0)?, head.id);
+        let head = match at.model.head(id) {
+            Some(newer) => Some(newer.clone()),
+            None => (!at.pending.forgotten.contains_key(&id)).then_some(head),
+        };
+        listed.push(Listed { seq, id, head });
     }
     let upto = newer.partition_point(|(seq, _)| *seq < below);
     let from = upto.saturating_sub(size);
-    rows.extend(newer[from..upto].iter().filter_map(|(seq, id)| Some((*seq, at.model.head(*id)?.clone()))));
-    rows.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
-    rows.dedup_by_key(|(seq, _)| *seq);
-    rows.truncate(size);
-    Ok(rows)
+    let newer = newer[from..upto].iter();
+    listed.extend(newer.map(|(seq, id)| Listed { seq: *seq, id: *id, head: at.model.head(*id).cloned() }));
+    listed.sort_by_key(|listed| std::cmp::Reverse(listed.seq));
+    listed.dedup_by_key(|listed| listed.seq);
+    listed.truncate(size);
+    Ok(listed)
 }

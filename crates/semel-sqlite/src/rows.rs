@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row, Statement, params};
-use semel_core::ident::JobId;
+use rusqlite::{Row, Statement, params};
+use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Lease, Role};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
@@ -34,7 +34,8 @@ pub const UPDATE: &str = "UPDATE job SET state = ?2, version = ?3, available_at 
 
 /// Files a head under its key, where it is not filed yet.
 pub const INSERT_MEMORY: &str = "INSERT INTO memory (key, seq, id, hold, type, queue, state, version, fence, \
-     created_at, finished_at, renewed_at, ending) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+     created_at, finished_at, renewed_at, ending, forget_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
+     ?13, ?14)";
 
 fn flags(head: &Head, released: bool) -> i64 {
     let role = if head.role == Role::FollowUp { FOLLOW_UP } else { 0 };
@@ -167,8 +168,8 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
     })
 }
 
-/// Reads a head that is kept for its key's sake.
-pub fn remembered(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
+/// Reads a head that is kept for its key's sake. Without `names` it has none; comparing two of one key needs none.
+pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteError> {
     let seq: i64 = row.get(1)?;
     let wrong = |what| SqliteError::Row { seq, what };
     let finished_at = Timestamp::from_micros(row.get(10)?);
@@ -176,8 +177,14 @@ pub fn remembered(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
         id: id(row, 2)?.ok_or(wrong("no id"))?,
         key: key(row, 0)?,
         hold: hold(row, 3)?,
-        job_type: names.job_type(row.get(4)?)?,
-        queue: names.queue(row.get(5)?)?,
+        job_type: match names {
+            Some(names) => names.job_type(row.get(4)?)?,
+            None => JobType::from_stored(""),
+        },
+        queue: match names {
+            Some(names) => names.queue(row.get(5)?)?,
+            None => QueueName::from_stored(""),
+        },
         priority: 0,
         state: State::from_code(row.get(6)?).ok_or(wrong("no such state"))?,
         role: Role::Plain,
@@ -225,24 +232,22 @@ pub fn is_released(row: &Row<'_>) -> rusqlite::Result<bool> {
     Ok(row.get::<_, i64>(16)? & KEY_RELEASED != 0)
 }
 
-/// Files an ended job under its key, by [`INSERT_MEMORY`].
+/// Files an ended job under its key, by [`INSERT_MEMORY`]. `names` are the numbers of its type and queue.
 pub fn write_memory(
     statement: &mut Statement<'_>,
-    db: &Connection,
-    names: &mut Names,
+    names: (i64, i64),
     seq: i64,
     head: &Head,
-) -> Result<(), SqliteError> {
-    let Some(key) = &head.key else { return Ok(()) };
-    let job_type = names.id(db, head.job_type.as_str())?;
-    let queue = names.id(db, head.queue.as_str())?;
+    forget_at: Option<Timestamp>,
+) -> rusqlite::Result<usize> {
+    let Some(key) = &head.key else { return Ok(0) };
     statement.execute(params![
         key.as_bytes(),
         seq,
         head.id.to_bytes(),
         head.hold.to_bytes(),
-        job_type,
-        queue,
+        names.0,
+        names.1,
         head.state.code(),
         version(head.version),
         version(head.fence),
@@ -250,6 +255,6 @@ pub fn write_memory(
         head.finished_at.unwrap_or(head.created_at).as_micros(),
         head.renewed_at.map(Timestamp::as_micros),
         head.ending.map(|ending| ending as u8),
-    ])?;
-    Ok(())
+        forget_at.map(Timestamp::as_micros),
+    ])
 }

@@ -1,16 +1,16 @@
--- Format 2. Every commit is one record of the journal: what was written, as it was written. A duty carries what is in
--- the journal over to the rows, many jobs at a time and each as it is by then, and drops the records; so a job that ends
--- soon is one row written once. What decisions need of live jobs is in the engine's memory.
+-- Format 2. Every commit is one record of the journal, which lies beside this file: what was written, as it was written. A
+-- duty carries what is in the journal over to these rows, many jobs at a time and each as it is by then; so a job that
+-- ends soon is one row written once. What decisions need of live jobs is in the engine's memory.
 
 CREATE TABLE name (               -- types and queues, numbered
     id    INTEGER PRIMARY KEY,
     text  TEXT NOT NULL UNIQUE
 ) STRICT;
 
-CREATE TABLE journal (            -- commits that are not in the rows yet
+CREATE TABLE journal (            -- in a backup: the commits that were not in the rows when it was made
     cursor  INTEGER PRIMARY KEY,
     at      INTEGER NOT NULL,
-    writes  BLOB NOT NULL
+    payload BLOB NOT NULL
 ) STRICT;
 
 CREATE TABLE event (              -- one record per commit

@@ -19,38 +19,52 @@ use semel_store::clock::{Clock, SteadyTime, SystemClock};
 
 use crate::error::SqliteError;
 use crate::filing::{self, Patience};
+use crate::journal::Journal;
 use crate::lock::FileLock;
-use crate::log::Log;
-use crate::open::{Loaded, load, open, set_fact};
+use crate::log;
+use crate::open::{Loaded, brought, carried, identity, load, open, set_fact};
 use crate::reader;
 use crate::writer::{Writer, purgeable};
 
 /// Rows the purge looks at in one go.
 const PURGE_LOOKS: u32 = 2_000;
-/// Bytes of journal beyond which every commit carries a piece of it over to the rows.
+/// Bytes of journal beyond which a commit first carries a piece of it over to the rows.
 const JOURNAL_MAX: usize = 256 << 20;
 /// Remembered heads whose place in the file is kept in mind between a load and a commit.
 const SEEN_MAX: usize = 10_000;
 
 /// The embedded store.
 pub struct Sqlite {
+    /// Taken before `inner` by whoever needs both.
+    carrier: Mutex<Carrier>,
     inner: Mutex<Inner>,
     rows: Arc<AtomicU64>,
     path: PathBuf,
 }
 
 struct Inner {
+    /// Reads only.
     db: Connection,
     at: Loaded,
+    journal: Journal,
+    /// Moves when `at` is read again: what was prepared before says nothing about it.
+    generation: u64,
     time: SteadyTime,
     lock: FileLock,
     patience: Patience,
     purge_cursor: i64,
-    forget_cursor: Vec<u8>,
-    /// What is in memory may differ from the file: a transaction failed after it had been applied.
+    /// What is in memory may differ from the files: a commit failed after it had been applied.
     doubtful: bool,
     /// Why the engine does not go on.
     failed: Option<StoreError>,
+}
+
+/// The one who writes rows.
+struct Carrier {
+    db: Connection,
+    forget_cursor: Vec<u8>,
+    /// How many events have rows, once counted.
+    events: Option<u64>,
 }
 
 impl Loaded {
@@ -93,22 +107,31 @@ impl Sqlite {
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> Result<Self, SqliteError> {
         let path = path.as_ref().to_path_buf();
         let lock = FileLock::take(&path)?;
+        let writes = open(&path)?;
+        let carrier = Carrier { db: writes, forget_cursor: Vec::new(), events: None };
         let db = open(&path)?;
-        let at = load(&db)?;
+        db.pragma_update(None, "query_only", true)?;
+        let carried = carried(&db)?;
+        let mut entries = brought(&db, carried)?;
+        let last = entries.last().map_or(carried, |entry| entry.cursor);
+        let (journal, newer) = Journal::open(&path, identity(&db)?, last)?;
+        entries.extend(newer);
+        let at = load(&db, entries)?;
         let rows = Arc::new(AtomicU64::new(at.next_row));
         let time = SteadyTime::new(clock, at.floor);
         let inner = Inner {
             db,
             at,
+            journal,
+            generation: 0,
             time,
             lock,
             patience: Patience::DEFAULT,
             purge_cursor: 0,
-            forget_cursor: Vec::new(),
             doubtful: false,
             failed: None,
         };
-        Ok(Self { inner: Mutex::new(inner), rows, path })
+        Ok(Self { carrier: Mutex::new(carrier), inner: Mutex::new(inner), rows, path })
     }
 
     /// Files ended jobs as soon as the store keeps house, instead of many at a time: for tests and tools that look at
@@ -125,6 +148,11 @@ impl Sqlite {
     /// When the lock's file cannot be written.
     pub fn announce(&self, word: &str) -> Result<(), SqliteError> {
         self.lock().lock.say(word)
+    }
+
+    fn carrier(&self) -> MutexGuard<'_, Carrier> {
+        // A transaction that a panic cut short is rolled back by being dropped.
+        self.carrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -150,6 +178,40 @@ impl Sqlite {
         work(&mut inner, &self.rows).map_err(|error| inner.fail(error))
     }
 
+    /// Carries a piece of the round over, or keeps other house. Says whether more is waiting.
+    fn carry(&self, carrier: &mut Carrier, patience: Option<Patience>) -> Result<bool, StoreError> {
+        let (prepared, generation, now) = self.with(|inner, rows| {
+            let now = inner.time.now();
+            let patience = patience.unwrap_or(inner.patience);
+            filing::begin(&mut inner.at, patience, now, || inner.journal.rotate());
+            let next_row = rows.load(Ordering::Relaxed);
+            Ok((filing::prepare(&mut inner.at, next_row, now), inner.generation, now))
+        })?;
+        let Some(piece) = prepared else {
+            let kept = carrier.keep_house(now);
+            return self.with(|_, _| kept);
+        };
+        carrier.events = None;
+        let written = filing::write(&mut carrier.db, &piece);
+        self.with(|inner, _| {
+            // What was read again since then has what the piece says in the journal, or in the rows.
+            if inner.generation == generation {
+                match written {
+                    Ok(()) => {
+                        if let Some(carried) = filing::settle(&mut inner.at, piece) {
+                            inner.journal.carried(carried);
+                        }
+                    }
+                    Err(error) => {
+                        inner.doubtful = true;
+                        return Err(error);
+                    }
+                }
+            }
+            Ok(true)
+        })
+    }
+
     fn answer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Inner, &AtomicU64) -> Result<T, SqliteError>,
@@ -160,7 +222,8 @@ impl Sqlite {
 
 impl Inner {
     fn rebuild(&mut self, rows: &AtomicU64) {
-        match load(&self.db) {
+        self.generation += 1;
+        match self.read_again() {
             Ok(at) => {
                 rows.fetch_max(at.next_row, Ordering::Relaxed);
                 self.time.not_before(at.floor);
@@ -175,6 +238,14 @@ impl Inner {
         }
     }
 
+    fn read_again(&self) -> Result<Loaded, SqliteError> {
+        let carried = carried(&self.db)?;
+        let mut entries = brought(&self.db, carried)?;
+        let last = entries.last().map_or(carried, |entry| entry.cursor);
+        entries.extend(self.journal.entries(last)?);
+        load(&self.db, entries)
+    }
+
     fn fail(&mut self, error: SqliteError) -> StoreError {
         let fatal = error.is_fatal();
         let error = StoreError::from(error);
@@ -185,32 +256,22 @@ impl Inner {
         error
     }
 
-    /// Runs `work` in a transaction. When anything fails nothing is applied, and what is in memory is read again
-    /// before it is used again.
-    fn transaction<T>(
-        &mut self,
-        work: impl FnOnce(&Connection, &mut Loaded, Timestamp) -> Result<T, SqliteError>,
-    ) -> Result<T, SqliteError> {
+    /// Applies a batch to memory and brings its record to the disk. When anything fails nothing is applied, and what is
+    /// in memory is read again before it is used again.
+    fn commit(&mut self, batch: Batch, rows: &AtomicU64) -> Result<Applied, SqliteError> {
         let now = self.time.now();
-        self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         // A panic in here would leave the two apart.
         self.doubtful = true;
-        let worked = work(&self.db, &mut self.at, now)
-            .and_then(|value| Ok(self.db.prepare_cached("COMMIT")?.execute([]).map(|_| value)?));
-        match worked {
-            Ok(value) => {
-                self.doubtful = false;
-                Ok(value)
-            }
-            Err(error) => {
-                self.at.log.discard();
-                if !self.db.is_autocommit() {
-                    // The first failure is the one to report; a failed rollback shows when everything is read again.
-                    drop(self.db.execute_batch("ROLLBACK"));
-                }
-                Err(error)
-            }
+        let applied = Writer::new(&self.db, &mut self.at, rows, now).apply(batch)?;
+        let written = self.at.record.len();
+        if written > 0 {
+            self.journal.append(now, self.at.record.bytes())?;
+            self.at.pending.bytes += written;
+            self.at.pending.since.get_or_insert(now);
+            self.at.log.committed(self.journal.last(), now);
         }
+        self.doubtful = false;
+        Ok(applied)
     }
 
     fn load(&mut self, reads: &Reads) -> Result<Snapshot, SqliteError> {
@@ -221,8 +282,7 @@ impl Inner {
         for read in &reads.keys {
             let looks_at_ends = read.states.intersects(StateSet::FINISHED);
             let mut view = if looks_at_ends { at.model.key_view(read) } else { continue };
-            let mut query = db.prepare_cached(reader::REMEMBERED)?;
-            for (seq, head) in reader::remembered(&mut query, &at.names, &read.key)? {
+            for (seq, head) in reader::remembered(db, at, &read.key)? {
                 // One that came back to memory, or is on its way out of it, is already in the view.
                 if at.model.head(head.id).is_none() {
                     see(at, head.id, read.key, seq);
@@ -234,7 +294,7 @@ impl Inner {
         }
         for id in &reads.heads {
             if !snapshot.has_head(*id) {
-                snapshot.add_head(*id, reader::filed(db, &at.names, *id)?.map(|(_, head)| head));
+                snapshot.add_head(*id, reader::filed(db, at, *id)?.map(|(_, head)| head));
             }
         }
         for id in &reads.fulls {
@@ -249,33 +309,32 @@ impl Inner {
         }
         Ok(snapshot)
     }
+}
 
-    /// Files ended jobs, forgets remembered heads, trims the log: a bounded piece. Says whether more is waiting.
-    fn maintain(&mut self) -> Result<bool, SqliteError> {
-        let now = self.time.now();
-        filing::begin(&mut self.at, self.patience, now);
-        let more = if self.at.round.is_some() {
-            self.transaction(filing::carry_over)?
-        } else {
-            let mut cursor = std::mem::take(&mut self.forget_cursor);
-            self.transaction(|db, _, now| filing::forget(db, &mut cursor, now))?;
-            self.forget_cursor = cursor;
-            false
-        };
-        Ok(self.transaction(|db, at, _| at.log.trim(db))? || more)
+impl Carrier {
+    /// Forgets remembered heads and trims the log: a bounded piece. Says whether more is waiting.
+    fn keep_house(&mut self, now: Timestamp) -> Result<bool, SqliteError> {
+        self.db.pragma_update(None, "synchronous", "NORMAL")?;
+        let transaction = self.db.transaction()?;
+        filing::forget(&transaction, &mut self.forget_cursor, now)?;
+        let more = log::trim(&transaction, &mut self.events)?;
+        transaction.commit()?;
+        Ok(more)
     }
 
-    fn clear(&mut self, rows: &AtomicU64) -> Result<(), SqliteError> {
-        let next_row = i64::try_from(rows.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
-        self.transaction(|db, _, _| {
-            // Neither a row's number nor a time is given twice, whatever was deleted.
-            set_fact(db, "next_row", next_row)?;
-            for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "event"] {
-                db.execute(&format!("DELETE FROM {table}"), [])?;
-            }
-            Ok(())
-        })?;
-        self.doubtful = true;
+    fn clear(&mut self, next_row: u64, last: u64) -> Result<(), SqliteError> {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.db.pragma_update(None, "synchronous", "FULL")?;
+        let transaction = self.db.transaction()?;
+        // Neither a row's number nor a record's is given twice, whatever was deleted.
+        set_fact(&transaction, "next_row", signed(next_row))?;
+        set_fact(&transaction, "carried", signed(last))?;
+        for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "event", "name"] {
+            transaction.execute(&format!("DELETE FROM {table}"), [])?;
+        }
+        transaction.commit()?;
+        self.events = None;
+        self.forget_cursor.clear();
         Ok(())
     }
 }
@@ -293,15 +352,14 @@ impl Backend for Sqlite {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        self.answer(|inner, rows| {
-            let applied = inner.transaction(|db, at, now| Writer::new(db, at, rows, now).apply(batch))?;
-            // Nobody has to keep house for the journal to stay bounded.
-            if inner.at.journal_bytes() > JOURNAL_MAX {
-                filing::begin(&mut inner.at, Patience::NONE, inner.time.now());
-                inner.transaction(filing::carry_over)?;
-            }
-            Ok(applied)
-        })
+        // Nobody has to keep house for the journal to stay bounded.
+        if self.lock().at.journal_bytes() > JOURNAL_MAX
+            && let Ok(mut carrier) = self.carrier.try_lock()
+            && let Err(error) = self.carry(&mut carrier, Some(Patience::NONE))
+        {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.answer(|inner, rows| inner.commit(batch, rows))
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
@@ -332,20 +390,38 @@ impl Backend for Sqlite {
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
-        self.answer(|inner, _| Log::read(&inner.db, &inner.at.names, cursor, limit as usize))
+        self.answer(|inner, _| inner.at.log.read(&inner.db, &inner.at.names, cursor, limit as usize))
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
-        self.answer(|inner, _| inner.maintain())
+        let kept = self.carry(&mut self.carrier(), None);
+        Box::pin(std::future::ready(kept))
     }
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.answer(|inner, rows| inner.clear(rows))
+        let mut carrier = self.carrier();
+        let cleared = self.with(|inner, rows| {
+            let last = inner.journal.rotate();
+            carrier.clear(rows.load(Ordering::Relaxed), last)?;
+            inner.journal.carried(last);
+            inner.doubtful = true;
+            Ok(())
+        });
+        Box::pin(std::future::ready(cleared))
     }
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        // A reader of its own: the writer goes on while the copy is made.
-        let copied = crate::backup::copy(&self.path, &path).map_err(StoreError::from);
+        // No rows are written meanwhile; commits go on, and of the journal it has those up to now.
+        let _carrier = self.carrier();
+        let copied = self
+            .with(|inner, _| {
+                let carried = carried(&inner.db)?;
+                let mut entries = brought(&inner.db, carried)?;
+                let last = entries.last().map_or(carried, |entry| entry.cursor);
+                entries.extend(inner.journal.entries(last)?);
+                Ok(entries)
+            })
+            .and_then(|entries| Ok(crate::backup::copy(&self.path, &path, &entries)?));
         Box::pin(std::future::ready(copied))
     }
 
@@ -357,7 +433,7 @@ impl Backend for Sqlite {
         Facts {
             engine: "sqlite",
             mechanism: "one writer, versioned group commit",
-            durability: "every answer after an fsync of the write-ahead log: survives a crash of the process and of the machine",
+            durability: "every answer after an fsync of the journal: survives a crash of the process and of the machine",
             commits_in_flight: 1,
             blocks: true,
         }

@@ -1,4 +1,4 @@
-//! One commit: the groups' writes, the claims' grants, the counters and the log record, in one transaction.
+//! One commit: the groups' writes, the claims' grants, the counters and the events, in memory and as one record.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,16 +9,16 @@ use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind, kept_until};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, must_remember};
+use semel_core::unique::{Remember, UniqueKey, must_remember};
 use semel_store::backend::{Applied, Batch, Claimed, Verdict};
 use semel_store::memory::started;
 
 use crate::error::SqliteError;
-use crate::open::{Loaded, set_fact};
+use crate::open::Loaded;
+use crate::pending::Remembered;
 use crate::reader;
-use crate::rows;
 
-/// Writes one commit: to memory as it goes, and to the journal at its end.
+/// Writes one commit to memory, and gathers the record of it. Reads rows, writes none.
 pub struct Writer<'a> {
     db: &'a Connection,
     at: &'a mut Loaded,
@@ -28,13 +28,13 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer inside an open transaction.
+    /// A writer of the commit at `now`.
     pub fn new(db: &'a Connection, at: &'a mut Loaded, rows: &'a AtomicU64, now: Timestamp) -> Self {
         at.record.clear();
         Self { db, at, rows, now, touched: Vec::new() }
     }
 
-    /// Applies a batch. The caller commits, or rolls back and loads everything anew.
+    /// Applies a batch. The caller appends the record to the journal, or loads everything anew.
     pub fn apply(mut self, batch: Batch) -> Result<Applied, SqliteError> {
         let mut applied = Applied::default();
         for group in batch.groups {
@@ -57,8 +57,7 @@ impl<'a> Writer<'a> {
                 self.write(write)?;
             }
             for event in &group.events {
-                let job_type = self.at.names.id(self.db, event.job_type.as_str())?;
-                let queue = self.at.names.id(self.db, event.queue.as_str())?;
+                let (job_type, queue) = self.names(event.job_type.as_str(), event.queue.as_str());
                 self.at.log.tell(event, job_type, queue);
             }
             applied.groups.push(Verdict::Applied);
@@ -66,13 +65,31 @@ impl<'a> Writer<'a> {
         for claim in &batch.claims {
             applied.claims.push(self.claim(claim)?);
         }
-        self.finish()?;
+        self.finish();
         Ok(applied)
+    }
+
+    /// The numbers of a type and a queue, new or old.
+    fn names(&mut self, job_type: &str, queue: &str) -> (i64, i64) {
+        (self.name(job_type), self.name(queue))
+    }
+
+    fn name(&mut self, text: &str) -> i64 {
+        if let Some(id) = self.at.names.known(text) {
+            return id;
+        }
+        let id = self.at.names.add_new(text);
+        self.at.record.name(id, text);
+        self.at.pending.names.push((id, text.to_owned()));
+        id
     }
 
     fn write(&mut self, write: Write) -> Result<(), SqliteError> {
         match write {
-            Write::Insert { head, body, minted } => self.insert(head, body, minted),
+            Write::Insert { head, body, minted } => {
+                self.insert(head, body, minted);
+                Ok(())
+            }
             Write::Update { head } => self.update(head),
             Write::Note { job, kind, text } => self.note(job, kind, text),
             Write::Forget { job, remember } => self.forget(job, remember),
@@ -84,11 +101,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn insert(&mut self, head: Head, body: Bytes, minted: bool) -> Result<(), SqliteError> {
+    fn insert(&mut self, head: Head, body: Bytes, minted: bool) {
         let seq = if minted { head.id.row() } else { self.rows.fetch_add(1, Ordering::Relaxed) };
         let seq = i64::try_from(seq).unwrap_or(i64::MAX);
-        let job_type = self.at.names.id(self.db, head.job_type.as_str())?;
-        let queue = self.at.names.id(self.db, head.queue.as_str())?;
+        let (job_type, queue) = self.names(head.job_type.as_str(), head.queue.as_str());
         self.at.record.insert(seq, &head, job_type, queue, &body);
         if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
@@ -96,7 +112,6 @@ impl<'a> Writer<'a> {
         self.at.pending.bodies.insert(head.id, body);
         self.touch(&head.queue);
         self.at.model.insert(head);
-        Ok(())
     }
 
     fn update(&mut self, head: Head) -> Result<(), SqliteError> {
@@ -126,7 +141,7 @@ impl<'a> Writer<'a> {
 
     /// New values for a job that has been filed: it comes back among the live rows and is filed again later.
     fn update_filed(&mut self, head: Head) -> Result<(), SqliteError> {
-        let Some((seq, before)) = reader::filed(self.db, &self.at.names, head.id)? else {
+        let Some((seq, before)) = reader::filed(self.db, self.at, head.id)? else {
             return self.update_remembered(&head);
         };
         // A head that a decision took from the key's memory has only what the key needs, and an ended job's update may
@@ -137,9 +152,7 @@ impl<'a> Writer<'a> {
             head
         };
         if let Some(key) = &before.key {
-            self.db
-                .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
-                .execute(params![key.as_bytes(), seq])?;
+            self.remember(*key, seq, None);
         }
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         if head.id.row() != seq.unsigned_abs() {
@@ -165,31 +178,37 @@ impl<'a> Writer<'a> {
         let Some((key, seq)) = self.at.seen.get(&head.id).copied() else {
             return Err(SqliteError::Row { seq: 0, what: "an update of a job that is not stored" });
         };
-        if head.key.is_some() {
-            // A window that was renewed is to be remembered for longer.
-            let forget_at = match must_remember(&head.hold, head, self.now) {
-                Remember::Forget => self.now,
-                Remember::Until(until) => until,
-                Remember::Forever => Timestamp::MAX,
-            };
-            self.db
-                .prepare_cached(
-                    "UPDATE memory SET version = ?3, renewed_at = ?4, forget_at = ?5 WHERE key = ?1 AND seq = ?2",
-                )?
-                .execute(params![
-                    key.as_bytes(),
-                    seq,
-                    rows::version(head.version),
-                    head.renewed_at.map(Timestamp::as_micros),
-                    forget_at.as_micros(),
-                ])?;
-            self.at.model.touch_key(&key, head.version);
-        } else {
-            self.db
-                .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
-                .execute(params![key.as_bytes(), seq])?;
+        if head.key.is_none() {
+            self.remember(key, seq, None);
+            return Ok(());
         }
+        // A window that was renewed is to be remembered for longer.
+        let forget_at = match must_remember(&head.hold, head, self.now) {
+            Remember::Forget => self.now,
+            Remember::Until(until) => until,
+            Remember::Forever => Timestamp::MAX,
+        };
+        let known = reader::remembered(self.db, self.at, &key)?.into_iter().find(|(known, _)| *known == seq);
+        if let Some((_, known)) = known {
+            let head = Head { version: head.version, renewed_at: head.renewed_at, ..known };
+            self.remember(key, seq, Some(Remembered { head, forget_at: Some(forget_at) }));
+        }
+        self.at.model.touch_key(&key, head.version);
         Ok(())
+    }
+
+    /// Changes what is remembered of a job for its key.
+    fn remember(&mut self, key: UniqueKey, seq: i64, remembered: Option<Remembered>) {
+        let names = remembered.as_ref().map(|remembered| {
+            let head = &remembered.head;
+            self.names(head.job_type.as_str(), head.queue.as_str())
+        });
+        let numbered = remembered
+            .as_ref()
+            .zip(names)
+            .map(|(remembered, (job_type, queue))| (remembered, job_type, queue));
+        self.at.record.memory(&key, seq, numbered);
+        self.at.pending.remember(key, seq, remembered);
     }
 
     fn note(&mut self, job: JobId, kind: NoteKind, text: Option<Bytes>) -> Result<(), SqliteError> {
@@ -205,35 +224,12 @@ impl<'a> Writer<'a> {
     fn forget(&mut self, job: JobId, remember: Option<Timestamp>) -> Result<(), SqliteError> {
         let Some(seq) = reader::seq(self.db, self.at, job)? else { return Ok(()) };
         let Some(head) = reader::head(self.db, self.at, job)? else { return Ok(()) };
-        if let Some(key) = &head.key {
-            match remember {
-                Some(until) => {
-                    self.db
-                        .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
-                        .execute(params![key.as_bytes(), seq])?;
-                    let mut insert = self.db.prepare_cached(rows::INSERT_MEMORY)?;
-                    rows::write_memory(&mut insert, self.db, &mut self.at.names, seq, &head)?;
-                    self.db
-                        .prepare_cached("UPDATE memory SET forget_at = ?3 WHERE key = ?1 AND seq = ?2")?
-                        .execute(params![key.as_bytes(), seq, until.as_micros()])?;
-                }
-                None => {
-                    self.db
-                        .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
-                        .execute(params![key.as_bytes(), seq])?;
-                }
-            }
+        if let Some(key) = head.key {
+            let remembered = remember.map(|until| Remembered { head: head.clone(), forget_at: Some(until) });
+            self.remember(key, seq, remembered);
         }
-        for sql in ["DELETE FROM job WHERE seq = ?1", "DELETE FROM note WHERE seq = ?1"] {
-            self.db.prepare_cached(sql)?.execute([seq])?;
-        }
-        if job.row() != seq.unsigned_abs() {
-            self.db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([job.to_bytes()])?;
-        }
-        // A row number is never given twice, whatever was deleted.
-        set_fact(self.db, "next_row", i64::try_from(self.rows.load(Ordering::Relaxed)).unwrap_or(i64::MAX))?;
-        self.at.record.forget(seq);
-        self.at.pending.forget(job);
+        self.at.record.forget(seq, job);
+        self.at.pending.forget(seq, job);
         self.touch(&head.queue);
         self.at.model.evict(job);
         self.at.leave_memory(job);
@@ -250,8 +246,7 @@ impl<'a> Writer<'a> {
             self.moved(seq, &head);
             self.touch(&head.queue);
             let event = started(&head);
-            let job_type = self.at.names.id(self.db, event.job_type.as_str())?;
-            let queue = self.at.names.id(self.db, event.queue.as_str())?;
+            let (job_type, queue) = self.names(event.job_type.as_str(), event.queue.as_str());
             self.at.log.tell(&event, job_type, queue);
             let body = reader::body(self.db, self.at, head.id, seq)?
                 .ok_or(SqliteError::Row { seq, what: "a live job has no body" })?;
@@ -268,45 +263,17 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The counters of the queues touched, the record for the journal, and the one of what happened.
-    fn finish(&mut self) -> Result<(), SqliteError> {
+    /// The counters of the queues touched, and what happened.
+    fn finish(&mut self) {
         for name in std::mem::take(&mut self.touched) {
             self.at.record.queue(&self.at.model.queue_row(&name), &self.at.model.totals(&name));
             self.at.pending.queues.insert(name);
         }
-        if !self.at.record.bytes().is_empty() {
-            self.at.last_record += 1;
-            self.db
-                .prepare_cached("INSERT INTO journal (cursor, at, writes) VALUES (?1, ?2, ?3)")?
-                .execute(params![self.at.last_record, self.now.as_micros(), self.at.record.bytes()])?;
-            self.at.pending.bytes += self.at.record.bytes().len();
-            self.at.pending.since.get_or_insert(self.now);
+        let (count, data) = self.at.log.told();
+        if count > 0 {
+            self.at.record.events(count, data);
         }
-        self.at.log.write(self.db, self.now)
     }
-}
-
-/// Writes a queue's settings and counters as they are now.
-pub fn write_queue(db: &Connection, at: &Loaded, name: &QueueName) -> Result<(), SqliteError> {
-    let (row, totals) = (at.model.queue_row(name), at.model.totals(name));
-    let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    let count = |state: State| signed(totals.counts[usize::from(state.code())]);
-    db.prepare_cached(
-        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
-         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8",
-    )?
-    .execute(params![
-        name.as_str(),
-        row.paused,
-        rows::version(row.version),
-        signed(totals.created),
-        signed(totals.purged),
-        count(State::Completed),
-        count(State::Cancelled),
-        count(State::Discarded),
-    ])?;
-    Ok(())
 }
 
 /// Ids of finished jobs whose retention is over, looking at a bounded number of rows from where the last look ended.
@@ -338,7 +305,7 @@ pub fn purgeable(
             }
             // What is in memory has not been filed as it is now.
             let id = JobId::from_bytes(row.get(4)?);
-            if at.model.head(id).is_none() {
+            if at.model.head(id).is_none() && !at.pending.forgotten.contains_key(&id) {
                 ids.push(id);
             }
         }

@@ -199,7 +199,14 @@ impl Store {
     /// # Errors
     /// When the store cannot do it.
     pub async fn maintain(&self) -> Result<bool, StoreError> {
-        self.ask(Request::Maintain).await
+        if !self.facts.blocks {
+            return self.ask(Request::Maintain).await;
+        }
+        // Where work blocks, it goes on beside the commits instead of between them.
+        let backend = Arc::clone(&self.backend);
+        let runtime = tokio::runtime::Handle::current();
+        let kept = tokio::task::spawn_blocking(move || runtime.block_on(backend.maintain())).await;
+        kept.map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
 
     /// Deletes everything.
