@@ -48,7 +48,7 @@ pub struct Patience {
 
 impl Patience {
     /// What a server does. Opening a file after a crash reads a journal of about two rounds.
-    pub const DEFAULT: Self = Self { bytes: 128 << 20, ended: 200_000, time: Duration::from_secs(30) };
+    pub const DEFAULT: Self = Self { bytes: 64 << 20, ended: 150_000, time: Duration::from_secs(30) };
     /// Everything at once.
     pub const NONE: Self = Self { bytes: 1, ended: 1, time: Duration::ZERO };
 }

@@ -14,7 +14,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::model::{Model, QueueTotals};
 
-use crate::change::{Change, Changes, Record};
+use crate::change::{Change, Changes, Moving, Record};
 use crate::error::SqliteError;
 use crate::filing::Round;
 use crate::journal::Entry;
@@ -184,25 +184,25 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
         next_row: 1,
         floor: Timestamp::from_micros(fact(db, "floor")?),
     };
-    let mut queues = read_queues(db)?;
-    let mut journaled = Map::default();
+    let used: i64 = db.query_row("SELECT coalesce(max(seq), 0) FROM job", [], |row| row.get(0))?;
+    let mut replay = Replay { db, queues: read_queues(db)?, jobs: Vec::new(), places: Map::default(), used };
     for entry in entries {
-        replay(db, &mut loaded, &mut queues, &mut journaled, entry)?;
+        replay.entry(&mut loaded, entry)?;
     }
+    let Replay { queues, jobs, places, .. } = replay;
     for (row, totals) in queues.into_values() {
         loaded.model.restore_queue(row, totals);
     }
-    read_live(db, &mut loaded, &journaled)?;
-    for (seq, job) in journaled {
+    read_live(db, &mut loaded, &places)?;
+    for (seq, job) in jobs {
         if let Some(job) = job {
             // One that was sent back after it had been filed is not among the live rows.
-            if reader::has_notes(db, seq)? {
+            if seq <= used && reader::has_notes(db, seq)? {
                 loaded.noted.insert(job.head.id, ());
             }
             admit(&mut loaded, seq, job.head, job.released);
         }
     }
-    let used: i64 = db.query_row("SELECT coalesce(max(seq), 0) FROM job", [], |row| row.get(0))?;
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
     Ok(loaded)
 }
@@ -234,70 +234,87 @@ struct Journaled {
     released: bool,
 }
 
-type JournaledJobs = Map<i64, Option<Journaled>>;
+/// Reads the journal again.
+struct Replay<'a> {
+    db: &'a Connection,
+    queues: Queues,
+    /// The jobs that the journal speaks of, as it leaves them; one that is gone is `None`.
+    jobs: Vec<(i64, Option<Journaled>)>,
+    /// Where each row's job is among them.
+    places: Places,
+    /// The last row there is.
+    used: i64,
+}
 
-/// Does a record of the journal again. `jobs` are those it has spoken of so far, as it leaves them; one that is gone is
-/// `None`.
-fn replay(
-    db: &Connection,
-    loaded: &mut Loaded,
-    queues: &mut Queues,
-    jobs: &mut JournaledJobs,
-    entry: Entry,
-) -> Result<(), SqliteError> {
-    let Entry { cursor, at, payload } = entry;
-    loaded.floor = loaded.floor.max(at);
-    loaded.pending.since.get_or_insert(at);
-    loaded.pending.bytes += payload.len();
-    // Copies of their own, for what is kept: the file that was read is let go.
-    let own = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
-    let mut changes = Changes::new(cursor, payload);
-    while let Some(change) = changes.next(&loaded.names)? {
-        match change {
-            Change::Insert { seq, head, body } => {
-                loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
-                // A round that was lost may have written its row.
-                if has_row(db, seq)? {
-                    loaded.pending.moved.push(head.id);
-                } else {
-                    loaded.pending.bodies.insert(head.id, own(&body));
-                }
-                jobs.insert(seq, Some(Journaled { head, released: false }));
-            }
-            Change::Update { seq, moving } => {
-                let known = match jobs.entry(seq) {
-                    Slot::Occupied(known) => known.into_mut(),
-                    Slot::Vacant(free) => free.insert(read_row(db, &loaded.names, seq)?),
-                };
-                // One that is gone was forgotten in a later record.
-                if let Some(job) = known {
-                    job.released = moving.released;
-                    moving.onto(&mut job.head);
-                    if !loaded.pending.bodies.contains_key(&job.head.id) {
-                        loaded.pending.moved.push(job.head.id);
+type Places = Map<i64, usize>;
+
+impl Replay<'_> {
+    /// Does a record again. What is kept of it shares its bytes: all of it is let go when the next round is over.
+    fn entry(&mut self, loaded: &mut Loaded, entry: Entry) -> Result<(), SqliteError> {
+        let Entry { cursor, at, payload } = entry;
+        loaded.floor = loaded.floor.max(at);
+        loaded.pending.since.get_or_insert(at);
+        loaded.pending.bytes += payload.len();
+        let mut changes = Changes::new(cursor, payload);
+        while let Some(change) = changes.next(&loaded.names)? {
+            match change {
+                Change::Insert { seq, head, body } => {
+                    loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
+                    // A round that was lost may have written its row.
+                    if seq <= self.used && has_row(self.db, seq)? {
+                        loaded.pending.moved.push(head.id);
+                    } else {
+                        loaded.pending.bodies.insert(head.id, body);
                     }
+                    self.put(seq, Some(Journaled { head, released: false }));
                 }
+                Change::Update { seq, moving } => self.update(loaded, seq, moving)?,
+                Change::Note { seq, job, kind, text } => loaded.pending.note(seq, job, kind, text),
+                Change::Forget { seq, job } => {
+                    self.put(seq, None);
+                    loaded.pending.forget(seq, job);
+                }
+                Change::Queue { row, totals } => {
+                    loaded.pending.queues.insert(row.name.clone());
+                    self.queues.insert(row.name.clone(), (row, totals));
+                }
+                Change::Name { id, text } => {
+                    loaded.names.add(id, &text);
+                    loaded.pending.names.push((id, text));
+                }
+                Change::Memory { key, seq, remembered } => loaded.pending.remember(key, seq, remembered),
+                Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data }),
             }
-            Change::Note { seq, job, kind, text } => {
-                loaded.pending.note(seq, job, kind, text.as_ref().map(own))
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, loaded: &mut Loaded, seq: i64, moving: Moving) -> Result<(), SqliteError> {
+        if !self.places.contains_key(&seq) {
+            let row = read_row(self.db, &loaded.names, seq)?;
+            self.put(seq, row);
+        }
+        let place = self.places.get(&seq).copied().unwrap_or(usize::MAX);
+        // One that is gone was forgotten in a later record.
+        if let Some((_, Some(job))) = self.jobs.get_mut(place) {
+            job.released = moving.released;
+            moving.onto(&mut job.head);
+            if !loaded.pending.bodies.contains_key(&job.head.id) {
+                loaded.pending.moved.push(job.head.id);
             }
-            Change::Forget { seq, job } => {
-                jobs.insert(seq, None);
-                loaded.pending.forget(seq, job);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, seq: i64, job: Option<Journaled>) {
+        match self.places.entry(seq) {
+            Slot::Occupied(known) => self.jobs[*known.get()].1 = job,
+            Slot::Vacant(free) => {
+                free.insert(self.jobs.len());
+                self.jobs.push((seq, job));
             }
-            Change::Queue { row, totals } => {
-                loaded.pending.queues.insert(row.name.clone());
-                queues.insert(row.name.clone(), (row, totals));
-            }
-            Change::Name { id, text } => {
-                loaded.names.add(id, &text);
-                loaded.pending.names.push((id, text));
-            }
-            Change::Memory { key, seq, remembered } => loaded.pending.remember(key, seq, remembered),
-            Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data: own(&data) }),
         }
     }
-    Ok(())
 }
 
 fn has_row(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
@@ -314,7 +331,7 @@ fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled
 }
 
 /// Reads the live rows that the journal does not speak of.
-fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &JournaledJobs) -> Result<(), SqliteError> {
+fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &Places) -> Result<(), SqliteError> {
     let mut query = db.prepare(&format!(
         "SELECT {HEAD_COLUMNS} FROM job INDEXED BY live WHERE filed IS NULL ORDER BY seq"
     ))?;

@@ -29,7 +29,7 @@ use crate::writer::{Writer, purgeable};
 /// Rows the purge looks at in one go.
 const PURGE_LOOKS: u32 = 2_000;
 /// Bytes of journal beyond which a commit first carries a piece of it over to the rows.
-const JOURNAL_MAX: usize = 384 << 20;
+const JOURNAL_MAX: usize = 192 << 20;
 /// Remembered heads whose place in the file is kept in mind between a load and a commit.
 const SEEN_MAX: usize = 10_000;
 
