@@ -1,5 +1,7 @@
 //! Admission of a batch: every job offered, by whatever way, comes through here. A single job is a batch of one.
 
+mod replace;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +13,11 @@ use crate::canon::{Json, differences, digest};
 use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
-use crate::job::{Ending, Head, NoteKind, Role};
-use crate::life::cancel_head;
+use crate::job::{Head, NoteKind, Role};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::trail::Payload;
+use self::replace::replace;
 use crate::unique::{
     Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit, mismatch,
 };
@@ -320,7 +322,7 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))));
     };
     let heads: Vec<Head> = match &admission {
-        Admission::Replace { holders: ids, .. } | Admission::CreateFollowUp { after: ids } => {
+        Admission::CreateFollowUp { after: ids } => {
             view.holders.iter().filter(|head| ids.contains(&head.id)).cloned().collect()
         }
         _ => view.holders.iter().filter(|head| head.id == holder).cloned().collect(),
@@ -333,19 +335,20 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     {
         return Ok(refused);
     }
-    act(draft, offer, &admission, heads, named, fence)
+    act(draft, offer, identity, admission, heads, named, fence)
 }
 
 fn act(
     draft: &mut Draft,
     offer: &Offer,
-    admission: &Admission,
+    identity: &Identity,
+    admission: Admission,
     heads: Vec<Head>,
     mut named: Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
-    match *admission {
+    match admission {
         Admission::Create => {
             Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))))
         }
@@ -357,29 +360,7 @@ fn act(
             renew_window(draft, &mut named, renew);
             Ok(Outcome::Rejected { holder: Holder { head: Box::new(named), disclose }, why })
         }
-        Admission::Replace { ref holders, scheduled_at, wait_until, disclose } => {
-            // In the order of the decision, not of the store: the one an answer names comes first.
-            let cancelled = holders.clone();
-            let mut heads = heads;
-            // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced.
-            heads.sort_by_key(|head| head.role != Role::FollowUp);
-            let mut fence = fence;
-            for head in heads {
-                let mut head = draft.newest(&head);
-                // `admit` names live holders only; an illegal move cannot come up.
-                let _moved = cancel_head(draft, &mut head, Ending::Replaced)?;
-                fence = fence.max(head.fence);
-            }
-            let mut placing = Placing::of(offer, now);
-            if let Some(at) = scheduled_at {
-                placing.start_at(at, now);
-            }
-            if let Some(until) = wait_until {
-                placing.not_before(until, now);
-            }
-            let head = create(draft, offer, &placing, fence);
-            Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose })
-        }
+        Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),
         Admission::CreateFollowUp { .. } => {
             let placing = Placing { state: State::Pending, available_at: now, role: Role::FollowUp };
             let follow_up = create(draft, offer, &placing, fence);

@@ -10,6 +10,7 @@ pub mod interleavings;
 pub mod leases;
 pub mod people;
 pub mod remembering;
+pub mod replacing;
 pub mod round_trip;
 pub mod timers;
 
@@ -54,6 +55,11 @@ macro_rules! conformance {
                 a_released_key_is_free_and_its_job_goes_on,
                 fences_of_one_key_ascend_across_jobs,
                 more_holders_than_one_commit_may_touch_are_refused,
+            );
+            $crate::conformance!(@topic $fixture; replacing:
+                a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
+                a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block,
+                a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting,
             );
             $crate::conformance!(@topic $fixture; remembering:
                 a_strict_key_is_never_free_again,
@@ -193,6 +199,7 @@ mod tests {
             include_str!("leases.rs"),
             include_str!("people.rs"),
             include_str!("remembering.rs"),
+            include_str!("replacing.rs"),
             include_str!("round_trip.rs"),
             include_str!("timers.rs"),
         ];
