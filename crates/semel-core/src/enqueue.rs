@@ -362,7 +362,12 @@ fn act(
         }
         Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),
         Admission::CreateFollowUp { .. } => {
-            let placing = Placing { state: State::Pending, available_at: now, role: Role::FollowUp };
+            let placing = Placing {
+                state: State::Pending,
+                available_at: now,
+                role: Role::FollowUp,
+                burned_until: None,
+            };
             let follow_up = create(draft, offer, &placing, fence);
             for head in heads {
                 let mut head = draft.newest(&head);
@@ -380,11 +385,13 @@ struct Placing {
     state: State,
     available_at: Timestamp,
     role: Role,
+    burned_until: Option<Timestamp>,
 }
 
 impl Placing {
     fn of(offer: &Offer, now: Timestamp) -> Self {
-        let mut placing = Self { state: State::Available, available_at: now, role: Role::Plain };
+        let mut placing =
+            Self { state: State::Available, available_at: now, role: Role::Plain, burned_until: None };
         match offer.start {
             Start::Now => {}
             Start::Later(when) => placing.start_at(when.resolve(now), now),
@@ -399,8 +406,13 @@ impl Placing {
     }
 
     fn not_before(&mut self, at: Timestamp, now: Timestamp) {
-        if self.state != State::Pending && at > self.available_at {
-            self.start_at(at, now);
+        if at <= self.available_at {
+            return;
+        }
+        match self.state {
+            // What its activation looks at.
+            State::Pending => self.available_at = at,
+            _ => self.start_at(at, now),
         }
     }
 }
@@ -432,6 +444,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         started_at: None,
         finished_at: None,
         renewed_at: None,
+        burned_until: placing.burned_until,
         lease: None,
         follow_up: None,
         ending: None,

@@ -20,7 +20,7 @@ const KEY_RELEASED: i64 = 2;
 pub const HEAD_COLUMNS: &str = "j.seq, j.id, j.key, j.hold, j.type, j.queue, j.priority, j.max_attempts, \
      j.visibility_ms, j.timeout_ms, j.created_at, s.state, s.version, s.available_at, s.fence, s.attempt, s.flags, \
      s.expires_at, s.started_at, s.finished_at, s.renewed_at, s.visible_until, s.run_until, s.worker, s.follow_up, \
-     s.ending";
+     s.ending, s.burned_until";
 
 /// Writes the moving row of `head` by a statement whose parameters are the columns of `status`, in order.
 pub fn write_moving(
@@ -49,6 +49,7 @@ pub fn write_moving(
         lease.map(|lease| &*lease.worker),
         head.follow_up.map(JobId::to_bytes),
         head.ending.map(|ending| ending as u8),
+        head.burned_until.map(Timestamp::as_micros),
     ])
 }
 
@@ -98,6 +99,7 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
         started_at: time(row, 18)?,
         finished_at: time(row, 19)?,
         renewed_at: time(row, 20)?,
+        burned_until: time(row, 26)?,
         lease,
         follow_up: id(row, 24)?,
         ending: row.get::<_, Option<u8>>(25)?.and_then(Ending::from_code),
@@ -134,6 +136,7 @@ pub fn remembered(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
         started_at: None,
         finished_at: Some(finished_at),
         renewed_at: time(row, 11)?,
+        burned_until: None,
         lease: None,
         follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),

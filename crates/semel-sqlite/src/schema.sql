@@ -49,6 +49,7 @@ CREATE TABLE status (             -- where a job is; times in microseconds since
     worker         TEXT,
     follow_up      BLOB,
     ending         INTEGER,
+    burned_until   INTEGER,
     filed          INTEGER                       -- of an ended job: 1, or 2 for a dead letter
 ) STRICT;
 

@@ -20,10 +20,11 @@ use crate::rows;
 
 const INSERT_JOB: &str = "INSERT INTO job (seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, \
      timeout_ms, created_at, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-const INSERT_FRESH: &str = "INSERT INTO status (seq, state, version, available_at, fence, flags, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const INSERT_FRESH: &str = "INSERT INTO status (seq, state, version, available_at, fence, flags, expires_at, \
+     burned_until) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 const UPDATE_LIVE: &str = "UPDATE status SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
      flags = ?7, expires_at = ?8, started_at = ?9, finished_at = ?10, renewed_at = ?11, visible_until = ?12, \
-     run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16 WHERE seq = ?1";
+     run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16, burned_until = ?17 WHERE seq = ?1";
 
 /// The statements of one commit, prepared once.
 pub struct Writer<'a> {
@@ -134,6 +135,7 @@ impl<'a> Writer<'a> {
             rows::version(head.fence),
             head.role as u8,
             head.expires_at.map(Timestamp::as_micros),
+            head.burned_until.map(Timestamp::as_micros),
         ])?;
         if !minted {
             self.db

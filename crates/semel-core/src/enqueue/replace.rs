@@ -4,6 +4,7 @@ use crate::draft::{Draft, Missing};
 use crate::ident::JobId;
 use crate::job::{Ending, Head, Role};
 use crate::life::cancel_head;
+use crate::time::Timestamp;
 use crate::unique::{Admission, admit};
 
 use super::{Identity, Offer, Outcome, Placing, create};
@@ -26,7 +27,10 @@ pub(super) fn replace(
     let mut cancelled: Vec<JobId> = Vec::new();
     let mut hidden = identity.policy.disclose();
     while let Admission::Replace { holders, scheduled_at, wait_until, disclose } = &admission {
-        fence = fence.max(cancel(draft, identity, holders)?);
+        let burned = cancel(draft, identity, holders)?;
+        fence = fence.max(burned.fence);
+        // Whether or not this job waits for it: one that takes its place may have to.
+        placing.burned_until = placing.burned_until.max(burned.until.filter(|until| *until > now));
         if let Some(at) = scheduled_at {
             placing.start_at(*at, now);
         }
@@ -42,18 +46,28 @@ pub(super) fn replace(
     Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose: hidden })
 }
 
-/// Cancels these holders and gives back the highest fence they had or were burned to.
-fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<u64, Missing> {
+/// What the holders cancelled leave behind.
+#[derive(Default)]
+struct Burned {
+    /// The highest fence they had or were burned to.
+    fence: u64,
+    /// When the last of their leases would have ended.
+    until: Option<Timestamp>,
+}
+
+/// Cancels these holders.
+fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burned, Missing> {
     let holders = &draft.key(&identity.read())?.holders;
     let mut heads: Vec<Head> = holders.iter().filter(|head| ids.contains(&head.id)).cloned().collect();
     // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced.
     heads.sort_by_key(|head| head.role != Role::FollowUp);
-    let mut fence = 0;
+    let mut burned = Burned::default();
     for head in heads {
         let mut head = draft.newest(&head);
+        burned.until = burned.until.max(head.run_may_last_until());
         // `admit` names live holders only; an illegal move cannot come up.
         let _moved = cancel_head(draft, &mut head, Ending::Replaced)?;
-        fence = fence.max(head.fence);
+        burned.fence = burned.fence.max(head.fence);
     }
-    Ok(fence)
+    Ok(burned)
 }

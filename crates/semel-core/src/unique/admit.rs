@@ -6,7 +6,7 @@ use super::choice::{Disclose, OnConflict, OnMismatch, PeriodFrom, WhenActive};
 use super::hold::anchor;
 use super::policy::UniquePolicy;
 use crate::ident::{JobId, JobType};
-use crate::job::{Ending, Head, Lease, Role};
+use crate::job::{Ending, Head, Role};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -39,7 +39,8 @@ pub enum Admission {
         holders: Vec<JobId>,
         /// The time it is to start at instead of its own (`replace_except_schedule`).
         scheduled_at: Option<Timestamp>,
-        /// It may not run before the leases it replaces have ended (`when_active: wait`).
+        /// It may not run before the leases it replaces, and those that its holders replaced, have ended
+        /// (`when_active: wait`).
         wait_until: Option<Timestamp>,
         /// Whether the answer may show the holders.
         disclose: Disclose,
@@ -274,7 +275,7 @@ fn lease_waited_for(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timesta
     match policy.when_active() {
         WhenActive::Now => None,
         WhenActive::Wait => {
-            blocking.iter().filter_map(|holder| holder.lease.as_ref()).map(Lease::ends_at).max()
+            blocking.iter().filter_map(|holder| holder.run_may_last_until()).max()
         }
     }
 }

@@ -45,6 +45,7 @@ fn head(row: u64, state: State, age: i64) -> Head {
         started_at: None,
         finished_at: state.is_finished().then_some(ago(age / 2)),
         renewed_at: None,
+        burned_until: None,
         lease: (state == State::Active).then(|| Lease {
             worker: "w".into(),
             visible_until: ago(-2),

@@ -60,6 +60,9 @@ macro_rules! conformance {
                 a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
                 a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block,
                 a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting,
+                a_replacement_of_a_waiting_replacement_waits_as_long,
+                a_replacement_that_does_not_wait_passes_the_wait_on,
+                a_replacement_that_is_to_be_activated_waits_as_well,
             );
             $crate::conformance!(@topic $fixture; remembering:
                 a_strict_key_is_never_free_again,

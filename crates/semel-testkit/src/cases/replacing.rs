@@ -1,14 +1,20 @@
 //! `replace` where more than the holders it meets is at stake: what their end lets go, and the leases it burns
 //! (SEMANTICS 4).
 
+use std::time::Duration;
+
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head};
+use semel_core::life;
 use semel_core::state::{State, StateSet};
+use semel_core::time::Timestamp;
 use semel_core::unique::{Admission, admit};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, done};
 use crate::make::{Want, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Offers a job that must take the place of others, and gives back whose.
 async fn replaced(f: &Fixture, offer: &Offer) -> (Head, Vec<JobId>) {
@@ -88,3 +94,64 @@ async fn run_and_follow_up_beside(f: &Fixture) -> (Head, Head) {
     (run, next)
 }
 
+
+fn waiting() -> Want {
+    keyed("a").on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned()))
+}
+
+/// A run, and when its lease ends.
+async fn run_with_lease(f: &Fixture) -> Timestamp {
+    f.create(&keyed("a").offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.advance(SECOND).await;
+    run.lease.unwrap().ends_at()
+}
+
+/// The run goes on although its lease is burned, whoever takes the place of whom meanwhile.
+pub async fn a_replacement_of_a_waiting_replacement_waits_as_long(f: &Fixture) {
+    let ends_at = run_with_lease(f).await;
+    for want in [waiting(), waiting(), waiting().later(SECOND)] {
+        let (new, _) = replaced(f, &want.offer()).await;
+        assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
+        f.advance(SECOND).await;
+    }
+    // Its own time is later than the lease's end: that time is not what the next has to wait for.
+    let (late, _) = replaced(f, &waiting().later(SECOND * 3600).offer()).await;
+    assert!(late.available_at > ends_at);
+    let (new, _) = replaced(f, &waiting().offer()).await;
+    assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
+    f.advance(ends_at.since(f.now().await)).await;
+    f.run_duties().await;
+    assert_eq!(f.claim_one().await.0.id, new.id);
+}
+
+/// One that does not wait passes on what one that does has to wait for.
+pub async fn a_replacement_that_does_not_wait_passes_the_wait_on(f: &Fixture) {
+    let ends_at = run_with_lease(f).await;
+    let (now, _) = replaced(f, &keyed("a").on_conflict("replace").offer()).await;
+    assert_eq!(now.state, State::Available);
+    let (new, _) = replaced(f, &waiting().offer()).await;
+    assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
+    // Once the lease's time is over there is nothing to wait for.
+    f.advance(ends_at.since(f.now().await)).await;
+    let (new, _) = replaced(f, &waiting().offer()).await;
+    assert_eq!((new.state, new.burned_until), (State::Available, None));
+}
+
+/// Activated before the lease's end it becomes available with it; afterwards at once.
+pub async fn a_replacement_that_is_to_be_activated_waits_as_well(f: &Fixture) {
+    let ends_at = run_with_lease(f).await;
+    for early in [true, false] {
+        let (new, _) = replaced(f, &waiting().pending().offer()).await;
+        assert_eq!(new.state, State::Pending);
+        if !early {
+            f.advance(ends_at.since(f.now().await)).await;
+        }
+        let active = done(f.decide(|draft| life::activate(draft, new.id)).await);
+        if early {
+            assert_eq!((active.state, active.available_at), (State::Scheduled, ends_at));
+        } else {
+            assert_eq!(active.state, State::Available);
+        }
+    }
+}
