@@ -1,22 +1,22 @@
 //! Admission of a batch: every job offered, by whatever way, comes through here. A single job is a batch of one.
 
+mod absorb;
 mod replace;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
 use crate::body::{Body, Corrupt};
 use crate::canon::{Json, differences, digest};
 use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
-use crate::job::{Head, NoteKind, Role};
+use crate::job::{Head, Role};
 use crate::state::State;
 use crate::time::Timestamp;
-use crate::trail::Payload;
+use self::absorb::{amend, answered_before};
 use self::replace::replace;
 use crate::unique::{
     Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit, mismatch,
@@ -294,16 +294,9 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
 /// [`Missing`] when the snapshot lacks something.
 pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     if let Some(id) = offer.id
-        && let Some((head, full)) = draft.full(id)?
+        && let Some(answer) = answered_before(draft, offer, id)?
     {
-        // The same id is answered as the first time before anything else is looked at (SEMANTICS 4).
-        let digests = Body::decode(&full.body)
-            .and_then(|stored| Ok((stored.request_digest, Body::decode(&offer.body)?.request_digest)));
-        return Ok(match digests {
-            Ok((Some(stored), Some(offered))) if stored == offered => Outcome::Repeated(Box::new(head)),
-            Ok(_) => Outcome::IdTaken(id),
-            Err(corrupt) => Outcome::Corrupt(corrupt),
-        });
+        return Ok(answer);
     }
     let Some(identity) = &offer.unique else {
         return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, draft.now()), 0))));
@@ -460,38 +453,6 @@ fn renew_window(draft: &mut Draft, holder: &mut Head, renew: bool) {
         holder.renewed_at = Some(now);
         draft.update(holder);
     }
-}
-
-/// Puts the offer's args and meta in place of the holder's. A request that was absorbed before is answered without
-/// writing (SEMANTICS 4).
-fn amend(draft: &mut Draft, offer: &Offer, named: JobId) -> Result<Outcome, Missing> {
-    let Some((mut head, full)) = draft.full(named)? else {
-        return Ok(Outcome::TooManyHolders);
-    };
-    let parts =
-        full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose().and_then(|before| {
-            let body = Body::decode(&offer.body)?;
-            let raw = |text: &str| {
-                RawValue::from_string(text.to_owned()).map_err(|error| Corrupt(error.to_string()))
-            };
-            Ok((before, Payload { args: raw(&body.args)?, meta: raw(&body.meta)?, absorbed: Vec::new() }))
-        });
-    let (before, mut payload) = match parts {
-        Ok(parts) => parts,
-        Err(corrupt) => return Ok(Outcome::Corrupt(corrupt)),
-    };
-    payload.absorbed = before.map(|before| before.absorbed).unwrap_or_default();
-    if let Some(id) = offer.id {
-        let id = id.to_string();
-        if payload.absorbed.contains(&id) {
-            return Ok(Outcome::Amended(Box::new(head)));
-        }
-        payload.absorb(id);
-    }
-    draft.update(&mut head);
-    draft.note(head.id, NoteKind::Payload, Some(payload.encode()));
-    draft.tell(EventKind::Amended, &head, 0);
-    Ok(Outcome::Amended(Box::new(head)))
 }
 
 /// `on_mismatch: reject`: the same key, but another type or other args.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use rusqlite::{Connection, params};
+use semel_core::draft::Spent;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::state::StateSet;
@@ -66,12 +67,24 @@ pub fn version(db: &Connection, at: &Loaded, id: JobId) -> Result<u64, SqliteErr
     if let Some((_, head)) = filed(db, &at.names, id)? {
         return Ok(head.version);
     }
-    let Some((key, seq)) = at.seen.get(&id) else { return Ok(0) };
+    let Some((key, seq)) = at.seen.get(&id) else {
+        return Ok(spent(db, id)?.map_or(0, |spent| spent.version));
+    };
     let mut query = db.prepare_cached("SELECT version FROM memory WHERE key = ?1 AND seq = ?2")?;
     let mut found = query.query(params![key.as_bytes(), seq])?;
     Ok(match found.next()? {
         Some(row) => row.get::<_, i64>(0)?.unsigned_abs(),
         None => 0,
+    })
+}
+
+/// Whether a request with this id became part of a job.
+pub fn spent(db: &Connection, id: JobId) -> Result<Option<Spent>, SqliteError> {
+    let mut query = db.prepare_cached("SELECT job, digest FROM absorbed WHERE id = ?1")?;
+    let mut found = query.query([id.to_bytes()])?;
+    Ok(match found.next()? {
+        Some(row) => Some(Spent::absorbed_by(JobId::from_bytes(row.get(0)?), row.get(1)?)),
+        None => None,
     })
 }
 

@@ -87,6 +87,14 @@ CREATE TABLE foreign_id (         -- ids that callers chose
     seq  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE absorbed (           -- ids of requests that became part of another job, until its body is gone
+    id      BLOB PRIMARY KEY,
+    seq     INTEGER NOT NULL,
+    job     BLOB NOT NULL,
+    digest  BLOB
+) STRICT, WITHOUT ROWID;
+CREATE INDEX absorbed_by ON absorbed (seq);
+
 CREATE TABLE event (              -- one record per commit
     cursor  INTEGER PRIMARY KEY,
     at      INTEGER NOT NULL,

@@ -234,6 +234,11 @@ impl Inner {
                 }
                 _ => None,
             };
+            if row.is_none()
+                && let Some(spent) = reader::spent(db, *id)?
+            {
+                snapshot.add_spent(*id, spent);
+            }
             snapshot.add_full(*id, row);
         }
         Ok(snapshot)
@@ -262,7 +267,7 @@ impl Inner {
         self.transaction(|db, _, _| {
             // Neither a row's number nor a time is given twice, whatever was deleted.
             set_fact(db, "next_row", next_row)?;
-            for table in ["queue", "job", "status", "note", "memory", "foreign_id", "event"] {
+            for table in ["queue", "job", "status", "note", "memory", "foreign_id", "absorbed", "event"] {
                 db.execute(&format!("DELETE FROM {table}"), [])?;
             }
             Ok(())

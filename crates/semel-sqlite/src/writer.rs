@@ -99,6 +99,11 @@ impl<'a> Writer<'a> {
             Write::Insert { head, body, minted } => self.insert(head, &body, minted),
             Write::Update { head } => self.update(head),
             Write::Note { job, kind, text } => self.note(job, kind, text.as_ref()),
+            Write::Spend { id, job, digest } => self.spend(id, job, digest.as_ref()),
+            Write::Free { id } => {
+                self.db.prepare_cached("DELETE FROM absorbed WHERE id = ?1")?.execute([id.to_bytes()])?;
+                Ok(())
+            }
             Write::Forget { job, remember } => self.forget(job, remember),
             Write::Queue { row } => {
                 self.touch(&row.name);
@@ -266,6 +271,14 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    fn spend(&mut self, id: JobId, job: JobId, digest: Option<&[u8; 32]>) -> Result<(), SqliteError> {
+        let Some(seq) = reader::seq(self.db, self.at, job)? else { return Ok(()) };
+        self.db
+            .prepare_cached("INSERT OR REPLACE INTO absorbed (id, seq, job, digest) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![id.to_bytes(), seq, job.to_bytes(), digest])?;
+        Ok(())
+    }
+
     fn forget(&mut self, job: JobId, remember: Option<Timestamp>) -> Result<(), SqliteError> {
         let Some(seq) = reader::seq(self.db, self.at, job)? else { return Ok(()) };
         let Some(head) = reader::head(self.db, self.at, job)? else { return Ok(()) };
@@ -288,6 +301,7 @@ impl<'a> Writer<'a> {
             "DELETE FROM job WHERE seq = ?1",
             "DELETE FROM status WHERE seq = ?1",
             "DELETE FROM note WHERE seq = ?1",
+            "DELETE FROM absorbed WHERE seq = ?1",
         ] {
             self.db.prepare_cached(sql)?.execute([seq])?;
         }

@@ -11,6 +11,7 @@ pub mod leases;
 pub mod people;
 pub mod remembering;
 pub mod replacing;
+pub mod request_ids;
 pub mod round_trip;
 pub mod timers;
 
@@ -63,6 +64,14 @@ macro_rules! conformance {
                 a_replacement_of_a_waiting_replacement_waits_as_long,
                 a_replacement_that_does_not_wait_passes_the_wait_on,
                 a_replacement_that_is_to_be_activated_waits_as_well,
+            );
+            $crate::conformance!(@topic $fixture; request_ids:
+                an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept,
+                an_absorbed_id_with_other_content_is_refused,
+                a_request_absorbed_by_a_waiting_job_is_recognised_after_its_start,
+                so_many_absorbed_ids_are_kept,
+                a_batch_absorbs_an_id_once_or_not_at_all,
+                an_id_absorbed_meanwhile_makes_a_decision_stale,
             );
             $crate::conformance!(@topic $fixture; remembering:
                 a_strict_key_is_never_free_again,
@@ -203,6 +212,7 @@ mod tests {
             include_str!("people.rs"),
             include_str!("remembering.rs"),
             include_str!("replacing.rs"),
+            include_str!("request_ids.rs"),
             include_str!("round_trip.rs"),
             include_str!("timers.rs"),
         ];
