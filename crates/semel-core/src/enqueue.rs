@@ -1,6 +1,7 @@
 //! Admission of a batch: every job offered, by whatever way, comes through here. A single job is a batch of one.
 
 mod absorb;
+mod mismatch;
 mod replace;
 
 use std::sync::Arc;
@@ -8,8 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::body::{Body, Corrupt};
-use crate::canon::{Json, differences, digest};
+use crate::body::Corrupt;
 use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
@@ -17,13 +17,11 @@ use crate::job::{Head, Role};
 use crate::state::State;
 use crate::time::Timestamp;
 use self::absorb::{amend, answered_before};
+use self::mismatch::refuse_mismatch;
 use self::replace::replace;
 use crate::unique::{
-    Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit, mismatch,
+    Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit,
 };
-
-/// Differing places named in a mismatch at most.
-const POINTERS_MAX: usize = 20;
 
 /// A job as it is offered. Whatever could be computed without the store has been.
 #[derive(Clone, Debug)]
@@ -314,12 +312,18 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     let Some(holder) = admission.holder() else {
         return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))));
     };
-    let heads: Vec<Head> = match &admission {
-        Admission::CreateFollowUp { after: ids } => {
-            view.holders.iter().filter(|head| ids.contains(&head.id)).cloned().collect()
-        }
-        _ => view.holders.iter().filter(|head| head.id == holder).cloned().collect(),
+    let concerned: &[JobId] = match &admission {
+        Admission::CreateFollowUp { after: ids }
+        | Admission::Existing { renew: ids, .. }
+        | Admission::Reject { renew: ids, .. } => ids,
+        _ => &[],
     };
+    let heads: Vec<Head> = view
+        .holders
+        .iter()
+        .filter(|head| head.id == holder || concerned.contains(&head.id))
+        .cloned()
+        .collect();
     let Some(named) = heads.iter().find(|head| head.id == holder).cloned() else {
         return Ok(Outcome::TooManyHolders);
     };
@@ -337,7 +341,7 @@ fn act(
     identity: &Identity,
     admission: Admission,
     heads: Vec<Head>,
-    mut named: Head,
+    named: Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
@@ -346,12 +350,13 @@ fn act(
             Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))))
         }
         Admission::Existing { renew, .. } => {
-            renew_window(draft, &mut named, renew);
-            Ok(Outcome::Existing(Box::new(named)))
+            renew_windows(draft, heads, &renew);
+            Ok(Outcome::Existing(Box::new(draft.newest(&named))))
         }
         Admission::Reject { why, disclose, renew, .. } => {
-            renew_window(draft, &mut named, renew);
-            Ok(Outcome::Rejected { holder: Holder { head: Box::new(named), disclose }, why })
+            renew_windows(draft, heads, &renew);
+            let head = Box::new(draft.newest(&named));
+            Ok(Outcome::Rejected { holder: Holder { head, disclose }, why })
         }
         Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),
         Admission::CreateFollowUp { .. } => {
@@ -447,52 +452,12 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
     head
 }
 
-fn renew_window(draft: &mut Draft, holder: &mut Head, renew: bool) {
+fn renew_windows(draft: &mut Draft, holders: Vec<Head>, renew: &[JobId]) {
     let now = draft.now();
-    if renew && holder.renewed_at.is_none_or(|at| at < now) {
-        holder.renewed_at = Some(now);
-        draft.update(holder);
-    }
-}
-
-/// `on_mismatch: reject`: the same key, but another type or other args.
-fn refuse_mismatch(
-    draft: &mut Draft,
-    offer: &Offer,
-    policy: &UniquePolicy,
-    admission: &Admission,
-    named: &Head,
-) -> Result<Option<Outcome>, Missing> {
-    let Some((head, full)) = draft.full(named.id)? else {
-        return Ok(None);
-    };
-    let decoded = Body::decode(&offer.body).and_then(|offered| Ok((offered, Body::decode(&full.body)?)));
-    let (offered, stored) = match decoded {
-        Ok(decoded) => decoded,
-        Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
-    };
-    let (offered_args, stored_args) =
-        match (Json::parse(&offered.args, "/args"), Json::parse(&stored.args, "/args")) {
-            (Ok(offered), Ok(stored)) => (offered, stored),
-            (Err(invalid), _) | (_, Err(invalid)) => {
-                return Ok(Some(Outcome::Corrupt(Corrupt(invalid.message))));
-            }
-        };
-    let (left, right) = (digest(&offered_args), digest(&stored_args));
-    if !mismatch(policy, &offer.job_type, &left, &head.job_type, &right) {
-        return Ok(None);
-    }
-    let disclose = match admission {
-        Admission::Reject { disclose, .. } | Admission::Replace { disclose, .. } => *disclose,
-        _ => Disclose::Always,
-    };
-    let mut pointers = Vec::new();
-    if disclose == Disclose::Always {
-        if offer.job_type != head.job_type {
-            pointers.push("/type".to_owned());
+    for mut holder in holders {
+        if renew.contains(&holder.id) && holder.renewed_at.is_none_or(|at| at < now) {
+            holder.renewed_at = Some(now);
+            draft.update(&mut holder);
         }
-        pointers.extend(differences(&offered_args, &stored_args, "/args", POINTERS_MAX));
     }
-    let holder = Holder { head: Box::new(head), disclose };
-    Ok(Some(Outcome::Mismatch { holder, pointers }))
 }
