@@ -21,7 +21,7 @@ use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
 use self::snapshot::Row;
-pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot};
+pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 pub use self::write::{Expect, Group, Record, Write};
 
 /// A decision needs more than the snapshot has; [`Draft::take_missing`] says what.
@@ -118,7 +118,7 @@ impl Draft {
             return Err(Missing);
         };
         expect_row(&mut self.group, self.command, id, row);
-        Ok(row.head.clone())
+        Ok(row.job().cloned())
     }
 
     /// The newest values of a head that came from a key's holders.
@@ -137,7 +137,7 @@ impl Draft {
             self.missing.fulls.push(id);
             return Err(Missing);
         };
-        let Some(head) = &row.head else {
+        let Some(head) = row.head.as_ref().filter(|_| row.spent.is_none()) else {
             expect_row(&mut self.group, self.command, id, row);
             return Ok(None);
         };
@@ -151,6 +151,11 @@ impl Draft {
         let found = (head.clone(), full.clone());
         expect_row(&mut self.group, self.command, id, row);
         Ok(Some(found))
+    }
+
+    /// Why an id that is no job's cannot become one's. Known once [`full`](Self::full) has said that there is no such job.
+    pub fn spent(&self, id: JobId) -> Option<Spent> {
+        self.snapshot.jobs.get(&id).and_then(|row| row.spent)
     }
 
     /// The holders of a key.
@@ -212,9 +217,9 @@ impl Draft {
         let row = Row {
             head: Some(head.clone()),
             full: Some(Full { body: body.clone(), notes: Vec::new() }),
-            pending: Vec::new(),
             dirty: true,
             command: self.command,
+            ..Row::default()
         };
         let before = self.snapshot.jobs.insert(id, row);
         if before.as_ref().is_none_or(|row| row.command != self.command) {
@@ -240,13 +245,8 @@ impl Draft {
             None => {
                 // The head came from a key's holders.
                 self.group.expect.push(Expect { record: Record::Job(id), version });
-                let row = Row {
-                    head: Some(head.clone()),
-                    full: None,
-                    pending: Vec::new(),
-                    dirty: true,
-                    command: self.command,
-                };
+                let row =
+                    Row { head: Some(head.clone()), dirty: true, command: self.command, ..Row::default() };
                 self.snapshot.jobs.insert(id, row);
                 self.undo.push(Undo::Row(id, None));
             }
@@ -269,6 +269,27 @@ impl Draft {
             }
         }
         self.write(Write::Note { job, kind, text });
+    }
+
+    /// Keeps the id of a request that `job` absorbed. [`full`](Self::full) must have said that there is no such job.
+    pub fn spend(&mut self, id: JobId, job: JobId, digest: Option<[u8; 32]>) {
+        if let Some(row) = self.snapshot.jobs.get_mut(&id) {
+            expect_row(&mut self.group, self.command, id, row);
+            self.undo.push(Undo::Row(id, Some(Box::new(row.clone()))));
+            row.spent = Some(Spent::absorbed_by(job, digest));
+            row.dirty = true;
+        }
+        self.group.writes.push(Write::Spend { id, job, digest });
+    }
+
+    /// Gives an id free that was spent.
+    pub fn free(&mut self, id: JobId) {
+        if let Some(row) = self.snapshot.jobs.get_mut(&id) {
+            self.undo.push(Undo::Row(id, Some(Box::new(row.clone()))));
+            row.spent = None;
+            row.dirty = true;
+        }
+        self.group.writes.push(Write::Free { id });
     }
 
     /// Deletes a finished job's body and notes, and its head unless it is to be remembered.
@@ -373,6 +394,11 @@ impl Draft {
                     if !known.dirty && known.command == 0 {
                         known.head = row.head;
                     }
+                    // A head written here may be one that is only remembered.
+                    if known.spent.is_none() && (!known.dirty || known.head.is_some() && known.full.is_none())
+                    {
+                        known.spent = row.spent;
+                    }
                 }
             }
         }
@@ -436,7 +462,7 @@ impl Draft {
 fn expect_row(group: &mut Group, command: u32, id: JobId, row: &mut Row) {
     if row.command != command {
         row.command = command;
-        let version = row.head.as_ref().map_or(0, |head| head.version);
+        let version = row.version();
         group.expect.push(Expect { record: Record::Job(id), version });
     }
 }

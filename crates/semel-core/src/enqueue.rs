@@ -1,27 +1,25 @@
 //! Admission of a batch: every job offered, by whatever way, comes through here. A single job is a batch of one.
 
+mod absorb;
+mod mismatch;
+mod replace;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
-use crate::body::{Body, Corrupt};
-use crate::canon::{Json, differences, digest};
+use self::absorb::{amend, answered_before};
+use self::mismatch::refuse_mismatch;
+use self::replace::replace;
+use crate::body::Corrupt;
 use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
-use crate::job::{Ending, Head, NoteKind, Role};
-use crate::life::cancel_head;
+use crate::job::{Head, Role};
 use crate::state::State;
 use crate::time::Timestamp;
-use crate::trail::Payload;
-use crate::unique::{
-    Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit, mismatch,
-};
-
-/// Differing places named in a mismatch at most.
-const POINTERS_MAX: usize = 20;
+use crate::unique::{Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit};
 
 /// A job as it is offered. Whatever could be computed without the store has been.
 #[derive(Clone, Debug)]
@@ -292,16 +290,9 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
 /// [`Missing`] when the snapshot lacks something.
 pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     if let Some(id) = offer.id
-        && let Some((head, full)) = draft.full(id)?
+        && let Some(answer) = answered_before(draft, offer, id)?
     {
-        // The same id is answered as the first time before anything else is looked at (SEMANTICS 4).
-        let digests = Body::decode(&full.body)
-            .and_then(|stored| Ok((stored.request_digest, Body::decode(&offer.body)?.request_digest)));
-        return Ok(match digests {
-            Ok((Some(stored), Some(offered))) if stored == offered => Outcome::Repeated(Box::new(head)),
-            Ok(_) => Outcome::IdTaken(id),
-            Err(corrupt) => Outcome::Corrupt(corrupt),
-        });
+        return Ok(answer);
     }
     let Some(identity) = &offer.unique else {
         return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, draft.now()), 0))));
@@ -319,12 +310,18 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     let Some(holder) = admission.holder() else {
         return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))));
     };
-    let heads: Vec<Head> = match &admission {
-        Admission::Replace { holders: ids, .. } | Admission::CreateFollowUp { after: ids } => {
-            view.holders.iter().filter(|head| ids.contains(&head.id)).cloned().collect()
-        }
-        _ => view.holders.iter().filter(|head| head.id == holder).cloned().collect(),
+    let concerned: &[JobId] = match &admission {
+        Admission::CreateFollowUp { after: ids }
+        | Admission::Existing { renew: ids, .. }
+        | Admission::Reject { renew: ids, .. } => ids,
+        _ => &[],
     };
+    let heads: Vec<Head> = view
+        .holders
+        .iter()
+        .filter(|head| head.id == holder || concerned.contains(&head.id))
+        .cloned()
+        .collect();
     let Some(named) = heads.iter().find(|head| head.id == holder).cloned() else {
         return Ok(Outcome::TooManyHolders);
     };
@@ -333,55 +330,40 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     {
         return Ok(refused);
     }
-    act(draft, offer, &admission, heads, named, fence)
+    act(draft, offer, identity, admission, heads, named, fence)
 }
 
 fn act(
     draft: &mut Draft,
     offer: &Offer,
-    admission: &Admission,
+    identity: &Identity,
+    admission: Admission,
     heads: Vec<Head>,
-    mut named: Head,
+    named: Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
-    match *admission {
+    match admission {
         Admission::Create => {
             Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))))
         }
         Admission::Existing { renew, .. } => {
-            renew_window(draft, &mut named, renew);
-            Ok(Outcome::Existing(Box::new(named)))
+            renew_windows(draft, heads, &renew);
+            Ok(Outcome::Existing(Box::new(draft.newest(&named))))
         }
         Admission::Reject { why, disclose, renew, .. } => {
-            renew_window(draft, &mut named, renew);
-            Ok(Outcome::Rejected { holder: Holder { head: Box::new(named), disclose }, why })
+            renew_windows(draft, heads, &renew);
+            let head = Box::new(draft.newest(&named));
+            Ok(Outcome::Rejected { holder: Holder { head, disclose }, why })
         }
-        Admission::Replace { ref holders, scheduled_at, wait_until, disclose } => {
-            // In the order of the decision, not of the store: the one an answer names comes first.
-            let cancelled = holders.clone();
-            let mut heads = heads;
-            // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced.
-            heads.sort_by_key(|head| head.role != Role::FollowUp);
-            let mut fence = fence;
-            for head in heads {
-                let mut head = draft.newest(&head);
-                // `admit` names live holders only; an illegal move cannot come up.
-                let _moved = cancel_head(draft, &mut head, Ending::Replaced)?;
-                fence = fence.max(head.fence);
-            }
-            let mut placing = Placing::of(offer, now);
-            if let Some(at) = scheduled_at {
-                placing.start_at(at, now);
-            }
-            if let Some(until) = wait_until {
-                placing.not_before(until, now);
-            }
-            let head = create(draft, offer, &placing, fence);
-            Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose })
-        }
+        Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),
         Admission::CreateFollowUp { .. } => {
-            let placing = Placing { state: State::Pending, available_at: now, role: Role::FollowUp };
+            let placing = Placing {
+                state: State::Pending,
+                available_at: now,
+                role: Role::FollowUp,
+                burned_until: None,
+            };
             let follow_up = create(draft, offer, &placing, fence);
             for head in heads {
                 let mut head = draft.newest(&head);
@@ -399,11 +381,13 @@ struct Placing {
     state: State,
     available_at: Timestamp,
     role: Role,
+    burned_until: Option<Timestamp>,
 }
 
 impl Placing {
     fn of(offer: &Offer, now: Timestamp) -> Self {
-        let mut placing = Self { state: State::Available, available_at: now, role: Role::Plain };
+        let mut placing =
+            Self { state: State::Available, available_at: now, role: Role::Plain, burned_until: None };
         match offer.start {
             Start::Now => {}
             Start::Later(when) => placing.start_at(when.resolve(now), now),
@@ -418,8 +402,13 @@ impl Placing {
     }
 
     fn not_before(&mut self, at: Timestamp, now: Timestamp) {
-        if self.state != State::Pending && at > self.available_at {
-            self.start_at(at, now);
+        if at <= self.available_at {
+            return;
+        }
+        match self.state {
+            // What its activation looks at.
+            State::Pending => self.available_at = at,
+            _ => self.start_at(at, now),
         }
     }
 }
@@ -451,6 +440,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         started_at: None,
         finished_at: None,
         renewed_at: None,
+        burned_until: placing.burned_until,
         lease: None,
         follow_up: None,
         ending: None,
@@ -460,84 +450,12 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
     head
 }
 
-fn renew_window(draft: &mut Draft, holder: &mut Head, renew: bool) {
+fn renew_windows(draft: &mut Draft, holders: Vec<Head>, renew: &[JobId]) {
     let now = draft.now();
-    if renew && holder.renewed_at.is_none_or(|at| at < now) {
-        holder.renewed_at = Some(now);
-        draft.update(holder);
-    }
-}
-
-/// Puts the offer's args and meta in place of the holder's. A request that was absorbed before is answered without
-/// writing (SEMANTICS 4).
-fn amend(draft: &mut Draft, offer: &Offer, named: JobId) -> Result<Outcome, Missing> {
-    let Some((mut head, full)) = draft.full(named)? else {
-        return Ok(Outcome::TooManyHolders);
-    };
-    let parts =
-        full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose().and_then(|before| {
-            let body = Body::decode(&offer.body)?;
-            let raw = |text: &str| {
-                RawValue::from_string(text.to_owned()).map_err(|error| Corrupt(error.to_string()))
-            };
-            Ok((before, Payload { args: raw(&body.args)?, meta: raw(&body.meta)?, absorbed: Vec::new() }))
-        });
-    let (before, mut payload) = match parts {
-        Ok(parts) => parts,
-        Err(corrupt) => return Ok(Outcome::Corrupt(corrupt)),
-    };
-    payload.absorbed = before.map(|before| before.absorbed).unwrap_or_default();
-    if let Some(id) = offer.id {
-        let id = id.to_string();
-        if payload.absorbed.contains(&id) {
-            return Ok(Outcome::Amended(Box::new(head)));
+    for mut holder in holders {
+        if renew.contains(&holder.id) && holder.renewed_at.is_none_or(|at| at < now) {
+            holder.renewed_at = Some(now);
+            draft.update(&mut holder);
         }
-        payload.absorb(id);
     }
-    draft.update(&mut head);
-    draft.note(head.id, NoteKind::Payload, Some(payload.encode()));
-    draft.tell(EventKind::Amended, &head, 0);
-    Ok(Outcome::Amended(Box::new(head)))
-}
-
-/// `on_mismatch: reject`: the same key, but another type or other args.
-fn refuse_mismatch(
-    draft: &mut Draft,
-    offer: &Offer,
-    policy: &UniquePolicy,
-    admission: &Admission,
-    named: &Head,
-) -> Result<Option<Outcome>, Missing> {
-    let Some((head, full)) = draft.full(named.id)? else {
-        return Ok(None);
-    };
-    let decoded = Body::decode(&offer.body).and_then(|offered| Ok((offered, Body::decode(&full.body)?)));
-    let (offered, stored) = match decoded {
-        Ok(decoded) => decoded,
-        Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
-    };
-    let (offered_args, stored_args) =
-        match (Json::parse(&offered.args, "/args"), Json::parse(&stored.args, "/args")) {
-            (Ok(offered), Ok(stored)) => (offered, stored),
-            (Err(invalid), _) | (_, Err(invalid)) => {
-                return Ok(Some(Outcome::Corrupt(Corrupt(invalid.message))));
-            }
-        };
-    let (left, right) = (digest(&offered_args), digest(&stored_args));
-    if !mismatch(policy, &offer.job_type, &left, &head.job_type, &right) {
-        return Ok(None);
-    }
-    let disclose = match admission {
-        Admission::Reject { disclose, .. } | Admission::Replace { disclose, .. } => *disclose,
-        _ => Disclose::Always,
-    };
-    let mut pointers = Vec::new();
-    if disclose == Disclose::Always {
-        if offer.job_type != head.job_type {
-            pointers.push("/type".to_owned());
-        }
-        pointers.extend(differences(&offered_args, &stored_args, "/args", POINTERS_MAX));
-    }
-    let holder = Holder { head: Box::new(head), disclose };
-    Ok(Some(Outcome::Mismatch { holder, pointers }))
 }

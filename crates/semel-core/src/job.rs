@@ -53,6 +53,9 @@ pub struct Head {
     pub finished_at: Option<Timestamp>,
     /// When the last duplicate renewed a sliding window (`period_from: last_duplicate`).
     pub renewed_at: Option<Timestamp>,
+    /// Until when a run whose place this job took, itself or through others, may still go on: when the lease that was
+    /// burned then would have ended. Only a live job has it.
+    pub burned_until: Option<Timestamp>,
     /// The present lease; only an active job has one.
     pub lease: Option<Lease>,
     /// The follow-up that waits for this run's end.
@@ -70,6 +73,11 @@ impl Head {
     /// Whether another run is allowed.
     pub const fn has_attempts_left(&self) -> bool {
         self.attempt < if self.max_attempts == 0 { 1 } else { self.max_attempts }
+    }
+
+    /// Until when a run of this job, or one whose place it took, may go on although its lease is burned now.
+    pub fn run_may_last_until(&self) -> Option<Timestamp> {
+        self.lease.as_ref().map(Lease::ends_at).max(self.burned_until)
     }
 
     /// Whether the job is in the dead letter list (OJS retry 2.2: `on_exhaustion: dead_letter`).

@@ -45,7 +45,8 @@ pub(crate) fn cancel_head(
     Ok(Ok(()))
 }
 
-/// ACTIVATE: a pending job becomes available. A follow-up is released by the end of a run and nothing else.
+/// ACTIVATE: a pending job becomes available, or scheduled while it waits for the lease of the run it replaced. A
+/// follow-up is released by the end of a run and nothing else.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -56,13 +57,18 @@ pub fn activate(draft: &mut Draft, id: JobId) -> Result<Settled, Missing> {
     if head.role == Role::FollowUp && head.state == State::Pending {
         return Ok(Settled::Refused(Refusal::AwaitsRun));
     }
-    let Ok(state) = next(head.state, Event::Activate) else {
+    let now = draft.now();
+    // A pending job's place in the queue is not known yet: a later time is what it may not start before.
+    let event = if head.available_at > now { Event::ActivateLater } else { Event::Activate };
+    let Ok(state) = next(head.state, event) else {
         return Ok(Settled::Refused(Refusal::WrongState(head.state)));
     };
     head.state = state;
-    head.available_at = draft.now();
+    head.available_at = head.available_at.max(now);
     draft.update(&mut head);
-    draft.tell(EventKind::Available, &head, 0);
+    if state == State::Available {
+        draft.tell(EventKind::Available, &head, 0);
+    }
     Ok(Settled::Done(Box::new(head)))
 }
 

@@ -82,6 +82,7 @@ pub(crate) fn end(
     let ran_ms =
         head.started_at.map_or(0, |began| u32::try_from(now.since(began).as_millis()).unwrap_or(u32::MAX));
     head.finished_at = Some(now);
+    head.burned_until = None;
     head.ending = Some(ending);
     let follow_up = head.follow_up.take();
     draft.update(head);

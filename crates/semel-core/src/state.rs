@@ -158,6 +158,8 @@ pub enum Event {
     Due,
     /// ACTIVATE from outside, or the end of the run a follow-up waits for.
     Activate,
+    /// ACTIVATE of a job that waits for the lease of the run it replaced (`when_active: wait`).
+    ActivateLater,
     /// A worker is granted a lease.
     Claim,
     /// The worker reports success (ACK).
@@ -186,9 +188,10 @@ pub enum Event {
 
 impl Event {
     /// Every event, for tables.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Due,
         Self::Activate,
+        Self::ActivateLater,
         Self::Claim,
         Self::Complete,
         Self::FailRetry,
@@ -214,7 +217,7 @@ pub struct IllegalMove {
 }
 
 /// The state after `event`: OJS core 6.3, with the additions its attribute text and suites demand (`Expire`,
-/// `Release`). Nothing else in the workspace decides where a job may go.
+/// `Release`) and those of SEMANTICS 4 (`ActivateLater`, `Hold`). Nothing else in the workspace decides where a job may go.
 ///
 /// # Errors
 /// When the table has no such move.
@@ -223,6 +226,7 @@ pub const fn next(from: State, event: Event) -> Result<State, IllegalMove> {
     let to = match (from, event) {
         (Scheduled | Retryable, Event::Due) => Available,
         (Pending, Event::Activate) => Available,
+        (Pending, Event::ActivateLater) => Scheduled,
         (Available, Event::Claim) => Active,
         (Active, Event::Complete) => Completed,
         (Active, Event::FailRetry) => Retryable,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::body::Corrupt;
+use crate::ident::JobId;
 use crate::limits::{ABSORBED_IDS_MAX, DUPLICATES_RECENT_MAX, FAILURES_KEPT_MAX};
 use crate::time::Timestamp;
 
@@ -59,19 +60,19 @@ pub struct Payload {
     pub args: Box<RawValue>,
     /// The meta: a JSON object.
     pub meta: Box<RawValue>,
-    /// Ids of the requests absorbed, newest last, at most [`ABSORBED_IDS_MAX`]: a repeated one is answered without
-    /// writing.
+    /// Ids of the requests absorbed, newest last, at most [`ABSORBED_IDS_MAX`]. The store keeps each with the digest of
+    /// its request ([`Draft::spend`](crate::draft::Draft::spend)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absorbed: Vec<String>,
 }
 
 impl Payload {
-    /// Remembers that the request with this id was absorbed.
-    pub fn absorb(&mut self, id: String) {
-        if self.absorbed.len() >= ABSORBED_IDS_MAX {
-            self.absorbed.drain(..=self.absorbed.len() - ABSORBED_IDS_MAX);
-        }
-        self.absorbed.push(id);
+    /// Remembers that the request with this id was absorbed; gives back the ids that are remembered no longer.
+    pub fn absorb(&mut self, id: JobId) -> Vec<JobId> {
+        self.absorbed.push(id.to_string());
+        let over = self.absorbed.len().saturating_sub(ABSORBED_IDS_MAX);
+        // What does not parse was never an id, and frees none.
+        self.absorbed.drain(..over).filter_map(|id| JobId::parse(&id, "").ok()).collect()
     }
 }
 

@@ -114,7 +114,11 @@ pub fn activated(view: &JobView<'_>) -> String {
     object(&mut out, |object| {
         crate::write::object(object.member("job"), |object| {
             view.put(object);
-            object.plain("activated_at", view.head.available_at);
+            // While it waits for the lease of the run it replaced, that is the time it will start at.
+            object.time(
+                "activated_at",
+                Some(view.head.available_at).filter(|_| view.head.state == State::Available),
+            );
             object.plain("previous_state", State::Pending);
         });
     });

@@ -13,7 +13,7 @@ use semel_store::model::QueueTotals;
 use crate::error::SqliteError;
 use crate::journal::HEADER;
 use crate::names::Names;
-use crate::pending::Remembered;
+use crate::pending::{Absorbed, Remembered};
 
 const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
@@ -23,6 +23,8 @@ const QUEUE: u8 = 5;
 const NAME: u8 = 6;
 const MEMORY: u8 = 7;
 const EVENTS: u8 = 8;
+const SPEND: u8 = 9;
+const FREE: u8 = 10;
 
 /// Bits of what a moving part has.
 mod has {
@@ -35,7 +37,8 @@ mod has {
     pub const LEASE: u16 = 1 << 6;
     pub const FOLLOW_UP: u16 = 1 << 7;
     pub const ENDING: u16 = 1 << 8;
-    pub const ALL: u16 = (1 << 9) - 1;
+    pub const BURNED: u16 = 1 << 9;
+    pub const ALL: u16 = (1 << 10) - 1;
 }
 
 /// The record of the present commit: room for the journal's header, then the changes.
@@ -136,6 +139,20 @@ impl Record {
         self.put(&job.to_bytes());
     }
 
+    /// A request that became part of a job.
+    pub fn spend(&mut self, seq: i64, id: JobId, job: JobId, digest: Option<&[u8; 32]>) {
+        self.begin(SPEND, seq);
+        self.put(&id.to_bytes());
+        self.put(&job.to_bytes());
+        self.blob(digest.map_or(&[], <[u8; 32]>::as_slice));
+    }
+
+    /// An id that is kept no longer.
+    pub fn free(&mut self, id: JobId) {
+        self.put(&[FREE]);
+        self.put(&id.to_bytes());
+    }
+
     /// A queue's settings and counters as they are after this commit.
     pub fn queue(&mut self, row: &QueueRow, totals: &QueueTotals) {
         self.put(&[QUEUE]);
@@ -156,15 +173,17 @@ impl Record {
             | bit(head.renewed_at.is_some(), has::RENEWED)
             | bit(head.lease.is_some(), has::LEASE)
             | bit(head.follow_up.is_some(), has::FOLLOW_UP)
-            | bit(head.ending.is_some(), has::ENDING);
+            | bit(head.ending.is_some(), has::ENDING)
+            | bit(head.burned_until.is_some(), has::BURNED);
         self.put(&parts.to_le_bytes());
         self.put(&[head.state.code()]);
         self.put(&head.version.to_le_bytes());
         self.put(&head.fence.to_le_bytes());
         self.put(&head.attempt.to_le_bytes());
         self.time(head.available_at);
-        for time in
-            [head.expires_at, head.started_at, head.finished_at, head.renewed_at].into_iter().flatten()
+        for time in [head.expires_at, head.started_at, head.finished_at, head.renewed_at, head.burned_until]
+            .into_iter()
+            .flatten()
         {
             self.time(time);
         }
@@ -224,6 +243,10 @@ pub enum Change {
     Memory { key: UniqueKey, seq: i64, remembered: Option<Remembered> },
     /// What happened, as the log encodes it.
     Events { count: u64, data: Bytes },
+    /// A request that became part of a job.
+    Spend { id: JobId, absorbed: Absorbed },
+    /// An id that is kept no longer.
+    Free { id: JobId },
 }
 
 /// What moves of a head.
@@ -241,6 +264,7 @@ pub struct Moving {
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     renewed_at: Option<Timestamp>,
+    burned_until: Option<Timestamp>,
     lease: Option<Lease>,
     follow_up: Option<JobId>,
     ending: Option<Ending>,
@@ -262,6 +286,7 @@ impl Moving {
         head.started_at = self.started_at;
         head.finished_at = self.finished_at;
         head.renewed_at = self.renewed_at;
+        head.burned_until = self.burned_until;
         head.lease = self.lease;
         head.follow_up = self.follow_up;
         head.ending = self.ending;
@@ -308,6 +333,8 @@ impl Changes {
                 seq.zip(job).map(|(seq, job)| Change::Forget { seq, job: JobId::from_bytes(job) })
             }
             QUEUE => self.queue(),
+            SPEND => self.spend(),
+            FREE => self.take().map(|id| Change::Free { id: JobId::from_bytes(id) }),
             NAME => self.name(),
             EVENTS => {
                 let (count, data) = (self.number(), self.blob());
@@ -366,6 +393,7 @@ impl Changes {
             started_at: None,
             finished_at: None,
             renewed_at: None,
+            burned_until: None,
             lease: None,
             follow_up: None,
             ending: None,
@@ -416,6 +444,7 @@ impl Changes {
         let started_at = optional(has::STARTED)?;
         let finished_at = optional(has::FINISHED)?;
         let renewed_at = optional(has::RENEWED)?;
+        let burned_until = optional(has::BURNED)?;
         let lease = if parts & has::LEASE == 0 {
             None
         } else {
@@ -441,6 +470,7 @@ impl Changes {
             started_at,
             finished_at,
             renewed_at,
+            burned_until,
             lease,
             follow_up,
             ending,
@@ -457,6 +487,14 @@ impl Changes {
             _ => return None,
         };
         Some(Change::Note { seq, job, kind, text })
+    }
+
+    fn spend(&mut self) -> Option<Change> {
+        let (seq, id, job) =
+            (self.number()?, JobId::from_bytes(self.take()?), JobId::from_bytes(self.take()?));
+        let digest = self.blob()?;
+        let digest = if digest.is_empty() { None } else { Some(<[u8; 32]>::try_from(&*digest).ok()?) };
+        Some(Change::Spend { id, absorbed: Absorbed { seq, job, digest } })
     }
 
     fn queue(&mut self) -> Option<Change> {

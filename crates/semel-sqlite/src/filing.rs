@@ -20,7 +20,7 @@ use semel_store::model::QueueTotals;
 use crate::error::SqliteError;
 use crate::log::{self, Events};
 use crate::open::{Loaded, set_fact};
-use crate::pending::{Memory, Notes};
+use crate::pending::{Absorbed, Memory, Notes, Stamp};
 use crate::reader;
 use crate::rows;
 
@@ -92,6 +92,7 @@ pub struct Piece {
     names: Vec<(i64, String)>,
     forgotten: Vec<(JobId, i64)>,
     memory: Vec<(UniqueKey, Memory, (i64, i64))>,
+    spent: Vec<(JobId, Option<Absorbed>, Stamp)>,
     events: Vec<Events>,
     rows: Vec<Written>,
     notes: Vec<(JobId, Notes)>,
@@ -178,6 +179,7 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
 fn preface(at: &mut Loaded, piece: &mut Piece) {
     piece.names = std::mem::take(&mut at.pending.names);
     piece.forgotten = at.pending.forgotten.iter().map(|(id, seq)| (*id, *seq)).collect();
+    piece.spent = at.pending.spent.iter().map(|(id, (absorbed, stamp))| (*id, *absorbed, *stamp)).collect();
     for (key, changes) in &at.pending.memory {
         for change in changes {
             let head = change.remembered.as_ref().map(|remembered| &remembered.head);
@@ -262,9 +264,20 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
     for (id, seq) in &piece.forgotten {
         db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         db.prepare_cached("DELETE FROM note WHERE seq = ?1")?.execute([seq])?;
+        db.prepare_cached("DELETE FROM absorbed WHERE seq = ?1")?.execute([seq])?;
         if id.row() != seq.unsigned_abs() {
             db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([id.to_bytes()])?;
         }
+    }
+    for (id, absorbed, _) in &piece.spent {
+        match absorbed {
+            Some(Absorbed { seq, job, digest }) => db
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO absorbed (id, seq, job, digest) VALUES (?1, ?2, ?3, ?4)",
+                )?
+                .execute(params![id.to_bytes(), seq, job.to_bytes(), digest])?,
+            None => db.prepare_cached("DELETE FROM absorbed WHERE id = ?1")?.execute([id.to_bytes()])?,
+        };
     }
     let mut insert = db.prepare_cached(rows::INSERT_MEMORY)?;
     for (key, change, names) in &piece.memory {
@@ -392,6 +405,9 @@ pub fn settle(at: &mut Loaded, piece: Piece) -> Option<u64> {
     }
     for (id, _) in &piece.forgotten {
         at.pending.forgotten.remove(id);
+    }
+    for (id, _, stamp) in &piece.spent {
+        at.pending.is_spent(*id, *stamp);
     }
     for (key, change, _) in &piece.memory {
         at.pending.remembered(key, change.seq, change.stamp);

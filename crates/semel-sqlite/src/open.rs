@@ -283,6 +283,8 @@ impl Replay<'_> {
                     loaded.pending.names.push((id, text));
                 }
                 Change::Memory { key, seq, remembered } => loaded.pending.remember(key, seq, remembered),
+                Change::Spend { id, absorbed } => loaded.pending.spend(id, Some(absorbed)),
+                Change::Free { id } => loaded.pending.spend(id, None),
                 Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data }),
             }
         }

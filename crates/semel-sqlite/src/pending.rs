@@ -44,6 +44,17 @@ pub struct Memory {
     pub stamp: Stamp,
 }
 
+/// A request that became part of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absorbed {
+    /// The job's row.
+    pub seq: i64,
+    /// The job.
+    pub job: JobId,
+    /// The digest of the request.
+    pub digest: Option<[u8; 32]>,
+}
+
 /// What is still to be carried over.
 #[derive(Debug, Default)]
 pub struct Pending {
@@ -55,6 +66,8 @@ pub struct Pending {
     pub notes: Map<JobId, Notes>,
     /// Changes of the keys' memory.
     pub memory: Map<UniqueKey, Vec<Memory>>,
+    /// Ids that requests spent, or that are free again.
+    pub spent: Map<JobId, (Option<Absorbed>, Stamp)>,
     /// Jobs that are gone and whose rows are still there.
     pub forgotten: Map<JobId, i64>,
     /// Jobs whose heads moved since their rows were written; one that moved twice is here twice.
@@ -100,10 +113,24 @@ impl Pending {
         changes.push(Memory { seq, remembered, stamp: self.stamp });
     }
 
+    /// Notes who absorbed the request with this id, or that it is free again.
+    pub fn spend(&mut self, id: JobId, absorbed: Option<Absorbed>) {
+        self.stamp += 1;
+        self.spent.insert(id, (absorbed, self.stamp));
+    }
+
+    /// This change of a spent id is in the rows now.
+    pub fn is_spent(&mut self, id: JobId, stamp: Stamp) {
+        if self.spent.get(&id).is_some_and(|(_, known)| *known == stamp) {
+            self.spent.remove(&id);
+        }
+    }
+
     /// Notes that a job's rows are to go.
     pub fn forget(&mut self, seq: i64, job: JobId) {
         self.bodies.remove(&job);
         self.notes.remove(&job);
+        self.spent.retain(|_, (absorbed, _)| absorbed.is_none_or(|absorbed| absorbed.job != job));
         self.forgotten.insert(job, seq);
     }
 

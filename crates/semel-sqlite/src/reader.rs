@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, params};
+use semel_core::draft::Spent;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::state::StateSet;
@@ -69,9 +70,24 @@ pub fn version(db: &Connection, at: &Loaded, id: JobId) -> Result<u64, SqliteErr
     if let Some((_, head)) = filed(db, at, id)? {
         return Ok(head.version);
     }
-    let Some((key, seq)) = at.seen.get(&id) else { return Ok(0) };
+    let Some((key, seq)) = at.seen.get(&id) else {
+        return Ok(spent(db, at, id)?.map_or(0, |spent| spent.version));
+    };
     let known = remembered(db, at, key)?.into_iter().find(|(known, _)| known == seq);
     Ok(known.map_or(0, |(_, head)| head.version))
+}
+
+/// Whether a request with this id became part of a job.
+pub fn spent(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Spent>, SqliteError> {
+    if let Some((newer, _)) = at.pending.spent.get(&id) {
+        return Ok(newer.map(|absorbed| Spent::absorbed_by(absorbed.job, absorbed.digest)));
+    }
+    let mut query = db.prepare_cached("SELECT job, digest FROM absorbed WHERE id = ?1")?;
+    let mut found = query.query([id.to_bytes()])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    let job = JobId::from_bytes(row.get(0)?);
+    let gone = at.pending.forgotten.contains_key(&job);
+    Ok(if gone { None } else { Some(Spent::absorbed_by(job, row.get(1)?)) })
 }
 
 /// Whether the row of a job has a key, released or not.

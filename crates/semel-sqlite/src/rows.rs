@@ -19,18 +19,18 @@ const KEY_RELEASED: i64 = 2;
 /// The columns of `job` that make a head, in the order [`head`] reads them.
 pub const HEAD_COLUMNS: &str = "seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, timeout_ms, \
      created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, finished_at, renewed_at, \
-     visible_until, run_until, worker, follow_up, ending";
+     visible_until, run_until, worker, follow_up, ending, burned_until";
 
 /// Writes a whole row where there is none. Not `OR REPLACE`: that copies every page aside before it touches it.
 pub const INSERT: &str = "INSERT INTO job (seq, id, key, hold, type, queue, priority, max_attempts, \
      visibility_ms, timeout_ms, created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, \
-     finished_at, renewed_at, visible_until, run_until, worker, follow_up, ending, filed, body) VALUES (?1, ?2, ?3, ?4, \
-     ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)";
+     finished_at, renewed_at, visible_until, run_until, worker, follow_up, ending, burned_until, filed, body) VALUES (?1, ?2, ?3, ?4, \
+     ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)";
 
 /// Writes what moves of a row.
 pub const UPDATE: &str = "UPDATE job SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
      flags = ?7, expires_at = ?8, started_at = ?9, finished_at = ?10, renewed_at = ?11, visible_until = ?12, \
-     run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16, filed = ?17 WHERE seq = ?1";
+     run_until = ?13, worker = ?14, follow_up = ?15, ending = ?16, burned_until = ?17, filed = ?18 WHERE seq = ?1";
 
 /// Files a head under its key, where it is not filed yet.
 pub const INSERT_MEMORY: &str = "INSERT INTO memory (key, seq, id, hold, type, queue, state, version, fence, \
@@ -81,6 +81,7 @@ pub fn insert(
         lease.map(|lease| &*lease.worker),
         head.follow_up.map(JobId::to_bytes),
         head.ending.map(|ending| ending as u8),
+        head.burned_until.map(Timestamp::as_micros),
         filed,
         body,
     ])
@@ -112,6 +113,7 @@ pub fn update(
         lease.map(|lease| &*lease.worker),
         head.follow_up.map(JobId::to_bytes),
         head.ending.map(|ending| ending as u8),
+        head.burned_until.map(Timestamp::as_micros),
         filed,
     ])
 }
@@ -162,6 +164,7 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
         started_at: time(row, 18)?,
         finished_at: time(row, 19)?,
         renewed_at: time(row, 20)?,
+        burned_until: time(row, 26)?,
         lease,
         follow_up: id(row, 24)?,
         ending: row.get::<_, Option<u8>>(25)?.and_then(Ending::from_code),
@@ -200,6 +203,7 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteEr
         started_at: None,
         finished_at: Some(finished_at),
         renewed_at: time(row, 11)?,
+        burned_until: None,
         lease: None,
         follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),

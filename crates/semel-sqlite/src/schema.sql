@@ -58,6 +58,7 @@ CREATE TABLE job (                -- times in microseconds since 1970, UTC
     worker         TEXT,
     follow_up      BLOB,
     ending         INTEGER,
+    burned_until   INTEGER,
     filed          INTEGER,             -- of an ended job: 1, or 2 for a dead letter
     body           BLOB NOT NULL        -- what was asked for; last, so that looking at a head does not read it
 ) STRICT;
@@ -95,6 +96,14 @@ CREATE TABLE foreign_id (         -- ids that callers chose
     id   BLOB PRIMARY KEY,
     seq  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE absorbed (           -- ids of requests that became part of another job, until its body is gone
+    id      BLOB PRIMARY KEY,
+    seq     INTEGER NOT NULL,
+    job     BLOB NOT NULL,
+    digest  BLOB
+) STRICT, WITHOUT ROWID;
+CREATE INDEX absorbed_by ON absorbed (seq);
 
 CREATE TABLE fact (
     name   TEXT PRIMARY KEY,

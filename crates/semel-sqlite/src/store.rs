@@ -305,6 +305,11 @@ impl Inner {
                 }
                 _ => None,
             };
+            if row.is_none()
+                && let Some(spent) = reader::spent(db, at, *id)?
+            {
+                snapshot.add_spent(*id, spent);
+            }
             snapshot.add_full(*id, row);
         }
         Ok(snapshot)
@@ -329,7 +334,8 @@ impl Carrier {
         // Neither a row's number nor a record's is given twice, whatever was deleted.
         set_fact(&transaction, "next_row", signed(next_row))?;
         set_fact(&transaction, "carried", signed(last))?;
-        for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "event", "name"] {
+        for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "absorbed", "event", "name"]
+        {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
         }
         transaction.commit()?;

@@ -15,7 +15,7 @@ use semel_store::memory::started;
 
 use crate::error::SqliteError;
 use crate::open::Loaded;
-use crate::pending::Remembered;
+use crate::pending::{Absorbed, Remembered};
 use crate::reader;
 
 /// Writes one commit to memory, and gathers the record of it. Reads rows, writes none.
@@ -92,6 +92,12 @@ impl<'a> Writer<'a> {
             }
             Write::Update { head } => self.update(head),
             Write::Note { job, kind, text } => self.note(job, kind, text),
+            Write::Spend { id, job, digest } => self.spend(id, job, digest),
+            Write::Free { id } => {
+                self.at.record.free(id);
+                self.at.pending.spend(id, None);
+                Ok(())
+            }
             Write::Forget { job, remember } => self.forget(job, remember),
             Write::Queue { row } => {
                 self.touch(&row.name);
@@ -218,6 +224,13 @@ impl<'a> Writer<'a> {
         if self.at.model.head(job).is_some() {
             self.at.noted.insert(job, ());
         }
+        Ok(())
+    }
+
+    fn spend(&mut self, id: JobId, job: JobId, digest: Option<[u8; 32]>) -> Result<(), SqliteError> {
+        let Some(seq) = reader::seq(self.db, self.at, job)? else { return Ok(()) };
+        self.at.record.spend(seq, id, job, digest.as_ref());
+        self.at.pending.spend(id, Some(Absorbed { seq, job, digest }));
         Ok(())
     }
 

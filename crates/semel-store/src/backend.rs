@@ -33,7 +33,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///   available_at, id).
 /// - **Bounds.** Every answer is bounded by the request's own limit.
 pub trait Backend: Send + Sync + 'static {
-    /// Everything `reads` names, consistently, with the store's time.
+    /// Everything `reads` names, consistently, with the store's time. Of a whole job that is not there it says why, if
+    /// its id is [spent](semel_core::draft::Spent).
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>>;
 
     /// Applies the groups in order, then serves the claims; one durability wait for all of them.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use semel_core::draft::{Full, Map, Reads, Snapshot, Write};
+use semel_core::draft::{Full, Map, Reads, Snapshot, Spent, Write};
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
@@ -33,6 +33,7 @@ pub struct Memory {
 struct Inner {
     model: Model,
     fulls: Map<JobId, Full>,
+    spent: SpentIds,
     events: VecDeque<Recorded>,
     cursor: u64,
     time: SteadyTime,
@@ -50,6 +51,7 @@ impl Memory {
         let inner = Inner {
             model: Model::new(true),
             fulls: Map::default(),
+            spent: SpentIds::default(),
             events: VecDeque::new(),
             cursor: 0,
             time: SteadyTime::new(clock, Timestamp::EPOCH),
@@ -62,6 +64,38 @@ impl Memory {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let now = inner.time.now();
         (inner, now)
+    }
+}
+
+/// Ids of requests that became part of jobs.
+#[derive(Default)]
+struct SpentIds {
+    by_id: Map<JobId, Spent>,
+    by_job: Map<JobId, Vec<JobId>>,
+}
+
+impl SpentIds {
+    fn get(&self, id: JobId) -> Option<Spent> {
+        self.by_id.get(&id).copied()
+    }
+
+    fn add(&mut self, id: JobId, job: JobId, digest: Option<[u8; 32]>) {
+        self.by_id.insert(id, Spent::absorbed_by(job, digest));
+        self.by_job.entry(job).or_default().push(id);
+    }
+
+    fn free(&mut self, id: JobId) {
+        if let Some(spent) = self.by_id.remove(&id)
+            && let Some(ids) = self.by_job.get_mut(&spent.job)
+        {
+            ids.retain(|known| *known != id);
+        }
+    }
+
+    fn forget(&mut self, job: JobId) {
+        for id in self.by_job.remove(&job).unwrap_or_default() {
+            self.by_id.remove(&id);
+        }
     }
 }
 
@@ -83,7 +117,12 @@ impl Inner {
                     put_note(full, kind, text);
                 }
             }
-            Write::Forget { job, .. } => drop(self.fulls.remove(&job)),
+            Write::Spend { id, job, digest } => self.spent.add(id, job, digest),
+            Write::Free { id } => self.spent.free(id),
+            Write::Forget { job, .. } => {
+                self.fulls.remove(&job);
+                self.spent.forget(job);
+            }
             Write::Update { .. } | Write::Queue { .. } => {}
         }
     }
@@ -120,6 +159,9 @@ impl Backend for Memory {
         }
         for id in &reads.fulls {
             snapshot.add_full(*id, inner.full(*id));
+            if let Some(spent) = inner.spent.get(*id) {
+                snapshot.add_spent(*id, spent);
+            }
         }
         ready(snapshot)
     }
@@ -128,7 +170,7 @@ impl Backend for Memory {
         let (mut inner, now) = self.lock();
         let mut applied = Applied::default();
         for group in batch.groups {
-            if !inner.model.is_current(&group, |_| 0) {
+            if !inner.model.is_current(&group, |id| inner.spent.get(id).map_or(0, |spent| spent.version)) {
                 applied.groups.push(Verdict::Stale);
                 continue;
             }
@@ -192,6 +234,7 @@ impl Backend for Memory {
         let (mut inner, _) = self.lock();
         inner.model = Model::new(true);
         inner.fulls.clear();
+        inner.spent = SpentIds::default();
         inner.events.clear();
         ready(())
     }

@@ -160,7 +160,7 @@ impl Model {
         match write {
             Write::Insert { head, .. } => self.insert(head.clone()),
             Write::Update { head } => self.put(head.clone()),
-            Write::Note { .. } => {}
+            Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } => {}
             Write::Forget { job, remember } => self.forget(*job, *remember),
             Write::Queue { row } => self.queue_mut(&row.name).row = row.clone(),
         }

@@ -143,15 +143,55 @@ impl QueueRow {
     }
 }
 
-#[derive(Clone, Debug)]
+/// What is left of a caller's id that is no job's: it may not be given to another, and is not a job's that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// The version by which decisions that saw it are fenced; never 0.
+    pub version: u64,
+    /// The job that absorbed the request with this id; the id itself when its own job has been purged and only its key
+    /// is remembered.
+    pub job: JobId,
+    /// The digest of the absorbed request. None of a job's own id: what was asked for went with its body.
+    pub digest: Option<[u8; 32]>,
+}
+
+impl Spent {
+    /// The version of an id whose request was absorbed: it is written once.
+    pub const ABSORBED_VERSION: u64 = 1;
+
+    /// Of a request that `job` absorbed.
+    pub const fn absorbed_by(job: JobId, digest: Option<[u8; 32]>) -> Self {
+        Self { version: Self::ABSORBED_VERSION, job, digest }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     pub(super) head: Option<Head>,
     pub(super) full: Option<Full>,
+    /// There is no job with this id, and cannot be: a head here is only remembered for its key's sake.
+    pub(super) spent: Option<Spent>,
     /// Notes written in this group before the full row was loaded.
     pub(super) pending: Vec<(NoteKind, Option<Bytes>)>,
     /// Written in this group; what the store has is older.
     pub(super) dirty: bool,
     pub(super) command: u32,
+}
+
+impl Row {
+    /// The head, unless it is only remembered and no job's any more.
+    pub(super) fn job(&self) -> Option<&Head> {
+        self.head.as_ref().filter(|_| self.spent.is_none())
+    }
+
+    /// What a decision that sees this row relies on.
+    pub(super) fn version(&self) -> u64 {
+        match (&self.head, &self.spent) {
+            (Some(head), _) => head.version,
+            (None, Some(spent)) => spent.version,
+            (None, None) => 0,
+        }
+    }
 }
 
 /// What was loaded, consistently, at one time of the store.
@@ -192,18 +232,12 @@ impl Snapshot {
         let head = holders.and_then(|holders| holders.iter().find(|head| head.id == id)).cloned();
         let full = Some(Full { body, notes: Vec::new() });
         // Whoever minted it relies on nothing; a later decision relies on what it became.
-        self.jobs.insert(id, Row { head, full, pending: Vec::new(), dirty: true, command });
+        self.jobs.insert(id, Row { head, full, dirty: true, command, ..Row::default() });
     }
 
     /// Adds a job's head; `None` says that there is no such job.
     pub fn add_head(&mut self, id: JobId, head: Option<Head>) {
-        self.jobs.entry(id).or_insert(Row {
-            head,
-            full: None,
-            pending: Vec::new(),
-            dirty: false,
-            command: 0,
-        });
+        self.jobs.entry(id).or_insert(Row { head, ..Row::default() });
     }
 
     /// Adds a whole job; `None` says that there is no such job.
@@ -211,7 +245,7 @@ impl Snapshot {
         let (head, full) = row.map_or((None, None), |(head, full)| (Some(head), Some(full)));
         match self.jobs.entry(id) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Row { head, full, pending: Vec::new(), dirty: false, command: 0 });
+                vacant.insert(Row { head, full, ..Row::default() });
             }
             Entry::Occupied(mut occupied) => {
                 let row = occupied.get_mut();
@@ -220,6 +254,11 @@ impl Snapshot {
                 }
             }
         }
+    }
+
+    /// Adds that there is no job with this id, and why there cannot be one.
+    pub fn add_spent(&mut self, id: JobId, spent: Spent) {
+        self.jobs.entry(id).or_default().spent = Some(spent);
     }
 
     /// Adds the holders of a key.
@@ -245,7 +284,7 @@ impl Snapshot {
     /// The job as loaded or as overlaid since.
     pub fn peek(&self, id: JobId) -> Option<(&Head, Option<&Full>)> {
         let row = self.jobs.get(&id)?;
-        row.head.as_ref().map(|head| (head, row.full.as_ref()))
+        row.job().map(|head| (head, row.full.as_ref()))
     }
 
     /// The holders of a key as loaded or as overlaid since.

@@ -59,7 +59,21 @@ pub enum Write {
         /// Its text.
         text: Option<Bytes>,
     },
-    /// A finished job's body and notes are deleted.
+    /// A request became part of a job: its id is kept with the digest of the request until the job's body is deleted.
+    Spend {
+        /// The request's id, which is no job's.
+        id: JobId,
+        /// The job that absorbed it.
+        job: JobId,
+        /// The digest of the request.
+        digest: Option<[u8; 32]>,
+    },
+    /// An id that was spent is kept no longer.
+    Free {
+        /// Which.
+        id: JobId,
+    },
+    /// A finished job's body, notes and spent ids are deleted. Where the head stays, its own id stays taken.
     Forget {
         /// Which job.
         job: JobId,

@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 
 use super::choice::{Disclose, OnConflict, OnMismatch, PeriodFrom, WhenActive};
 use super::hold::anchor;
+use super::outlive::outlives;
 use super::policy::UniquePolicy;
 use crate::ident::{JobId, JobType};
-use crate::job::{Ending, Head, Lease, Role};
+use crate::job::{Ending, Head, Role};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -19,8 +20,9 @@ pub enum Admission {
     Existing {
         /// The existing job.
         holder: JobId,
-        /// Whether the duplicate starts the holder's window again; that is committed before it is answered.
-        renew: bool,
+        /// The holders whose windows the duplicate starts again: every one that blocks by a sliding window, but
+        /// for those that another outlives. That is committed before it is answered.
+        renew: Vec<JobId>,
     },
     /// It is refused.
     Reject {
@@ -30,8 +32,8 @@ pub enum Admission {
         why: RejectReason,
         /// Whether the answer may show the holder.
         disclose: Disclose,
-        /// Whether the duplicate starts the holder's window again; that is committed before it is answered.
-        renew: bool,
+        /// The holders whose windows the duplicate starts again, as for `Existing`.
+        renew: Vec<JobId>,
     },
     /// Every blocking holder is cancelled and it is created, in one commit.
     Replace {
@@ -39,7 +41,8 @@ pub enum Admission {
         holders: Vec<JobId>,
         /// The time it is to start at instead of its own (`replace_except_schedule`).
         scheduled_at: Option<Timestamp>,
-        /// It may not run before the leases it replaces have ended (`when_active: wait`).
+        /// It may not run before the leases it replaces, and those that its holders replaced, have ended
+        /// (`when_active: wait`).
         wait_until: Option<Timestamp>,
         /// Whether the answer may show the holders.
         disclose: Disclose,
@@ -191,6 +194,7 @@ pub fn admit<'h>(
 ) -> Admission {
     let mut named: Option<&Head> = None;
     let mut disclose = policy.disclose().max(if inspect { Disclose::Always } else { Disclose::Never });
+    let slides = policy.period().is_some() && policy.period_from() == PeriodFrom::LastDuplicate;
     let mut blocking = Vec::new();
     for holder in holders {
         if !blocks(policy, holder, now).is_blocking() {
@@ -200,7 +204,7 @@ pub fn admit<'h>(
         if named.is_none_or(|best| rank(best) < rank(holder)) {
             named = Some(holder);
         }
-        if policy.needs_all_holders() {
+        if slides || policy.needs_all_holders() {
             blocking.push(holder);
         }
     }
@@ -208,18 +212,18 @@ pub fn admit<'h>(
     blocking.sort_unstable_by_key(|holder| Reverse(rank(holder)));
 
     let holder = named.id;
-    let renew = policy.period().is_some() && policy.period_from() == PeriodFrom::LastDuplicate;
-    let reject = |why| Admission::Reject { holder, why, disclose, renew };
+    let renew = if slides { renewed(&blocking) } else { Vec::new() };
+    let reject = |why, renew| Admission::Reject { holder, why, disclose, renew };
     match policy.on_conflict() {
-        OnConflict::Reject => reject(RejectReason::Duplicate),
+        OnConflict::Reject => reject(RejectReason::Duplicate, renew),
         OnConflict::Ignore | OnConflict::FollowUp if disclose == Disclose::Never => {
-            reject(RejectReason::Undisclosed)
+            reject(RejectReason::Undisclosed, renew)
         }
         OnConflict::Ignore => Admission::Existing { holder, renew },
         OnConflict::FollowUp => follow_up(&blocking).unwrap_or(Admission::Existing { holder, renew }),
         OnConflict::Replace | OnConflict::ReplaceExceptSchedule => {
             if blocking.iter().any(|holder| holder.state.is_finished()) {
-                return reject(RejectReason::FinishedHolder);
+                return reject(RejectReason::FinishedHolder, renew);
             }
             Admission::Replace {
                 holders: blocking.iter().map(|holder| holder.id).collect(),
@@ -262,6 +266,13 @@ fn follow_up(blocking: &[&Head]) -> Option<Admission> {
     live().next().map(|waiting| Admission::AmendWaiting { holder: waiting.id })
 }
 
+/// A window that slides is one for all who block by it: were only the named one renewed, those of the others would run
+/// out behind it. An ended holder that another outlives says nothing of its own, whether or not a store still has it.
+fn renewed(blocking: &[&Head]) -> Vec<JobId> {
+    let outlived = |holder: &Head| blocking.iter().any(|other| outlives(other, holder));
+    blocking.iter().filter(|holder| !outlived(holder)).map(|holder| holder.id).collect()
+}
+
 fn schedule_kept(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp> {
     let scheduled = blocking.iter().filter(|holder| holder.state == State::Scheduled);
     match policy.on_conflict() {
@@ -273,8 +284,6 @@ fn schedule_kept(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp>
 fn lease_waited_for(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp> {
     match policy.when_active() {
         WhenActive::Now => None,
-        WhenActive::Wait => {
-            blocking.iter().filter_map(|holder| holder.lease.as_ref()).map(Lease::ends_at).max()
-        }
+        WhenActive::Wait => blocking.iter().filter_map(|holder| holder.run_may_last_until()).max(),
     }
 }

@@ -45,6 +45,7 @@ fn head(row: u64, state: State, age: i64) -> Head {
         started_at: None,
         finished_at: state.is_finished().then_some(ago(age / 2)),
         renewed_at: None,
+        burned_until: None,
         lease: (state == State::Active).then(|| Lease {
             worker: "w".into(),
             visible_until: ago(-2),
@@ -104,7 +105,8 @@ pub(crate) fn show(admission: &Admission, holders: &[Head]) -> String {
         Some(at) => format!("now+{}min", at.since(NOW).as_secs() / 60),
         None => "-".to_owned(),
     };
-    let renewed = |renew: &bool| if *renew { ", renews it" } else { "" };
+    let renewed =
+        |ids: &[JobId]| if ids.is_empty() { String::new() } else { format!(", renews {}", all(ids)) };
     match admission {
         Admission::Create => "create".to_owned(),
         Admission::Existing { holder, renew } => format!("existing {}{}", one(holder), renewed(renew)),
@@ -170,9 +172,9 @@ fn the_strictest_word_on_disclosure_counts() {
         holder: open.id,
         why: RejectReason::Undisclosed,
         disclose: Disclose::Never,
-        renew: false,
+        renew: Vec::new(),
     };
-    let existing = Admission::Existing { holder: open.id, renew: false };
+    let existing = Admission::Existing { holder: open.id, renew: Vec::new() };
     assert_eq!(admit(&ignore, [&open], NOW, true), existing);
     assert_eq!(admit(&ignore, [&open], NOW, false), undisclosed);
     assert_eq!(admit(&ignore, [&open, &closed], NOW, true), undisclosed);

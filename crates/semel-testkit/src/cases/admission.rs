@@ -191,6 +191,21 @@ pub async fn a_key_that_stands_for_other_work_is_a_mismatch(f: &Fixture) {
     rejected(f, &strict(r#"[{"n":1,"same":0}]"#)).await;
 }
 
+/// What the holder was overwritten with is what its key stands for.
+pub async fn a_mismatch_is_found_with_the_present_args(f: &Fixture) {
+    let strict =
+        |args: &str| keyed("a").args(args).policy(|spec| spec.on_mismatch = Some("reject".to_owned()));
+    let wish = |args: &str| keyed("a").args(args).on_conflict("follow_up");
+    f.create(&wish("[1]").offer()).await;
+    assert!(matches!(f.enqueue(&wish("[2]").offer()).await, Outcome::Amended(_)));
+    rejected(f, &strict("[2]")).await;
+    let outcome = f.enqueue(&strict("[1]").offer()).await;
+    assert!(
+        matches!(&outcome, Outcome::Mismatch { pointers, .. } if pointers == &["/args/0"]),
+        "{outcome:?}"
+    );
+}
+
 /// The strictest of the caller's, the holder's and the scope decides.
 pub async fn a_hidden_holder_is_not_named(f: &Fixture) {
     f.create(&keyed("a").policy(|spec| spec.disclose = Some("never".to_owned())).offer()).await;

@@ -10,6 +10,8 @@ pub mod interleavings;
 pub mod leases;
 pub mod people;
 pub mod remembering;
+pub mod replacing;
+pub mod request_ids;
 pub mod round_trip;
 pub mod timers;
 
@@ -49,17 +51,35 @@ macro_rules! conformance {
                 the_same_id_is_answered_as_the_first_time,
                 the_same_id_for_something_else_is_refused,
                 a_key_that_stands_for_other_work_is_a_mismatch,
+                a_mismatch_is_found_with_the_present_args,
                 a_hidden_holder_is_not_named,
                 the_job_named_is_the_active_holder_else_the_newest,
                 a_released_key_is_free_and_its_job_goes_on,
                 fences_of_one_key_ascend_across_jobs,
                 more_holders_than_one_commit_may_touch_are_refused,
             );
+            $crate::conformance!(@topic $fixture; replacing:
+                a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
+                a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block,
+                a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting,
+                a_replacement_of_a_waiting_replacement_waits_as_long,
+                a_replacement_that_does_not_wait_passes_the_wait_on,
+                a_replacement_that_is_to_be_activated_waits_as_well,
+            );
+            $crate::conformance!(@topic $fixture; request_ids:
+                an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept,
+                an_absorbed_id_with_other_content_is_refused,
+                a_request_absorbed_by_a_waiting_job_is_recognised_after_its_start,
+                so_many_absorbed_ids_are_kept,
+                a_batch_absorbs_an_id_once_or_not_at_all,
+                an_id_absorbed_meanwhile_makes_a_decision_stale,
+            );
             $crate::conformance!(@topic $fixture; remembering:
                 a_strict_key_is_never_free_again,
                 a_window_ends_on_time,
                 a_window_from_the_end_begins_with_the_end,
                 a_sliding_window_is_renewed_by_its_duplicates,
+                a_duplicate_renews_every_holder_that_blocks_by_the_window,
                 an_active_holder_blocks_past_its_window_when_asked_to,
                 a_purged_job_keeps_its_key_while_its_policy_says_so,
                 a_purged_job_whose_window_is_over_frees_its_key,
@@ -193,6 +213,8 @@ mod tests {
             include_str!("leases.rs"),
             include_str!("people.rs"),
             include_str!("remembering.rs"),
+            include_str!("replacing.rs"),
+            include_str!("request_ids.rs"),
             include_str!("round_trip.rs"),
             include_str!("timers.rs"),
         ];

@@ -82,6 +82,28 @@ pub async fn a_sliding_window_is_renewed_by_its_duplicates(f: &Fixture) {
     assert!(admitted(f, &want).await);
 }
 
+/// All that block by it, live, ended or purged: none may run out behind the one that an answer names.
+pub async fn a_duplicate_renews_every_holder_that_blocks_by_the_window(f: &Fixture) {
+    let want = strict("a").period(DAY * 3, "last_duplicate");
+    let purged = f.finished(&want.offer()).await;
+    f.advance(DAY * 2).await;
+    assert_eq!(f.purge().await, 1);
+    let aside = keyed("a").states(StateSet::EMPTY.with(State::Scheduled));
+    let older = f.create(&aside.offer()).await;
+    f.advance(SECOND).await;
+    let newer = f.create(&aside.offer()).await;
+    assert_eq!(rejected(f, &want).await.id, newer.id);
+    let holders = f.holders(key("a")).await;
+    let renewed: Vec<_> = holders.iter().map(|holder| holder.renewed_at).collect();
+    assert!(renewed[0].is_some_and(|at| at >= newer.created_at), "{renewed:?}");
+    assert_eq!(renewed, [renewed[0]; 3]);
+    f.cancel(newer.id).await;
+    f.cancel(older.id).await;
+    f.advance(DAY * 3 - SECOND).await;
+    let completed = want.clone().states(StateSet::EMPTY.with(State::Completed));
+    assert_eq!(rejected(f, &completed).await.id, purged.id);
+}
+
 /// `while_active`.
 pub async fn an_active_holder_blocks_past_its_window_when_asked_to(f: &Fixture) {
     let want = keyed("a").period(SECOND, "created");

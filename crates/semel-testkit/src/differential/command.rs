@@ -7,7 +7,7 @@ use semel_core::state::{State, StateSet};
 use crate::make::{Want, foreign_id, job, keyed};
 
 /// Policies in use.
-pub(super) const POLICIES: usize = 12;
+pub(super) const POLICIES: usize = 14;
 /// Keys in use: few, so that they meet.
 pub(super) const KEYS: u64 = 3;
 /// Queues in use.
@@ -122,6 +122,10 @@ pub(super) fn policy(key: u64, policy: usize) -> Want {
         8 => want.states(StateSet::FINISHED).period(minute, "finished").on_conflict("ignore"),
         9 => want.states(StateSet::ALL).period(day * 2, "last_duplicate"),
         10 => want.states(StateSet::EMPTY.with(State::Discarded).with(State::Scheduled)),
+        11 => want
+            .on_conflict("replace")
+            .states(StateSet::EMPTY.with(State::Available).with(State::Active).with(State::Scheduled)),
+        12 => want.on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned())),
         _ => want.period(minute, "created").policy(|spec| {
             spec.while_active = Some(true);
             spec.disclose = Some("never".to_owned());

@@ -1,0 +1,84 @@
+//! Requests that become part of a job that is there already, and the ids that such requests leave behind: a caller
+//! who lost the reply and asks again is answered as the first time (SEMANTICS 4).
+
+use serde_json::value::RawValue;
+
+use crate::body::{Body, Corrupt};
+use crate::draft::{Draft, Full, Missing};
+use crate::event::EventKind;
+use crate::ident::JobId;
+use crate::job::NoteKind;
+use crate::trail::Payload;
+
+use super::{Offer, Outcome};
+
+/// The digest of a request, if its caller chose an id; and those of two requests are compared nowhere else.
+fn is_same(stored: Option<[u8; 32]>, offered: Option<[u8; 32]>) -> bool {
+    stored.is_some() && stored == offered
+}
+
+/// The answer to a request whose id has been used, before anything else is looked at; none when it has not been.
+pub(super) fn answered_before(
+    draft: &mut Draft,
+    offer: &Offer,
+    id: JobId,
+) -> Result<Option<Outcome>, Missing> {
+    if let Some((head, full)) = draft.full(id)? {
+        let digests = digest(&full.body).and_then(|stored| Ok((stored, digest(&offer.body)?)));
+        return Ok(Some(match digests {
+            Ok((stored, offered)) if is_same(stored, offered) => Outcome::Repeated(Box::new(head)),
+            Ok(_) => Outcome::IdTaken(id),
+            Err(corrupt) => Outcome::Corrupt(corrupt),
+        }));
+    }
+    let Some(spent) = draft.spent(id) else {
+        return Ok(None);
+    };
+    let offered = match digest(&offer.body) {
+        Ok(offered) => offered,
+        Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
+    };
+    let absorbed_by = if is_same(spent.digest, offered) { draft.full(spent.job)? } else { None };
+    Ok(Some(match absorbed_by {
+        Some((head, _)) => Outcome::Amended(Box::new(head)),
+        None => Outcome::IdTaken(id),
+    }))
+}
+
+fn digest(body: &[u8]) -> Result<Option<[u8; 32]>, Corrupt> {
+    Ok(Body::decode(body)?.request_digest)
+}
+
+/// Puts the offer's args and meta in place of the holder's, and keeps its id with the holder.
+pub(super) fn amend(draft: &mut Draft, offer: &Offer, holder: JobId) -> Result<Outcome, Missing> {
+    let Some((mut head, full)) = draft.full(holder)? else {
+        return Ok(Outcome::TooManyHolders);
+    };
+    let (mut payload, digest) = match merged(&full, offer) {
+        Ok(merged) => merged,
+        Err(corrupt) => return Ok(Outcome::Corrupt(corrupt)),
+    };
+    draft.update(&mut head);
+    if let Some(id) = offer.id {
+        draft.spend(id, head.id, digest);
+        for oldest in payload.absorb(id) {
+            draft.free(oldest);
+        }
+    }
+    draft.note(head.id, NoteKind::Payload, Some(payload.encode()));
+    draft.tell(EventKind::Amended, &head, 0);
+    Ok(Outcome::Amended(Box::new(head)))
+}
+
+/// The payload after the offer, with the ids absorbed before it, and the offer's digest.
+fn merged(full: &Full, offer: &Offer) -> Result<(Payload, Option<[u8; 32]>), Corrupt> {
+    let before = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose()?;
+    let body = Body::decode(&offer.body)?;
+    let raw = |text: &str| RawValue::from_string(text.to_owned()).map_err(|error| Corrupt(error.to_string()));
+    let payload = Payload {
+        args: raw(&body.args)?,
+        meta: raw(&body.meta)?,
+        absorbed: before.map(|before| before.absorbed).unwrap_or_default(),
+    };
+    Ok((payload, body.request_digest))
+}

@@ -1,0 +1,73 @@
+//! `replace`: every blocking holder is cancelled and the new job takes their place, in one commit (SEMANTICS 4).
+
+use crate::draft::{Draft, Missing};
+use crate::ident::JobId;
+use crate::job::{Ending, Head, Role};
+use crate::life::cancel_head;
+use crate::time::Timestamp;
+use crate::unique::{Admission, admit};
+
+use super::{Identity, Offer, Outcome, Placing, create};
+
+/// Cancels whatever blocks and creates the job. `admission` is the decision about the holders as they are; `fence` is
+/// the highest of theirs.
+///
+/// The end of a run lets its follow-up go, and the follow-up may block in the state it comes to. So the decision is
+/// taken again until nobody blocks. It comes to an end because each round ends a live holder and none begins to live;
+/// and it ends in `Create`, because what a round changes is cancelled, which no replacing policy looks at, or released.
+pub(super) fn replace(
+    draft: &mut Draft,
+    offer: &Offer,
+    identity: &Identity,
+    mut admission: Admission,
+    mut fence: u64,
+) -> Result<Outcome, Missing> {
+    let now = draft.now();
+    let mut placing = Placing::of(offer, now);
+    let mut cancelled: Vec<JobId> = Vec::new();
+    let mut hidden = identity.policy.disclose();
+    while let Admission::Replace { holders, scheduled_at, wait_until, disclose } = &admission {
+        let burned = cancel(draft, identity, holders)?;
+        fence = fence.max(burned.fence);
+        // Whether or not this job waits for it: one that takes its place may have to.
+        placing.burned_until = placing.burned_until.max(burned.until.filter(|until| *until > now));
+        if let Some(at) = scheduled_at {
+            placing.start_at(*at, now);
+        }
+        if let Some(until) = wait_until {
+            placing.not_before(*until, now);
+        }
+        hidden = hidden.max(*disclose);
+        // In the order of the decision, not of the store: the one an answer names comes first.
+        cancelled.extend_from_slice(holders);
+        admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.inspect);
+    }
+    let head = create(draft, offer, &placing, fence);
+    Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose: hidden })
+}
+
+/// What the holders cancelled leave behind.
+#[derive(Default)]
+struct Burned {
+    /// The highest fence they had or were burned to.
+    fence: u64,
+    /// When the last of their leases would have ended.
+    until: Option<Timestamp>,
+}
+
+/// Cancels these holders.
+fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burned, Missing> {
+    let holders = &draft.key(&identity.read())?.holders;
+    let mut heads: Vec<Head> = holders.iter().filter(|head| ids.contains(&head.id)).cloned().collect();
+    // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced.
+    heads.sort_by_key(|head| head.role != Role::FollowUp);
+    let mut burned = Burned::default();
+    for head in heads {
+        let mut head = draft.newest(&head);
+        burned.until = burned.until.max(head.run_may_last_until());
+        // `admit` names live holders only; an illegal move cannot come up.
+        let _moved = cancel_head(draft, &mut head, Ending::Replaced)?;
+        burned.fence = burned.fence.max(head.fence);
+    }
+    Ok(burned)
+}

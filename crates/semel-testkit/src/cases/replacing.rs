@@ -1,0 +1,156 @@
+//! `replace` where more than the holders it meets is at stake: what their end lets go, and the leases it burns
+//! (SEMANTICS 4).
+
+use std::time::Duration;
+
+use semel_core::enqueue::{Offer, Outcome};
+use semel_core::ident::JobId;
+use semel_core::job::{Ending, Head};
+use semel_core::life;
+use semel_core::state::{State, StateSet};
+use semel_core::time::Timestamp;
+use semel_core::unique::{Admission, admit};
+
+use crate::fixture::{Fixture, done};
+use crate::make::{Want, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Offers a job that must take the place of others, and gives back whose.
+async fn replaced(f: &Fixture, offer: &Offer) -> (Head, Vec<JobId>) {
+    match f.enqueue(offer).await {
+        Outcome::Replaced { head, cancelled, .. } => (*head, cancelled),
+        other => panic!("nothing was replaced: {other:?}"),
+    }
+}
+
+/// "After `created` nobody else blocks, at the decision's time."
+async fn nobody_else_blocks(f: &Fixture, offer: &Offer, created: JobId) {
+    let identity = offer.unique.as_ref().unwrap();
+    let mut others = f.holders(identity.key).await;
+    others.retain(|holder| holder.id != created);
+    assert_eq!(admit(&identity.policy, &others, f.now().await, true), Admission::Create);
+}
+
+/// A run with a follow-up that waits for its end.
+async fn run_and_follow_up(f: &Fixture) -> (Head, Head) {
+    let wish = keyed("a").on_conflict("follow_up");
+    f.create(&wish.offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = f.create(&wish.offer()).await;
+    assert_eq!(next.state, State::Pending);
+    (run, next)
+}
+
+fn replacing(states: &[State]) -> Want {
+    keyed("a").on_conflict("replace").states(states.iter().copied().collect())
+}
+
+/// The end of the replaced run lets its follow-up go, into a state in which it blocks.
+pub async fn a_follow_up_that_a_replacement_lets_go_is_replaced_as_well(f: &Fixture) {
+    let (run, next) = run_and_follow_up(f).await;
+    let offer = replacing(&[State::Available, State::Active]).offer();
+    let (new, cancelled) = replaced(f, &offer).await;
+    assert_eq!(cancelled, [run.id, next.id], "the one an answer names comes first");
+    let after = f.head(next.id).await.unwrap();
+    assert_eq!((after.state, after.ending), (State::Cancelled, Some(Ending::Replaced)));
+    nobody_else_blocks(f, &offer, new.id).await;
+    assert_eq!(f.claim_one().await.0.id, new.id);
+    assert!(f.claim("default", 5).await.jobs.is_empty());
+}
+
+/// A policy that does not look at the state it comes to has nothing against it.
+pub async fn a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block(f: &Fixture) {
+    let (run, next) = run_and_follow_up(f).await;
+    let offer = replacing(&[State::Active]).offer();
+    let (new, cancelled) = replaced(f, &offer).await;
+    assert_eq!(cancelled, [run.id]);
+    assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
+    nobody_else_blocks(f, &offer, new.id).await;
+}
+
+/// Two runs, one of them beside the policy: the follow-up goes on waiting for it.
+pub async fn a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting(f: &Fixture) {
+    let aside = keyed("a").states(StateSet::EMPTY.with(State::Discarded)).attempts(2);
+    f.create(&aside.offer()).await;
+    let (retried, _) = f.claim_one().await;
+    let (run, next) = run_and_follow_up_beside(f).await;
+    f.fail(&retried).await;
+    let offer = replacing(&[State::Available, State::Active]).offer();
+    let (new, cancelled) = replaced(f, &offer).await;
+    assert_eq!(cancelled, [run.id]);
+    assert_eq!(f.head(next.id).await.unwrap().state, State::Pending, "the other run is to be tried again");
+    nobody_else_blocks(f, &offer, new.id).await;
+    f.cancel(retried.id).await;
+    assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
+}
+
+/// As [`run_and_follow_up`], beside holders that its own policy does not look at.
+async fn run_and_follow_up_beside(f: &Fixture) -> (Head, Head) {
+    f.create(&keyed("a").states(StateSet::EMPTY.with(State::Discarded)).offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = f.create(&keyed("a").on_conflict("follow_up").offer()).await;
+    assert_eq!(next.state, State::Pending);
+    (run, next)
+}
+
+fn waiting() -> Want {
+    keyed("a").on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned()))
+}
+
+/// A run, and when its lease ends.
+async fn run_with_lease(f: &Fixture) -> Timestamp {
+    f.create(&keyed("a").offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.advance(SECOND).await;
+    run.lease.unwrap().ends_at()
+}
+
+/// The run goes on although its lease is burned, whoever takes the place of whom meanwhile.
+pub async fn a_replacement_of_a_waiting_replacement_waits_as_long(f: &Fixture) {
+    let ends_at = run_with_lease(f).await;
+    for want in [waiting(), waiting(), waiting().later(SECOND)] {
+        let (new, _) = replaced(f, &want.offer()).await;
+        assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
+        f.advance(SECOND).await;
+    }
+    // Its own time is later than the lease's end: that time is not what the next has to wait for.
+    let (late, _) = replaced(f, &waiting().later(SECOND * 3600).offer()).await;
+    assert!(late.available_at > ends_at);
+    let (new, _) = replaced(f, &waiting().offer()).await;
+    assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
+    f.advance(ends_at.since(f.now().await)).await;
+    f.run_duties().await;
+    assert_eq!(f.claim_one().await.0.id, new.id);
+}
+
+/// One that does not wait passes on what one that does has to wait for.
+pub async fn a_replacement_that_does_not_wait_passes_the_wait_on(f: &Fixture) {
+    let ends_at = run_with_lease(f).await;
+    let (now, _) = replaced(f, &keyed("a").on_conflict("replace").offer()).await;
+    assert_eq!(now.state, State::Available);
+    let (new, _) = replaced(f, &waiting().offer()).await;
+    assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
+    // Once the lease's time is over there is nothing to wait for.
+    f.advance(ends_at.since(f.now().await)).await;
+    let (new, _) = replaced(f, &waiting().offer()).await;
+    assert_eq!((new.state, new.burned_until), (State::Available, None));
+}
+
+/// Activated before the lease's end it becomes available with it; afterwards at once.
+pub async fn a_replacement_that_is_to_be_activated_waits_as_well(f: &Fixture) {
+    let ends_at = run_with_lease(f).await;
+    for early in [true, false] {
+        let (new, _) = replaced(f, &waiting().pending().offer()).await;
+        assert_eq!(new.state, State::Pending);
+        if !early {
+            f.advance(ends_at.since(f.now().await)).await;
+        }
+        let active = done(f.decide(|draft| life::activate(draft, new.id)).await);
+        if early {
+            assert_eq!((active.state, active.available_at), (State::Scheduled, ends_at));
+        } else {
+            assert_eq!(active.state, State::Available);
+        }
+    }
+}

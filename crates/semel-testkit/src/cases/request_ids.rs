@@ -1,0 +1,147 @@
+//! Ids that callers choose: a request sent again is answered as the first time, and never makes a second job
+//! (SEMANTICS 4).
+
+use std::time::Duration;
+
+use semel_core::draft::Reads;
+use semel_core::enqueue::{Batch, Mode, Outcome, enqueue_batch};
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::limits::ABSORBED_IDS_MAX;
+use semel_core::state::State;
+use semel_core::unique::UniqueKey;
+
+use crate::fixture::Fixture;
+use crate::make::{Want, foreign_id, key, keyed};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn wish() -> Want {
+    keyed("a").on_conflict("follow_up")
+}
+
+/// Offers a job that must become part of `holder`.
+async fn absorbed(f: &Fixture, want: &Want, holder: JobId) {
+    let outcome = f.enqueue(&want.offer()).await;
+    assert!(matches!(&outcome, Outcome::Amended(head) if head.id == holder), "{outcome:?}");
+}
+
+/// A run and its follow-up, which has absorbed the request with id 2.
+async fn follow_up_with_absorbed(f: &Fixture) -> (Head, Head) {
+    f.create(&wish().offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = f.create(&wish().id(foreign_id(1)).offer()).await;
+    absorbed(f, &wish().id(foreign_id(2)).digest(2), next.id).await;
+    (run, next)
+}
+
+async fn created(f: &Fixture) -> u64 {
+    f.queue("default").await.unwrap().created
+}
+
+/// Waiting, running, ended: the answer is the follow-up that absorbed it, and nothing is written.
+pub async fn an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept(f: &Fixture) {
+    let (run, next) = follow_up_with_absorbed(f).await;
+    let again = wish().id(foreign_id(2)).digest(2);
+    for state in [State::Pending, State::Available, State::Active, State::Completed] {
+        match state {
+            State::Available => drop(f.complete(&run).await),
+            State::Active => drop(f.claim_one().await),
+            State::Completed => {
+                let head = f.head(next.id).await.unwrap();
+                f.complete(&head).await;
+            }
+            _ => {}
+        }
+        let before = f.head(next.id).await.unwrap();
+        assert_eq!(before.state, state);
+        absorbed(f, &again, next.id).await;
+        assert_eq!(f.head(next.id).await.unwrap(), before, "answered without writing");
+    }
+    f.maintain().await;
+    // Others have used the key since, and the follow-up is not among its holders any more.
+    f.finished(&wish().offer()).await;
+    f.maintain().await;
+    absorbed(f, &again, next.id).await;
+    assert_eq!(created(f).await, 3);
+    f.advance(DAY).await;
+    f.purge().await;
+    assert!(f.enqueue(&again.offer()).await.is_inserted(), "whatever it was part of is gone");
+}
+
+/// With another key as well as with the same.
+pub async fn an_absorbed_id_with_other_content_is_refused(f: &Fixture) {
+    let (run, _) = follow_up_with_absorbed(f).await;
+    for _ in 0..2 {
+        for other in [wish(), keyed("b"), crate::make::job()] {
+            let outcome = f.enqueue(&other.id(foreign_id(2)).digest(3).offer()).await;
+            assert_eq!(outcome, Outcome::IdTaken(foreign_id(2)));
+        }
+        assert!(f.holders(key("b")).await.is_empty());
+        f.complete(&run).await;
+        f.maintain().await;
+    }
+    assert_eq!(created(f).await, 2);
+}
+
+/// A job that waits takes newer args over as a follow-up does.
+pub async fn a_request_absorbed_by_a_waiting_job_is_recognised_after_its_start(f: &Fixture) {
+    let first = f.create(&wish().offer()).await;
+    let second = wish().id(foreign_id(2));
+    absorbed(f, &second, first.id).await;
+    f.claim_one().await;
+    absorbed(f, &second, first.id).await;
+    assert_eq!(created(f).await, 1);
+}
+
+/// The oldest go first.
+pub async fn so_many_absorbed_ids_are_kept(f: &Fixture) {
+    let first = f.create(&wish().offer()).await;
+    let nth = |number: u32| wish().id(foreign_id(number)).digest(1);
+    let max = u32::try_from(ABSORBED_IDS_MAX).unwrap();
+    for number in 1..=max + 1 {
+        absorbed(f, &nth(number), first.id).await;
+    }
+    let before = f.head(first.id).await;
+    for number in 2..=max + 1 {
+        absorbed(f, &nth(number), first.id).await;
+    }
+    assert_eq!(f.head(first.id).await, before);
+    // The oldest is a request like any other.
+    absorbed(f, &nth(1).digest(7), first.id).await;
+    assert_ne!(f.head(first.id).await, before);
+}
+
+/// Later items see what earlier ones absorbed, and a batch that is taken back has absorbed nothing.
+pub async fn a_batch_absorbs_an_id_once_or_not_at_all(f: &Fixture) {
+    let first = f.create(&wish().offer()).await;
+    let same = wish().id(foreign_id(2));
+    let other = keyed("b").id(foreign_id(2)).digest(2);
+    let offers = [same.offer(), same.offer(), other.offer()];
+    let mut reads = Reads::default();
+    offers.iter().for_each(|offer| offer.reads(&mut reads));
+    let whole = f.decide_on(&reads, |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
+    assert!(matches!(whole, Batch::Refused { index: 2, outcome: Outcome::IdTaken(_) }), "{whole:?}");
+    assert_eq!(f.head(first.id).await, Some(first.clone()));
+    let each = f.decide_on(&reads, |draft| enqueue_batch(draft, &offers, Mode::Each)).await;
+    let Batch::Done(outcomes) = each else { panic!("{each:?}") };
+    assert!(matches!(&outcomes[..], [Outcome::Amended(_), Outcome::Amended(_), Outcome::IdTaken(_)]));
+    assert_eq!(f.enqueue(&other.offer()).await, Outcome::IdTaken(foreign_id(2)));
+}
+
+/// Two at the same time: the second is decided again.
+pub async fn an_id_absorbed_meanwhile_makes_a_decision_stale(f: &Fixture) {
+    let reads = |want: &Want| {
+        let mut reads = Reads::default();
+        want.offer().reads(&mut reads);
+        reads
+    };
+    let holder: UniqueKey = key("a");
+    f.create(&wish().offer()).await;
+    let (absorbing, creating) = (wish().id(foreign_id(2)), keyed("b").id(foreign_id(2)).digest(2));
+    let mut late = f.draft(&reads(&creating)).await;
+    semel_core::enqueue::enqueue(&mut late, &creating.offer()).unwrap();
+    absorbed(f, &absorbing, f.holders(holder).await[0].id).await;
+    assert_eq!(f.commit(vec![late.finish()]).await, [semel_store::backend::Verdict::Stale]);
+    assert_eq!(f.enqueue(&creating.offer()).await, Outcome::IdTaken(foreign_id(2)));
+}
