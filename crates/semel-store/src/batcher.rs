@@ -98,6 +98,27 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when the thread cannot be started.
     pub fn open(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
+        let (store, batcher) = Self::with_batcher(backend, seed());
+        if store.facts.blocks {
+            std::thread::Builder::new()
+                .name("semel-store".to_owned())
+                .spawn(move || match tokio::runtime::Builder::new_current_thread().build() {
+                    Ok(runtime) => runtime.block_on(batcher),
+                    Err(error) => tracing::error!(%error, "the store's thread cannot run"),
+                })
+                .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        } else {
+            tokio::spawn(batcher);
+        }
+        Ok(store)
+    }
+
+    /// A store and its batcher, for a caller who runs the batcher himself: it does nothing unless it is polled, and
+    /// dropping it is what a crash does to it. `entropy` seeds ids and jitter.
+    pub fn with_batcher(
+        backend: Arc<dyn Backend>,
+        entropy: u64,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
@@ -106,20 +127,9 @@ impl Store {
             backend: Arc::clone(&backend),
             hints: Arc::clone(&hints),
             inbox,
-            entropy: seed(),
+            entropy,
         };
-        if facts.blocks {
-            std::thread::Builder::new()
-                .name("semel-store".to_owned())
-                .spawn(move || match tokio::runtime::Builder::new_current_thread().build() {
-                    Ok(runtime) => runtime.block_on(batcher.run()),
-                    Err(error) => tracing::error!(%error, "the store's thread cannot run"),
-                })
-                .map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        } else {
-            tokio::spawn(batcher.run());
-        }
-        Ok(Self { requests, backend, hints, facts })
+        (Self { requests, backend, hints, facts }, batcher.run())
     }
 
     /// What the store is and promises.
