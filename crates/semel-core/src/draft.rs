@@ -272,6 +272,10 @@ impl Draft {
 
     /// Deletes a finished job's body and notes, and its head unless it is to be remembered.
     pub fn forget(&mut self, head: &Head, remember: Option<Timestamp>) {
+        if remember.is_some() {
+            // Whoever has seen the whole job relies on its version; without this it would stay what it was.
+            self.update(&mut head.clone());
+        }
         if let Some(row) = self.snapshot.jobs.get_mut(&head.id) {
             expect_row(&mut self.group, self.command, head.id, row);
             self.undo.push(Undo::Row(head.id, Some(Box::new(row.clone()))));

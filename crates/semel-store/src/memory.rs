@@ -15,7 +15,7 @@ use semel_core::time::Timestamp;
 
 use crate::backend::{
     Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
-    Verdict,
+    Unwritten, Verdict,
 };
 use crate::clock::{Clock, SteadyTime, SystemClock};
 use crate::error::StoreError;
@@ -127,8 +127,10 @@ impl Backend for Memory {
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         let (mut inner, now) = self.lock();
         let mut applied = Applied::default();
+        let mut unwritten = Unwritten::default();
         for group in batch.groups {
-            if !inner.model.is_current(&group, |_| 0) {
+            if unwritten.concerns(&group) || !inner.model.is_current(&group, |_| 0) {
+                unwritten.note(&group);
                 applied.groups.push(Verdict::Stale);
                 continue;
             }

@@ -147,6 +147,7 @@ impl Model {
     pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
         group.expect.iter().all(|expect| {
             let version = match &expect.record {
+                Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
                 Record::Job(id) => self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version),
                 Record::Key(key) => self.key_version(key),
                 Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
