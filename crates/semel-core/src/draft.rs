@@ -17,6 +17,7 @@ use bytes::Bytes;
 use crate::event::{Event, EventKind};
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, NoteKind};
+use crate::planted::{Bug, is_planted};
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
@@ -159,7 +160,7 @@ impl Draft {
     pub fn key(&mut self, read: &KeyRead) -> Result<&KeyView, Missing> {
         match self.snapshot.keys.get_mut(&read.key) {
             Some(view) if view.serves(read) => {
-                if view.command != self.command {
+                if view.command != self.command && !is_planted(Bug::CheckThenInsert) {
                     view.command = self.command;
                     let version = view.relied_on(self.command);
                     self.group.expect.push(Expect { record: Record::Key(read.key), version });
@@ -406,6 +407,7 @@ impl Draft {
     fn apply_to_key(&mut self, head: &Head, held_before: bool) {
         if let Some(key) = &head.key
             && let Some(view) = self.snapshot.keys.get_mut(key)
+            && !(is_planted(Bug::BatchBlind) && !held_before)
         {
             self.undo.push(if held_before {
                 Undo::Key(*key, Box::new(view.clone()))

@@ -13,6 +13,7 @@ use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
 use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
+use crate::planted::{Bug, is_planted};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::trail::Payload;
@@ -122,7 +123,7 @@ impl Holder {
     pub fn named(&self) -> Option<&Head> {
         match self.disclose {
             Disclose::Always => Some(&self.head),
-            Disclose::Never => None,
+            Disclose::Never => is_planted(Bug::DuplicateShown).then_some(&*self.head),
         }
     }
 
@@ -277,7 +278,9 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
             // Going on finds what else is missing, in one go.
             Err(Missing) => missing = true,
             Ok(outcome) if mode == Mode::AllOrNothing && outcome.is_refused() && !missing => {
-                draft.roll_back();
+                if !is_planted(Bug::BatchHalfApplied) {
+                    draft.roll_back();
+                }
                 return Ok(Batch::Refused { index, outcome });
             }
             Ok(outcome) => outcomes.push(outcome),
@@ -298,6 +301,9 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         let digests = Body::decode(&full.body)
             .and_then(|stored| Ok((stored.request_digest, Body::decode(&offer.body)?.request_digest)));
         return Ok(match digests {
+            Ok((Some(stored), Some(offered))) if stored == offered && is_planted(Bug::RepeatedIdIgnored) => {
+                return enqueue(draft, &Offer { id: None, ..offer.clone() });
+            }
             Ok((Some(stored), Some(offered))) if stored == offered => Outcome::Repeated(Box::new(head)),
             Ok(_) => Outcome::IdTaken(id),
             Err(corrupt) => Outcome::Corrupt(corrupt),
@@ -329,6 +335,7 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         return Ok(Outcome::TooManyHolders);
     };
     if policy.on_mismatch() == OnMismatch::Reject
+        && !is_planted(Bug::MismatchAccepted)
         && let Some(refused) = refuse_mismatch(draft, offer, policy, &admission, &named)?
     {
         return Ok(refused);
@@ -462,7 +469,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
 
 fn renew_window(draft: &mut Draft, holder: &mut Head, renew: bool) {
     let now = draft.now();
-    if renew && holder.renewed_at.is_none_or(|at| at < now) {
+    if renew && holder.renewed_at.is_none_or(|at| at < now) && !is_planted(Bug::WindowNotRenewed) {
         holder.renewed_at = Some(now);
         draft.update(holder);
     }
@@ -495,7 +502,9 @@ fn amend(draft: &mut Draft, offer: &Offer, named: JobId) -> Result<Outcome, Miss
         payload.absorb(id);
     }
     draft.update(&mut head);
-    draft.note(head.id, NoteKind::Payload, Some(payload.encode()));
+    if !is_planted(Bug::LastRequestLost) {
+        draft.note(head.id, NoteKind::Payload, Some(payload.encode()));
+    }
     draft.tell(EventKind::Amended, &head, 0);
     Ok(Outcome::Amended(Box::new(head)))
 }

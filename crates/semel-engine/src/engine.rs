@@ -12,6 +12,7 @@ use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Bearer, Unclaimable};
 use semel_core::life::{self, KeyReleased, Revived};
+use semel_core::planted::{Bug, is_planted};
 use semel_core::settle::{self, Report, Settled};
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
@@ -121,8 +122,19 @@ impl Engine {
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
-        let (outcome, now) =
-            self.shared.store.decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now()))).await?;
+        let keyless = is_planted(Bug::FailOpen).then(|| Offer { unique: None, ..offer.clone() });
+        let decided =
+            self.shared.store.decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now()))).await;
+        let (outcome, now) = match (decided, keyless) {
+            (Err(StoreError::Unavailable(_)), Some(offer)) => {
+                let reads = Reads::default();
+                self.shared
+                    .store
+                    .decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now())))
+                    .await?
+            }
+            (decided, _) => decided?,
+        };
         self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
         self.note(&outcome, now, source);
         Ok(outcome)
