@@ -12,7 +12,7 @@
 //! - [`dice`], [`executor`]: chance, and who runs next.
 //! - [`plan`]: what a seed draws; [`store`]: the shared store and its connections; [`world`]: servers and network.
 //! - [`client`], [`worker`], [`nemesis`]: who acts.
-//! - [`run`]: one seed from its beginning to its judgement; many seeds; a smaller plan that still fails.
+//! - [`run`]: one seed from its beginning to its judgement; a smaller plan that still fails.
 
 pub mod client;
 pub mod dice;
@@ -25,4 +25,4 @@ pub mod worker;
 pub mod world;
 
 pub use plan::Plan;
-pub use run::{Failure, Ran, play, seeds, shrink};
+pub use run::{Failure, Ran, play, shrink};

@@ -1,4 +1,4 @@
-//! One seed from its beginning to its judgement, many seeds, and a smaller plan that still fails.
+//! One seed from its beginning to its judgement, and a smaller plan that still fails.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +39,16 @@ pub struct Ran {
     pub jobs: u64,
     /// A digest of all that was committed, to tell two runs apart.
     pub digest: u64,
+}
+
+impl Ran {
+    /// Adds another run.
+    pub fn add(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.events += other.events;
+        self.jobs += other.jobs;
+        self.digest ^= other.digest;
+    }
 }
 
 /// A seed whose run broke a promise.
@@ -234,21 +244,6 @@ fn duplicates_counted(world: &World, witness: &crate::history::Witness) -> Check
         }
     }
     Ok(())
-}
-
-/// Plays `count` seeds from `first` on; the first that fails, made smaller.
-///
-/// # Errors
-/// The failure.
-pub fn seeds(first: u64, count: u64) -> Result<Ran, Failure> {
-    let mut sum = Ran::default();
-    for seed in first..first + count {
-        let ran = play(seed, &Plan::of(seed)).map_err(shrink)?;
-        sum.steps += ran.steps;
-        sum.events += ran.events;
-        sum.jobs += ran.jobs;
-    }
-    Ok(sum)
 }
 
 /// The smallest plan found with which the seed still fails, whatever it is that fails.

@@ -2,4 +2,5 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
+mod cancellation;
 mod simulation;
