@@ -21,6 +21,7 @@ use semel_store::Backend;
 use semel_store::backend::{Claim, Filter};
 use semel_testkit::history::witness::Mark;
 use semel_testkit::make::{Want, foreign_id, key, keyed};
+use semel_testkit::planted::plant_from_environment;
 use semel_testkit::sim::Plan;
 use semel_testkit::sim::dice::Dice;
 use semel_testkit::sim::executor::{Executor, Owner};
@@ -166,6 +167,7 @@ fn nothing() -> Claim {
 
 /// Whether the call was done before it was let go.
 fn let_go(name: &str, call: fn(Scene) -> Call, way: Way, after: u32) -> bool {
+    plant_from_environment();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
