@@ -407,7 +407,7 @@ impl Draft {
     fn apply_to_key(&mut self, head: &Head, held_before: bool) {
         if let Some(key) = &head.key
             && let Some(view) = self.snapshot.keys.get_mut(key)
-            && !(is_planted(Bug::BatchBlind) && !held_before)
+            && (held_before || !is_planted(Bug::BatchBlind))
         {
             self.undo.push(if held_before {
                 Undo::Key(*key, Box::new(view.clone()))

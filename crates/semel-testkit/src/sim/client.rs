@@ -119,7 +119,7 @@ pub async fn client(world: Arc<World>, mut dice: Dice) {
             2 if last.is_some() => again(&world, &mut dice, last.as_ref()).await,
             3 => {
                 let twin = request(&world, &mut dice);
-                let (other, mut chance, same) = (Arc::clone(&world), Dice::new(dice.next()), twin.clone());
+                let (other, mut chance, same) = (Arc::clone(&world), Dice::new(dice.draw()), twin.clone());
                 world.handle.spawn(super::executor::Owner::World, async move {
                     offer(&other, &mut chance, &same).await;
                 });

@@ -14,12 +14,12 @@ impl Dice {
     #[must_use]
     pub fn of(seed: u64, whom: u64) -> Self {
         let mut dice = Self(seed ^ whom.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        dice.next();
+        dice.draw();
         dice
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,7 +29,7 @@ impl Dice {
 
     /// A number below `end`; 0 when `end` is.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
+        self.draw() % end.max(1)
     }
 
     /// A number in `from..=to`.

@@ -110,7 +110,7 @@ impl World {
     /// Starts a server anew, with a batcher and duties of its own.
     pub fn start(&self, at: usize) {
         let number = self.starts.fetch_add(1, Ordering::Relaxed);
-        let entropy = Dice::of(self.seed, 1_000 + number).next();
+        let entropy = Dice::of(self.seed, 1_000 + number).draw();
         let connection = Connection::new(Arc::clone(&self.store));
         let (store, batcher) = Store::with_batcher(connection as Arc<dyn Backend>, entropy);
         let engine = Engine::on(store);
