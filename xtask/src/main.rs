@@ -3,12 +3,14 @@
 //! # Layout
 //! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
+//! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`golden`]: writes the golden files anew.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod golden;
+mod planted;
 mod steps;
 mod test;
 mod tidy;
@@ -28,6 +30,7 @@ Tasks:
                   build. --quick stops after the tests
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
                   files, leftovers, licences
+  planted [BUG]…  Put in one bug after the other and see which suite finds it, and how fast
   golden          Write the golden files anew; look at `git diff` afterwards
 
 Examples:
@@ -35,17 +38,19 @@ Examples:
   cargo xtask test --quick                    # while working
   OJS_SUITES=../ojs/suites cargo xtask test   # with Open Job Spec's conformance suites
   cargo xtask tidy
+  cargo xtask planted fail-open               # this bug alone
 
 Exit codes: 0 everything holds, 1 something does not, 2 wrong usage.";
 
-enum Task {
+enum Task<'a> {
     Test { is_quick: bool },
     Tidy,
     Golden,
+    Planted { only: Vec<&'a str> },
     Help,
 }
 
-fn task(args: &[&str]) -> Result<Task, String> {
+fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
     if args.is_empty() || args.iter().any(|arg| matches!(*arg, "--help" | "-h" | "help")) {
         return Ok(Task::Help);
     }
@@ -54,6 +59,7 @@ fn task(args: &[&str]) -> Result<Task, String> {
         ["test", "--quick"] => Ok(Task::Test { is_quick: true }),
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
+        ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         [name @ ("test" | "tidy" | "golden"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
@@ -77,6 +83,7 @@ fn main() -> ExitCode {
         Task::Test { is_quick } => test::run(&workspace, is_quick),
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
+        Task::Planted { only } => planted::run(&workspace, &only),
         Task::Help => {
             println!("{HELP}");
             Ok(())

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use crate::event::{Event, EventKind};
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, NoteKind};
+use crate::planted::{Bug, is_planted};
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
@@ -165,7 +166,7 @@ impl Draft {
     pub fn key(&mut self, read: &KeyRead) -> Result<&KeyView, Missing> {
         match self.snapshot.keys.get_mut(&read.key) {
             Some(view) if view.serves(read) => {
-                if view.command != self.command {
+                if view.command != self.command && !is_planted(Bug::CheckThenInsert) {
                     view.command = self.command;
                     let version = view.relied_on(self.command);
                     self.group.expect.push(Expect { record: Record::Key(read.key), version });
@@ -294,6 +295,10 @@ impl Draft {
 
     /// Deletes a finished job's body and notes, and its head unless it is to be remembered.
     pub fn forget(&mut self, head: &Head, remember: Option<Timestamp>) {
+        if remember.is_some() {
+            // Whoever has seen the whole job relies on its version; without this it would stay what it was.
+            self.update(&mut head.clone());
+        }
         if let Some(row) = self.snapshot.jobs.get_mut(&head.id) {
             expect_row(&mut self.group, self.command, head.id, row);
             self.undo.push(Undo::Row(head.id, Some(Box::new(row.clone()))));
@@ -440,6 +445,7 @@ impl Draft {
     fn apply_to_key(&mut self, head: &Head, held_before: bool) {
         if let Some(key) = &head.key
             && let Some(view) = self.snapshot.keys.get_mut(key)
+            && (held_before || !is_planted(Bug::BatchBlind))
         {
             self.undo.push(if held_before {
                 Undo::Key(*key, Box::new(view.clone()))

@@ -17,6 +17,7 @@ use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
 use crate::job::{Head, Role};
+use crate::planted::{Bug, is_planted};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::{Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit};
@@ -120,7 +121,7 @@ impl Holder {
     pub fn named(&self) -> Option<&Head> {
         match self.disclose {
             Disclose::Always => Some(&self.head),
-            Disclose::Never => None,
+            Disclose::Never => is_planted(Bug::DuplicateShown).then_some(&*self.head),
         }
     }
 
@@ -275,7 +276,9 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
             // Going on finds what else is missing, in one go.
             Err(Missing) => missing = true,
             Ok(outcome) if mode == Mode::AllOrNothing && outcome.is_refused() && !missing => {
-                draft.roll_back();
+                if !is_planted(Bug::BatchHalfApplied) {
+                    draft.roll_back();
+                }
                 return Ok(Batch::Refused { index, outcome });
             }
             Ok(outcome) => outcomes.push(outcome),
@@ -292,6 +295,9 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     if let Some(id) = offer.id
         && let Some(answer) = answered_before(draft, offer, id)?
     {
+        if matches!(answer, Outcome::Repeated(_)) && is_planted(Bug::RepeatedIdIgnored) {
+            return enqueue(draft, &Offer { id: None, ..offer.clone() });
+        }
         return Ok(answer);
     }
     let Some(identity) = &offer.unique else {
@@ -326,6 +332,7 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         return Ok(Outcome::TooManyHolders);
     };
     if policy.on_mismatch() == OnMismatch::Reject
+        && !is_planted(Bug::MismatchAccepted)
         && let Some(refused) = refuse_mismatch(draft, offer, policy, &admission, &named)?
     {
         return Ok(refused);
@@ -453,7 +460,10 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
 fn renew_windows(draft: &mut Draft, holders: Vec<Head>, renew: &[JobId]) {
     let now = draft.now();
     for mut holder in holders {
-        if renew.contains(&holder.id) && holder.renewed_at.is_none_or(|at| at < now) {
+        if renew.contains(&holder.id)
+            && holder.renewed_at.is_none_or(|at| at < now)
+            && !is_planted(Bug::WindowNotRenewed)
+        {
             holder.renewed_at = Some(now);
             draft.update(&mut holder);
         }

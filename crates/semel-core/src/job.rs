@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::ident::{JobId, JobType, QueueName};
 use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
+use crate::planted::{Bug, is_planted};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::{Hold, UniqueKey};
@@ -71,8 +72,9 @@ impl Head {
     }
 
     /// Whether another run is allowed.
-    pub const fn has_attempts_left(&self) -> bool {
-        self.attempt < if self.max_attempts == 0 { 1 } else { self.max_attempts }
+    pub fn has_attempts_left(&self) -> bool {
+        let allowed = if self.max_attempts == 0 { 1 } else { self.max_attempts };
+        self.attempt < allowed || (self.attempt == allowed && is_planted(Bug::RetryBeyondMax))
     }
 
     /// Until when a run of this job, or one whose place it took, may go on although its lease is burned now.

@@ -8,6 +8,7 @@ use crate::draft::next_version;
 use crate::error::Invalid;
 use crate::job::{Head, Lease, Role};
 use crate::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
+use crate::planted::{Bug, is_planted};
 use crate::state::{Event, State, next};
 use crate::time::Timestamp;
 
@@ -65,7 +66,10 @@ pub enum Standing {
 /// Decides how a request stands (ARCHITECTURE 5, invariant 4).
 pub fn standing(head: &Head, bearer: &Bearer) -> Standing {
     if let Some(LeaseToken(fence)) = bearer.lease {
-        if fence != head.fence {
+        let is_taken_for_it = is_planted(Bug::LeaseNotChecked)
+            || (is_planted(Bug::LeaseByWorkerOnly)
+                && head.lease.as_ref().is_some_and(|lease| bearer.worker.as_ref() == Some(&lease.worker)));
+        if fence != head.fence && !is_taken_for_it {
             return Standing::Stale;
         }
         if head.state != State::Active {
@@ -118,19 +122,20 @@ pub fn grant(head: &Head, grant: &Grant, now: Timestamp, runs_of_key: bool) -> R
     let Ok(state) = next(head.state, Event::Claim) else {
         return Err(Unclaimable::NotReady);
     };
-    if head.is_expired(now) {
+    if head.is_expired(now) && !is_planted(Bug::ExpiredClaimed) {
         return Err(Unclaimable::Expired);
     }
     if !head.has_attempts_left() {
         return Err(Unclaimable::Exhausted);
     }
-    if head.role == Role::FollowUp && runs_of_key {
+    if head.role == Role::FollowUp && runs_of_key && !is_planted(Bug::FollowUpOverlaps) {
         return Err(Unclaimable::Overlaps);
     }
     let ms = |own: u32, default: u32| Duration::from_millis(u64::from(if own == 0 { default } else { own }));
     Ok(Head {
         state,
-        attempt: head.attempt + 1,
+        attempt: head.attempt + u32::from(!is_planted(Bug::AttemptNotCounted)),
+        key: head.key.filter(|_| !is_planted(Bug::KeyFreedAtStart)),
         version: next_version(head.version, now),
         fence: next_version(head.fence, now),
         started_at: Some(now),

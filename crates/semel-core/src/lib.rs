@@ -7,6 +7,7 @@
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
+//! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
 
 pub mod body;
@@ -22,6 +23,7 @@ pub mod job;
 pub mod lease;
 pub mod life;
 pub mod limits;
+pub mod planted;
 pub mod retry;
 pub mod settle;
 pub mod slot;

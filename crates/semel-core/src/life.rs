@@ -6,6 +6,7 @@ use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Ending, Head, Role};
 use crate::lease::{Bearer, Standing, standing};
+use crate::planted::{Bug, is_planted};
 use crate::settle::{Refusal, Settled, end};
 use crate::state::{Event, State, StateSet, next};
 use crate::time::Timestamp;
@@ -81,9 +82,14 @@ pub fn promote(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     let Some(mut head) = draft.head(id)? else {
         return Ok(false);
     };
-    let Ok(state) = next(head.state, Event::Due) else {
+    let due = next(head.state, Event::Due);
+    let due = if is_planted(Bug::PromoteTwice) { due.or(next(head.state, Event::Release)) } else { due };
+    let Ok(state) = due else {
         return Ok(false);
     };
+    if head.state != State::Active && is_planted(Bug::PromoteEarly) {
+        head.available_at = head.available_at.min(draft.now());
+    }
     if head.available_at > draft.now() {
         return Ok(false);
     }
@@ -155,7 +161,7 @@ fn forget(draft: &mut Draft, head: &Head) {
         Remember::Until(until) => Some(until),
         Remember::Forever => Some(Timestamp::MAX),
     };
-    draft.forget(head, remember.filter(|_| head.key.is_some()));
+    draft.forget(head, remember.filter(|_| head.key.is_some() && !is_planted(Bug::PurgeForgetsKey)));
 }
 
 /// An operator deletes a dead letter. Its head stays while its policy may still block somebody.
@@ -266,7 +272,7 @@ pub fn release_key(draft: &mut Draft, key: UniqueKey) -> Result<KeyReleased, Mis
     }
     let mut released = Vec::with_capacity(holders.len());
     for mut head in holders {
-        head.key = None;
+        head.key = head.key.filter(|_| is_planted(Bug::ReleasedKeyHeld));
         draft.update(&mut head);
         draft.drop_from_key(&key, head.id);
         draft.tell(EventKind::KeyReleased, &head, 0);

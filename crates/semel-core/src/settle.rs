@@ -13,6 +13,7 @@ use crate::ident::JobId;
 use crate::job::{Ending, Head, NoteKind};
 use crate::lease::{Bearer, Standing, standing};
 use crate::limits::VISIBILITY_DEFAULT_MS;
+use crate::planted::{Bug, is_planted};
 use crate::retry::OnExhaustion;
 use crate::state::{Event, State, next};
 use crate::time::Timestamp;
@@ -65,7 +66,7 @@ pub struct Report {
 fn leave(draft: &Draft, head: &mut Head, event: Event, burn: bool) -> Result<(), Refusal> {
     head.state = next(head.state, event).map_err(|illegal| Refusal::WrongState(illegal.from))?;
     head.lease = None;
-    if burn {
+    if burn && !is_planted(Bug::FenceNotBurned) {
         head.fence = draft.next_version(head.fence);
     }
     Ok(())
@@ -262,7 +263,7 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
     if lease.run_until <= now && lease.run_until <= lease.visible_until {
         return time_out(draft, head, &full).map(Some);
     }
-    if lease.visible_until > now {
+    if lease.visible_until > now && !is_planted(Bug::ReapLiveLease) {
         return Ok(None);
     }
     if !head.has_attempts_left() {
@@ -276,6 +277,7 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
             details: None,
         };
         head.fence = draft.next_version(head.fence);
+        head.follow_up = head.follow_up.filter(|_| !is_planted(Bug::FollowUpLost));
         return fail_run(draft, head, &full, &report).map(Some);
     }
     if let Err(refusal) = leave(draft, &mut head, Event::LeaseExpired, true) {

@@ -12,6 +12,7 @@ use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Bearer, Unclaimable};
 use semel_core::life::{self, KeyReleased, Revived};
+use semel_core::planted::{Bug, is_planted};
 use semel_core::settle::{self, Report, Settled};
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
@@ -56,11 +57,7 @@ impl Engine {
     /// When the store's thread cannot be started.
     pub fn start(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
         let engine = Self::without_duties(backend)?;
-        let (store, stop) = (engine.shared.store.clone(), engine.shared.stop.subscribe());
-        let weak = Arc::downgrade(&engine.shared);
-        let duties = tokio::spawn(async move {
-            run_duties(store, weak, stop).await;
-        });
+        let duties = tokio::spawn(engine.duties());
         if let Ok(mut slot) = engine.shared.duties.try_lock() {
             *slot = Some(duties);
         }
@@ -72,14 +69,25 @@ impl Engine {
     /// # Errors
     /// When the store's thread cannot be started.
     pub fn without_duties(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
+        Ok(Self::on(Store::open(backend)?))
+    }
+
+    /// An engine on a store that is open already. Nobody runs its [duties](Self::duties).
+    pub fn on(store: Store) -> Self {
         let shared = Shared {
-            store: Store::open(backend)?,
+            store,
             duplicates: DuplicateLog::default(),
             counters: Counters::default(),
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The loop of the duties, for a caller who runs it himself. It ends with [`stop`](Self::stop), with the store, or
+    /// with the last handle on this engine. Needs tokio's clock.
+    pub fn duties(&self) -> impl Future<Output = ()> + Send + 'static {
+        run_duties(self.shared.store.clone(), Arc::downgrade(&self.shared), self.shared.stop.subscribe())
     }
 
     /// The store behind its batcher.
@@ -114,8 +122,19 @@ impl Engine {
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
-        let (outcome, now) =
-            self.shared.store.decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now()))).await?;
+        let keyless = is_planted(Bug::FailOpen).then(|| Offer { unique: None, ..offer.clone() });
+        let decided =
+            self.shared.store.decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now()))).await;
+        let (outcome, now) = match (decided, keyless) {
+            (Err(StoreError::Unavailable(_)), Some(offer)) => {
+                let reads = Reads::default();
+                self.shared
+                    .store
+                    .decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now())))
+                    .await?
+            }
+            (decided, _) => decided?,
+        };
         self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
         self.note(&outcome, now, source);
         Ok(outcome)
@@ -453,9 +472,11 @@ async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: wat
             }
         }
         tokio::select! {
-            () = tokio::time::sleep(rest.min(HOUSEKEEPING_EVERY)) => {}
-            () = store.hints().sooner() => {}
+            // In a fixed order, so that a run that is played again is the same run.
+            biased;
             changed = stop.changed() => if changed.is_err() || *stop.borrow() { return },
+            () = store.hints().sooner() => {}
+            () = tokio::time::sleep(rest.min(HOUSEKEEPING_EVERY)) => {}
         }
     }
 }

@@ -66,9 +66,12 @@ pub fn head(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Head>, Sql
 }
 
 /// The version of a job that is not in memory; 0 when there is none.
-pub fn version(db: &Connection, at: &Loaded, id: JobId) -> Result<u64, SqliteError> {
+pub fn version(db: &Connection, at: &Loaded, id: JobId, with_remembered: bool) -> Result<u64, SqliteError> {
     if let Some((_, head)) = filed(db, at, id)? {
         return Ok(head.version);
+    }
+    if !with_remembered {
+        return Ok(spent(db, at, id)?.map_or(0, |spent| spent.version));
     }
     let Some((key, seq)) = at.seen.get(&id) else {
         return Ok(spent(db, at, id)?.map_or(0, |spent| spent.version));

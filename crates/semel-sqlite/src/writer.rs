@@ -10,7 +10,7 @@ use semel_core::job::{Head, NoteKind, kept_until};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, UniqueKey, must_remember};
-use semel_store::backend::{Applied, Batch, Claimed, Verdict};
+use semel_store::backend::{Applied, Batch, Claimed, Unwritten, Verdict};
 use semel_store::memory::started;
 
 use crate::error::SqliteError;
@@ -37,11 +37,12 @@ impl<'a> Writer<'a> {
     /// Applies a batch. The caller appends the record to the journal, or loads everything anew.
     pub fn apply(mut self, batch: Batch) -> Result<Applied, SqliteError> {
         let mut applied = Applied::default();
+        let mut unwritten = Unwritten::default();
         for group in batch.groups {
             let mut failed = None;
             let (db, at) = (self.db, &*self.at);
             let current = at.model.is_current(&group, |id| {
-                reader::version(db, at, id).unwrap_or_else(|error| {
+                reader::version(db, at, id, !group.found_none(id)).unwrap_or_else(|error| {
                     failed = Some(error);
                     u64::MAX
                 })
@@ -49,7 +50,8 @@ impl<'a> Writer<'a> {
             if let Some(error) = failed {
                 return Err(error);
             }
-            if !current {
+            if !current || unwritten.concerns(&group) {
+                unwritten.note(&group);
                 applied.groups.push(Verdict::Stale);
                 continue;
             }

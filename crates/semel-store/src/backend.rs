@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use semel_core::draft::{Full, Group, QueueRow, Reads, Snapshot};
+use semel_core::draft::{Full, Group, QueueRow, Reads, Record, Snapshot, Write};
 use semel_core::event::Event;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
@@ -26,7 +26,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///   `max(clock, last committed time)`.
 /// - **Versions.** [`commit`](Self::commit) applies a group all or none, and only if every record it relied on still
 ///   has the version it names; else that group is [`Verdict::Stale`] and no other is touched. A key's version moves on
-///   every write of a head that holds it, to `max(version + 1, head.version)`.
+///   every write of a head that holds it, to `max(version + 1, head.version)`. A group that relies on what a stale group
+///   of its own batch would have written is stale as well, whatever the numbers say ([`Unwritten`]).
 /// - **Durability.** When [`commit`](Self::commit) has answered, what it applied survives a crash of this process and,
 ///   at the strength the store declares, of the machine. A failed commit has applied nothing, or is poisoned.
 /// - **Order.** A claim takes from its queues in the order they are named; within one queue by (priority descending,
@@ -93,6 +94,37 @@ pub enum Verdict {
     Applied,
     /// A record it relied on has moved; nothing of it was applied.
     Stale,
+}
+
+/// What the stale groups of one batch would have written.
+///
+/// Two writers who read the same version at the same time give the next one the same number. So a later group of the
+/// batch, decided on top of a stale one, may name a version that is there and is not the one it saw.
+#[derive(Debug, Default)]
+pub struct Unwritten(Vec<Record>);
+
+impl Unwritten {
+    /// Notes a stale group.
+    pub fn note(&mut self, group: &Group) {
+        self.0.extend(group.expect.iter().map(|expect| expect.record.clone()));
+        for write in &group.writes {
+            match write {
+                Write::Insert { head, .. } | Write::Update { head } => {
+                    self.0.push(Record::Job(head.id));
+                    self.0.extend(head.key.map(Record::Key));
+                }
+                Write::Note { job, .. } | Write::Forget { job, .. } => self.0.push(Record::Job(*job)),
+                Write::Spend { id, job, .. } => self.0.extend([Record::Job(*id), Record::Job(*job)]),
+                Write::Free { id } => self.0.push(Record::Job(*id)),
+                Write::Queue { row } => self.0.push(Record::Queue(row.name.clone())),
+            }
+        }
+    }
+
+    /// Whether a group relies on any of it.
+    pub fn concerns(&self, group: &Group) -> bool {
+        !self.0.is_empty() && group.expect.iter().any(|expect| self.0.contains(&expect.record))
+    }
 }
 
 /// A worker's wish for jobs.

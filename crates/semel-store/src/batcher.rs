@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot};
+use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot, Write};
 use semel_core::ident::QueueName;
+use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
@@ -98,6 +100,27 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when the thread cannot be started.
     pub fn open(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
+        let (store, batcher) = Self::with_batcher(backend, seed());
+        if store.facts.blocks {
+            std::thread::Builder::new()
+                .name("semel-store".to_owned())
+                .spawn(move || match tokio::runtime::Builder::new_current_thread().build() {
+                    Ok(runtime) => runtime.block_on(batcher),
+                    Err(error) => tracing::error!(%error, "the store's thread cannot run"),
+                })
+                .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        } else {
+            tokio::spawn(batcher);
+        }
+        Ok(store)
+    }
+
+    /// A store and its batcher, for a caller who runs the batcher himself: it does nothing unless it is polled, and
+    /// dropping it is what a crash does to it. `entropy` seeds ids and jitter.
+    pub fn with_batcher(
+        backend: Arc<dyn Backend>,
+        entropy: u64,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
@@ -106,20 +129,9 @@ impl Store {
             backend: Arc::clone(&backend),
             hints: Arc::clone(&hints),
             inbox,
-            entropy: seed(),
+            entropy,
         };
-        if facts.blocks {
-            std::thread::Builder::new()
-                .name("semel-store".to_owned())
-                .spawn(move || match tokio::runtime::Builder::new_current_thread().build() {
-                    Ok(runtime) => runtime.block_on(batcher.run()),
-                    Err(error) => tracing::error!(%error, "the store's thread cannot run"),
-                })
-                .map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        } else {
-            tokio::spawn(batcher.run());
-        }
-        Ok(Self { requests, backend, hints, facts })
+        (Self { requests, backend, hints, facts }, batcher.run())
     }
 
     /// What the store is and promises.
@@ -292,6 +304,8 @@ impl Batcher {
             }
             return Vec::new();
         }
+        let (decided, groups) = answer_too_soon(decided, groups);
+        let groups = self.replace_in_two_steps(groups).await;
         // Decisions that wrote nothing are answered with the rest: what they name may be in this very commit.
         let written: Vec<bool> = groups.iter().map(|group| !group.is_empty()).collect();
         let groups = groups.into_iter().filter(|group| !group.is_empty()).collect();
@@ -313,7 +327,7 @@ impl Batcher {
         for ((decision, tries), written) in decided.into_iter().zip(written) {
             let verdict = if written { verdicts.next().unwrap_or(Verdict::Stale) } else { Verdict::Applied };
             // What a silent decision saw may have been overlaid by a group that did not hold.
-            if verdict == Verdict::Stale || (any_stale && !written) {
+            if (verdict == Verdict::Stale || (any_stale && !written)) && !is_planted(Bug::StaleAnswered) {
                 any_stale = true;
                 if tries + 1 >= COMMIT_ATTEMPTS_MAX {
                     decision.answer(Err(StoreError::Contended));
@@ -332,6 +346,25 @@ impl Batcher {
         again
     }
 
+    /// With the bug of that name: what a group cancels is committed before what it creates.
+    async fn replace_in_two_steps(&self, groups: Vec<Group>) -> Vec<Group> {
+        if !is_planted(Bug::ReplaceInTwoSteps) {
+            return groups;
+        }
+        let is_insert = |write: &Write| matches!(write, Write::Insert { .. });
+        let mut second = Vec::new();
+        for mut group in groups {
+            let replaces = group.writes.iter().any(is_insert) && !group.writes.iter().all(is_insert);
+            if replaces {
+                let writes = group.writes.extract_if(.., |write| !is_insert(write)).collect();
+                let first = Group { expect: std::mem::take(&mut group.expect), writes, events: Vec::new() };
+                drop(self.backend.commit(Batch { groups: vec![first], claims: Vec::new() }).await);
+            }
+            second.push(group);
+        }
+        second
+    }
+
     async fn decide(
         &mut self,
         decisions: Vec<(Box<dyn Decide>, u32)>,
@@ -344,7 +377,13 @@ impl Batcher {
             decision.reads(&mut reads);
         }
         let snapshot = match self.backend.load(&reads).await {
-            Ok(snapshot) => snapshot,
+            Ok(mut snapshot) => {
+                if is_planted(Bug::ServerClock) {
+                    snapshot.now =
+                        snapshot.now.saturating_add(Duration::from_millis(50 + self.entropy % 2_000));
+                }
+                snapshot
+            }
             Err(error) => {
                 for (decision, _) in decisions {
                     decision.answer(Err(error.clone()));
@@ -382,6 +421,28 @@ impl Batcher {
             Request::Clear(reply) => drop(reply.send(backend.clear().await)),
         }
     }
+}
+
+type Decisions = Vec<(Box<dyn Decide>, u32)>;
+
+/// With the bugs of that kind: answers before the commit, all or those that wrote nothing.
+fn answer_too_soon(decided: Decisions, groups: Vec<Group>) -> (Decisions, Vec<Group>) {
+    let all = is_planted(Bug::AnswerBeforeCommit);
+    if !all && !is_planted(Bug::DuplicateBeforeDurable) {
+        return (decided, groups);
+    }
+    let mut waiting = (Vec::new(), Vec::new());
+    for ((decision, tries), group) in decided.into_iter().zip(groups) {
+        if group.is_empty() || all {
+            decision.answer(Ok(()));
+        } else {
+            waiting.0.push((decision, tries));
+        }
+        if !group.is_empty() {
+            waiting.1.push(group);
+        }
+    }
+    waiting
 }
 
 /// Takes one decision over the draft, loading what it asks for.

@@ -15,7 +15,7 @@ use semel_core::time::Timestamp;
 
 use crate::backend::{
     Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
-    Verdict,
+    Unwritten, Verdict,
 };
 use crate::clock::{Clock, SteadyTime, SystemClock};
 use crate::error::StoreError;
@@ -169,8 +169,12 @@ impl Backend for Memory {
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         let (mut inner, now) = self.lock();
         let mut applied = Applied::default();
+        let mut unwritten = Unwritten::default();
         for group in batch.groups {
-            if !inner.model.is_current(&group, |id| inner.spent.get(id).map_or(0, |spent| spent.version)) {
+            let current =
+                inner.model.is_current(&group, |id| inner.spent.get(id).map_or(0, |spent| spent.version));
+            if unwritten.concerns(&group) || !current {
+                unwritten.note(&group);
                 applied.groups.push(Verdict::Stale);
                 continue;
             }

@@ -10,6 +10,7 @@ use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Unclaimable, grant};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
@@ -21,6 +22,9 @@ use crate::holders::Holders;
 
 /// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
 const CLAIM_LOOKS_EXTRA: usize = 64;
+
+/// By how much [`Bug::PromoteEarly`] is early.
+const TOO_EARLY: std::time::Duration = std::time::Duration::from_millis(100);
 
 type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
 
@@ -145,14 +149,18 @@ impl Model {
     /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
     /// not here.
     pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
-        group.expect.iter().all(|expect| {
-            let version = match &expect.record {
-                Record::Job(id) => self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version),
-                Record::Key(key) => self.key_version(key),
-                Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
-            };
-            version == expect.version
-        })
+        is_planted(Bug::VersionNotChecked)
+            || group.expect.iter().all(|expect| {
+                let version = match &expect.record {
+                    Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
+                    Record::Job(id) => {
+                        self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version)
+                    }
+                    Record::Key(key) => self.key_version(key),
+                    Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+                };
+                version == expect.version
+            })
     }
 
     /// Applies one write.
@@ -297,7 +305,7 @@ impl Model {
         let mut unclaimable = Vec::new();
         for name in &claim.queues {
             let Some(queue) = self.queues.get(name) else { continue };
-            if queue.row.paused || granted.len() >= limit {
+            if (queue.row.paused && !is_planted(Bug::PausedQueueGives)) || granted.len() >= limit {
                 continue;
             }
             let wanted = limit - granted.len();
@@ -334,6 +342,7 @@ impl Model {
 
     /// Ids that are due, oldest first, and when the next one is.
     pub fn due(&self, due: Due, now: Timestamp, limit: usize) -> (Vec<JobId>, Option<Timestamp>) {
+        let now = if is_planted(Bug::PromoteEarly) { now.saturating_add(TOO_EARLY) } else { now };
         let index = self.index(due);
         let ids: Vec<JobId> =
             index.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| *id).collect();

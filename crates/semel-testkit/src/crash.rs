@@ -20,6 +20,7 @@ use semel_store::Backend;
 use semel_store::backend::{Claim, Filter};
 use tokio::task::JoinSet;
 
+use crate::history::Holds;
 use crate::make::{Want, keyed};
 
 /// Tasks that offer; every key is offered by two of them.
@@ -110,6 +111,8 @@ pub struct Account {
     pub claimed: BTreeSet<JobId>,
     /// Runs whose end was acknowledged.
     pub acked: BTreeSet<JobId>,
+    /// When jobs surely held their keys, by the places of the lines.
+    pub holds: Holds,
     /// Requests that failed.
     pub errors: Vec<String>,
 }
@@ -119,7 +122,8 @@ impl Account {
     pub fn read(said: &str) -> Self {
         let mut account = Self::default();
         let whole = said.rfind('\n').map_or("", |end| &said[..end]);
-        for line in whole.lines().filter_map(|line| line.split_once('@').map(|(_, said)| said)) {
+        let lines = whole.lines().filter_map(|line| line.split_once('@').map(|(_, said)| said));
+        for (at, line) in (0..).zip(lines) {
             let words: Vec<&str> = line.split(' ').collect();
             let id = |text: &str| JobId::parse(text, "").unwrap();
             match words[..] {
@@ -130,11 +134,16 @@ impl Account {
                     let is_strict = number.is_multiple_of(2);
                     assert!(!is_strict || created.is_empty(), "the strict key {number} was created twice");
                     created.insert(id(job));
+                    account.holds.created(number, id(job), at);
                 }
                 ["duplicate", number, job] => {
                     account.named.entry(number.parse().unwrap()).or_default().insert(id(job));
                 }
-                ["claimed", job] => drop(account.claimed.insert(id(job))),
+                ["claimed", job] => {
+                    account.claimed.insert(id(job));
+                    // It is acknowledged after this line, and not before.
+                    account.holds.may_end(id(job), at);
+                }
                 ["acked", job] => drop(account.acked.insert(id(job))),
                 _ => account.errors.push(line.to_owned()),
             }
@@ -145,6 +154,7 @@ impl Account {
     /// Whether the store, opened again, stands by all of it. Its clock must be past the leases of the dead.
     pub async fn judge(&self, backend: Arc<dyn Backend>, round: u64) {
         assert_eq!(self.errors, Vec::<String>::new());
+        assert_eq!(self.holds.doubled(), None, "two jobs surely held one key at one time");
         let engine = Engine::without_duties(backend).unwrap();
         // A holder that was named exists, whether or not its own creator heard of it.
         for (number, ids) in self.created.iter().chain(&self.named) {

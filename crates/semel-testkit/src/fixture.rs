@@ -46,6 +46,7 @@ pub struct Fixture {
 impl Fixture {
     /// A store that `open` opens; it is called again to open what was closed.
     pub fn new(step: Step, open: impl Fn(&ManualClock) -> Arc<dyn Backend> + Send + Sync + 'static) -> Self {
+        crate::planted::plant_from_environment();
         let clock = ManualClock::default();
         let backend = open(&clock);
         Self { clock, backend: Mutex::new(Some(backend)), open: Box::new(open), step, dir: None }

@@ -5,6 +5,8 @@
 //! - [`cases`]: the conformance kit; one line of [`conformance!`](crate::conformance) admits a store to it.
 //! - [`mod@races`]: many tasks on one key.
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
+//! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
+//! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
@@ -17,10 +19,16 @@ pub mod differential;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod fixture;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod history;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod make;
 pub mod ojs;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod planted;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod races;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod sim;
 
 pub use fixture::{Fixture, Step, TempDir};
 pub use make::Want;

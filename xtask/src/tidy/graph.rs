@@ -27,6 +27,8 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("semel-bench", Allowed::AllButTestkit),
     ("xtask", Allowed::Only(&[])),
 ];
+/// The feature with which bugs can be put in.
+const PLANTED: &str = "planted";
 /// What only tests depend on.
 const TESTKIT: &str = "semel-testkit";
 
@@ -54,6 +56,34 @@ pub fn check(metadata: &Value) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Bugs on purpose are asked for on the command line of a test, never by a crate or a default feature.
+pub fn planted(metadata: &Value) -> Vec<Finding> {
+    let names = |list: &Value| -> Vec<String> {
+        let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
+        list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut findings = Vec::new();
+    for member in members(metadata) {
+        let name = member["name"].as_str().unwrap_or_default();
+        for (feature, enables) in member["features"].as_object().into_iter().flatten() {
+            if names(enables).iter().any(|enabled| is_planted(enabled)) {
+                findings.push(Finding::error(name, format!("its feature `{feature}` enables `{PLANTED}`")));
+            }
+        }
+        for dependency in member["dependencies"].as_array().into_iter().flatten() {
+            if names(&dependency["features"]).iter().any(|enabled| is_planted(enabled)) {
+                let needed = dependency["name"].as_str().unwrap_or_default();
+                findings.push(Finding::error(format!("{name} → {needed}"), format!("asks for `{PLANTED}`")));
+            }
+        }
+    }
+    findings
+}
+
+fn is_planted(feature: &str) -> bool {
+    feature.rsplit('/').next() == Some(PLANTED)
 }
 
 fn judge(name: &str, needed: &str, allowed: &Allowed) -> Option<Finding> {
@@ -101,7 +131,7 @@ fn dependencies(package: &Value) -> impl Iterator<Item = &str> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::check;
+    use super::{check, planted};
 
     /// A crate and its dependencies, each with its kind.
     type Crate<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)]);
@@ -169,6 +199,19 @@ mod tests {
     #[test]
     fn a_new_crate_needs_a_row() {
         assert_eq!(edges(&[("semel-novel", &[])]), ["semel-novel"]);
+    }
+
+    #[test]
+    fn nobody_asks_for_bugs() {
+        let member = |features: Value, asks: Value| {
+            let needs = json!([{ "name": "semel-core", "kind": null, "features": asks }]);
+            let package = json!({ "id": "a", "name": "a", "features": features, "dependencies": needs });
+            planted(&json!({ "workspace_members": ["a"], "packages": [package] })).len()
+        };
+        assert_eq!(member(json!({ "default": ["std"], "planted": [] }), json!(["std"])), 0);
+        assert_eq!(member(json!({ "default": ["planted"] }), json!([])), 1);
+        assert_eq!(member(json!({ "tests": ["semel-core/planted"] }), json!([])), 1);
+        assert_eq!(member(json!({}), json!(["planted"])), 1);
     }
 
     #[test]

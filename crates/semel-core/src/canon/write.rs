@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::{Json, Number, Sink, inside, nfc, utf16_order};
 use crate::error::Invalid;
 use crate::limits::INTEGER_MAX;
+use crate::planted::{Bug, is_planted};
 
 /// What to do with values that doubles and objects cannot tell apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,6 +101,11 @@ fn put_ordered<'m>(
 pub(super) fn sorted<'m>(members: &'m [(Cow<'_, str>, Json<'m>)]) -> Vec<(Cow<'m, str>, &'m Json<'m>)> {
     let mut sorted: Vec<_> = members.iter().map(|(name, value)| (nfc(name), value)).collect();
     sorted.sort_by(|(left, _), (right, _)| utf16_order(left, right));
+    if is_planted(Bug::NfcAfterSort) {
+        let mut raw: Vec<_> = members.iter().map(|(name, value)| (name, nfc(name), value)).collect();
+        raw.sort_by(|(left, ..), (right, ..)| utf16_order(left, right));
+        return raw.into_iter().map(|(_, name, value)| (name, value)).collect();
+    }
     sorted
 }
 
@@ -108,6 +114,8 @@ fn put_number(number: Number<'_>, rule: Rule, sink: &mut impl Sink) -> Result<()
     if number.is_integer() {
         if literal == "-0" {
             sink.put("0");
+        } else if is_planted(Bug::IntegerCollapse) {
+            sink.put(ryu_js::Buffer::new().format_finite(number.value()));
         } else if rule == Rule::Key && !literal.parse::<i64>().is_ok_and(is_exact) {
             return Err(Invalid::request(
                 "",

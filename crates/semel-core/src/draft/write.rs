@@ -104,4 +104,12 @@ impl Group {
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
+
+    /// Whether it relies on there being no such job, and does not add it either. To such a group a job whose head is
+    /// kept for its key alone is none.
+    pub fn found_none(&self, id: JobId) -> bool {
+        let record = Record::Job(id);
+        self.expect.iter().any(|expect| expect.version == 0 && expect.record == record)
+            && !self.writes.iter().any(|write| matches!(write, Write::Insert { head, .. } if head.id == id))
+    }
 }

@@ -8,6 +8,7 @@ use crate::draft::{Draft, Full, Missing};
 use crate::event::EventKind;
 use crate::ident::JobId;
 use crate::job::NoteKind;
+use crate::planted::{Bug, is_planted};
 use crate::trail::Payload;
 
 use super::{Offer, Outcome};
@@ -65,7 +66,9 @@ pub(super) fn amend(draft: &mut Draft, offer: &Offer, holder: JobId) -> Result<O
             draft.free(oldest);
         }
     }
-    draft.note(head.id, NoteKind::Payload, Some(payload.encode()));
+    if !is_planted(Bug::LastRequestLost) {
+        draft.note(head.id, NoteKind::Payload, Some(payload.encode()));
+    }
     draft.tell(EventKind::Amended, &head, 0);
     Ok(Outcome::Amended(Box::new(head)))
 }

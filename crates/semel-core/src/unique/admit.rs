@@ -8,6 +8,7 @@ use super::outlive::outlives;
 use super::policy::UniquePolicy;
 use crate::ident::{JobId, JobType};
 use crate::job::{Ending, Head, Role};
+use crate::planted::{Bug, is_planted};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -170,7 +171,10 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking 
         return Blocking::OtherState;
     }
     // Whether the sweep has reached it or not makes no difference (SEMANTICS 3).
-    if holder.is_expired(now) || holder.ending == Some(Ending::Expired) {
+    if holder.state == State::Retryable && is_planted(Bug::RetryFreesKey) {
+        return Blocking::OtherState;
+    }
+    if (holder.is_expired(now) && !is_planted(Bug::ExpiredBlocks)) || holder.ending == Some(Ending::Expired) {
         return Blocking::Expired;
     }
     let Some(period) = policy.period() else { return Blocking::InState };
@@ -179,7 +183,11 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking 
     }
     let Some(anchor) = anchor(policy.period_from(), holder) else { return Blocking::Unfinished };
     let end = period.after(anchor);
-    if now < end { Blocking::InWindow { until: end } } else { Blocking::WindowOver { since: end } }
+    if now < end || (now == end && is_planted(Bug::WindowOffByOne)) {
+        Blocking::InWindow { until: end }
+    } else {
+        Blocking::WindowOver { since: end }
+    }
 }
 
 /// Decides what happens to a job offered under `policy` at `now`, given the holders of its key in any order (see
@@ -223,6 +231,9 @@ pub fn admit<'h>(
         OnConflict::FollowUp => follow_up(&blocking).unwrap_or(Admission::Existing { holder, renew }),
         OnConflict::Replace | OnConflict::ReplaceExceptSchedule => {
             if blocking.iter().any(|holder| holder.state.is_finished()) {
+                if is_planted(Bug::ReplaceFinished) {
+                    return Admission::Create;
+                }
                 return reject(RejectReason::FinishedHolder, renew);
             }
             Admission::Replace {

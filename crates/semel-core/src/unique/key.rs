@@ -10,6 +10,7 @@ use super::policy::{MetaPart, UniquePolicy};
 use crate::canon::{Json, Rule, Sink, nfc, push_token, put_exact, put_json, put_members, put_text};
 use crate::error::Invalid;
 use crate::limits::POLICY_NAMES_MAX;
+use crate::planted::{Bug, is_planted};
 
 /// The numbered rules by which keys are made. Stored with a key; any change of a key's bytes is another profile.
 pub const PROFILE: &str = "c1";
@@ -150,7 +151,7 @@ impl UniquePolicy {
             name(sink, "queue");
             put_text(input.queue, sink);
         }
-        if has(Dimension::Type) {
+        if has(Dimension::Type) && !is_planted(Bug::TypeNotInKey) {
             name(sink, "type");
             put_text(input.job_type, sink);
         }

@@ -283,3 +283,55 @@ pub async fn a_read_that_nothing_touched_holds(f: &Fixture) {
     f.create(&keyed("b").offer()).await;
     assert_eq!(one(f, draft.finish()).await, Applied);
 }
+
+/// A body is gone while the head stays for its key: who has seen the whole job has seen one that is no more.
+pub async fn a_decision_on_a_job_that_was_purged_meanwhile_is_stale(f: &Fixture) {
+    let strict = keyed("a").states(StateSet::ALL).attempts(1).dead_letter();
+    f.create(&strict.offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    let holders = KeyRead { key: key("a"), states: StateSet::ALL, all: true };
+    let mut draft = f.draft(&Reads { fulls: vec![run.id], keys: vec![holders], ..Reads::default() }).await;
+    assert!(matches!(life::revive(&mut draft, run.id).unwrap(), life::Revived::Done(_)));
+    let late = draft.finish();
+    f.decide(|draft| life::delete_dead_letter(draft, run.id)).await;
+    assert_eq!(one(f, late).await, Stale);
+    assert_eq!(f.head(run.id).await, None);
+    let outcome = f.enqueue(&strict.offer()).await;
+    assert!(matches!(outcome, Outcome::Rejected { .. }), "its key is remembered: {outcome:?}");
+}
+
+/// Two writers who read the same version at the same time give the next one the same number.
+pub async fn a_group_that_relies_on_a_stale_one_is_stale_even_if_the_numbers_meet(f: &Fixture) {
+    f.create(&job().offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.advance(SECOND).await;
+    // One decides to prolong the lease and then, in the same batch, to acknowledge the run; the other cancels it.
+    let mut draft = full_draft(f, &run).await;
+    settle::extend(&mut draft, run.id, &bearer(&run), None).unwrap();
+    let prolonged = draft.finish();
+    settle::complete(&mut draft, run.id, &bearer(&run), None).unwrap();
+    let acked = draft.finish();
+    let mut other = full_draft(f, &run).await;
+    life::cancel(&mut other, run.id, &Bearer::default()).unwrap();
+    assert_eq!(one(f, other.finish()).await, Applied);
+    assert_eq!(f.commit(vec![prolonged, acked]).await, [Stale, Stale]);
+    assert_eq!(f.head(run.id).await.unwrap().state, State::Cancelled);
+}
+
+/// A job whose body is gone is none, though its head is kept for its key; a decision that found none holds.
+pub async fn a_decision_that_found_a_purged_job_gone_holds(f: &Fixture) {
+    let ended = f.finished(&keyed("a").states(StateSet::ALL).offer()).await;
+    f.advance(DAY + SECOND).await;
+    assert_eq!(f.purge().await, 1);
+    assert_eq!(f.holders(key("a")).await.len(), 1);
+    let mut draft = full_draft(f, &ended).await;
+    assert_eq!(draft.full(ended.id), Ok(None));
+    life::set_paused(&mut draft, &QueueName::default(), true).unwrap_err();
+    let missing = draft.take_missing();
+    draft.roll_back();
+    draft.extend(f.load(&missing).await);
+    assert_eq!(draft.full(ended.id), Ok(None));
+    life::set_paused(&mut draft, &QueueName::default(), true).unwrap();
+    assert_eq!(one(f, draft.finish()).await, Applied);
+}

@@ -117,6 +117,9 @@ macro_rules! conformance {
                 an_amendment_is_stale_when_the_job_was_claimed,
                 an_insert_with_a_taken_id_is_stale,
                 a_read_that_nothing_touched_holds,
+                a_decision_on_a_job_that_was_purged_meanwhile_is_stale,
+                a_group_that_relies_on_a_stale_one_is_stale_even_if_the_numbers_meet,
+                a_decision_that_found_a_purged_job_gone_holds,
             );
             $crate::conformance!(@topic $fixture; claims:
                 higher_priority_first_then_the_longest_waiting_then_the_older_id,

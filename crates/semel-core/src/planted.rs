@@ -1,0 +1,132 @@
+//! Bugs that can be put in on purpose, to see whether the tests find them. Without the feature `planted`, which no
+//! default feature enables, [`is_planted`] is a constant and nothing of this is compiled in.
+//!
+//! A line that asks [`is_planted`] reads: were this bug planted, then so. The bugs are listed here and nowhere else;
+//! `cargo xtask planted` puts in one after the other.
+
+macro_rules! bugs {
+    ($($bug:ident = $name:literal, $suite:ident: $breaks:literal;)*) => {
+        /// A bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Bug {
+            $(#[doc = $breaks] $bug,)*
+        }
+
+        impl Bug {
+            /// Every bug.
+            pub const ALL: &[Self] = &[$(Self::$bug,)*];
+
+            /// Its name, as `SEMEL_PLANTED` takes it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$bug => $name,)* }
+            }
+
+            /// What it breaks.
+            pub const fn breaks(self) -> &'static str {
+                match self { $(Self::$bug => $breaks,)* }
+            }
+
+            /// The suite that should find it.
+            pub const fn suite(self) -> Suite {
+                match self { $(Self::$bug => Suite::$suite,)* }
+            }
+        }
+    };
+}
+
+/// A suite that looks for bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// The deterministic simulation.
+    Simulation,
+    /// The conformance kit, on the memory store.
+    Kit,
+    /// The published vectors of keys.
+    Vectors,
+}
+
+impl Suite {
+    /// The suite's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Simulation => "simulation",
+            Self::Kit => "kit",
+            Self::Vectors => "vectors",
+        }
+    }
+}
+
+bugs! {
+    CheckThenInsert = "check-then-insert", Simulation: "an admission does not rely on the version of its key";
+    VersionNotChecked = "version-not-checked", Simulation: "a commit checks no version";
+    BatchBlind = "batch-blind", Simulation: "later decisions of a group do not see the jobs of earlier ones";
+    BatchHalfApplied = "batch-half-applied", Simulation: "a refused all-or-nothing batch keeps what it wrote";
+    ReplaceInTwoSteps = "replace-in-two-steps", Simulation: "a replacement cancels in one commit and creates in another";
+    ReplaceFinished = "replace-finished", Simulation: "a replacement takes no notice of finished holders";
+    FailOpen = "fail-open", Simulation: "when the store fails, a job is admitted without its key";
+    StaleAnswered = "stale-answered", Simulation: "a decision whose group was stale is answered as if it held";
+    AnswerBeforeCommit = "answer-before-commit", Simulation: "a decision is answered before its commit";
+    DuplicateBeforeDurable = "duplicate-before-durable", Simulation: "a duplicate is answered before its holder is committed";
+    RepeatedIdIgnored = "repeated-id-ignored", Simulation: "a request sent again under its id is decided anew";
+    WindowOffByOne = "window-off-by-one", Simulation: "a window still blocks at the moment of its end";
+    WindowNotRenewed = "window-not-renewed", Simulation: "a duplicate does not renew a sliding window";
+    RetryFreesKey = "retry-frees-key", Simulation: "a job that waits for its next try does not block";
+    ExpiredBlocks = "expired-blocks", Simulation: "a waiting job past its end blocks until it is swept";
+    MismatchAccepted = "mismatch-accepted", Simulation: "other work under the same key is taken for a duplicate";
+    ServerClock = "server-clock", Simulation: "decisions are taken by the server's clock, not the store's";
+    KeyFreedAtStart = "key-freed-at-start", Simulation: "a job loses its key when its run begins, before its ack";
+    ReleasedKeyHeld = "released-key-held", Simulation: "an operator's release leaves the key where it is";
+    PurgeForgetsKey = "purge-forgets-key", Simulation: "a purge forgets a head that still blocks its like";
+    LeaseNotChecked = "lease-not-checked", Simulation: "an ack is accepted whatever lease it carries";
+    LeaseByWorkerOnly = "lease-by-worker-only", Simulation: "a worker's name is taken for its lease";
+    FenceNotBurned = "fence-not-burned", Simulation: "a lease that ran out is as good as before";
+    AttemptNotCounted = "attempt-not-counted", Simulation: "a grant does not count as an attempt";
+    RetryBeyondMax = "retry-beyond-max", Simulation: "a job is tried once more than it may be";
+    ReapLiveLease = "reap-live-lease", Simulation: "the reaper ends runs whose lease lasts";
+    PromoteTwice = "promote-twice", Simulation: "a timer that fires twice makes a job available that runs already";
+    PromoteEarly = "promote-early", Simulation: "a timer fires before its time";
+    ExpiredClaimed = "expired-claimed", Simulation: "an expired job is granted until it is swept";
+    FollowUpLost = "follow-up-lost", Simulation: "a run that the reaper ends does not let its follow-up go";
+    FollowUpOverlaps = "follow-up-overlaps", Simulation: "a follow-up is granted while a run of its key is under way";
+    FollowUpTooEarly = "follow-up-too-early", Simulation: "a follow-up is let go by the first of the runs it waits for";
+    LastRequestLost = "last-request-lost", Simulation: "a follow-up keeps the args of the first request it took in";
+    DuplicateShown = "duplicate-shown", Simulation: "a job that may not be shown is named in an answer";
+    PausedQueueGives = "paused-queue-gives", Simulation: "a paused queue gives jobs";
+    NfcAfterSort = "nfc-after-sort", Vectors: "names are sorted before they are normalised";
+    IntegerCollapse = "integer-collapse", Vectors: "integers beyond 2^53 are rounded into one key";
+    TypeNotInKey = "type-not-in-key", Vectors: "the type is no part of a key";
+}
+
+#[cfg(feature = "planted")]
+static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(u8::MAX);
+
+/// Whether this bug is put in.
+#[cfg(feature = "planted")]
+pub fn is_planted(bug: Bug) -> bool {
+    PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
+}
+
+/// Whether this bug is put in: this build has none.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub const fn is_planted(_bug: Bug) -> bool {
+    false
+}
+
+/// Puts in the bug of that name, in place of any other, for the whole process.
+///
+/// # Errors
+/// When there is no such bug, or this build has none.
+pub fn plant(name: &str) -> Result<(), &'static str> {
+    let Some(_bug) = Bug::ALL.iter().find(|bug| bug.name() == name) else {
+        return Err("there is no such bug");
+    };
+    #[cfg(feature = "planted")]
+    {
+        PLANTED.store(*_bug as u8, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+    #[cfg(not(feature = "planted"))]
+    Err("this build has no bugs; build it with --features semel-core/planted")
+}

@@ -1,0 +1,200 @@
+//! What callers were told, against what was committed while they asked.
+
+use semel_core::body::Body;
+use semel_core::enqueue::{Offer, Outcome};
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_core::unique::{Disclose, OnMismatch, PeriodFrom, UniquePolicy};
+
+use super::Checked;
+use super::spec::{Expected, blocks, decide};
+use super::witness::{Mark, Stored, Witness};
+
+impl Witness {
+    /// An offer made at `from` has just been answered.
+    pub fn check_outcome(&self, offer: &Offer, mark: Mark, outcome: &Outcome, from: u64) -> Checked {
+        match outcome {
+            Outcome::Created(head) | Outcome::FollowUp(head) | Outcome::Replaced { head, .. } => {
+                let stored = self.stored(head)?;
+                if stored.mark != mark || offer.id.is_some_and(|id| id != head.id) {
+                    return Err(format!("request {} was answered with another's job {}", mark.n, head.id));
+                }
+                if head.key != offer.unique.as_ref().map(|identity| identity.key) {
+                    return Err(format!("{} was created without the key of its request", head.id));
+                }
+                Ok(())
+            }
+            Outcome::Repeated(head) => {
+                let stored = self.stored(head)?;
+                if stored.mark == mark && offer.id == Some(head.id) {
+                    return Ok(());
+                }
+                Err(format!("request {} was answered as a repetition of another", mark.n))
+            }
+            Outcome::IdTaken(id) => match self.jobs.get(id) {
+                Some(stored) if stored.mark != mark => Ok(()),
+                _ => Err(format!("request {} was told that its own id is taken", mark.n)),
+            },
+            Outcome::TooManyHolders | Outcome::Corrupt(_) => Err(format!("{outcome:?}")),
+            Outcome::Existing(_)
+            | Outcome::Amended(_)
+            | Outcome::Rejected { .. }
+            | Outcome::Mismatch { .. } => self.check_duplicate(offer, outcome, from),
+        }
+    }
+
+    /// The job that an answer shows, if it was stored just as it is shown.
+    fn stored(&self, head: &Head) -> Result<&Stored, String> {
+        match self.jobs.get(&head.id) {
+            Some(stored) if stored.versions.contains(&head.version) => Ok(stored),
+            Some(_) => Err(format!("an answer shows {} as it never was stored", head.id)),
+            None => Err(format!("an answer shows {}, which is not stored", head.id)),
+        }
+    }
+
+    /// A duplicate was told so: there was a moment, between the call and the answer, at which it was one.
+    fn check_duplicate(&self, offer: &Offer, outcome: &Outcome, from: u64) -> Checked {
+        let Some(identity) = &offer.unique else {
+            return Err(format!("a job without a policy is a duplicate: {outcome:?}"));
+        };
+        if let Outcome::Existing(head) | Outcome::Amended(head) = outcome {
+            let stored = self.stored(head)?;
+            let asked = Body::decode(&offer.body).map_err(|corrupt| corrupt.0)?;
+            let asked = Mark::read(&asked.meta)?.n;
+            if matches!(outcome, Outcome::Amended(_)) && !self.taken.contains(&(head.id, asked)) {
+                return Err(format!("{} did not take over what it was said to", head.id));
+            }
+            let slides = identity.policy.period_from() == PeriodFrom::LastDuplicate
+                && identity.policy.period().is_some()
+                && matches!(outcome, Outcome::Existing(_));
+            let began = self.loads_since(from).first().map_or(Timestamp::MAX, |(_, now)| *now);
+            if slides && stored.head.renewed_at.is_none_or(|at| at < began) {
+                return Err(format!("a duplicate of {} did not renew its window", head.id));
+            }
+        }
+        let policy = &identity.policy;
+        let states = self.keys.get(&identity.key).map(Vec::as_slice).unwrap_or_default();
+        let mut last = None;
+        for (seq, now) in self.loads_since(from) {
+            // The state at the load, and those that came until now.
+            let first = states.partition_point(|(at, _)| at <= seq).saturating_sub(1);
+            for (at, heads) in &states[first..] {
+                if last.as_ref().is_some_and(|(_, seen, then)| (seen, then) == (at, now)) {
+                    continue;
+                }
+                let (mut holders, mut fading) = self.part(heads.clone(), *now);
+                loop {
+                    let expected = decide(policy, &holders, *now, offer.inspect);
+                    if self.is_right(offer, policy, outcome, &expected, &holders, *now) {
+                        return Ok(());
+                    }
+                    last = Some((expected, *at, *now));
+                    if fading.is_empty() {
+                        break;
+                    }
+                    holders.append(&mut fading);
+                }
+            }
+        }
+        Err(format!("{outcome:?}\n  was never right; at last {last:?} was"))
+    }
+
+    fn is_right(
+        &self,
+        offer: &Offer,
+        policy: &UniquePolicy,
+        outcome: &Outcome,
+        expected: &Expected,
+        holders: &[Head],
+        now: Timestamp,
+    ) -> bool {
+        let args = Body::decode(&offer.body).map(|body| body.args).ok();
+        let is_other_work = |id: JobId| {
+            policy.on_mismatch() == OnMismatch::Reject
+                && self.jobs.get(&id).is_some_and(|job| {
+                    Some(&job.args) != args.as_ref() || job.head.job_type != offer.job_type
+                })
+        };
+        // Of a job whose body is gone nobody can say what work it was.
+        let is_its_like =
+            |id: JobId| !is_other_work(id) || self.jobs.get(&id).is_some_and(|job| job.is_purged);
+        let is_hidden = !offer.inspect
+            || policy.disclose() == Disclose::Never
+            || holders
+                .iter()
+                .any(|holder| blocks(policy, holder, now) && holder.hold.disclose == Disclose::Never);
+        match (outcome, expected) {
+            (Outcome::Existing(head), Expected::Existing(id))
+            | (Outcome::Amended(head), Expected::Amend(id)) => head.id == *id && is_its_like(*id),
+            (Outcome::Rejected { holder, why }, Expected::Reject(id, expected)) => {
+                holder.absorbed_by() == *id
+                    && why == expected
+                    && holder.named().is_none() == is_hidden
+                    && is_its_like(*id)
+            }
+            (Outcome::Mismatch { holder, pointers }, expected) => {
+                let id = holder.absorbed_by();
+                expected.named() == Some(id)
+                    && is_other_work(id)
+                    && (holder.named().is_some() || pointers.is_empty())
+            }
+            _ => false,
+        }
+    }
+
+    /// A request about a run, made at `from` by `bearer`, has just been answered. `burns` says that the verb makes the
+    /// lease worthless.
+    pub fn check_settled(
+        &self,
+        id: JobId,
+        bearer: &Bearer,
+        settled: &Settled,
+        from: u64,
+        burns: bool,
+    ) -> Checked {
+        match settled {
+            Settled::Done(head) => {
+                self.stored(head)?;
+                if burns {
+                    return Ok(());
+                }
+                if bearer.lease.is_some_and(|LeaseToken(fence)| fence != head.fence) {
+                    return Err(format!("a lease on {id} that is not the newest was accepted"));
+                }
+                match (&bearer.worker, self.grants.get(&(id, head.fence))) {
+                    (Some(worker), Some(holder)) if !holder.is_empty() && worker != holder => {
+                        Err(format!("the lease of {holder} on {id} was used by {worker}"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Settled::Repeated(head) => {
+                self.stored(head)?;
+                if bearer.lease == Some(LeaseToken(head.fence)) {
+                    return Ok(());
+                }
+                Err(format!("another lease on {id} than the one that settled it was answered like that"))
+            }
+            Settled::Refused(Refusal::Corrupt(corrupt)) => Err(format!("{id}: {corrupt}")),
+            Settled::Refused(refusal) => {
+                let Some(stored) = self.jobs.get(&id) else { return Ok(()) };
+                let is_current = stored.head.state == State::Active
+                    && bearer.lease == Some(LeaseToken(stored.head.fence))
+                    && bearer.worker == self.grants.get(&(id, stored.head.fence)).cloned();
+                if is_current && stored.moved_at < from {
+                    return Err(format!("the newest lease on {id} was refused: {refusal:?}"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What a worker was granted is what was committed.
+    pub fn check_run(&self, head: &Head) -> Checked {
+        self.stored(head).map(|_| ())
+    }
+}

@@ -1,0 +1,23 @@
+//! What a store did and what it answered, judged without a search.
+//!
+//! A generic search for a valid order is exponential exactly where it matters: when there is none. Here the store's own
+//! order of commits is the witness. Each commit is replayed through the contract, read a [second time](spec), and each
+//! answer is held against the states its key went through while it was asked for. What needs no witness, only the times
+//! of calls and returns, is [`intervals`].
+//!
+//! # Layout
+//! - [`spec`]: the decision about an offered job; [`moves`]: what one write of a job may change.
+//! - [`witness`]: commits in their order; [`answers`]: what callers were told, against them.
+//! - [`intervals`]: two jobs that surely held one key at one time.
+
+pub mod answers;
+pub mod intervals;
+pub mod moves;
+pub mod spec;
+pub mod witness;
+
+pub use intervals::Holds;
+pub use witness::Witness;
+
+/// A judgement: nothing, or what does not hold.
+pub type Checked = Result<(), String>;

@@ -1,0 +1,127 @@
+//! The decision about an offered job, read once more from the contract, without the core's `admit`: a second opinion,
+//! so that the checker does not share the mistakes of what it checks. Plain and slow on purpose.
+
+use std::collections::BTreeSet;
+
+use semel_core::ident::JobId;
+use semel_core::job::{Ending, Head, Role};
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_core::unique::{Disclose, OnConflict, PeriodFrom, RejectReason, UniquePolicy, WhenActive};
+
+/// What the contract says should happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Nobody blocks.
+    Create,
+    /// The existing job is the answer.
+    Existing(JobId),
+    /// It is refused.
+    Reject(JobId, RejectReason),
+    /// These are cancelled and it takes their place.
+    Replace {
+        /// Every blocking holder.
+        cancelled: BTreeSet<JobId>,
+        /// The one that an answer names.
+        named: JobId,
+        /// It takes over this schedule.
+        scheduled_at: Option<Timestamp>,
+        /// It may not start before.
+        wait_until: Option<Timestamp>,
+    },
+    /// It is created to follow these runs.
+    FollowUp {
+        /// Every live holder that was started.
+        after: BTreeSet<JobId>,
+        /// The one whose content is compared: the active one, else the newest.
+        named: JobId,
+    },
+    /// This waiting job takes over its args and meta.
+    Amend(JobId),
+}
+
+impl Expected {
+    /// The job whose content `on_mismatch` compares.
+    pub fn named(&self) -> Option<JobId> {
+        match self {
+            Self::Create => None,
+            Self::Existing(id) | Self::Reject(id, _) | Self::Amend(id) => Some(*id),
+            Self::Replace { named, .. } | Self::FollowUp { named, .. } => Some(*named),
+        }
+    }
+}
+
+/// Whether a stored job that carries the key blocks a new one.
+pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> bool {
+    if !policy.states().contains(holder.state) {
+        return false;
+    }
+    let is_waiting = holder.state.is_live() && holder.state != State::Active;
+    let has_expired = is_waiting && holder.expires_at.is_some_and(|at| now >= at);
+    if has_expired || holder.ending == Some(Ending::Expired) {
+        return false;
+    }
+    let Some(period) = policy.period() else { return true };
+    if policy.while_active() && !holder.state.is_finished() {
+        return true;
+    }
+    match policy.period_from() {
+        PeriodFrom::Created => now < period.after(holder.created_at),
+        PeriodFrom::Finished => holder.finished_at.is_none_or(|end| now < period.after(end)),
+        PeriodFrom::LastDuplicate => {
+            now < period.after(holder.renewed_at.unwrap_or(holder.created_at).max(holder.created_at))
+        }
+    }
+}
+
+/// What should happen to a job offered under `policy`, given everyone else with its key.
+pub fn decide(policy: &UniquePolicy, holders: &[Head], now: Timestamp, inspect: bool) -> Expected {
+    let blocking: Vec<&Head> = holders.iter().filter(|holder| blocks(policy, holder, now)).collect();
+    let newest = |of: &[&Head]| of.iter().max_by_key(|head| (head.created_at, head.id)).map(|head| head.id);
+    let active: Vec<&Head> = blocking.iter().copied().filter(|head| head.state == State::Active).collect();
+    let Some(named) = newest(&active).or_else(|| newest(&blocking)) else { return Expected::Create };
+    let is_hidden = !inspect
+        || policy.disclose() == Disclose::Never
+        || blocking.iter().any(|holder| holder.hold.disclose == Disclose::Never);
+    let live: Vec<&Head> = blocking.iter().copied().filter(|head| head.state.is_live()).collect();
+    match policy.on_conflict() {
+        OnConflict::Reject => Expected::Reject(named, RejectReason::Duplicate),
+        OnConflict::Ignore | OnConflict::FollowUp if is_hidden => {
+            Expected::Reject(named, RejectReason::Undisclosed)
+        }
+        OnConflict::Ignore => Expected::Existing(named),
+        OnConflict::FollowUp => follow_up(&live, named),
+        OnConflict::Replace | OnConflict::ReplaceExceptSchedule => {
+            if live.len() < blocking.len() {
+                return Expected::Reject(named, RejectReason::FinishedHolder);
+            }
+            let scheduled = live.iter().filter(|head| head.state == State::Scheduled);
+            let kept = scheduled.map(|head| head.available_at).min();
+            let leases = live.iter().filter_map(|head| head.lease.as_ref());
+            let ends = leases.map(|lease| lease.visible_until.min(lease.run_until)).max();
+            Expected::Replace {
+                cancelled: live.iter().map(|head| head.id).collect(),
+                named,
+                scheduled_at: kept.filter(|_| policy.on_conflict() == OnConflict::ReplaceExceptSchedule),
+                wait_until: ends.filter(|_| policy.when_active() == WhenActive::Wait),
+            }
+        }
+    }
+}
+
+fn follow_up(live: &[&Head], named: JobId) -> Expected {
+    let newest = |of: &[&Head]| of.iter().max_by_key(|head| (head.created_at, head.id)).map(|head| head.id);
+    let (started, unstarted): (Vec<&Head>, Vec<&Head>) =
+        live.iter().copied().partition(|head| head.attempt > 0 || head.state == State::Active);
+    let waiting: Vec<&Head> = unstarted.iter().copied().filter(|head| head.role == Role::FollowUp).collect();
+    if let Some(follow_up) = newest(&waiting) {
+        return Expected::Amend(follow_up);
+    }
+    if !started.is_empty() {
+        let running: Vec<&Head> =
+            started.iter().copied().filter(|head| head.state == State::Active).collect();
+        let named = newest(&running).or_else(|| newest(&started)).unwrap_or(named);
+        return Expected::FollowUp { after: started.iter().map(|head| head.id).collect(), named };
+    }
+    newest(&unstarted).map_or(Expected::Existing(named), Expected::Amend)
+}

@@ -1,0 +1,520 @@
+//! The commits of a store, in their order, replayed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use semel_core::body::Body;
+use semel_core::draft::{Full, Group, Write};
+use semel_core::ident::{JobId, QueueName};
+use semel_core::job::{Ending, Head, NoteKind, Role};
+use semel_core::lease::Unclaimable;
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_core::trail::{Duplicates, Payload};
+use semel_core::unique::{Admission, OnMismatch, UniqueKey, UniquePolicy, admit};
+use semel_store::backend::{Claim, QueueStats};
+
+use super::Checked;
+use super::moves::{check_grant, check_new, check_unclaimable, check_update};
+use super::spec::{Expected, decide};
+
+/// What is noted in a job's meta, so that a request is known by what it stored: `{"n":7,"inspect":true}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Mark {
+    /// The request's number.
+    pub n: u64,
+    /// Whether its caller may see other people's jobs.
+    pub inspect: bool,
+}
+
+impl Mark {
+    /// The mark of a meta document.
+    pub fn read(meta: &str) -> Result<Self, String> {
+        serde_json::from_str(meta).map_err(|error| format!("a job of nobody's: {error}"))
+    }
+
+    /// The meta document.
+    pub fn write(&self) -> String {
+        format!("{{\"n\":{},\"inspect\":{}}}", self.n, self.inspect)
+    }
+}
+
+/// A job as the commits made it.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its head now.
+    pub head: Head,
+    /// Its own policy.
+    pub policy: Option<UniquePolicy>,
+    /// The request that stored it.
+    pub mark: Mark,
+    /// The args it was stored with.
+    pub args: Box<str>,
+    /// The request whose payload it carries, and when that came.
+    pub asked: (u64, u64),
+    /// When it was first granted.
+    pub first_run_at: Option<u64>,
+    /// When it was last granted; 0 before the first run.
+    pub ran_at: u64,
+    /// When its state last changed.
+    pub moved_at: u64,
+    /// Every version it was stored with.
+    pub versions: BTreeSet<u64>,
+    /// Whether its body is gone.
+    pub is_purged: bool,
+    /// Whether an operator sent it back once.
+    pub was_revived: bool,
+    /// Duplicates recorded on it.
+    pub duplicates: u64,
+}
+
+/// Everything committed so far.
+#[derive(Debug, Default)]
+pub struct Witness {
+    /// The jobs, forgotten ones too.
+    pub jobs: BTreeMap<JobId, Stored>,
+    /// Jobs that are gone for good and whose ids others have taken.
+    pub bygone: Vec<Stored>,
+    /// Heads that are gone for good.
+    pub forgotten: BTreeSet<JobId>,
+    /// Who was granted which run.
+    pub grants: BTreeMap<(JobId, u64), Arc<str>>,
+    /// Which requests' payloads a job took over.
+    pub taken: BTreeSet<(JobId, u64)>,
+    /// How often a request stored a job of its own.
+    pub inserts: BTreeMap<u64, u32>,
+    /// The states each key went through, each with its time.
+    pub keys: BTreeMap<UniqueKey, Vec<(u64, Vec<Head>)>>,
+    /// Keys that an operator released.
+    pub released: BTreeSet<UniqueKey>,
+    loads: Vec<(u64, Timestamp)>,
+    paused: BTreeSet<QueueName>,
+    seq: u64,
+}
+
+/// What one group has done so far.
+#[derive(Default)]
+struct Progress {
+    replaced: Vec<Head>,
+    released: Vec<JobId>,
+    linked: Vec<(JobId, BTreeSet<JobId>)>,
+    keys: BTreeSet<UniqueKey>,
+}
+
+impl Witness {
+    /// The number of things that happened so far: the history's clock.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Somebody loaded at this time of the store.
+    pub fn loaded(&mut self, now: Timestamp) {
+        self.seq += 1;
+        self.loads.push((self.seq, now));
+    }
+
+    /// The times at which decisions of `from..` may have been taken.
+    pub fn loads_since(&self, from: u64) -> &[(u64, Timestamp)] {
+        &self.loads[self.loads.partition_point(|(seq, _)| *seq <= from)..]
+    }
+
+    /// Everyone who carries a key, apart those whose memory may be over at `now`: whether they still block depends on
+    /// when the store kept house.
+    pub fn holders(&self, key: &UniqueKey, now: Timestamp) -> (Vec<Head>, Vec<Head>) {
+        let holders = self.keys.get(key).and_then(|states| states.last()).map(|(_, heads)| heads.clone());
+        self.part(holders.unwrap_or_default(), now)
+    }
+
+    /// Parts holders into those that surely are there and those that may be forgotten at `now`.
+    pub fn part(&self, holders: Vec<Head>, now: Timestamp) -> (Vec<Head>, Vec<Head>) {
+        holders.into_iter().partition(|head| {
+            let Some(stored) = self.jobs.get(&head.id) else { return true };
+            let blocks_its_like = stored.policy.as_ref().is_some_and(|policy| {
+                decide(policy, std::slice::from_ref(head), now, true) != Expected::Create
+            });
+            !stored.is_purged || blocks_its_like
+        })
+    }
+
+    /// A group was applied at `now`.
+    pub fn group(&mut self, group: &Group, now: Timestamp) -> Checked {
+        let mut progress = Progress::default();
+        for write in &group.writes {
+            self.seq += 1;
+            self.write(write, now, &mut progress).map_err(|what| format!("{what}\n  in {write:?}"))?;
+        }
+        if let Some(head) = progress.replaced.first() {
+            return Err(format!("{} was replaced by nobody", head.id));
+        }
+        for id in progress.released {
+            self.check_release(id)?;
+        }
+        for (follow_up, after) in progress.linked {
+            // A later item of the batch may have ended either.
+            let waits = self.jobs.get(&follow_up).is_some_and(|job| job.head.state == State::Pending);
+            let forgot = |id: &&JobId| {
+                let holder = self.jobs.get(id).filter(|job| job.head.state.is_live());
+                holder.is_some_and(|job| job.head.follow_up != Some(follow_up))
+            };
+            if let Some(id) = after.iter().find(forgot).filter(|_| waits) {
+                return Err(format!("the follow-up {follow_up} is not linked from {id}"));
+            }
+        }
+        progress.keys.iter().try_for_each(|key| self.check_waiting(key))
+    }
+
+    fn write(&mut self, write: &Write, now: Timestamp, progress: &mut Progress) -> Checked {
+        match write {
+            Write::Insert { head, body, .. } => self.insert(head, body, now, progress),
+            Write::Update { head } => self.update(head, now, progress),
+            Write::Note { job, kind, text } => {
+                let Some(text) = text else { return Ok(()) };
+                self.note(*job, *kind, text)
+            }
+            Write::Forget { job, remember } => self.forget(*job, remember.is_some(), now),
+            // Ids of requests are looked at by what was answered to them.
+            Write::Spend { .. } | Write::Free { .. } => Ok(()),
+            Write::Queue { row } => {
+                if row.paused {
+                    self.paused.insert(row.name.clone());
+                } else {
+                    self.paused.remove(&row.name);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn insert(&mut self, head: &Head, body: &[u8], now: Timestamp, progress: &mut Progress) -> Checked {
+        check_new(head, now)?;
+        if let Some(job) = self.jobs.get(&head.id) {
+            // The id of a job that is gone for good may be used again.
+            if !self.forgotten.remove(&head.id) {
+                return Err(format!("{} was stored twice", head.id));
+            }
+            if job.head.version >= head.version {
+                return Err(format!("{} was stored again with a version it has had", head.id));
+            }
+            let bygone = self.jobs.remove(&head.id);
+            self.bygone.extend(bygone);
+        }
+        let body = Body::decode(body).map_err(|corrupt| corrupt.0)?;
+        let mark = Mark::read(&body.meta)?;
+        let stored = Stored {
+            head: head.clone(),
+            policy: body.unique,
+            mark,
+            args: body.args,
+            asked: (mark.n, self.seq),
+            first_run_at: None,
+            ran_at: 0,
+            moved_at: self.seq,
+            versions: BTreeSet::from([head.version]),
+            is_purged: false,
+            was_revived: false,
+            duplicates: 0,
+        };
+        *self.inserts.entry(mark.n).or_default() += 1;
+        let (Some(key), Some(policy)) = (head.key, stored.policy.clone()) else {
+            self.jobs.insert(head.id, stored);
+            return if head.key.is_none() { Ok(()) } else { Err("a key without a policy".to_owned()) };
+        };
+        self.check_admission(&stored, &policy, key, progress)?;
+        self.jobs.insert(head.id, stored);
+        progress.keys.insert(key);
+        self.remember(key);
+        if head.role == Role::Plain {
+            let (mut others, _) = self.holders(&key, head.created_at);
+            others.retain(|other| other.id != head.id);
+            let again = admit(&policy, &others, head.created_at, true);
+            if again != Admission::Create
+                || decide(&policy, &others, head.created_at, true) != Expected::Create
+            {
+                return Err(format!("{} was created beside those that block it: {again:?}", head.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// The decision behind a new job, taken again on what was there before it.
+    fn check_admission(
+        &self,
+        stored: &Stored,
+        policy: &UniquePolicy,
+        key: UniqueKey,
+        progress: &mut Progress,
+    ) -> Checked {
+        let (head, now) = (&stored.head, stored.head.created_at);
+        let (replaced, others): (Vec<Head>, Vec<Head>) =
+            std::mem::take(&mut progress.replaced).into_iter().partition(|head| head.key == Some(key));
+        progress.replaced = others;
+        let (mut holders, fading) = self.holders(&key, now);
+        for before in &replaced {
+            holders.retain(|holder| holder.id != before.id);
+            holders.push(before.clone());
+        }
+        let done: BTreeSet<JobId> = replaced.iter().map(|head| head.id).collect();
+        // Fences of one key ascend: it begins with the highest of those that live, or lived until now.
+        let alive = holders.iter().filter(|holder| holder.state.is_live());
+        let fences = alive.filter_map(|holder| self.jobs.get(&holder.id)).map(|job| job.head.fence);
+        if fences.max().is_some_and(|fence| fence > head.fence) {
+            return Err("it begins below the fences of its key".to_owned());
+        }
+        let mut judge = |holders: &[Head]| {
+            let expected = decide(policy, holders, now, stored.mark.inspect);
+            if policy.on_mismatch() == OnMismatch::Reject
+                && let Some(named) = expected.named().and_then(|id| self.jobs.get(&id))
+                && (named.args != stored.args || named.head.job_type != head.job_type)
+            {
+                return Err(format!("{} took the key of other work", head.id));
+            }
+            let is_right = match &expected {
+                Expected::Create => head.role == Role::Plain && done.is_empty(),
+                Expected::Replace { cancelled, scheduled_at, wait_until, .. } => {
+                    let waits =
+                        wait_until.is_none_or(|at| head.available_at >= at || head.state == State::Pending);
+                    let keeps = match scheduled_at {
+                        Some(at) if wait_until.is_none() => head.available_at == (*at).max(now),
+                        _ => true,
+                    };
+                    *cancelled == done && waits && keeps && head.role == Role::Plain
+                }
+                Expected::FollowUp { after, .. } => {
+                    progress.linked.push((head.id, after.clone()));
+                    head.role == Role::FollowUp && head.state == State::Pending && done.is_empty()
+                }
+                Expected::Existing(_) | Expected::Reject(..) | Expected::Amend(_) => false,
+            };
+            if is_right { Ok(()) } else { Err(format!("expected {expected:?}, replaced {done:?}")) }
+        };
+        let first = judge(&holders);
+        if first.is_err() && !fading.is_empty() {
+            return judge(&[holders, fading].concat());
+        }
+        first
+    }
+
+    fn update(&mut self, head: &Head, now: Timestamp, progress: &mut Progress) -> Checked {
+        let seq = self.seq;
+        let Some(stored) = self.jobs.get_mut(&head.id).filter(|_| !self.forgotten.contains(&head.id)) else {
+            return Err(format!("{} was written and does not exist", head.id));
+        };
+        let before = std::mem::replace(&mut stored.head, head.clone());
+        check_update(&before, head, now)?;
+        stored.versions.insert(head.version);
+        if before.state != head.state {
+            stored.moved_at = seq;
+        }
+        let was_revived = before.state == State::Discarded && head.state == State::Available;
+        stored.was_revived |= was_revived;
+        let policy = stored.policy.clone().filter(|_| was_revived);
+        if head.ending == Some(Ending::Replaced) && before.ending.is_none() {
+            progress.replaced.push(before.clone());
+        }
+        if head.role == Role::FollowUp && (before.state, head.state) == (State::Pending, State::Available) {
+            progress.released.push(head.id);
+        }
+        if head.key.is_none()
+            && let Some(key) = before.key
+        {
+            self.released.insert(key);
+        }
+        if let Some(key) = before.key {
+            progress.keys.insert(key);
+            self.remember(key);
+        }
+        if let (Some(policy), Some(key)) = (policy, head.key) {
+            let (mut others, _) = self.holders(&key, now);
+            others.retain(|other| other.id != head.id);
+            // The decision may be older than the commit; what blocks by a window then may not any more, never the
+            // other way round.
+            if decide(&policy, &others, now, true) != Expected::Create {
+                return Err(format!("{} was sent back although others block it", head.id));
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, job: JobId, kind: NoteKind, text: &[u8]) -> Checked {
+        let seq = self.seq;
+        let Some(stored) = self.jobs.get_mut(&job).filter(|job| !job.is_purged) else {
+            return Err(format!("a note on {job}, which does not exist"));
+        };
+        match kind {
+            NoteKind::Payload => {
+                let payload = Payload::decode(text).map_err(|corrupt| corrupt.0)?;
+                if stored.head.attempt > 0 || stored.head.state.is_finished() {
+                    return Err(format!("{job} took over a payload after it was started"));
+                }
+                let asked = Mark::read(payload.meta.get())?.n;
+                stored.asked = (asked, seq);
+                self.taken.insert((job, asked));
+            }
+            NoteKind::Duplicates => {
+                let duplicates = Duplicates::decode(text).map_err(|corrupt| corrupt.0)?;
+                if duplicates.count <= stored.duplicates {
+                    return Err(format!("the duplicates of {job} went back"));
+                }
+                stored.duplicates = duplicates.count;
+            }
+            NoteKind::Failures | NoteKind::Result | NoteKind::Progress | NoteKind::Marks => {}
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, job: JobId, is_remembered: bool, now: Timestamp) -> Checked {
+        let Some(stored) = self.jobs.get_mut(&job).filter(|job| !job.is_purged) else {
+            return Err(format!("{job} was purged and does not exist"));
+        };
+        let head = &stored.head;
+        let is_over = head.purge_at().is_some_and(|at| at <= now) || head.ending == Some(Ending::DeadLetter);
+        if !head.state.is_finished() || !is_over {
+            return Err(format!("{job} was purged before its time"));
+        }
+        stored.is_purged = true;
+        if is_remembered {
+            return Ok(());
+        }
+        if let (Some(_), Some(policy)) = (head.key, &stored.policy)
+            && decide(policy, std::slice::from_ref(head), now, true) != Expected::Create
+        {
+            return Err(format!("{job} was forgotten and still blocks its like"));
+        }
+        let key = head.key;
+        self.forgotten.insert(job);
+        if let Some(key) = key {
+            self.remember(key);
+        }
+        Ok(())
+    }
+
+    /// Notes the present holders of a key.
+    fn remember(&mut self, key: UniqueKey) {
+        let holders = self.jobs.values().filter(|job| job.head.key == Some(key));
+        let heads = holders.map(|job| job.head.clone()).filter(|head| !self.forgotten.contains(&head.id));
+        let state = (self.seq, heads.collect());
+        self.keys.entry(key).or_default().push(state);
+    }
+
+    /// A follow-up is let go only when no run of its key is under way.
+    fn check_release(&self, id: JobId) -> Checked {
+        let Some(key) = self.jobs.get(&id).and_then(|job| job.head.key) else { return Ok(()) };
+        let runs = |job: &&Stored| {
+            job.head.key == Some(key) && job.head.id != id && job.head.state.is_live() && job.head.attempt > 0
+        };
+        match self.jobs.values().find(runs) {
+            Some(other) if self.jobs[&id].head.state == State::Available => {
+                Err(format!("the follow-up {id} was let go while {} runs", other.head.id))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A follow-up that waits is linked from a live job, whose end will let it go.
+    fn check_waiting(&self, key: &UniqueKey) -> Checked {
+        let waits = |job: &&Stored| {
+            job.head.key == Some(*key) && job.head.role == Role::FollowUp && job.head.state == State::Pending
+        };
+        for waiting in self.jobs.values().filter(waits) {
+            let id = waiting.head.id;
+            if !self.jobs.values().any(|job| job.head.follow_up == Some(id) && job.head.state.is_live()) {
+                return Err(format!("the follow-up {id} waits for nobody's end"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A claim was served at `now`.
+    pub fn claimed(
+        &mut self,
+        claim: &Claim,
+        granted: &[(Head, Full)],
+        unclaimable: &[(JobId, Unclaimable)],
+        now: Timestamp,
+    ) -> Checked {
+        for (id, why) in unclaimable {
+            check_unclaimable(self.jobs.get(id).map(|job| &job.head), *id, *why, now)?;
+        }
+        self.check_order(claim, granted, now)?;
+        for (head, full) in granted {
+            self.seq += 1;
+            self.grant(claim, head, full, now).map_err(|what| format!("{what}\n  in {head:?}"))?;
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, claim: &Claim, head: &Head, full: &Full, now: Timestamp) -> Checked {
+        let seq = self.seq;
+        let others_run = head.key.is_some()
+            && self.jobs.values().any(|job| {
+                job.head.key == head.key && job.head.id != head.id && job.head.state == State::Active
+            });
+        if self.paused.contains(&head.queue) {
+            return Err("a paused queue gave a job".to_owned());
+        }
+        let Some(stored) = self.jobs.get_mut(&head.id) else {
+            return Err(format!("{} was granted and does not exist", head.id));
+        };
+        check_grant(&stored.head, head, claim, others_run, now)?;
+        let body = Body::decode(&full.body).map_err(|corrupt| corrupt.0)?;
+        let payload = full.note(NoteKind::Payload).map(|text| Payload::decode(text));
+        let meta = match payload {
+            Some(payload) => payload.map_err(|corrupt| corrupt.0)?.meta.get().to_owned(),
+            None => body.meta.into_string(),
+        };
+        if Mark::read(&meta)?.n != stored.asked.0 {
+            return Err(format!("{} runs with the payload of an earlier request", head.id));
+        }
+        stored.head = head.clone();
+        stored.versions.insert(head.version);
+        stored.first_run_at.get_or_insert(seq);
+        (stored.ran_at, stored.moved_at) = (seq, seq);
+        let worker = head.lease.as_ref().map(|lease| Arc::clone(&lease.worker)).unwrap_or_default();
+        self.grants.insert((head.id, head.fence), worker);
+        if let Some(key) = head.key {
+            self.remember(key);
+        }
+        Ok(())
+    }
+
+    /// What a claim must give first, and that it gives something when there is something.
+    fn check_order(&self, claim: &Claim, granted: &[(Head, Full)], now: Timestamp) -> Checked {
+        let Some(queue) = claim.queues.first().filter(|queue| !self.paused.contains(*queue)) else {
+            return Ok(());
+        };
+        let ready = self.jobs.values().map(|job| &job.head).filter(|head| {
+            head.queue == *queue
+                && head.state == State::Available
+                && head.role == Role::Plain
+                && !head.is_expired(now)
+        });
+        let first = ready.min_by_key(|head| (std::cmp::Reverse(head.priority), head.available_at, head.id));
+        let order = |head: &Head| (std::cmp::Reverse(head.priority), head.available_at, head.id);
+        match (first, granted.first()) {
+            (Some(first), None) if claim.limit > 0 => {
+                Err(format!("{} is ready and was not granted", first.id))
+            }
+            (Some(first), Some((given, _))) if given.queue != *queue || order(given) > order(first) => {
+                Err(format!("{} was granted before {}", given.id, first.id))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Conservation: what the store counts is what was committed.
+    pub fn check_counts(&self, queues: &[QueueStats]) -> Checked {
+        for queue in queues {
+            let all = || self.jobs.values().chain(&self.bygone);
+            let here = || all().filter(|job| job.head.queue == queue.row.name);
+            let purged = here().filter(|job| job.is_purged).count() as u64;
+            let mut counts = [0; State::ALL.len()];
+            for job in here().filter(|job| !job.is_purged) {
+                counts[usize::from(job.head.state.code())] += 1;
+            }
+            if (queue.created, queue.purged, queue.counts) != (here().count() as u64, purged, counts) {
+                return Err(format!("{queue:?} does not count {counts:?} and {purged} purged"));
+            }
+        }
+        Ok(())
+    }
+}

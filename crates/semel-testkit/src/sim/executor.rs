@@ -1,0 +1,213 @@
+//! Who runs next: one thread, many tasks, and the dice. Runs inside a tokio runtime whose clock stands still; when no
+//! task is ready, the runtime moves its clock to the next timer.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::dice::Dice;
+
+/// Whose task it is: everything of one owner is killed or frozen together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// The network, and whoever never fails.
+    World,
+    /// A server.
+    Server(usize),
+    /// A worker.
+    Worker(usize),
+}
+
+type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Names a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskId(u64);
+
+enum Order {
+    Spawn(TaskId, Owner, Job),
+    Abort(TaskId),
+    Kill(Owner),
+    Freeze(Owner),
+    Thaw(Owner),
+}
+
+/// Gives orders to the executor from inside its tasks; they are carried out before the next step.
+#[derive(Clone, Default)]
+pub struct Handle {
+    orders: Arc<Mutex<Vec<Order>>>,
+    tasks: Arc<AtomicU64>,
+    steps: Arc<AtomicU64>,
+    waits: Arc<Mutex<Vec<(u64, Waker)>>>,
+}
+
+impl Handle {
+    /// Starts a task.
+    pub fn spawn(&self, owner: Owner, task: impl Future<Output = ()> + Send + 'static) -> TaskId {
+        let id = TaskId(self.tasks.fetch_add(1, Ordering::Relaxed));
+        self.order(Order::Spawn(id, owner, Box::pin(task)));
+        id
+    }
+
+    /// Drops a task where it stands.
+    pub fn abort(&self, task: TaskId) {
+        self.order(Order::Abort(task));
+    }
+
+    /// Drops all tasks of an owner where they stand.
+    pub fn kill(&self, owner: Owner) {
+        self.order(Order::Kill(owner));
+    }
+
+    /// Polls no task of an owner until it is thawed.
+    pub fn freeze(&self, owner: Owner) {
+        self.order(Order::Freeze(owner));
+    }
+
+    /// Ends a freeze.
+    pub fn thaw(&self, owner: Owner) {
+        self.order(Order::Thaw(owner));
+    }
+
+    /// Waits until so many more steps have been taken, by whomever.
+    pub async fn steps(&self, more: u64) {
+        let until = self.steps.load(Ordering::Relaxed) + more;
+        poll_fn(|context| {
+            if self.steps.load(Ordering::Relaxed) >= until {
+                return Poll::Ready(());
+            }
+            self.waits.lock().unwrap().push((until, context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn order(&self, order: Order) {
+        self.orders.lock().unwrap().push(order);
+    }
+}
+
+/// Lets the dice choose again.
+pub async fn pass() {
+    let mut passed = false;
+    poll_fn(|context| {
+        if passed {
+            return Poll::Ready(());
+        }
+        passed = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+struct Flag {
+    is_woken: AtomicBool,
+    executor: Arc<Mutex<Option<Waker>>>,
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        if let Some(executor) = &*self.executor.lock().unwrap() {
+            executor.wake_by_ref();
+        }
+    }
+}
+
+struct Task {
+    id: TaskId,
+    owner: Owner,
+    flag: Arc<Flag>,
+    job: Job,
+}
+
+/// The executor.
+pub struct Executor {
+    handle: Handle,
+    tasks: Vec<Task>,
+    frozen: Vec<Owner>,
+    dice: Dice,
+    waker: Arc<Mutex<Option<Waker>>>,
+}
+
+impl Executor {
+    /// An executor without tasks, whose every choice comes from `dice`.
+    pub fn new(dice: Dice) -> Self {
+        Self { handle: Handle::default(), tasks: Vec::new(), frozen: Vec::new(), dice, waker: Arc::default() }
+    }
+
+    /// How tasks are started.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Runs until `is_over` says so or `steps_max` steps were taken; says how many were. `is_over` is asked after each.
+    pub async fn run(&mut self, steps_max: u64, mut is_over: impl FnMut() -> bool) -> u64 {
+        let mut taken = 0;
+        let steps = poll_fn(|context| {
+            *self.waker.lock().unwrap() = Some(context.waker().clone());
+            loop {
+                self.obey();
+                let ready: Vec<usize> = (0..self.tasks.len())
+                    .filter(|at| {
+                        let task = &self.tasks[*at];
+                        task.flag.is_woken.load(Ordering::Acquire) && !self.frozen.contains(&task.owner)
+                    })
+                    .collect();
+                if ready.is_empty() {
+                    return Poll::Pending;
+                }
+                let at = ready[self.dice.below(ready.len() as u64) as usize];
+                self.step(at);
+                taken += 1;
+                if is_over() || taken >= steps_max {
+                    return Poll::Ready(taken);
+                }
+            }
+        });
+        // The budget by which tokio makes a task yield would be the executor's, not the tasks'.
+        tokio::task::coop::unconstrained(steps).await
+    }
+
+    fn step(&mut self, at: usize) {
+        let task = &mut self.tasks[at];
+        task.flag.is_woken.store(false, Ordering::Release);
+        let waker = Waker::from(Arc::clone(&task.flag));
+        if task.job.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            drop(self.tasks.swap_remove(at));
+        }
+        let now = self.handle.steps.fetch_add(1, Ordering::Relaxed) + 1;
+        self.handle.waits.lock().unwrap().retain(|(until, waker)| {
+            let is_due = *until <= now;
+            if is_due {
+                waker.wake_by_ref();
+            }
+            !is_due
+        });
+    }
+
+    fn obey(&mut self) {
+        loop {
+            let orders = std::mem::take(&mut *self.handle.orders.lock().unwrap());
+            if orders.is_empty() {
+                return;
+            }
+            for order in orders {
+                match order {
+                    Order::Spawn(id, owner, job) => {
+                        let flag =
+                            Flag { is_woken: AtomicBool::new(true), executor: Arc::clone(&self.waker) };
+                        self.tasks.push(Task { id, owner, flag: Arc::new(flag), job });
+                    }
+                    Order::Abort(id) => self.tasks.retain(|task| task.id != id),
+                    Order::Kill(owner) => self.tasks.retain(|task| task.owner != owner),
+                    Order::Freeze(owner) => self.frozen.push(owner),
+                    Order::Thaw(owner) => self.frozen.retain(|frozen| *frozen != owner),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! One seed from its beginning to its judgement, and a smaller plan that still fails.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_core::ident::QueueName;
+use semel_core::state::State;
+use semel_store::Backend;
+
+use super::client::{QUEUES, client};
+use super::dice::Dice;
+use super::executor::{Executor, Owner};
+use super::nemesis::{crashes, jumps, pauses};
+use super::plan::{Plan, keys};
+use super::store::{SharedStore, SimClock};
+use super::worker::worker;
+use super::world::World;
+use crate::history::Checked;
+use crate::make::keyed;
+
+/// Steps of one run at most: a run that takes more goes round in circles.
+const STEPS_MAX: u64 = 200_000;
+/// How long the troubles last at most.
+const TROUBLES: Duration = Duration::from_secs(120);
+/// How long what waits may take to end once they are over.
+const HEALING: Duration = Duration::from_secs(120);
+
+/// What a run amounted to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Polls of tasks.
+    pub steps: u64,
+    /// Things that the witness saw.
+    pub events: u64,
+    /// Jobs stored.
+    pub jobs: u64,
+    /// A digest of all that was committed, to tell two runs apart.
+    pub digest: u64,
+}
+
+impl Ran {
+    /// Adds another run.
+    pub fn add(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.events += other.events;
+        self.jobs += other.jobs;
+        self.digest ^= other.digest;
+    }
+}
+
+/// A seed whose run broke a promise.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The plan it failed with.
+    pub plan: Plan,
+    /// What did not hold.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SEMEL_SEED={} SEMEL_PLAN=\"{}\"\n{}", self.seed, self.plan, self.what)
+    }
+}
+
+/// Plays one seed with this plan.
+///
+/// # Errors
+/// The first promise that was broken.
+pub fn play(seed: u64, plan: &Plan) -> Result<Ran, Failure> {
+    crate::planted::plant_from_environment();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let failure = |what: String| Failure { seed, plan: plan.clone(), what };
+    match runtime {
+        Ok(runtime) => runtime.block_on(play_inside(seed, plan)).map_err(failure),
+        Err(error) => Err(failure(error.to_string())),
+    }
+}
+
+async fn play_inside(seed: u64, plan: &Plan) -> Result<Ran, String> {
+    let mut executor = Executor::new(Dice::of(seed, 2));
+    let clock = SimClock::new();
+    let store = SharedStore::new(clock.clone(), plan.faults, executor.handle(), Dice::of(seed, 3));
+    // The last of the limits left out: operators release keys only where no policy looks at ended jobs.
+    let keeps_ended = Dice::of(seed, 4).chance(512);
+    let classes = keys(plan, seed, keeps_ended);
+    let world =
+        World::new(plan.clone(), seed, classes, !keeps_ended, Arc::clone(&store), clock, executor.handle());
+    let is_over = Arc::new(AtomicU64::new(0));
+    let (whole, over) = (Arc::clone(&world), Arc::clone(&is_over));
+    executor.handle().spawn(Owner::World, async move {
+        let checked = drive(&whole).await;
+        whole.store.judge(checked);
+        over.store(1, Ordering::Relaxed);
+    });
+    let steps = executor.run(STEPS_MAX, || is_over.load(Ordering::Relaxed) == 1 || store.is_wrong()).await;
+    if let Some(wrong) = store.wrong() {
+        return Err(wrong);
+    }
+    if is_over.load(Ordering::Relaxed) == 0 {
+        return Err(format!("the run did not end within {steps} steps"));
+    }
+    let witness = store.witness.lock().unwrap();
+    let mut digest = 0_u64;
+    for (id, job) in &witness.jobs {
+        for part in [id.row(), job.head.version, job.head.fence, job.mark.n, job.head.state as u64] {
+            digest = (digest ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+        }
+    }
+    Ok(Ran { steps, events: witness.seq(), jobs: witness.jobs.len() as u64, digest })
+}
+
+/// The troubles, the healing, the judgement.
+async fn drive(world: &Arc<World>) -> Checked {
+    let (plan, seed, handle) = (&world.plan, world.seed, &world.handle);
+    (0..plan.servers as usize).for_each(|at| world.start(at));
+    let clients_left = Arc::new(AtomicU64::new(plan.clients));
+    for number in 0..plan.clients {
+        let (whole, left) = (Arc::clone(world), Arc::clone(&clients_left));
+        let dice = Dice::of(seed, 10_000 + number);
+        handle.spawn(Owner::World, async move {
+            client(whole, dice).await;
+            left.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    for number in 0..plan.workers {
+        let name: Arc<str> = if number % 2 == 0 { "w".into() } else { "v".into() };
+        let dice = Dice::of(seed, 20_000 + number);
+        handle.spawn(Owner::Worker(number as usize), worker(Arc::clone(world), name, dice));
+    }
+    if plan.crashes > 0 {
+        handle.spawn(Owner::World, crashes(Arc::clone(world), Dice::of(seed, 5)));
+    }
+    if plan.pauses > 0 {
+        handle.spawn(Owner::World, pauses(Arc::clone(world), Dice::of(seed, 6)));
+    }
+    if plan.jumps > 0 {
+        handle.spawn(Owner::World, jumps(Arc::clone(world), Dice::of(seed, 7)));
+    }
+    let began = tokio::time::Instant::now();
+    while clients_left.load(Ordering::Relaxed) > 0 && began.elapsed() < TROUBLES {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    world.heal();
+    drain(world).await?;
+    judge(world).await
+}
+
+/// Everything that waits for nothing but time and workers comes to its end.
+async fn drain(world: &Arc<World>) -> Checked {
+    let mut dice = Dice::of(world.seed, 8);
+    let began = tokio::time::Instant::now();
+    loop {
+        for name in QUEUES {
+            let name = QueueName::from_stored(name);
+            world.ask(&mut dice, move |engine| async move { engine.set_paused(name, false).await }).await;
+        }
+        let live: Vec<_> = {
+            let witness = world.store.witness.lock().unwrap();
+            let live = witness.jobs.values().filter(|job| job.head.state.is_live());
+            live.map(|job| job.head.clone()).collect()
+        };
+        if live.is_empty() {
+            // The record of duplicates is written within a second.
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            return Ok(());
+        }
+        if began.elapsed() > HEALING {
+            return Err(format!("nobody ends {:?}", live.first()));
+        }
+        for head in live.iter().filter(|head| head.state == State::Pending) {
+            let id = head.id;
+            world.ask(&mut dice, move |engine| async move { engine.activate(id).await }).await;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        // A heartbeat that names no length may have made a lease long.
+        world.clock.jump(20_000);
+    }
+}
+
+/// What can be said only in the end.
+async fn judge(world: &Arc<World>) -> Checked {
+    let error = |error: semel_store::StoreError| error.to_string();
+    let queues = world.store.memory().queues().await.map_err(error)?;
+    {
+        let witness = world.store.witness.lock().unwrap();
+        witness.check_counts(&queues)?;
+        last_requests_ran(world, &witness)?;
+        duplicates_counted(world, &witness)?;
+        let mut holds = world.holds.lock().unwrap().clone();
+        for (id, job) in &witness.jobs {
+            if let Some(at) = job.first_run_at {
+                holds.may_end(*id, at);
+            }
+        }
+        if let (Some((a, b)), true) = (holds.doubled(), witness.released.is_empty()) {
+            return Err(format!("{a} and {b} held one key at one time"));
+        }
+    }
+    // No key is stuck: nothing is live, so a job that minds live jobs only is created.
+    let mut dice = Dice::of(world.seed, 9);
+    for class in &world.keys {
+        let mut offer = keyed("stuck").body(|body| body.meta = "{\"n\":0,\"inspect\":true}".into()).offer();
+        if let Some(identity) = &mut offer.unique {
+            identity.key = class.key;
+        }
+        let heard = world.ask(&mut dice, move |engine| async move { engine.enqueue(offer, "").await }).await;
+        if !matches!(heard.answer(), Some(Outcome::Created(_))) {
+            return Err(format!("a key is stuck: {:?}", class.key));
+        }
+    }
+    Ok(())
+}
+
+/// Of a key that everyone follows up, the last request that was taken in was run after it came, unless its job ended
+/// by somebody's wish.
+fn last_requests_ran(world: &World, witness: &crate::history::Witness) -> Checked {
+    for class in world.keys.iter().filter(|class| class.is_followed()) {
+        let jobs = witness.jobs.values().filter(|job| job.head.key == Some(class.key));
+        if let Some(last) = jobs.max_by_key(|job| job.asked.1)
+            && last.ran_at < last.asked.1
+            && last.head.state != State::Cancelled
+        {
+            return Err(format!("request {} was taken in and never run", last.asked.0));
+        }
+    }
+    Ok(())
+}
+
+/// A duplicate is counted at most once, and exactly once when no server was killed and no answer of the store was lost.
+fn duplicates_counted(world: &World, witness: &crate::history::Witness) -> Checked {
+    let answered = world.duplicates.lock().unwrap();
+    let is_calm =
+        world.plan.crashes == 0 && world.plan.losses == 0 && world.store.unknown.load(Ordering::Relaxed) == 0;
+    for (id, job) in witness.jobs.iter().filter(|_| is_calm) {
+        let told = answered.get(id).copied().unwrap_or(0);
+        if job.duplicates > told || (job.duplicates < told && !job.is_purged) {
+            return Err(format!("{id} absorbed {told} duplicates and recorded {}", job.duplicates));
+        }
+    }
+    Ok(())
+}
+
+/// The smallest plan found with which the seed still fails, whatever it is that fails.
+pub fn shrink(failure: Failure) -> Failure {
+    let mut least = failure;
+    // Each round makes one member smaller, and all of them have a floor.
+    while let Some(smaller) = least.plan.smaller().iter().find_map(|plan| play(least.seed, plan).err()) {
+        least = smaller;
+    }
+    least
+}

@@ -1,0 +1,321 @@
+//! The store that all servers of a run share, behind connections that delay, lose and repeat.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel_core::draft::{Reads, Snapshot, Write};
+use semel_core::slot::Due;
+use semel_core::time::Timestamp;
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded, Verdict,
+};
+use semel_store::clock::Clock;
+use semel_store::memory::Memory;
+use semel_store::{StoreError, clock::ManualClock};
+use tokio::time::Instant;
+
+use super::dice::Dice;
+use super::executor::{Handle, Owner, pass};
+use crate::history::{Checked, Witness};
+
+/// The store's clock: the runtime's, and what it has been moved by.
+#[derive(Clone)]
+pub struct SimClock {
+    began: Instant,
+    moved: Arc<AtomicI64>,
+}
+
+impl SimClock {
+    /// A clock that begins where clocks that stand still do.
+    pub fn new() -> Self {
+        Self { began: Instant::now(), moved: Arc::default() }
+    }
+
+    /// Jumps, backwards too.
+    pub fn jump(&self, by_ms: i64) {
+        self.moved.fetch_add(by_ms.saturating_mul(1_000), Ordering::Relaxed);
+    }
+}
+
+impl Default for SimClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Timestamp {
+        let passed = i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let start = Clock::now(&ManualClock::default()).as_micros();
+        Timestamp::from_micros(start + passed + self.moved.load(Ordering::Relaxed))
+    }
+}
+
+/// The store, and the witness of all it does.
+pub struct SharedStore {
+    memory: Memory,
+    /// What was committed.
+    pub witness: Mutex<Witness>,
+    wrong: Mutex<Option<String>>,
+    is_wrong: AtomicBool,
+    /// Faults per 1,024 calls.
+    faults: AtomicU64,
+    /// Results of calls that may or may not have been applied.
+    pub unknown: AtomicU64,
+    handle: Handle,
+    dice: Mutex<Dice>,
+    tells: bool,
+}
+
+impl SharedStore {
+    /// An empty store whose time is `clock`'s.
+    pub fn new(clock: SimClock, faults: u64, handle: Handle, dice: Dice) -> Arc<Self> {
+        Arc::new(Self {
+            memory: Memory::new(clock),
+            witness: Mutex::default(),
+            wrong: Mutex::default(),
+            is_wrong: AtomicBool::new(false),
+            faults: AtomicU64::new(faults),
+            unknown: AtomicU64::new(0),
+            handle,
+            dice: Mutex::new(dice),
+            tells: std::env::var_os("SEMEL_TRACE").is_some(),
+        })
+    }
+
+    /// From now on nothing is lost.
+    pub fn heal(&self) {
+        self.faults.store(0, Ordering::Relaxed);
+    }
+
+    /// The first thing that did not hold.
+    pub fn wrong(&self) -> Option<String> {
+        self.wrong.lock().unwrap().clone()
+    }
+
+    /// Whether anything did not hold.
+    pub fn is_wrong(&self) -> bool {
+        self.is_wrong.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the first thing that does not hold.
+    pub fn judge(&self, checked: Checked) {
+        if let Err(what) = checked {
+            self.is_wrong.store(true, Ordering::Relaxed);
+            self.wrong.lock().unwrap().get_or_insert(what);
+        }
+    }
+
+    /// The history's clock.
+    pub fn seq(&self) -> u64 {
+        self.witness.lock().unwrap().seq()
+    }
+
+    /// The store's time.
+    pub async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.memory.load(&Reads::default()).await?.now)
+    }
+
+    /// What is really there, past all connections.
+    pub const fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Shows what is done to the store, for one seed that is looked at by hand.
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if self.tells {
+            let _gone = writeln!(std::io::stderr(), "{}", what());
+        }
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut Dice) -> T) -> T {
+        draw(&mut self.dice.lock().unwrap())
+    }
+
+    fn strikes(&self) -> bool {
+        let faults = self.faults.load(Ordering::Relaxed);
+        faults > 0 && self.draw(|dice| dice.chance(faults))
+    }
+
+    /// Applies a batch, and has each group judged by what was there before it.
+    async fn apply(&self, batch: Batch) -> Result<Applied, StoreError> {
+        // The memory store answers at once: nothing comes between these.
+        let now = self.now().await?;
+        let applied = self.memory.commit(batch.clone()).await?;
+        let queues = if self.draw(|dice| dice.chance(64)) { self.memory.queues().await? } else { Vec::new() };
+        self.tell(|| format!("{now:?} {batch:#?} {applied:#?}"));
+        let mut witness = self.witness.lock().unwrap();
+        for (group, verdict) in batch.groups.iter().zip(&applied.groups) {
+            if *verdict == Verdict::Applied {
+                self.judge(witness.group(group, now));
+            }
+        }
+        for (claim, claimed) in batch.claims.iter().zip(&applied.claims) {
+            self.judge(witness.claimed(claim, &claimed.jobs, &claimed.unclaimable, now));
+        }
+        if !queues.is_empty() {
+            self.judge(witness.check_counts(&queues));
+        }
+        Ok(applied)
+    }
+}
+
+/// A server's connection to the store.
+pub struct Connection {
+    shared: Arc<SharedStore>,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    /// It never arrives.
+    Lost,
+    /// It is done and the reply is lost.
+    Unanswered,
+    /// The caller is told that it failed, and it arrives after that.
+    Late,
+    /// It arrives twice.
+    Twice,
+}
+
+impl Connection {
+    /// A connection to `shared`.
+    pub fn new(shared: Arc<SharedStore>) -> Arc<Self> {
+        Arc::new(Self { shared })
+    }
+
+    async fn way(&self) {
+        way(&self.shared).await;
+    }
+
+    fn fate(&self) -> Fate {
+        if !self.shared.strikes() {
+            return Fate::Answered;
+        }
+        self.shared.draw(|dice| dice.pick(&[Fate::Lost, Fate::Unanswered, Fate::Late, Fate::Twice]))
+    }
+
+    /// A read: it goes, it comes back, or it does not.
+    async fn read<T>(&self, read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.way().await;
+        if matches!(self.fate(), Fate::Lost | Fate::Unanswered | Fate::Late) {
+            return Err(lost());
+        }
+        let answer = read.await;
+        self.way().await;
+        answer
+    }
+}
+
+async fn way(shared: &SharedStore) {
+    match shared.draw(|dice| dice.below(16)) {
+        0..8 => {}
+        8..14 => pass().await,
+        _ => {
+            let ms = shared
+                .draw(|dice| if dice.chance(40) { dice.between(100, 900) } else { dice.between(1, 20) });
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+        }
+    }
+}
+
+fn lost() -> StoreError {
+    StoreError::Unavailable("the connection was lost".to_owned())
+}
+
+/// The groups that may arrive twice. A minted job without a key relies on no version that its own group moves; a store
+/// of rows would refuse its second row by its primary key.
+fn fenced(batch: &Batch) -> Batch {
+    let is_loose =
+        |write: &Write| matches!(write, Write::Insert { head, minted: true, .. } if head.key.is_none());
+    let groups = batch.groups.iter().filter(|group| !group.writes.iter().any(is_loose)).cloned().collect();
+    Batch { groups, claims: Vec::new() }
+}
+
+impl Backend for Connection {
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(self.read(async move {
+            let snapshot = self.shared.memory.load(reads).await?;
+            self.shared.witness.lock().unwrap().loaded(snapshot.now);
+            Ok(snapshot)
+        }))
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(async move {
+            self.way().await;
+            let shared = Arc::clone(&self.shared);
+            let fate = self.fate();
+            if matches!(fate, Fate::Unanswered | Fate::Late) {
+                shared.unknown.fetch_add(1, Ordering::Relaxed);
+            }
+            let applied = match fate {
+                Fate::Lost => return Err(lost()),
+                Fate::Late => {
+                    self.shared.handle.spawn(Owner::World, async move {
+                        way(&shared).await;
+                        pass().await;
+                        drop(shared.apply(batch).await);
+                    });
+                    return Err(lost());
+                }
+                Fate::Unanswered => return shared.apply(batch).await.and(Err(lost())),
+                Fate::Answered => shared.apply(batch).await,
+                Fate::Twice => {
+                    let again = fenced(&batch);
+                    let applied = shared.apply(batch).await;
+                    self.shared.handle.spawn(Owner::World, async move {
+                        way(&shared).await;
+                        let verdicts = shared.apply(again).await.map(|applied| applied.groups);
+                        if verdicts.is_ok_and(|verdicts| verdicts.contains(&Verdict::Applied)) {
+                            shared.judge(Err("a group was applied twice".to_owned()));
+                        }
+                    });
+                    applied
+                }
+            };
+            self.way().await;
+            applied
+        })
+    }
+
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.due(due, limit).await }))
+    }
+
+    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.list(filter).await }))
+    }
+
+    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.queues().await }))
+    }
+
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.events(cursor, limit).await }))
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.maintain().await }))
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.clear().await }))
+    }
+
+    fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.shared.memory.backup(path)
+    }
+
+    fn rows(&self) -> Arc<AtomicU64> {
+        self.shared.memory.rows()
+    }
+
+    fn facts(&self) -> Facts {
+        self.shared.memory.facts()
+    }
+}

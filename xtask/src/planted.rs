@@ -1,0 +1,239 @@
+//! `cargo xtask planted`: puts in one bug after the other and sees which suite finds it, and how fast.
+//!
+//! One build has all bugs, each behind a switch (`semel-core/src/planted.rs`, the one list of them).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::workspace::Workspace;
+
+/// The list of bugs.
+const LIST: &str = "crates/semel-core/src/planted.rs";
+/// The variable that names the bug to a test.
+const VARIABLE: &str = "SEMEL_PLANTED";
+/// Seeds that the simulation plays in search of one bug.
+const SEEDS: &str = "4000";
+/// A suite that takes longer goes round in circles, which is a finding too.
+const LIMIT: Duration = Duration::from_secs(300);
+const POLL: Duration = Duration::from_millis(10);
+
+/// A suite: its name in the list, the crate whose tests it is among, and their names.
+struct Suite {
+    name: &'static str,
+    package: &'static str,
+    filter: &'static str,
+}
+
+const SUITES: [Suite; 3] = [
+    Suite { name: "Simulation", package: "semel-testkit", filter: "simulation::shard_" },
+    Suite { name: "Kit", package: "semel-store", filter: "memory_store" },
+    Suite { name: "Vectors", package: "semel-core", filter: "vectors" },
+];
+
+#[derive(Debug, PartialEq)]
+struct Bug {
+    name: String,
+    suite: String,
+    breaks: String,
+}
+
+struct Found {
+    suite: &'static str,
+    by: String,
+    after: Duration,
+}
+
+/// Puts in every bug, or those that `only` names.
+///
+/// # Errors
+/// When a bug survives, or a suite fails without one.
+pub fn run(workspace: &Workspace, only: &[&str]) -> Result<(), String> {
+    let path = workspace.root.join(LIST);
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut bugs = bugs(&text);
+    if let Some(unknown) = only.iter().find(|name| bugs.iter().all(|bug| bug.name != **name)) {
+        return Err(format!("there is no bug `{unknown}` in {LIST}"));
+    }
+    bugs.retain(|bug| only.is_empty() || only.contains(&bug.name.as_str()));
+    let programs = build(workspace)?;
+    let log = std::env::temp_dir().join(format!("semel-planted-{}.log", std::process::id()));
+    for (suite, program) in SUITES.iter().zip(&programs) {
+        if let Some(found) = search(suite, program, "", &log)? {
+            return Err(format!("{} fails without a bug: {} ({})", suite.name, found.by, log.display()));
+        }
+    }
+    let _gone = std::fs::remove_file(&log);
+    println!("{:<26} {:<11} {:>7}  found by", "bug", "suite", "after");
+    let mut survivors = Vec::new();
+    for bug in &bugs {
+        match find(bug, &programs, &log)? {
+            Some(found) => {
+                let after = format!("{:.1} s", found.after.as_secs_f64());
+                println!("{:<26} {:<11} {after:>7}  {}", bug.name, found.suite, found.by);
+            }
+            None => {
+                println!("{:<26} survives: {}", bug.name, bug.breaks);
+                survivors.push(bug.name.as_str());
+            }
+        }
+    }
+    let _gone = std::fs::remove_file(&log);
+    match survivors.as_slice() {
+        [] => {
+            println!("all {} bugs were found", bugs.len());
+            Ok(())
+        }
+        names => Err(format!("{} of {} bugs survive: {}", names.len(), bugs.len(), names.join(", "))),
+    }
+}
+
+/// The suite that should find it first, then the others.
+fn find(bug: &Bug, programs: &[PathBuf], log: &Path) -> Result<Option<Found>, String> {
+    let mut suites: Vec<(&Suite, &PathBuf)> = SUITES.iter().zip(programs).collect();
+    suites.sort_by_key(|(suite, _)| suite.name != bug.suite);
+    for (suite, program) in suites {
+        if let Some(found) = search(suite, program, &bug.name, log)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn search(suite: &Suite, program: &Path, bug: &str, log: &Path) -> Result<Option<Found>, String> {
+    let error = |error: std::io::Error| format!("{}: {error}", program.display());
+    let out = File::create(log).map_err(error)?;
+    let mut command = Command::new(program);
+    command.arg(suite.filter).env(VARIABLE, bug).env("SEMEL_SEEDS", SEEDS).env("RUST_BACKTRACE", "0");
+    command.stdout(out.try_clone().map_err(error)?).stderr(out).stdin(Stdio::null());
+    let began = Instant::now();
+    let ended = wait(command.spawn().map_err(error)?).map_err(error)?;
+    let after = began.elapsed();
+    let said = std::fs::read_to_string(log).map_err(error)?;
+    match ended {
+        Some(true) if said.contains(" 0 passed") => Err(format!("{} has no test to run", suite.name)),
+        Some(true) => Ok(None),
+        Some(false) => Ok(Some(Found { suite: suite.name, by: finder(&said), after })),
+        None => Ok(Some(Found { suite: suite.name, by: "it did not end".to_owned(), after })),
+    }
+}
+
+/// Whether it ended well; nothing when it did not end in time.
+fn wait(mut child: Child) -> std::io::Result<Option<bool>> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status.success()));
+        }
+        if began.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// The seed that failed, or else the test.
+fn finder(said: &str) -> String {
+    let seed =
+        said.lines().find_map(|line| line.split_whitespace().find(|word| word.starts_with("SEMEL_SEED=")));
+    let test = || {
+        let failed = said.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        failed.map(|name| name.rsplit("::").next().unwrap_or(name)).min()
+    };
+    seed.or_else(test).unwrap_or("it ended badly").to_owned()
+}
+
+/// Builds the suites, with the bugs in them; their programs, in the order of the suites.
+fn build(workspace: &Workspace) -> Result<Vec<PathBuf>, String> {
+    let mut command = workspace.cargo();
+    command.args(["test", "--no-run", "--test", "it", "--features", "semel-core/planted"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    for suite in &SUITES {
+        command.args(["--package", suite.package]);
+    }
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err("the suites cannot be built".to_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let built: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    SUITES
+        .iter()
+        .map(|suite| {
+            let folder = format!("/{}/", suite.package);
+            let program = built.iter().find_map(|message| {
+                let source = message["target"]["src_path"].as_str()?;
+                source.contains(&folder).then(|| message["executable"].as_str()).flatten()
+            });
+            program.map(PathBuf::from).ok_or_else(|| format!("{} has no test program", suite.package))
+        })
+        .collect()
+}
+
+/// The rows of the list: `Bug = "name", Suite: "what it breaks";`.
+fn bugs(text: &str) -> Vec<Bug> {
+    let row = |line: &str| {
+        let (name, rest) = line.trim().split_once(" = \"")?.1.split_once("\", ")?;
+        let (suite, breaks) = rest.split_once(": \"")?;
+        let breaks = breaks.strip_suffix("\";")?;
+        Some(Bug { name: name.to_owned(), suite: suite.to_owned(), breaks: breaks.to_owned() })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bug, SUITES, bugs, finder};
+
+    #[test]
+    fn the_list_is_read() {
+        let list = include_str!("../../crates/semel-core/src/planted.rs");
+        let bugs = bugs(list);
+        assert!(bugs.len() >= 20, "{}", bugs.len());
+        for bug in &bugs {
+            assert!(SUITES.iter().any(|suite| suite.name == bug.suite), "{bug:?}");
+        }
+        let first = Bug {
+            name: "check-then-insert".to_owned(),
+            suite: "Simulation".to_owned(),
+            breaks: "an admission does not rely on the version of its key".to_owned(),
+        };
+        assert_eq!(bugs[0], first);
+    }
+
+    #[test]
+    fn a_bug_in_the_list_is_put_in_somewhere() {
+        let sources = [
+            include_str!("../../crates/semel-core/src/canon/write.rs"),
+            include_str!("../../crates/semel-core/src/draft.rs"),
+            include_str!("../../crates/semel-core/src/enqueue.rs"),
+            include_str!("../../crates/semel-core/src/follow_up.rs"),
+            include_str!("../../crates/semel-core/src/job.rs"),
+            include_str!("../../crates/semel-core/src/lease.rs"),
+            include_str!("../../crates/semel-core/src/life.rs"),
+            include_str!("../../crates/semel-core/src/settle.rs"),
+            include_str!("../../crates/semel-core/src/unique/admit.rs"),
+            include_str!("../../crates/semel-core/src/unique/key.rs"),
+            include_str!("../../crates/semel-engine/src/engine.rs"),
+            include_str!("../../crates/semel-store/src/batcher.rs"),
+            include_str!("../../crates/semel-store/src/model.rs"),
+        ];
+        for line in include_str!("../../crates/semel-core/src/planted.rs").lines() {
+            let Some((bug, _)) = line.trim().split_once(" = \"") else { continue };
+            let asks = format!("Bug::{bug})");
+            assert!(sources.iter().any(|source| source.contains(&asks)), "{bug} is put in nowhere");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_named_by_its_seed_or_its_test() {
+        assert_eq!(finder("test a::b ... ok\ntest a::d ... FAILED\ntest a::c ... FAILED"), "c");
+        assert_eq!(finder("test a ... FAILED\nSEMEL_SEED=7 SEMEL_PLAN=\"servers=1\""), "SEMEL_SEED=7");
+        assert_eq!(finder("killed"), "it ended badly");
+    }
+}
