@@ -63,7 +63,7 @@ impl<'a> Json<'a> {
     /// put before the pointer of every refusal.
     ///
     /// # Errors
-    /// `invalid_payload` for what is not JSON and for lone surrogates; `invalid_request` for nesting deeper than
+    /// `invalid_payload` for what is not JSON; `invalid_request` for a lone surrogate, and for nesting deeper than
     /// [`JSON_DEPTH_MAX`](crate::limits::JSON_DEPTH_MAX), the outermost container being level 1.
     pub fn parse(text: &'a str, pointer: &str) -> Result<Self, Invalid> {
         read::parse(text).map_err(|refused| refused.under(pointer))

@@ -85,7 +85,7 @@ pub const CATALOGUE: [Entry; 18] = [
         400,
         false,
         "validation_error",
-        "Send one JSON object in UTF-8, without lone surrogates.",
+        "Send one JSON object in UTF-8.",
     ),
     entry(
         Code::InvalidRequest,

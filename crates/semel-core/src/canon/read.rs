@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
         }
         let second = if first < 0xdc00 && self.take(b'\\') && self.take(b'u') { self.unit()? } else { 0 };
         if !(0xdc00..0xe000).contains(&second) {
-            return Err(Invalid::payload(
+            return Err(Invalid::request(
                 "",
                 format!(
                     "has half a surrogate pair before byte {}; write the character itself or both halves",
@@ -300,7 +300,7 @@ mod tests {
     fn half_a_surrogate_pair_is_refused_with_its_place() {
         for half in ["\\ud800", "\\udc00", "\\ud800\\ud800", "\\ud800x", "\\ud800\\n", "\\udc00\\ud800"] {
             let refused = parse(&format!("[{{\"a/b\":\"{half}\"}}]")).unwrap_err();
-            assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Payload, "/0/a~1b"), "{half}");
+            assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/0/a~1b"), "{half}");
         }
     }
 

@@ -56,7 +56,7 @@ fn every_error_vector_is_refused() {
         let name = text(case, "name");
         if let Some(raw) = case.get("raw") {
             let refused = Json::parse(raw.as_str().unwrap(), "").unwrap_err();
-            assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Payload, "/args/0"), "{name}");
+            assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/args/0"), "{name}");
             continue;
         }
         let refused = key_of(case.get("job").unwrap(), case.get("unique").unwrap()).unwrap_err();

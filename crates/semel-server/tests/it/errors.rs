@@ -85,8 +85,15 @@ async fn other_media_types_and_versions_are_refused() {
 #[tokio::test]
 async fn what_is_not_json_is_an_invalid_payload() {
     let server = Server::start().await;
-    for body in ["", "{", "nope", "{\"type\":\"a.b\",\"args\":[\"\\ud800\"]}"] {
+    for body in ["", "{", "nope", "{\"type\":\"a.b\",\"args\":[\"\\ud80\"]}"] {
         assert_problem(&server.post_text("/ojs/v1/jobs", body).await, 400, "invalid_payload");
+    }
+    // JSON by its grammar: what is wrong is a value, and it has a place.
+    for unique in ["", ",\"unique\":{\"keys\":[\"args\"]}"] {
+        let body = format!("{{\"type\":\"a.b\",\"args\":[\"\\ud800\"]{unique}}}");
+        let told = server.post_text("/ojs/v1/jobs", &body).await;
+        assert_problem(&told, 400, "invalid_request");
+        assert!(told.body.to_string().contains("/args/0"), "{}", told.body);
     }
     assert_problem(
         &server.ask(Method::POST, "/ojs/v1/jobs", None, HeaderMap::new()).await,
