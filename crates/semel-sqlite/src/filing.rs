@@ -105,6 +105,7 @@ fn remember(db: &Connection, at: &mut Loaded, seq: i64, head: &Head) -> Result<(
         if outlives(head, &other) {
             db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
                 .execute(params![key.as_bytes(), other_seq])?;
+            rows::free_id(db, other.id)?;
         }
     }
     rows::write_memory(db, &mut at.names, seq, head)
@@ -113,7 +114,7 @@ fn remember(db: &Connection, at: &mut Loaded, seq: i64, head: &Head) -> Result<(
 /// Deletes remembered heads whose time is over, looking at a bounded number from where the last look ended.
 pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(), SqliteError> {
     let mut query =
-        db.prepare_cached("SELECT key, seq, forget_at FROM memory WHERE key > ?1 ORDER BY key LIMIT ?2")?;
+        db.prepare_cached("SELECT key, seq, forget_at, id FROM memory WHERE key > ?1 ORDER BY key LIMIT ?2")?;
     let mut found = query.query(params![&*cursor, FORGET_LOOKS_MAX])?;
     let (mut over, mut looked) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
@@ -122,15 +123,16 @@ pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(
         cursor.clear();
         cursor.extend_from_slice(&key);
         if row.get::<_, Option<i64>>(2)?.is_some_and(|at| at <= now.as_micros()) {
-            over.push((key, row.get::<_, i64>(1)?));
+            over.push((key, row.get::<_, i64>(1)?, JobId::from_bytes(row.get(3)?)));
         }
     }
     drop(found);
     if looked < FORGET_LOOKS_MAX {
         cursor.clear();
     }
-    for (key, seq) in over {
+    for (key, seq, id) in over {
         db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?.execute(params![key, seq])?;
+        rows::free_id(db, id)?;
     }
     Ok(())
 }

@@ -67,23 +67,34 @@ pub fn version(db: &Connection, at: &Loaded, id: JobId) -> Result<u64, SqliteErr
     if let Some((_, head)) = filed(db, &at.names, id)? {
         return Ok(head.version);
     }
-    let Some((key, seq)) = at.seen.get(&id) else {
-        return Ok(spent(db, id)?.map_or(0, |spent| spent.version));
-    };
-    let mut query = db.prepare_cached("SELECT version FROM memory WHERE key = ?1 AND seq = ?2")?;
-    let mut found = query.query(params![key.as_bytes(), seq])?;
-    Ok(match found.next()? {
-        Some(row) => row.get::<_, i64>(0)?.unsigned_abs(),
-        None => 0,
-    })
+    match remembered_version(db, at, id)? {
+        Some(version) => Ok(version),
+        None => Ok(spent(db, at, id)?.map_or(0, |spent| spent.version)),
+    }
 }
 
-/// Whether a request with this id became part of a job.
-pub fn spent(db: &Connection, id: JobId) -> Result<Option<Spent>, SqliteError> {
+/// Why no job can have this id, although none has it: a request with it became part of a job, or its own job has been
+/// purged and its key is remembered. Of the latter only ids that callers chose are found: no caller was told to choose
+/// another's.
+pub fn spent(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Spent>, SqliteError> {
     let mut query = db.prepare_cached("SELECT job, digest FROM absorbed WHERE id = ?1")?;
     let mut found = query.query([id.to_bytes()])?;
     Ok(match found.next()? {
         Some(row) => Some(Spent::absorbed_by(JobId::from_bytes(row.get(0)?), row.get(1)?)),
+        None if row_of(db, id)?.is_some() => {
+            Some(Spent::remembered(id, remembered_version(db, at, id)?.unwrap_or(1)))
+        }
+        None => None,
+    })
+}
+
+/// The version of a head that is only remembered, if it was read under its key not long ago.
+fn remembered_version(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<u64>, SqliteError> {
+    let Some((key, seq)) = at.seen.get(&id) else { return Ok(None) };
+    let mut query = db.prepare_cached("SELECT version FROM memory WHERE key = ?1 AND seq = ?2")?;
+    let mut found = query.query(params![key.as_bytes(), seq])?;
+    Ok(match found.next()? {
+        Some(row) => Some(row.get::<_, i64>(0)?.unsigned_abs()),
         None => None,
     })
 }

@@ -169,6 +169,15 @@ pub fn is_released(row: &Row<'_>) -> rusqlite::Result<bool> {
     Ok(row.get::<_, i64>(16)? & KEY_RELEASED != 0)
 }
 
+/// Gives an id free that a caller chose, unless it is a stored job's.
+pub fn free_id(db: &Connection, id: JobId) -> Result<(), SqliteError> {
+    db.prepare_cached(
+        "DELETE FROM foreign_id WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM job WHERE job.seq = foreign_id.seq)",
+    )?
+    .execute([id.to_bytes()])?;
+    Ok(())
+}
+
 /// Files an ended job under its key.
 pub fn write_memory(db: &Connection, names: &mut Names, seq: i64, head: &Head) -> Result<(), SqliteError> {
     let Some(key) = &head.key else { return Ok(()) };

@@ -235,7 +235,7 @@ impl Inner {
                 _ => None,
             };
             if row.is_none()
-                && let Some(spent) = reader::spent(db, *id)?
+                && let Some(spent) = reader::spent(db, at, *id)?
             {
                 snapshot.add_spent(*id, spent);
             }

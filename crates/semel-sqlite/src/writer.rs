@@ -245,6 +245,7 @@ impl<'a> Writer<'a> {
             self.db
                 .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
                 .execute(params![key.as_bytes(), seq])?;
+            rows::free_id(self.db, head.id)?;
         }
         Ok(())
     }
@@ -305,8 +306,9 @@ impl<'a> Writer<'a> {
         ] {
             self.db.prepare_cached(sql)?.execute([seq])?;
         }
-        if job.row() != seq.unsigned_abs() || self.at.foreign.contains_key(&job) {
-            self.db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([job.to_bytes()])?;
+        // An id that a caller chose stays taken for as long as its key is remembered.
+        if head.key.is_none() || remember.is_none() {
+            rows::free_id(self.db, job)?;
         }
         // A row number is never given twice, whatever was deleted.
         set_fact(self.db, "next_row", i64::try_from(self.rows.load(Ordering::Relaxed)).unwrap_or(i64::MAX))?;
