@@ -9,7 +9,7 @@ use crate::duration;
 use crate::members::{Value, below};
 use crate::write::Object;
 
-const MEMBERS: &str = "keys, args_keys, meta_keys, meta_except, key, scope, period, period_ms, within, period_from, states, while_active, when_active, on_conflict, on_mismatch, disclose and preset";
+const MEMBERS: &str = "keys, args_keys, meta_keys, meta_except, key, scope, with_version, period, period_ms, within, period_from, states, while_active, when_active, on_conflict, on_mismatch, disclose and preset";
 
 /// Reads a policy; none when the request asks for none (`always_unique`).
 pub(crate) fn read(sent: Value<'_>) -> Result<Option<Arc<UniquePolicy>>, Invalid> {
@@ -46,7 +46,7 @@ fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
     let mut spec = PolicySpec::default();
     let mut preset = None;
     let mut key_list = None;
-    let (mut count, mut within) = (0, None);
+    let (mut count, mut millis, mut within) = (0, None, None);
     let members = sent.members()?;
     for (name, value) in members.iter(pointer) {
         if value.is_null() {
@@ -67,8 +67,10 @@ fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
                 spec.key = Some(key.into_owned());
             }
             "scope" => spec.scope = Some(value.string()?.into_owned()),
+            // What an answer says of a policy is a policy again.
+            "with_version" => spec.with_version = value.flag()?,
             "period" => read_period(&mut spec, value)?,
-            "period_ms" => spec.period_ms = Some(read_millis(value)?),
+            "period_ms" => millis = Some(value),
             "within" => within = Some(value),
             "period_from" => spec.period_from = Some(value.string()?.into_owned()),
             "states" => spec.states = Some(value.strings()?),
@@ -84,10 +86,12 @@ fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
             _ => return Err(value.refuse(format!("is not a member of a unique policy; use {MEMBERS}"))),
         }
     }
+    if let Some(value) = millis {
+        refuse_second_period(&spec, value)?;
+        spec.period_ms = Some(read_millis(value)?);
+    }
     if let Some(value) = within {
-        if spec.period.is_some() || spec.period_ms.is_some() {
-            return Err(value.refuse("says the period a second time; send `period`, `period_ms` or `within`"));
-        }
+        refuse_second_period(&spec, value)?;
         let text = value.string()?;
         let length = duration::parse(&text, &value.pointer())?;
         spec.period_ms = Some(whole_millis(length, value)?);
@@ -97,7 +101,7 @@ fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
         read_key_list(&mut spec, value)?;
     }
     // A Go client whose policy is only a period means the whole of args, by its documentation.
-    if count == 1 && spec.period_ms.is_some() && within.is_none() {
+    if count == 1 && millis.is_some() {
         spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
     }
     match preset {
@@ -141,6 +145,13 @@ fn read_period(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
         None => spec.period = Some(text.into_owned()),
     }
     Ok(())
+}
+
+fn refuse_second_period(spec: &PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
+    if spec.period.is_none() && spec.period_ms.is_none() {
+        return Ok(());
+    }
+    Err(value.refuse("says the period a second time; send `period`, `period_ms` or `within`"))
 }
 
 fn read_millis(value: Value<'_>) -> Result<u64, Invalid> {
@@ -203,4 +214,42 @@ pub(crate) fn put_members(policy: &UniquePolicy, object: &mut Object<'_>) {
     }
     object.plain("on_mismatch", policy.on_mismatch());
     object.plain("disclose", policy.disclose());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write::object;
+
+    fn policy(text: &str) -> UniquePolicy {
+        let raw: Box<serde_json::value::RawValue> = serde_json::from_str(text).unwrap();
+        let read =
+            read(Value::new(&raw, "", "unique")).unwrap_or_else(|refused| panic!("{refused} in {text}"));
+        UniquePolicy::clone(&read.unwrap())
+    }
+
+    /// A client may send back the policy that it was answered.
+    #[test]
+    fn what_is_answered_of_a_policy_is_that_policy() {
+        for sent in [
+            r#"{}"#,
+            r#"{"keys":["queue","args"],"args_keys":["a"],"period":"P1M","while_active":true}"#,
+            r#"{"keys":["meta"],"meta_keys":["a","b"],"on_conflict":"ignore"}"#,
+            r#"{"keys":["meta"],"meta_except":[],"on_mismatch":"reject"}"#,
+            r#"{"keys":["version"],"states":["available","completed"],"period_ms":1,"period_from":"finished"}"#,
+            r#"{"key":"k","with_version":true}"#,
+            r#"{"key":"k","scope":"global","disclose":"never"}"#,
+            r#"{"on_conflict":"replace","when_active":"wait"}"#,
+            r#"{"on_conflict":"replace_except_schedule","states":["scheduled"]}"#,
+            r#"{"on_conflict":"follow_up"}"#,
+            r#""strict""#,
+            r#"{"preset":"content","period":"3600s","period_from":"last_duplicate"}"#,
+            r#"{"preset":"caller_provided","key":"k"}"#,
+        ] {
+            let policy_sent = policy(sent);
+            let mut answered = String::new();
+            object(&mut answered, |object| put_members(&policy_sent, object));
+            assert_eq!(policy(&answered), policy_sent, "{sent} was answered as {answered}");
+        }
+    }
 }

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
 use crate::error::SqliteError;
-use crate::journal::Entry;
+use crate::journal::Journal;
 use crate::lock::FileLock;
-use crate::open::{brought, carried, load, open, set_identity};
+use crate::open::{brought, carried, identity, load, open, set_identity};
+
+/// How long one piece of a round may take that the copy has to wait for.
+const PIECE_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn refuse_existing(path: &Path) -> Result<(), SqliteError> {
     if path.exists() {
@@ -16,16 +19,22 @@ fn refuse_existing(path: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Copies a store's rows to a new file, consistently, while others read it, and adds what the journal has beyond them.
+/// Copies a store to a new file, consistently, whoever owns it and while it is in use: the rows, and what the journal has
+/// beyond them. Commits go on; they are carried over to the rows once the copy is made.
 ///
 /// # Errors
 /// When the copy exists already or cannot be written.
-pub(crate) fn copy(from: &Path, to: &Path, journal: &[Entry]) -> Result<(), SqliteError> {
+pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     refuse_existing(to)?;
     let io = |source| SqliteError::Io { path: to.display().to_string(), source };
+    // While this one is at it nobody else writes rows, and no file of the journal is used again.
+    let mut holder = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    holder.busy_timeout(PIECE_MAX)?;
+    let hold = holder.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     db.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
-    drop(db);
+    let (_, journal) = Journal::open(from, identity(&db)?, last(&db)?)?;
+    drop((db, hold));
     let mut copy = Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let transaction = copy.transaction()?;
     let mut insert =
@@ -44,6 +53,12 @@ pub(crate) fn copy(from: &Path, to: &Path, journal: &[Entry]) -> Result<(), Sqli
     std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)
 }
 
+/// The last record of the journal that the file itself has.
+fn last(db: &Connection) -> Result<u64, SqliteError> {
+    let carried = carried(db)?;
+    Ok(brought(db, carried)?.last().map_or(carried, |entry| entry.cursor))
+}
+
 /// Makes a store at `to`, which must not exist, from a backup, after looking it over.
 ///
 /// # Errors
@@ -57,7 +72,7 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), SqliteError> {
         return Err(SqliteError::Unsupported(format!("{} is damaged: {verdict}", from.display())));
     }
     drop(db);
-    copy(from, to, &[])?;
+    copy(from, to)?;
     // What cannot be opened must be known now, not when it is needed.
     let db = open(to)?;
     load(&db, brought(&db, carried(&db)?)?).map(drop)

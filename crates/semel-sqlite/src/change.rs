@@ -80,9 +80,16 @@ impl Record {
     }
 
     /// What is remembered of an ended job for its key, or that nothing is.
-    pub fn memory(&mut self, key: &UniqueKey, seq: i64, remembered: Option<(&Remembered, i64, i64)>) {
+    pub fn memory(
+        &mut self,
+        key: &UniqueKey,
+        seq: i64,
+        id: JobId,
+        remembered: Option<(&Remembered, i64, i64)>,
+    ) {
         self.begin(MEMORY, seq);
         self.put(key.as_bytes());
+        self.put(&id.to_bytes());
         self.put(&[u8::from(remembered.is_some())]);
         if let Some((Remembered { head, forget_at }, job_type, queue)) = remembered {
             self.fixed(head, job_type, queue);
@@ -133,10 +140,11 @@ impl Record {
         }
     }
 
-    /// A job that is gone, with its notes.
-    pub fn forget(&mut self, seq: i64, job: JobId) {
+    /// A job that is gone, with its notes. `keeps_id` says whether its id stays taken.
+    pub fn forget(&mut self, seq: i64, job: JobId, keeps_id: bool) {
         self.begin(FORGET, seq);
         self.put(&job.to_bytes());
+        self.put(&[u8::from(keeps_id)]);
     }
 
     /// A request that became part of a job.
@@ -234,13 +242,13 @@ pub enum Change {
     /// A note, or its removal.
     Note { seq: i64, job: JobId, kind: NoteKind, text: Option<Bytes> },
     /// A job that is gone.
-    Forget { seq: i64, job: JobId },
+    Forget { seq: i64, job: JobId, keeps_id: bool },
     /// A queue's settings and counters.
     Queue { row: QueueRow, totals: QueueTotals },
     /// A new type or queue.
     Name { id: i64, text: String },
     /// What is remembered of an ended job for its key, or that nothing is.
-    Memory { key: UniqueKey, seq: i64, remembered: Option<Remembered> },
+    Memory { key: UniqueKey, seq: i64, id: JobId, remembered: Option<Remembered> },
     /// What happened, as the log encodes it.
     Events { count: u64, data: Bytes },
     /// A request that became part of a job.
@@ -328,10 +336,7 @@ impl Changes {
             MEMORY => return self.memory(names),
             UPDATE => self.number().zip(self.moving()).map(|(seq, moving)| Change::Update { seq, moving }),
             NOTE => self.note(),
-            FORGET => {
-                let (seq, job) = (self.number(), self.take());
-                seq.zip(job).map(|(seq, job)| Change::Forget { seq, job: JobId::from_bytes(job) })
-            }
+            FORGET => self.forget(),
             QUEUE => self.queue(),
             SPEND => self.spend(),
             FREE => self.take().map(|id| Change::Free { id: JobId::from_bytes(id) }),
@@ -353,6 +358,7 @@ impl Changes {
     fn memory(&mut self, names: &Names) -> Result<Option<Change>, SqliteError> {
         let Some((seq, key)) = self.number().zip(self.take()) else { return Ok(None) };
         let key = UniqueKey::from_bytes(key);
+        let Some(id) = self.take().map(JobId::from_bytes) else { return Ok(None) };
         let remembered = match self.take() {
             Some([0]) => None,
             Some([1]) => {
@@ -362,7 +368,7 @@ impl Changes {
             }
             _ => return Ok(None),
         };
-        Ok(Some(Change::Memory { key, seq, remembered }))
+        Ok(Some(Change::Memory { key, seq, id, remembered }))
     }
 
     fn name(&mut self) -> Option<Change> {
@@ -487,6 +493,12 @@ impl Changes {
             _ => return None,
         };
         Some(Change::Note { seq, job, kind, text })
+    }
+
+    fn forget(&mut self) -> Option<Change> {
+        let (seq, job) = (self.number()?, JobId::from_bytes(self.take()?));
+        let [keeps_id] = self.take()?;
+        Some(Change::Forget { seq, job, keeps_id: keeps_id != 0 })
     }
 
     fn spend(&mut self) -> Option<Change> {

@@ -20,7 +20,7 @@ use semel_store::model::QueueTotals;
 use crate::error::SqliteError;
 use crate::log::{self, Events};
 use crate::open::{Loaded, set_fact};
-use crate::pending::{Absorbed, Memory, Notes, Stamp};
+use crate::pending::{Absorbed, Forgotten, Memory, Notes, Stamp};
 use crate::reader;
 use crate::rows;
 
@@ -90,7 +90,7 @@ impl Round {
 #[derive(Debug, Default)]
 pub struct Piece {
     names: Vec<(i64, String)>,
-    forgotten: Vec<(JobId, i64)>,
+    forgotten: Vec<(JobId, Forgotten)>,
     memory: Vec<(UniqueKey, Memory, (i64, i64))>,
     spent: Vec<(JobId, Option<Absorbed>, Stamp)>,
     events: Vec<Events>,
@@ -178,7 +178,7 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
 /// Names, what is remembered for keys, and rows that are to go.
 fn preface(at: &mut Loaded, piece: &mut Piece) {
     piece.names = std::mem::take(&mut at.pending.names);
-    piece.forgotten = at.pending.forgotten.iter().map(|(id, seq)| (*id, *seq)).collect();
+    piece.forgotten = at.pending.forgotten.iter().map(|(id, forgotten)| (*id, *forgotten)).collect();
     piece.spent = at.pending.spent.iter().map(|(id, (absorbed, stamp))| (*id, *absorbed, *stamp)).collect();
     for (key, changes) in &at.pending.memory {
         for change in changes {
@@ -261,11 +261,11 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
         db.prepare_cached("INSERT OR REPLACE INTO name (id, text) VALUES (?1, ?2)")?
             .execute(params![id, text])?;
     }
-    for (id, seq) in &piece.forgotten {
+    for (id, Forgotten { seq, keeps_id }) in &piece.forgotten {
         db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         db.prepare_cached("DELETE FROM note WHERE seq = ?1")?.execute([seq])?;
         db.prepare_cached("DELETE FROM absorbed WHERE seq = ?1")?.execute([seq])?;
-        if id.row() != seq.unsigned_abs() {
+        if !keeps_id && id.row() != seq.unsigned_abs() {
             db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([id.to_bytes()])?;
         }
     }
@@ -282,6 +282,9 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
     let mut insert = db.prepare_cached(rows::INSERT_MEMORY)?;
     for (key, change, names) in &piece.memory {
         delete_memory(db, key, change.seq)?;
+        if change.remembered.is_none() {
+            rows::free_id(db, change.id)?;
+        }
         if let Some(remembered) = &change.remembered {
             rows::write_memory(&mut insert, *names, change.seq, &remembered.head, remembered.forget_at)?;
         }
@@ -367,6 +370,7 @@ fn file(
         }
         if other_seq == *seq || outlives(head, &other) {
             delete_memory(db, key, other_seq)?;
+            rows::free_id(db, other.id)?;
         }
     }
     rows::write_memory(insert, *names, *seq, head, None)?;
@@ -434,7 +438,7 @@ pub fn settle(at: &mut Loaded, piece: Piece) -> Option<u64> {
 /// Deletes remembered heads whose time is over, looking at a bounded number from where the last look ended.
 pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(), SqliteError> {
     let mut query =
-        db.prepare_cached("SELECT key, seq, forget_at FROM memory WHERE key > ?1 ORDER BY key LIMIT ?2")?;
+        db.prepare_cached("SELECT key, seq, forget_at, id FROM memory WHERE key > ?1 ORDER BY key LIMIT ?2")?;
     let mut found = query.query(params![&*cursor, FORGET_LOOKS_MAX])?;
     let (mut over, mut looked) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
@@ -443,15 +447,16 @@ pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(
         cursor.clear();
         cursor.extend_from_slice(&key);
         if row.get::<_, Option<i64>>(2)?.is_some_and(|at| at <= now.as_micros()) {
-            over.push((UniqueKey::from_bytes(key), row.get::<_, i64>(1)?));
+            over.push((UniqueKey::from_bytes(key), row.get::<_, i64>(1)?, JobId::from_bytes(row.get(3)?)));
         }
     }
     drop(found);
     if looked < FORGET_LOOKS_MAX {
         cursor.clear();
     }
-    for (key, seq) in over {
+    for (key, seq, id) in over {
         delete_memory(db, &key, seq)?;
+        rows::free_id(db, id)?;
     }
     Ok(())
 }

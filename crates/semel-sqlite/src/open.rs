@@ -270,9 +270,9 @@ impl Replay<'_> {
                 }
                 Change::Update { seq, moving } => self.update(loaded, seq, moving)?,
                 Change::Note { seq, job, kind, text } => loaded.pending.note(seq, job, kind, text),
-                Change::Forget { seq, job } => {
+                Change::Forget { seq, job, keeps_id } => {
                     self.put(seq, None);
-                    loaded.pending.forget(seq, job);
+                    loaded.pending.forget(seq, job, keeps_id);
                 }
                 Change::Queue { row, totals } => {
                     loaded.pending.queues.insert(row.name.clone());
@@ -282,7 +282,9 @@ impl Replay<'_> {
                     loaded.names.add(id, &text);
                     loaded.pending.names.push((id, text));
                 }
-                Change::Memory { key, seq, remembered } => loaded.pending.remember(key, seq, remembered),
+                Change::Memory { key, seq, id, remembered } => {
+                    loaded.pending.remember(key, seq, id, remembered)
+                }
                 Change::Spend { id, absorbed } => loaded.pending.spend(id, Some(absorbed)),
                 Change::Free { id } => loaded.pending.spend(id, None),
                 Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data }),

@@ -38,6 +38,8 @@ pub struct Remembered {
 pub struct Memory {
     /// The job's row.
     pub seq: i64,
+    /// The job.
+    pub id: JobId,
     /// What is remembered from now on.
     pub remembered: Option<Remembered>,
     /// Moves with every change.
@@ -55,6 +57,15 @@ pub struct Absorbed {
     pub digest: Option<[u8; 32]>,
 }
 
+/// A job that is gone and whose rows are still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Its row.
+    pub seq: i64,
+    /// Whether its id stays taken, because its key is remembered.
+    pub keeps_id: bool,
+}
+
 /// What is still to be carried over.
 #[derive(Debug, Default)]
 pub struct Pending {
@@ -69,7 +80,7 @@ pub struct Pending {
     /// Ids that requests spent, or that are free again.
     pub spent: Map<JobId, (Option<Absorbed>, Stamp)>,
     /// Jobs that are gone and whose rows are still there.
-    pub forgotten: Map<JobId, i64>,
+    pub forgotten: Map<JobId, Forgotten>,
     /// Jobs whose heads moved since their rows were written; one that moved twice is here twice.
     pub moved: Vec<JobId>,
     /// Types and queues without a row.
@@ -106,11 +117,11 @@ impl Pending {
     }
 
     /// Changes what is remembered of a job for its key.
-    pub fn remember(&mut self, key: UniqueKey, seq: i64, remembered: Option<Remembered>) {
+    pub fn remember(&mut self, key: UniqueKey, seq: i64, id: JobId, remembered: Option<Remembered>) {
         self.stamp += 1;
         let changes = self.memory.entry(key).or_default();
         changes.retain(|known| known.seq != seq);
-        changes.push(Memory { seq, remembered, stamp: self.stamp });
+        changes.push(Memory { seq, id, remembered, stamp: self.stamp });
     }
 
     /// Notes who absorbed the request with this id, or that it is free again.
@@ -127,11 +138,11 @@ impl Pending {
     }
 
     /// Notes that a job's rows are to go.
-    pub fn forget(&mut self, seq: i64, job: JobId) {
+    pub fn forget(&mut self, seq: i64, job: JobId, keeps_id: bool) {
         self.bodies.remove(&job);
         self.notes.remove(&job);
         self.spent.retain(|_, (absorbed, _)| absorbed.is_none_or(|absorbed| absorbed.job != job));
-        self.forgotten.insert(job, seq);
+        self.forgotten.insert(job, Forgotten { seq, keeps_id });
     }
 
     /// These notes are in the rows now.

@@ -37,12 +37,7 @@ fn row_of(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<i64>, Sqlite
     {
         return Ok(Some(row));
     }
-    let mut query = db.prepare_cached("SELECT seq FROM foreign_id WHERE id = ?1")?;
-    let mut rows = query.query([id.to_bytes()])?;
-    Ok(match rows.next()? {
-        Some(found) => Some(found.get(0)?),
-        None => None,
-    })
+    foreign_row(db, id)
 }
 
 /// A filed job's row number and head.
@@ -65,32 +60,59 @@ pub fn head(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Head>, Sql
     Ok(filed(db, at, id)?.map(|(_, head)| head))
 }
 
-/// The version of a job that is not in memory; 0 when there is none.
+/// The version of a job that is not in memory; 0 when there is none. `with_remembered` says whether a head that is only
+/// kept for its key counts: not for a decision that found no job.
 pub fn version(db: &Connection, at: &Loaded, id: JobId, with_remembered: bool) -> Result<u64, SqliteError> {
     if let Some((_, head)) = filed(db, at, id)? {
         return Ok(head.version);
     }
-    if !with_remembered {
-        return Ok(spent(db, at, id)?.map_or(0, |spent| spent.version));
+    let remembered = if with_remembered { remembered_version(db, at, id)? } else { None };
+    match remembered {
+        Some(version) => Ok(version),
+        None => Ok(spent(db, at, id)?.map_or(0, |spent| spent.version)),
     }
-    let Some((key, seq)) = at.seen.get(&id) else {
-        return Ok(spent(db, at, id)?.map_or(0, |spent| spent.version));
-    };
-    let known = remembered(db, at, key)?.into_iter().find(|(known, _)| known == seq);
-    Ok(known.map_or(0, |(_, head)| head.version))
 }
 
-/// Whether a request with this id became part of a job.
+/// Why no job can have this id, although none has it: a request with it became part of a job, or its own job has been
+/// purged and its key is remembered. Of the latter only ids that callers chose are found: no caller was told to choose
+/// another's.
 pub fn spent(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Spent>, SqliteError> {
     if let Some((newer, _)) = at.pending.spent.get(&id) {
         return Ok(newer.map(|absorbed| Spent::absorbed_by(absorbed.job, absorbed.digest)));
     }
     let mut query = db.prepare_cached("SELECT job, digest FROM absorbed WHERE id = ?1")?;
     let mut found = query.query([id.to_bytes()])?;
-    let Some(row) = found.next()? else { return Ok(None) };
-    let job = JobId::from_bytes(row.get(0)?);
-    let gone = at.pending.forgotten.contains_key(&job);
-    Ok(if gone { None } else { Some(Spent::absorbed_by(job, row.get(1)?)) })
+    if let Some(row) = found.next()? {
+        let job = JobId::from_bytes(row.get(0)?);
+        let gone = at.pending.forgotten.contains_key(&job);
+        return Ok(if gone { None } else { Some(Spent::absorbed_by(job, row.get(1)?)) });
+    }
+    let stays_taken = match at.pending.forgotten.get(&id) {
+        Some(forgotten) => forgotten.keeps_id && id.row() != forgotten.seq.unsigned_abs(),
+        None => foreign_row(db, id)?.is_some(),
+    };
+    Ok(if stays_taken {
+        Some(Spent::remembered(id, remembered_version(db, at, id)?.unwrap_or(1)))
+    } else {
+        None
+    })
+}
+
+/// The version of a head that is only remembered, if it was read under its key not long ago.
+fn remembered_version(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<u64>, SqliteError> {
+    let Some((key, seq)) = at.seen.get(&id) else { return Ok(None) };
+    let known = remembered(db, at, key)?.into_iter().find(|(known, _)| known == seq);
+    Ok(known.map(|(_, head)| head.version))
+}
+
+/// The row of an id that a caller chose.
+fn foreign_row(db: &Connection, id: JobId) -> Result<Option<i64>, SqliteError> {
+    let mut query = db.prepare_cached("SELECT seq FROM foreign_id WHERE id = ?1")?;
+    let mut rows = query.query([id.to_bytes()])?;
+    Ok(match rows.next()? {
+        Some(found) => Some(found.get(0)?),
+        None => None,
+    })
 }
 
 /// Whether the row of a job has a key, released or not.

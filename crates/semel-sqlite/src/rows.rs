@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Row, Statement, params};
+use rusqlite::{Connection, Row, Statement, params};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Lease, Role};
 use semel_core::state::State;
@@ -234,6 +234,15 @@ fn hold(row: &Row<'_>, column: usize) -> rusqlite::Result<Hold> {
 /// Whether an operator released the key of the job in this row.
 pub fn is_released(row: &Row<'_>) -> rusqlite::Result<bool> {
     Ok(row.get::<_, i64>(16)? & KEY_RELEASED != 0)
+}
+
+/// Gives an id free that a caller chose, unless it is a stored job's.
+pub fn free_id(db: &Connection, id: JobId) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "DELETE FROM foreign_id WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM job WHERE job.seq = foreign_id.seq)",
+    )?
+    .execute([id.to_bytes()])?;
+    Ok(())
 }
 
 /// Files an ended job under its key, by [`INSERT_MEMORY`]. `names` are the numbers of its type and queue.

@@ -30,6 +30,8 @@ use crate::writer::{Writer, purgeable};
 const PURGE_LOOKS: u32 = 2_000;
 /// Bytes of journal beyond which a commit first carries a piece of it over to the rows.
 const JOURNAL_MAX: usize = 192 << 20;
+/// The longest that making a copy may hold up the writing of rows; commits go on meanwhile.
+const COPY_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Remembered heads whose place in the file is kept in mind between a load and a commit.
 const SEEN_MAX: usize = 10_000;
 
@@ -108,6 +110,8 @@ impl Sqlite {
         let path = path.as_ref().to_path_buf();
         let lock = FileLock::take(&path)?;
         let writes = open(&path)?;
+        // A copy of the file being made by another process may hold it up.
+        writes.busy_timeout(COPY_MAX)?;
         let carrier = Carrier { db: writes, forget_cursor: Vec::new(), events: None };
         let db = open(&path)?;
         db.pragma_update(None, "query_only", true)?;
@@ -417,17 +421,8 @@ impl Backend for Sqlite {
     }
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        // No rows are written meanwhile; commits go on, and of the journal it has those up to now.
         let _carrier = self.carrier();
-        let copied = self
-            .with(|inner, _| {
-                let carried = carried(&inner.db)?;
-                let mut entries = brought(&inner.db, carried)?;
-                let last = entries.last().map_or(carried, |entry| entry.cursor);
-                entries.extend(inner.journal.entries(last)?);
-                Ok(entries)
-            })
-            .and_then(|entries| Ok(crate::backup::copy(&self.path, &path, &entries)?));
+        let copied = crate::backup::copy(&self.path, &path).map_err(StoreError::from);
         Box::pin(std::future::ready(copied))
     }
 

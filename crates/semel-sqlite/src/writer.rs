@@ -160,7 +160,7 @@ impl<'a> Writer<'a> {
             head
         };
         if let Some(key) = &before.key {
-            self.remember(*key, seq, None);
+            self.remember(*key, seq, head.id, None);
         }
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         if head.id.row() != seq.unsigned_abs() {
@@ -187,7 +187,7 @@ impl<'a> Writer<'a> {
             return Err(SqliteError::Row { seq: 0, what: "an update of a job that is not stored" });
         };
         if head.key.is_none() {
-            self.remember(key, seq, None);
+            self.remember(key, seq, head.id, None);
             return Ok(());
         }
         // A window that was renewed is to be remembered for longer.
@@ -199,14 +199,14 @@ impl<'a> Writer<'a> {
         let known = reader::remembered(self.db, self.at, &key)?.into_iter().find(|(known, _)| *known == seq);
         if let Some((_, known)) = known {
             let head = Head { version: head.version, renewed_at: head.renewed_at, ..known };
-            self.remember(key, seq, Some(Remembered { head, forget_at: Some(forget_at) }));
+            self.remember(key, seq, head.id, Some(Remembered { head, forget_at: Some(forget_at) }));
         }
         self.at.model.touch_key(&key, head.version);
         Ok(())
     }
 
     /// Changes what is remembered of a job for its key.
-    fn remember(&mut self, key: UniqueKey, seq: i64, remembered: Option<Remembered>) {
+    fn remember(&mut self, key: UniqueKey, seq: i64, id: JobId, remembered: Option<Remembered>) {
         let names = remembered.as_ref().map(|remembered| {
             let head = &remembered.head;
             self.names(head.job_type.as_str(), head.queue.as_str())
@@ -215,8 +215,8 @@ impl<'a> Writer<'a> {
             .as_ref()
             .zip(names)
             .map(|(remembered, (job_type, queue))| (remembered, job_type, queue));
-        self.at.record.memory(&key, seq, numbered);
-        self.at.pending.remember(key, seq, remembered);
+        self.at.record.memory(&key, seq, id, numbered);
+        self.at.pending.remember(key, seq, id, remembered);
     }
 
     fn note(&mut self, job: JobId, kind: NoteKind, text: Option<Bytes>) -> Result<(), SqliteError> {
@@ -241,10 +241,12 @@ impl<'a> Writer<'a> {
         let Some(head) = reader::head(self.db, self.at, job)? else { return Ok(()) };
         if let Some(key) = head.key {
             let remembered = remember.map(|until| Remembered { head: head.clone(), forget_at: Some(until) });
-            self.remember(key, seq, remembered);
+            self.remember(key, seq, job, remembered);
         }
-        self.at.record.forget(seq, job);
-        self.at.pending.forget(seq, job);
+        // An id that a caller chose stays taken for as long as its key is remembered.
+        let keeps_id = head.key.is_some() && remember.is_some();
+        self.at.record.forget(seq, job, keeps_id);
+        self.at.pending.forget(seq, job, keeps_id);
         self.touch(&head.queue);
         self.at.model.evict(job);
         self.at.leave_memory(job);

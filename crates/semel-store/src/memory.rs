@@ -106,6 +106,12 @@ impl Inner {
         Some((head.clone(), full.clone()))
     }
 
+    /// Why no job can have this id, although none has it.
+    fn spent(&self, id: JobId) -> Option<Spent> {
+        let remembered = || self.model.head(id).filter(|_| !self.fulls.contains_key(&id));
+        self.spent.get(id).or_else(|| remembered().map(|head| Spent::remembered(id, head.version)))
+    }
+
     fn write(&mut self, write: Write) {
         self.model.apply(&write);
         match write {
@@ -159,7 +165,7 @@ impl Backend for Memory {
         }
         for id in &reads.fulls {
             snapshot.add_full(*id, inner.full(*id));
-            if let Some(spent) = inner.spent.get(*id) {
+            if let Some(spent) = inner.spent(*id) {
                 snapshot.add_spent(*id, spent);
             }
         }

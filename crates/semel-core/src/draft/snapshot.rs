@@ -163,6 +163,11 @@ impl Spent {
     pub const fn absorbed_by(job: JobId, digest: Option<[u8; 32]>) -> Self {
         Self { version: Self::ABSORBED_VERSION, job, digest }
     }
+
+    /// Of a job that has been purged, whose head is kept at `version` for its key's sake.
+    pub const fn remembered(job: JobId, version: u64) -> Self {
+        Self { version, job, digest: None }
+    }
 }
 
 #[derive(Clone, Debug, Default)]

@@ -38,6 +38,11 @@ pub(super) fn replace(
             placing.not_before(*until, now);
         }
         hidden = hidden.max(*disclose);
+        if !burned.moved {
+            // What was loaded was not of one moment: a holder has ended since the others were read. The commit finds
+            // that out by their versions, and the decision is taken again.
+            break;
+        }
         // In the order of the decision, not of the store: the one an answer names comes first.
         cancelled.extend_from_slice(holders);
         admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.inspect);
@@ -53,6 +58,8 @@ struct Burned {
     fence: u64,
     /// When the last of their leases would have ended.
     until: Option<Timestamp>,
+    /// Whether any of them was live.
+    moved: bool,
 }
 
 /// Cancels these holders.
@@ -65,8 +72,7 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
     for head in heads {
         let mut head = draft.newest(&head);
         burned.until = burned.until.max(head.run_may_last_until());
-        // `admit` names live holders only; an illegal move cannot come up.
-        let _moved = cancel_head(draft, &mut head, Ending::Replaced)?;
+        burned.moved |= cancel_head(draft, &mut head, Ending::Replaced)?.is_ok();
         burned.fence = burned.fence.max(head.fence);
     }
     Ok(burned)

@@ -8,10 +8,6 @@ fn request(case: &Value) -> Option<String> {
     if let Some(raw) = case["raw"].as_str() {
         return Some(raw.to_owned());
     }
-    // Templates add this one; it is not on the wire.
-    if case["unique"].get("with_version").is_some() {
-        return None;
-    }
     let job = case["job"].as_object()?;
     let mut request = json!({ "unique": case["unique"], "options": { "queue": job["queue"] } });
     let members = request.as_object_mut()?;

@@ -73,6 +73,9 @@ macro_rules! conformance {
                 so_many_absorbed_ids_are_kept,
                 a_batch_absorbs_an_id_once_or_not_at_all,
                 an_id_absorbed_meanwhile_makes_a_decision_stale,
+                the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered,
+                the_id_of_a_purged_job_is_free_when_its_key_is_released,
+                a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job,
             );
             $crate::conformance!(@topic $fixture; remembering:
                 a_strict_key_is_never_free_again,

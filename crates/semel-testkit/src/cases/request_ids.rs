@@ -7,8 +7,9 @@ use semel_core::draft::Reads;
 use semel_core::enqueue::{Batch, Mode, Outcome, enqueue_batch};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::life;
 use semel_core::limits::ABSORBED_IDS_MAX;
-use semel_core::state::State;
+use semel_core::state::{State, StateSet};
 use semel_core::unique::UniqueKey;
 
 use crate::fixture::Fixture;
@@ -144,4 +145,48 @@ pub async fn an_id_absorbed_meanwhile_makes_a_decision_stale(f: &Fixture) {
     absorbed(f, &absorbing, f.holders(holder).await[0].id).await;
     assert_eq!(f.commit(vec![late.finish()]).await, [semel_store::backend::Verdict::Stale]);
     assert_eq!(f.enqueue(&creating.offer()).await, Outcome::IdTaken(foreign_id(2)));
+}
+
+/// Its body is gone, and with it what was asked for; its key is remembered. No second job may have the id.
+pub async fn the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered(f: &Fixture) {
+    let strict = |text: &str| keyed(text).states(StateSet::ALL).period(DAY * 30, "created").id(foreign_id(2));
+    f.finished(&strict("a").offer()).await;
+    f.advance(DAY * 2).await;
+    assert_eq!(f.purge().await, 1);
+    for other in [keyed("b"), keyed("a"), crate::make::job(), strict("a")] {
+        let outcome = f.enqueue(&other.id(foreign_id(2)).digest(2).offer()).await;
+        assert_eq!(outcome, Outcome::IdTaken(foreign_id(2)));
+    }
+    // Its neighbours in a batch are none the worse for it.
+    let offers = [strict("b").digest(2).offer(), keyed("c").offer()];
+    let batch = f.decide(|draft| enqueue_batch(draft, &offers, Mode::Each)).await;
+    let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
+    assert!(matches!(&outcomes[..], [Outcome::IdTaken(_), Outcome::Created(_)]), "{outcomes:?}");
+    assert_eq!(f.holders(key("a")).await.len(), 1);
+    f.advance(DAY * 30).await;
+    f.purge().await;
+    assert!(f.enqueue(&keyed("b").id(foreign_id(2)).offer()).await.is_inserted(), "nothing of it is left");
+}
+
+/// The operator's word ends the memory, and with it the claim to the id.
+pub async fn the_id_of_a_purged_job_is_free_when_its_key_is_released(f: &Fixture) {
+    let strict = keyed("a").states(StateSet::ALL).id(foreign_id(2));
+    f.finished(&strict.offer()).await;
+    f.advance(DAY * 2).await;
+    f.purge().await;
+    assert_eq!(f.enqueue(&strict.offer()).await, Outcome::IdTaken(foreign_id(2)));
+    f.decide(|draft| life::release_key(draft, key("a"))).await;
+    assert!(f.enqueue(&strict.offer()).await.is_inserted());
+}
+
+/// A window that is renewed in the same commit in which the id of the purged job is asked for.
+pub async fn a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job(f: &Fixture) {
+    let want = keyed("a").states(StateSet::ALL).period(DAY * 3, "last_duplicate");
+    f.finished(&want.clone().id(foreign_id(2)).offer()).await;
+    f.advance(DAY * 2).await;
+    f.purge().await;
+    let offers = [want.offer(), keyed("b").id(foreign_id(2)).digest(2).offer()];
+    let batch = f.decide(|draft| enqueue_batch(draft, &offers, Mode::Each)).await;
+    let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
+    assert!(matches!(&outcomes[..], [Outcome::Rejected { .. }, Outcome::IdTaken(_)]), "{outcomes:?}");
 }

@@ -48,7 +48,7 @@ pub struct Stored {
     pub policy: Option<UniquePolicy>,
     /// The request that stored it.
     pub mark: Mark,
-    /// The args it was stored with.
+    /// Its present args.
     pub args: Box<str>,
     /// The request whose payload it carries, and when that came.
     pub asked: (u64, u64),
@@ -348,6 +348,7 @@ impl Witness {
                 }
                 let asked = Mark::read(payload.meta.get())?.n;
                 stored.asked = (asked, seq);
+                stored.args = payload.args.get().into();
                 self.taken.insert((job, asked));
             }
             NoteKind::Duplicates => {
