@@ -15,7 +15,7 @@ use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
 use crate::state::State;
 use crate::time::Timestamp;
-use crate::trail::Payload;
+use crate::trail::{Marks, Payload};
 use crate::unique::{
     Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit, mismatch,
 };
@@ -378,6 +378,10 @@ fn act(
                 placing.not_before(until, now);
             }
             let head = create(draft, offer, &placing, fence);
+            let marks = Marks { replaced_by: Some(head.id.to_string()) }.encode();
+            for id in &cancelled {
+                draft.note(*id, NoteKind::Marks, Some(marks.clone()));
+            }
             Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose })
         }
         Admission::CreateFollowUp { .. } => {
