@@ -1,0 +1,8 @@
+//! The library, as a program uses it.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test says where it fails")]
+
+mod derive;
+mod enqueue;
+mod handle;
+mod harness;
