@@ -87,13 +87,13 @@ mod tests {
         check(|spec| spec.states = all(), State::Active, Frees::OnRelease);
         check(|spec| spec.states = all(), State::Completed, Frees::OnRelease);
         check(|spec| spec.period = period(), State::Active, Frees::At(Timestamp::from_millis(2_000)));
-        check(
-            |spec| {
-                (spec.period, spec.period_from, spec.states) = (period(), Some("finished".to_owned()), all())
-            },
-            State::Active,
-            Frees::AfterEnd,
-        );
-        check(|spec| (spec.period, spec.while_active) = (period(), Some(true)), State::Active, Frees::AtEnd);
+        let from_the_end = |spec: &mut PolicySpec| {
+            (spec.period, spec.period_from, spec.states) = (period(), Some("finished".to_owned()), all());
+        };
+        check(from_the_end, State::Active, Frees::AfterEnd);
+        let while_active = |spec: &mut PolicySpec| {
+            (spec.period, spec.while_active) = (period(), Some(true));
+        };
+        check(while_active, State::Active, Frees::AtEnd);
     }
 }

@@ -6,3 +6,4 @@ mod derive;
 mod enqueue;
 mod handle;
 mod harness;
+mod worker;
