@@ -86,6 +86,13 @@ pub enum Error {
     /// The worker cannot start as it was put together.
     #[error("the worker cannot start: {0}")]
     Worker(String),
+    /// The program's own server cannot listen.
+    #[cfg(feature = "http")]
+    #[error("cannot listen: {reason}")]
+    Listen {
+        /// Why.
+        reason: String,
+    },
     /// The server cannot be talked to.
     #[cfg(feature = "remote")]
     #[error(transparent)]

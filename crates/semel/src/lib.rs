@@ -28,10 +28,13 @@
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
 //!
 //! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs.
+//! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
 //! # Features
 //! `sqlite` (default): stores in one file. `http`: the server inside the program. `remote`: workers over HTTP.
 
+#[cfg(feature = "http")]
+mod admin;
 mod codec;
 mod enqueue;
 mod envelope;
@@ -43,9 +46,12 @@ mod options;
 mod outcome;
 mod queue;
 mod stored;
+pub mod testing;
 mod unique;
 mod worker;
 
+#[cfg(feature = "http")]
+pub use admin::Admin;
 pub use enqueue::{Enqueue, EnqueueMany, Many};
 pub use envelope::{At, Envelope, IntoEnvelope};
 pub use error::Error;

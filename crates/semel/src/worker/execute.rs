@@ -48,11 +48,7 @@ enum End {
 
 impl Shared {
     /// Runs a job and reports its end. Says how it ended, if it still counted.
-    pub(crate) async fn execute(
-        &self,
-        job: Delivery,
-        lost: CancellationToken,
-    ) -> Option<(Delivery, Outcome)> {
+    pub(crate) async fn execute(&self, job: Delivery, lost: CancellationToken) -> Option<Outcome> {
         match self.run(&job, &lost).await {
             End::Lost => {
                 tracing::info!(job = %job.id, attempt = job.attempt, "the run's lease is lost; its end does not count");
@@ -60,12 +56,13 @@ impl Shared {
             }
             End::Outcome(outcome) => {
                 let counted = self.report(&job, &outcome).await;
-                counted.then_some((job, outcome))
+                counted.then_some(outcome)
             }
         }
     }
 
     async fn run(&self, job: &Delivery, lost: &CancellationToken) -> End {
+        let began = tokio::time::Instant::now();
         let token = CancellationToken::new();
         // Whatever drops this run tells what the handler has spawned.
         let fires = token.clone().drop_guard();
@@ -74,14 +71,11 @@ impl Shared {
         let end = tokio::select! {
             biased;
             ended = &mut running => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
-            () = self.link.lost(job) => {
+            () = self.hears_of_loss(job, lost) => {
                 token.cancel();
-                drop(tokio::time::timeout(self.grace, &mut running).await);
-                End::Lost
-            }
-            () = lost.cancelled() => {
-                token.cancel();
-                drop(tokio::time::timeout(self.grace, &mut running).await);
+                // Past its timeout the next attempt may be under way.
+                let left = job.timeout.saturating_sub(began.elapsed());
+                drop(tokio::time::timeout(self.grace.min(left), &mut running).await);
                 End::Lost
             }
             () = tokio::time::sleep(job.timeout) => {
@@ -103,6 +97,14 @@ impl Shared {
         };
         drop(fires);
         end
+    }
+
+    /// Ends when the store or a heartbeat says that the lease is gone.
+    async fn hears_of_loss(&self, job: &Delivery, lost: &CancellationToken) {
+        tokio::select! {
+            () = self.link.lost(job) => {}
+            () = lost.cancelled() => {}
+        }
     }
 
     fn handler(&self, run: Run) -> BoxFuture<'static, Outcome> {

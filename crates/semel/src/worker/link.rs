@@ -96,7 +96,7 @@ fn bearer(run: &Delivery) -> Bearer {
     Bearer { lease: Some(LeaseToken(run.fence)), worker: None }
 }
 
-fn delivery(job: Job) -> Delivery {
+pub(crate) fn delivery(job: Job) -> Delivery {
     let Job { head, body, .. } = job;
     let began = head.started_at.unwrap_or(head.created_at);
     let (lease, timeout) = head.lease.as_ref().map_or((Duration::ZERO, Duration::ZERO), |lease| {

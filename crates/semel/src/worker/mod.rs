@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::execute::Shared;
 use self::handler::{Erased, erase, erase_untyped};
-use self::link::{Link, Local};
+use self::link::{Link, Local, delivery};
 use self::run::States;
 use crate::error::Error;
 use crate::job::Job;
@@ -236,6 +236,12 @@ impl Worker {
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
         })
+    }
+
+    /// Runs one job that was granted to this worker's name, here and now.
+    pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
+        let shared = self.shared()?;
+        Ok(shared.execute(delivery(job), CancellationToken::new()).await)
     }
 
     /// The queues to take from, each with its concurrency.

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test says where it fails")]
 
+mod beats;
 mod derive;
 mod enqueue;
 mod handle;
 mod harness;
+mod testing;
 mod worker;
