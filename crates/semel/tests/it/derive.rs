@@ -59,13 +59,17 @@ where
     inner: T,
 }
 
+pub(crate) fn render() -> impl Job {
+    Render { invoice_number: 7, what: "pdf".to_owned(), bank_account: "DE1".to_owned() }
+}
+
 fn wire<J: Job>(job: &J) -> Value {
     serde_json::from_str(&Envelope::of(job).into_json().unwrap()).unwrap()
 }
 
 #[test]
 fn everything_that_is_said_of_a_type_is_in_its_envelope() {
-    let job = Render { invoice_number: 7, what: "pdf".to_owned(), bank_account: "DE1".to_owned() };
+    let job = render();
     assert_eq!(
         wire(&job),
         json!({
@@ -109,7 +113,7 @@ fn whatever_serde_writes_is_the_one_item_of_the_args() {
 #[tokio::test]
 async fn the_macro_and_the_queue_know_the_same_names() {
     let semel = crate::harness::memory().await;
-    let job = Render { invoice_number: 7, what: "pdf".to_owned(), bank_account: "DE1".to_owned() };
+    let job = render();
     semel.enqueue(job).meta("tenant", "t1").await.unwrap();
     semel.enqueue(Tick).await.unwrap();
     semel.enqueue(Either::Right).await.unwrap();
@@ -119,11 +123,4 @@ async fn the_macro_and_the_queue_know_the_same_names() {
         let refused = semel.enqueue(Envelope::new(job_type).queue(queue)).await;
         assert!(matches!(refused, Err(semel::Error::Invalid { .. })), "{job_type} {queue}");
     }
-}
-
-#[test]
-fn a_wrong_attribute_says_what_to_write() {
-    let cases = trybuild::TestCases::new();
-    cases.pass("tests/ui/pass.rs");
-    cases.compile_fail("tests/ui/wrong_*.rs");
 }

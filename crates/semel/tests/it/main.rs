@@ -7,5 +7,7 @@ mod derive;
 mod enqueue;
 mod handle;
 mod harness;
+#[cfg(all(feature = "http", feature = "remote"))]
+mod remote;
 mod testing;
 mod worker;
