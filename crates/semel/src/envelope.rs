@@ -1,5 +1,6 @@
 //! A job on its way to the queue, with or without a Rust type.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use semel_core::ident::JobId;
@@ -29,10 +30,8 @@ use crate::unique::Unique;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Envelope(Form);
 
-#[derive(Debug)]
 enum Form {
     Parts(Box<Parts>),
     /// An OJS enqueue request as it came.
@@ -41,7 +40,7 @@ enum Form {
     Failed(Error),
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Parts {
     job_type: String,
     id: Option<JobId>,
@@ -289,6 +288,21 @@ impl Envelope {
             Form::Parts(parts) => serde_json::to_string(&*parts).map_err(Error::Write),
             Form::Text(text) => Ok(text),
             Form::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for Envelope {
+    /// Without args and meta: they may be sensitive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Form::Parts(parts) => {
+                f.debug_struct("Envelope").field("job_type", &parts.job_type).finish_non_exhaustive()
+            }
+            Form::Text(text) => {
+                f.debug_struct("Envelope").field("bytes", &text.len()).finish_non_exhaustive()
+            }
+            Form::Failed(error) => f.debug_tuple("Envelope").field(error).finish(),
         }
     }
 }

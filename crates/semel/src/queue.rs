@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use semel_core::ident::JobId;
 use semel_engine::Engine;
@@ -16,7 +15,8 @@ use crate::handle::Handle;
 use crate::open::{self, Opened};
 
 /// How long closing waits for the store's thread to let go of the file.
-const CLOSE_WAIT: Duration = Duration::from_secs(10);
+#[cfg(feature = "sqlite")]
+const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A job queue. Cheap to clone; all clones are one queue.
 ///
@@ -148,7 +148,7 @@ impl Semel {
         let Some(file) = file else { return };
         let deadline = tokio::time::Instant::now() + CLOSE_WAIT;
         while Arc::strong_count(&file) > 1 && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
         // The last connection writes the log back into the file.
         drop(tokio::task::spawn_blocking(move || drop(file)).await);

@@ -1,5 +1,7 @@
 //! A stored job as the program sees it.
 
+use std::fmt;
+
 use semel_core::ident::JobId;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
@@ -9,7 +11,7 @@ use crate::error::Error;
 use crate::job::Job;
 
 /// A stored job at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Stored(pub(crate) semel_engine::Job);
 
 impl Stored {
@@ -119,6 +121,18 @@ impl Stored {
     pub fn progress<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
         let read = self.0.progress.as_deref().map(serde_json::from_slice).transpose();
         read.map_err(|source| Error::Read { what: "progress", source })
+    }
+}
+
+impl fmt::Debug for Stored {
+    /// Without args, meta and result: they may be sensitive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stored")
+            .field("id", &self.id())
+            .field("job_type", &self.job_type())
+            .field("state", &self.state())
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
     }
 }
 

@@ -149,7 +149,9 @@ impl TestQueue {
         while let Some(one) = self.run_next(worker).await {
             ran.push(one);
             if ran.len() >= DRAIN_RUNS_MAX {
-                fail(&format!("{DRAIN_RUNS_MAX} jobs were run and more are due; does a handler enqueue itself?"));
+                fail(&format!(
+                    "{DRAIN_RUNS_MAX} jobs were run and more are due; does a handler enqueue itself?"
+                ));
             }
         }
         ran

@@ -9,6 +9,7 @@ use semel_store::backend::BoxFuture;
 use super::extract::{FromRun, Needs};
 use super::run::Run;
 use super::verdict::{Failure, IntoOutcome, Outcome};
+use crate::error::Error;
 use crate::job::Job;
 
 /// An async function that runs jobs of type `J`: its first argument is the job, the others [`FromRun`].
@@ -42,7 +43,7 @@ macro_rules! handlers {
                 let job: J = match run.payload() {
                     Ok(job) => job,
                     // Trying again reads the same bytes.
-                    Err(error) => return Outcome::Discard(Failure::new("payload", error.to_string())),
+                    Err(error) => return Outcome::Discard(unreadable::<J>(&error)),
                 };
                 $(
                     let $argument = match $argument::from_run(&run) {
@@ -71,6 +72,16 @@ handlers! {
     (A1, A2, A3, A4, A5, A6)
     (A1, A2, A3, A4, A5, A6, A7)
     (A1, A2, A3, A4, A5, A6, A7, A8)
+}
+
+/// serde's words may quote a value.
+fn unreadable<J: Job>(error: &Error) -> Failure {
+    let message = if J::SENSITIVE.is_empty() {
+        error.to_string()
+    } else {
+        format!("the args cannot be read as {}; some are sensitive, so the place is not told", J::TYPE)
+    };
+    Failure::new("payload", message)
 }
 
 /// A handler whose types are forgotten.

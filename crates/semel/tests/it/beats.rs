@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+};
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
 use tokio::sync::mpsc;
@@ -99,7 +101,11 @@ impl Backend for Deaf {
         self.inner.queues()
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, semel_store::StoreError>> {
+    fn events(
+        &self,
+        cursor: u64,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Recorded>, semel_store::StoreError>> {
         self.inner.events(cursor, limit)
     }
 
@@ -152,15 +158,21 @@ async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() 
     let working = Worker::new(&semel)
         .lease(3 * SECOND)
         .state(told)
-        .handle(async |job: Add, id: JobId, token: CancellationToken, attempt: semel::Attempt, State(told): State<Told>| {
-            let began = Instant::now();
-            if attempt.number == 1 {
-                token.cancelled().await;
-                told.send((id, began.elapsed())).unwrap();
-            } else {
-                tokio::time::sleep(Duration::from_secs(job.b.unsigned_abs())).await;
-            }
-        })
+        .handle(
+            async |job: Add,
+                   id: JobId,
+                   token: CancellationToken,
+                   attempt: semel::Attempt,
+                   State(told): State<Told>| {
+                let began = Instant::now();
+                if attempt.number == 1 {
+                    token.cancelled().await;
+                    told.send((id, began.elapsed())).unwrap();
+                } else {
+                    tokio::time::sleep(Duration::from_secs(job.b.unsigned_abs())).await;
+                }
+            },
+        )
         .start()
         .unwrap();
     let job = semel.enqueue(Add { a: 1, b: 9 }).await.unwrap();

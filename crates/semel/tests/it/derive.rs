@@ -124,3 +124,29 @@ async fn the_macro_and_the_queue_know_the_same_names() {
         assert!(matches!(refused, Err(semel::Error::Invalid { .. })), "{job_type} {queue}");
     }
 }
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "card.charge")]
+struct Charge {
+    #[job(sensitive)]
+    card: u64,
+}
+
+/// Not in a log, not in a failure's message, not in what a test's assertion lists.
+#[tokio::test]
+async fn a_sensitive_value_is_in_no_message() {
+    let queue = semel::testing::TestQueue::new();
+    let job = queue.enqueue(Charge { card: 4242 }).await.unwrap();
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    let envelope = Envelope::of(&Charge { card: 4242 });
+    assert!(!format!("{stored:?} {envelope:?}").contains("4242"));
+    assert!(!format!("{:?}", queue.enqueue(envelope)).contains("4242"));
+    let wrong = Envelope::new("card.charge").arg(json!({ "card": "4242 wrong" }));
+    let wrong = queue.enqueue(wrong).await.unwrap();
+    let worker = semel::Worker::new(&queue).handle(async |charge: Charge, run: semel::Run| {
+        assert!(charge.card == 4242 && !format!("{run:?}").contains("4242"));
+    });
+    assert_eq!(queue.drain(&worker).await.len(), 2);
+    let ended = wrong.wait().await.unwrap();
+    assert!(!ended.job.last_failure().unwrap().contains("4242"), "{:?}", ended.job.last_failure());
+}

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use semel::{
-    Admin, CancellationToken, Error, Failure, JobId, JobState, Outcome, Progress, Return, Semel, State, Worker,
+    Admin, CancellationToken, Error, Failure, JobId, JobState, Outcome, Progress, Return, Semel, State,
+    Worker,
 };
 use tokio::sync::mpsc;
 

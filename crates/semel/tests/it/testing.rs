@@ -58,7 +58,9 @@ async fn what_is_enqueued_is_found_by_its_type() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "no sum.add is enqueued; these are:\n  email.welcome available [{\"user_id\":7,\"text\":\"\"}]")]
+#[should_panic(
+    expected = "no sum.add is enqueued; these are:\n  email.welcome available [{\"user_id\":7,\"text\":\"\"}]"
+)]
 async fn what_is_missing_is_told_with_what_is_there() {
     let queue = TestQueue::new();
     queue.enqueue(Welcome::of(7)).await.unwrap();
