@@ -2,6 +2,7 @@
 //! for sleeps.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
@@ -56,7 +57,15 @@ async fn a_job_with_a_lease_of_its_own_is_kept_too_and_so_is_what_waits_for_a_pl
         .unwrap();
     let jobs = [1, 2].map(|a| Add { a, b: 0 });
     let short = jobs.map(|job| semel::Envelope::of(&job).lease(SECOND));
-    for outcome in semel.enqueue_many(short).await.unwrap().outcomes {
+    let many = semel.enqueue_many(short).await.unwrap();
+    tokio::time::sleep(7 * SECOND).await;
+    let engine = semel.engine().unwrap();
+    for outcome in &many.outcomes {
+        let job = engine.job(outcome.as_ref().unwrap().id().unwrap()).await.unwrap().unwrap();
+        let left = job.head.lease.unwrap().visible_until.since(engine.now().await.unwrap());
+        assert!(left <= SECOND, "a heartbeat made the lease longer than the job says: {left:?}");
+    }
+    for outcome in many.outcomes {
         let ended = outcome.unwrap().wait().await.unwrap();
         assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
     }
@@ -67,6 +76,7 @@ async fn a_job_with_a_lease_of_its_own_is_kept_too_and_so_is_what_waits_for_a_pl
 struct Deaf {
     inner: Memory,
     until: Instant,
+    refused: Arc<AtomicU32>,
 }
 
 impl Backend for Deaf {
@@ -80,6 +90,7 @@ impl Backend for Deaf {
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, semel_store::StoreError>> {
         let is_beat = !batch.groups.is_empty() && batch.groups.iter().all(|group| group.events.is_empty());
         if is_beat && Instant::now() < self.until {
+            self.refused.fetch_add(1, Ordering::SeqCst);
             return Box::pin(async { Err(semel_store::StoreError::Unavailable("deaf".to_owned())) });
         }
         self.inner.commit(batch)
@@ -130,14 +141,17 @@ impl Backend for Deaf {
     }
 }
 
-fn deaf_for(wait: Duration) -> Semel {
+/// A queue that is deaf for so long, and how many heartbeats it has refused.
+fn deaf_for(wait: Duration) -> (Semel, Arc<AtomicU32>) {
     let inner = Memory::new(TokioTime(Instant::now()));
-    Semel::on(Arc::new(Deaf { inner, until: Instant::now() + wait })).unwrap()
+    let refused = Arc::new(AtomicU32::new(0));
+    let deaf = Deaf { inner, until: Instant::now() + wait, refused: Arc::clone(&refused) };
+    (Semel::on(Arc::new(deaf)).unwrap(), refused)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_that_failed_is_sent_again() {
-    let semel = deaf_for(5 * SECOND / 2);
+async fn a_heartbeat_that_failed_is_sent_again_before_the_next_one_is_due() {
+    let (semel, refused) = deaf_for(9 * SECOND / 4);
     let working = Worker::new(&semel)
         .lease(3 * SECOND)
         .handle(async |_: Add| tokio::time::sleep(10 * SECOND).await)
@@ -145,6 +159,8 @@ async fn a_heartbeat_that_failed_is_sent_again() {
         .unwrap();
     let ended = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap().wait().await.unwrap();
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
+    // After one second, and every half second from then on, until it was heard.
+    assert_eq!(refused.load(Ordering::SeqCst), 3);
     working.stop().await;
 }
 
@@ -153,7 +169,7 @@ type Told = mpsc::UnboundedSender<(JobId, Duration)>;
 /// The first run is told that its lease is gone, and the second one counts.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() {
-    let semel = deaf_for(4 * SECOND);
+    let (semel, _) = deaf_for(4 * SECOND);
     let (told, mut was_told) = mpsc::unbounded_channel::<(JobId, Duration)>();
     let working = Worker::new(&semel)
         .lease(3 * SECOND)

@@ -4,10 +4,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::{Job, Semel};
+use semel::{CancellationToken, Job, JobId, Return, Semel, State};
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
 /// Longer than anything takes that works; hints make the tests fast, not this.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
@@ -47,4 +48,60 @@ pub(crate) fn still() -> (Semel, ManualClock) {
 /// Whatever hangs is shown.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future).await.expect("it hangs")
+}
+
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) begun: mpsc::UnboundedSender<JobId>,
+    pub(crate) told: mpsc::UnboundedSender<JobId>,
+}
+
+/// A handler that waits for its token.
+pub(crate) async fn until_told(
+    job: Add,
+    id: JobId,
+    token: CancellationToken,
+    State(gate): State<Gate>,
+) -> Result<(), String> {
+    gate.begun.send(id).unwrap();
+    token.cancelled().await;
+    gate.told.send(id).unwrap();
+    if job.b == 1 { Err("told to stop".to_owned()) } else { Ok(()) }
+}
+
+pub(crate) type Ids = mpsc::UnboundedReceiver<JobId>;
+
+pub(crate) fn gate() -> (Gate, Ids, Ids) {
+    let (begun, has_begun) = mpsc::unbounded_channel();
+    let (told, was_told) = mpsc::unbounded_channel();
+    (Gate { begun, told }, has_begun, was_told)
+}
+
+/// Plays a test on `memory:` and on a file.
+macro_rules! on_both_stores {
+    ($($name:ident),+ $(,)?) => {
+        mod on_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                let semel = crate::harness::memory().await;
+                crate::harness::soon(super::$name(semel.clone())).await;
+                semel.close().await.unwrap();
+            })+
+        }
+        mod on_a_file {
+            $(#[tokio::test]
+            async fn $name() {
+                let dir = semel_testkit::fixture::TempDir::new();
+                let url = format!("sqlite:{}", dir.path().join("jobs.db").display());
+                let semel = semel::Semel::open(&url).await.unwrap();
+                crate::harness::soon(super::$name(semel.clone())).await;
+                semel.close().await.unwrap();
+            })+
+        }
+    };
+}
+pub(crate) use on_both_stores;
+
+pub(crate) async fn add(job: Add) -> Return<i64> {
+    Return(job.a + job.b)
 }

@@ -9,5 +9,6 @@ mod handle;
 mod harness;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
+mod shutdown;
 mod testing;
 mod worker;

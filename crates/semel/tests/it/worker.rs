@@ -8,35 +8,10 @@ use semel::{
     Attempt, CancellationToken, Error, Failure, Job, JobId, JobState, Lease, Next, Outcome, Progress, Return,
     Run, Semel, State, Worker,
 };
-use semel_testkit::fixture::TempDir;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 
-use crate::harness::{Add, Welcome, memory, soon};
-
-/// Plays a test on `memory:` and on a file.
-macro_rules! on_both_stores {
-    ($($name:ident),+ $(,)?) => {
-        mod on_memory {
-            $(#[tokio::test]
-            async fn $name() {
-                let semel = super::memory().await;
-                super::soon(super::$name(semel.clone())).await;
-                semel.close().await.unwrap();
-            })+
-        }
-        mod on_a_file {
-            $(#[tokio::test]
-            async fn $name() {
-                let dir = super::TempDir::new();
-                let url = format!("sqlite:{}", dir.path().join("jobs.db").display());
-                let semel = super::Semel::open(&url).await.unwrap();
-                super::soon(super::$name(semel.clone())).await;
-                semel.close().await.unwrap();
-            })+
-        }
-    };
-}
+use crate::harness::{Add, Welcome, add, gate, memory, on_both_stores, soon, until_told};
 
 on_both_stores! {
     a_result_reaches_whoever_waits,
@@ -49,18 +24,10 @@ on_both_stores! {
     a_cancelled_run_is_told_and_its_end_does_not_count,
     a_replaced_run_is_told,
     a_queue_runs_as_many_at_once_as_it_may,
-    a_shutdown_lets_runs_end,
-    a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt,
-    a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt,
-    what_waits_in_the_worker_is_given_back_at_once,
     middleware_goes_around_every_run,
     progress_is_seen_while_the_run_goes_on,
     a_job_nobody_handles_says_so,
     args_of_another_shape_end_the_job,
-}
-
-async fn add(job: Add) -> Return<i64> {
-    Return(job.a + job.b)
 }
 
 async fn a_result_reaches_whoever_waits(semel: Semel) {
@@ -222,33 +189,6 @@ async fn each_outcome_does_what_it_says(semel: Semel) {
     working.stop().await;
 }
 
-#[derive(Clone)]
-struct Gate {
-    begun: mpsc::UnboundedSender<JobId>,
-    told: mpsc::UnboundedSender<JobId>,
-}
-
-/// A handler that waits for its token.
-async fn until_told(
-    job: Add,
-    id: JobId,
-    token: CancellationToken,
-    State(gate): State<Gate>,
-) -> Result<(), String> {
-    gate.begun.send(id).unwrap();
-    token.cancelled().await;
-    gate.told.send(id).unwrap();
-    if job.b == 1 { Err("told to stop".to_owned()) } else { Ok(()) }
-}
-
-type Ids = mpsc::UnboundedReceiver<JobId>;
-
-fn gate() -> (Gate, Ids, Ids) {
-    let (begun, has_begun) = mpsc::unbounded_channel();
-    let (told, was_told) = mpsc::unbounded_channel();
-    (Gate { begun, told }, has_begun, was_told)
-}
-
 async fn a_cancelled_run_is_told_and_its_end_does_not_count(semel: Semel) {
     let (gate, mut begun, mut told) = gate();
     let working = Worker::new(&semel).state(gate).handle(until_told).start().unwrap();
@@ -291,91 +231,6 @@ async fn a_queue_runs_as_many_at_once_as_it_may(semel: Semel) {
     told.recv().await.unwrap();
     begun.recv().await.unwrap();
     drop(working);
-}
-
-async fn a_shutdown_lets_runs_end(semel: Semel) {
-    let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
-    let go = Arc::new(Notify::new());
-    let working = Worker::new(&semel)
-        .state((begun, Arc::clone(&go)))
-        .handle(async |_: Add, State((begun, go)): State<(mpsc::UnboundedSender<()>, Arc<Notify>)>| {
-            begun.send(()).unwrap();
-            go.notified().await;
-        })
-        .start()
-        .unwrap();
-    let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
-    has_begun.recv().await.unwrap();
-    let stopping = tokio::spawn(working.stop());
-    tokio::task::yield_now().await;
-    let late = semel.enqueue(Add { a: 2, b: 0 }).await.unwrap();
-    go.notify_one();
-    stopping.await.unwrap();
-    assert_eq!(job.wait().await.unwrap().state(), JobState::Completed);
-    let late = late.job().unwrap().load().await.unwrap().unwrap();
-    assert_eq!(late.state(), JobState::Available);
-}
-
-async fn a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt(semel: Semel) {
-    let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
-    let working = Worker::new(&semel)
-        .state(begun)
-        .drain(Duration::from_millis(20))
-        .grace(Duration::from_millis(20))
-        .handle(async |_: Add, State(begun): State<mpsc::UnboundedSender<()>>| {
-            begun.send(()).unwrap();
-            std::future::pending::<()>().await;
-        })
-        .start()
-        .unwrap();
-    let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
-    has_begun.recv().await.unwrap();
-    working.stop().await;
-    let stored = job.job().unwrap().load().await.unwrap().unwrap();
-    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
-    // The next worker has it at once.
-    let working = Worker::new(&semel).handle(add).start().unwrap();
-    assert_eq!(job.result::<i64>().await.unwrap(), 1);
-    working.stop().await;
-}
-
-async fn a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt(semel: Semel) {
-    let (gate, mut begun, _told) = gate();
-    let working = Worker::new(&semel).state(gate).drain(Duration::ZERO).handle(until_told).start().unwrap();
-    let fails = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
-    let ends = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
-    begun.recv().await.unwrap();
-    begun.recv().await.unwrap();
-    working.stop().await;
-    let stored = fails.job().unwrap().load().await.unwrap().unwrap();
-    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
-    assert_eq!(ends.wait().await.unwrap().state(), JobState::Completed);
-}
-
-async fn what_waits_in_the_worker_is_given_back_at_once(semel: Semel) {
-    let (gate, mut begun, _told) = gate();
-    let jobs = semel.enqueue_many((0..4).map(|a| Add { a, b: 0 })).await.unwrap();
-    let working = Worker::new(&semel)
-        .state(gate)
-        .queue("default", 1)
-        .prefetch(3)
-        .drain(Duration::ZERO)
-        .handle(until_told)
-        .start()
-        .unwrap();
-    begun.recv().await.unwrap();
-    let queue = semel.engine().unwrap().queues().await.unwrap().remove(0);
-    assert_eq!(queue.count(JobState::Active), 4);
-    working.stop().await;
-    let mut found = Vec::new();
-    for outcome in jobs.outcomes {
-        let stored = outcome.unwrap().job().unwrap().load().await.unwrap().unwrap();
-        found.push((stored.state(), stored.attempt()));
-    }
-    found.sort_by_key(|(state, _)| *state);
-    let waiting = (JobState::Available, 0);
-    assert_eq!(found, [waiting, waiting, waiting, (JobState::Completed, 1)]);
-    assert!(begun.try_recv().is_err());
 }
 
 async fn middleware_goes_around_every_run(semel: Semel) {
