@@ -128,7 +128,8 @@ pub struct EnqueueMany {
 pub struct Many {
     /// One outcome per job, in order. An error is about that job alone.
     pub outcomes: Vec<Result<Enqueued, Error>>,
-    /// How many were inserted, skipped, replaced, rejected; those that are no valid jobs count as rejected.
+    /// How many were inserted, skipped, replaced, rejected; those that are no valid jobs, or were not decided because
+    /// the store failed half-way through more than 10,000 of them, count as rejected.
     pub counts: Counts,
 }
 
@@ -172,11 +173,19 @@ impl EnqueueMany {
             }
         }
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(offers.len());
+        let mut broken = None;
         while !offers.is_empty() {
             let rest = offers.split_off(offers.len().min(BATCH_JOBS_MAX));
-            match engine.enqueue_batch(std::mem::replace(&mut offers, rest), self.mode, SOURCE).await? {
-                Batch::Done(done) => outcomes.extend(done),
-                Batch::Refused { index, outcome } => {
+            let batch = engine.enqueue_batch(std::mem::replace(&mut offers, rest), self.mode, SOURCE);
+            match batch.await {
+                Ok(Batch::Done(done)) => outcomes.extend(done),
+                Err(error) if outcomes.is_empty() => return Err(error.into()),
+                // What earlier commits stored is stored: the caller has to know which.
+                Err(error) => {
+                    broken = Some(error);
+                    break;
+                }
+                Ok(Batch::Refused { index, outcome }) => {
                     let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
                     return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
                 }
@@ -187,15 +196,14 @@ impl EnqueueMany {
         counts.skipped += of_offers.skipped;
         counts.replaced += of_offers.replaced;
         counts.rejected += of_offers.rejected;
+        let undecided = unoffered.len() - outcomes.len();
+        counts.rejected += u64::try_from(undecided).unwrap_or_default();
         let mut decided = outcomes.into_iter().zip(&unoffered);
-        let outcomes = answers
-            .into_iter()
-            .filter_map(|answer| {
-                answer.or_else(|| {
-                    decided.next().map(|(outcome, rest)| Enqueued::of(&self.semel, rest, outcome))
-                })
-            })
-            .collect();
+        let mut answer_next = || match decided.next() {
+            Some((outcome, rest)) => Enqueued::of(&self.semel, rest, outcome),
+            None => Err(broken.clone().map_or(Error::Closed, Error::from)),
+        };
+        let outcomes = answers.into_iter().map(|answer| answer.unwrap_or_else(&mut answer_next)).collect();
         Ok(Many { outcomes, counts })
     }
 }

@@ -8,6 +8,7 @@ use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
 use semel_core::time::Timestamp;
+use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -137,7 +138,15 @@ impl Link for Remote {
                 let answer: Answer = serde_json::from_slice(&response.body)
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
                 if !answer.jobs.is_empty() {
-                    return answer.jobs.into_iter().map(|job| job.delivery(ask)).collect();
+                    // One job that cannot be used must not take the others with it.
+                    let usable = answer.jobs.into_iter().filter_map(|job| match job.delivery(ask) {
+                        Ok(job) => Some(job),
+                        Err(error) => {
+                            tracing::error!(%error, "a fetched job cannot be run here; it goes to others when its lease has ended");
+                            None
+                        }
+                    });
+                    return Ok(usable.collect());
                 }
             }
             Ok(Vec::new())
@@ -184,7 +193,11 @@ impl Link for Remote {
                     return match response.status.as_u16() {
                         200..=299 => Ok(Reported::Counted),
                         404 | 409 => Ok(Reported::Late),
-                        status => Err(Error::Server(format!("cancel: {status}"))),
+                        500..=599 => Err(Error::Store(StoreError::Unavailable(format!(
+                            "cancelling was answered with {}",
+                            response.status
+                        )))),
+                        status => Err(Error::Server(format!("cancelling was answered with {status}"))),
                     };
                 }
             };

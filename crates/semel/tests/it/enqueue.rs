@@ -1,11 +1,15 @@
 //! Offering jobs: the guide's promises, one test each.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use semel::{
     Disclose, Enqueued, Envelope, Error, Frees, JobId, JobState, OnConflict, OnMismatch, PeriodFrom, Reason,
     Semel, Timestamp, Unique,
 };
+
+use semel_store::decor::{Fault, Faulty};
+use semel_store::memory::Memory;
 
 use crate::harness::{Add, Welcome, memory, still};
 
@@ -223,4 +227,19 @@ async fn a_file_keeps_its_jobs_and_has_one_owner() {
     let again = semel.enqueue(Welcome::of(1)).await.unwrap();
     assert_eq!((again.is_inserted(), again.id()), (false, first.id()));
     semel.close().await.unwrap();
+}
+
+/// What the first commit stored is stored.
+#[tokio::test]
+async fn a_store_that_fails_half_way_leaves_the_outcomes_of_what_it_did() {
+    let store = Arc::new(Faulty::new(Arc::new(Memory::default())));
+    let semel = Semel::on(Arc::clone(&store) as Arc<dyn semel_store::Backend>).unwrap();
+    store.script_commits([Fault::None, Fault::Before]);
+    let many = semel.enqueue_many((0..10_002).map(|a| Add { a, b: 0 })).await.unwrap();
+    let (done, failed) = many.outcomes.split_at(10_000);
+    assert!(done.iter().all(|outcome| outcome.as_ref().is_ok_and(Enqueued::is_inserted)));
+    assert!(failed.iter().all(|outcome| outcome.as_ref().is_err_and(Error::is_retryable)));
+    assert_eq!((failed.len(), many.counts.inserted, many.counts.rejected), (2, 10_000, 2));
+    store.script_commits([Fault::Before]);
+    assert!(semel.enqueue_many([Add { a: 1, b: 1 }]).await.unwrap_err().is_retryable());
 }

@@ -7,6 +7,7 @@ use semel::{
     Worker,
 };
 use tokio::sync::mpsc;
+use tower_service::Service as _;
 
 use crate::harness::{Add, memory, soon};
 
@@ -166,4 +167,29 @@ async fn a_file_is_let_go_after_its_server_has_stopped() {
     admin.stop().await.unwrap();
     semel.close().await.unwrap();
     Semel::open(&url).await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_routes_can_be_mounted_in_a_router_of_ones_own() {
+    let semel = memory().await;
+    let mut app = axum::Router::<()>::new().nest("/jobs", semel.router().unwrap());
+    let request = |method: &str, path: &str, body: &str| {
+        http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/openjobspec+json")
+            .body(axum::body::Body::from(body.to_owned()))
+            .unwrap()
+    };
+    let body = r#"{"type":"a.b","args":[],"unique":{}}"#;
+    let mut statuses = Vec::new();
+    for (method, path, body) in [
+        ("GET", "/jobs/ojs/v1/health", ""),
+        ("POST", "/jobs/ojs/v1/jobs", body),
+        ("POST", "/jobs/ojs/v1/jobs", body),
+        ("GET", "/jobs/ojs/v1/nothing", ""),
+    ] {
+        statuses.push(app.call(request(method, path, body)).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 201, 409, 404]);
 }
