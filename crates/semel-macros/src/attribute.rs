@@ -10,8 +10,7 @@ use crate::member::Members;
 use crate::{check, unique};
 
 /// What can be said, for messages.
-const KNOWN: &str =
-    "type, queue, priority, max_attempts, timeout, lease, expires, retry(...), tags(...) and unique(...)";
+const KNOWN: &str = "type, queue, priority, max_attempts, timeout, lease, expires, retry(...), tags(...), sensitive_meta(...) and unique(...)";
 
 /// What a type's attributes say.
 pub struct Said {
@@ -78,6 +77,10 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
         "tags" => {
             let tags = texts(meta)?;
             quote!(.tags([#(#tags),*]))
+        }
+        "sensitive_meta" => {
+            let members = texts(meta)?;
+            quote!(.sensitive_meta([#(#members),*]))
         }
         "unique" => {
             let unique = unique::read(meta, members)?;

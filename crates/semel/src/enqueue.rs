@@ -68,6 +68,8 @@ the_envelopes! {
     fn tags<T: Into<String>>(tags: impl IntoIterator<Item = T>);
     /// A member of the meta.
     fn meta(name: impl Into<String>, value: impl Serialize);
+    /// A value that is shown to the worker and to nobody else: a JSON pointer such as `/meta/email`.
+    fn sensitive(pointer: impl Into<String>);
     /// Runs allowed, the first included.
     fn max_attempts(attempts: u32);
     /// How long one attempt may run.

@@ -101,10 +101,13 @@ impl Envelope {
     /// A typed job, with what its type says about it.
     #[must_use]
     pub fn of<J: Job>(job: &J) -> Self {
+        let options = J::defaults();
+        let args = J::SENSITIVE.iter().map(|name| format!("/args/0/{}", escaped(name)));
+        let meta = options.sensitive_meta.iter().map(|name| format!("/meta/{}", escaped(name)));
         let parts = Parts {
             job_type: J::TYPE.to_owned(),
-            options: J::defaults(),
-            sensitive: J::SENSITIVE.iter().map(|name| format!("/args/0/{}", escaped(name))).collect(),
+            sensitive: args.chain(meta).collect(),
+            options,
             ..Parts::default()
         };
         Self(Form::Parts(Box::new(parts))).arg(job)

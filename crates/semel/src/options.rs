@@ -29,6 +29,9 @@ pub struct Options {
     pub(crate) unique: Option<Unique>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<String>,
+    /// Goes into the envelope's `sensitive`, beside the args'.
+    #[serde(skip)]
+    pub(crate) sensitive_meta: Vec<String>,
 }
 
 impl Options {
@@ -99,6 +102,13 @@ impl Options {
     #[must_use]
     pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> Self {
         self.tags = tags.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Members of meta that are shown to the worker and to nobody else.
+    #[must_use]
+    pub fn sensitive_meta<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
+        self.sensitive_meta = members.into_iter().map(Into::into).collect();
         self
     }
 }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
     expires = "2d",
     retry(initial = "2s", max = "10m", coefficient = 1.5, backoff = "linear", no_jitter, never("Rejected"), dead_letter),
     tags("billing", "pdf"),
+    sensitive_meta("email"),
     unique(
         args("invoiceNumber", "kind"),
         queue,
@@ -94,7 +95,7 @@ fn everything_that_is_said_of_a_type_is_in_its_envelope() {
                     "states": ["available", "completed"], "while_active": true,
                     "on_conflict": "ignore", "on_mismatch": "reject", "disclose": "always",
                 },
-                "sensitive": ["/args/0/bankAccount"],
+                "sensitive": ["/args/0/bankAccount", "/meta/email"],
             },
         })
     );
