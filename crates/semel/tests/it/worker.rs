@@ -344,8 +344,8 @@ async fn a_worker_is_woken_by_the_commit() {
     let semel = memory().await;
     let working = Worker::new(&semel).handle(add).start().unwrap();
     for _ in 0..5 {
-        // Asleep.
-        tokio::time::sleep(Duration::from_secs(7)).await;
+        // Asleep, and not about to look by itself.
+        tokio::time::sleep(Duration::from_millis(7_300)).await;
         let began = tokio::time::Instant::now();
         semel.enqueue(Add { a: 1, b: 1 }).await.unwrap().wait().await.unwrap();
         assert!(began.elapsed() < Duration::from_millis(1), "{:?}", began.elapsed());
