@@ -28,6 +28,8 @@ pub struct Body {
     pub unique: Option<UniquePolicy>,
     /// Labels.
     pub tags: Vec<String>,
+    /// JSON pointers of values in args and meta that nobody but the worker is shown.
+    pub sensitive: Vec<String>,
     /// Attributes this server gives no meaning to: a JSON object that is echoed (OJS core 5.4). `{}` when there are none.
     pub extra: Box<str>,
     /// Digest of the whole request; present when the caller chose the id.
@@ -42,6 +44,7 @@ impl Default for Body {
             retry: RetryPolicy::default(),
             unique: None,
             tags: Vec::new(),
+            sensitive: Vec::new(),
             extra: "{}".into(),
             request_digest: None,
         }
@@ -72,6 +75,8 @@ struct Written<'a> {
     unique: Option<WrittenPolicy<'a>>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     tags: &'a [String],
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    sensitive: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     extra: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,6 +96,8 @@ struct Stored<'a> {
     unique: Option<StoredPolicy>,
     #[serde(default)]
     tags: Vec<String>,
+    #[serde(default)]
+    sensitive: Vec<String>,
     #[serde(borrow, default)]
     extra: Option<&'a RawValue>,
     #[serde(default)]
@@ -245,6 +252,7 @@ impl Body {
             }),
             unique: self.unique.as_ref().map(WrittenPolicy),
             tags: &self.tags,
+            sensitive: &self.sensitive,
             extra: if &*self.extra == "{}" { None } else { Some(raw(&self.extra)?) },
             request_digest: self.request_digest.as_ref().map(hex),
         };
@@ -290,6 +298,7 @@ impl Body {
             retry,
             unique,
             tags: stored.tags,
+            sensitive: stored.sensitive,
             extra: stored.extra.map_or("{}", RawValue::get).into(),
             request_digest: stored.request_digest.as_deref().map(unhex).transpose()?,
         })
@@ -365,6 +374,7 @@ mod tests {
             },
             unique: Some(UniquePolicy::build(&PolicySpec::default(), "").unwrap()),
             tags: vec!["x".to_owned()],
+            sensitive: vec!["/args/0/a".to_owned()],
             extra: "{\"ext_a\":null}".into(),
             request_digest: Some([0xab; 32]),
         };

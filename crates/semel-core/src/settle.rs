@@ -58,6 +58,8 @@ pub struct Report {
     pub error_type: String,
     /// Whether the worker says that trying again is useless (`false`) or not.
     pub retryable: Option<bool>,
+    /// How long the worker wants the next attempt to wait, instead of what the retry policy says.
+    pub retry_in: Option<Duration>,
     /// Whatever else was sent: a JSON value.
     pub details: Option<Box<serde_json::value::RawValue>>,
 }
@@ -154,7 +156,7 @@ fn fail_run(draft: &mut Draft, mut head: Head, full: &Full, report: &Report) -> 
     let retries = head.has_attempts_left() && !hopeless;
     let wait = retries.then(|| {
         let chance = draft.chance();
-        body.retry.wait_after(head.attempt, chance)
+        report.retry_in.unwrap_or_else(|| body.retry.wait_after(head.attempt, chance))
     });
     history.push(Failure {
         code: report.code.clone(),
@@ -216,6 +218,51 @@ pub fn give_back(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settle
     Ok(Settled::Done(Box::new(head)))
 }
 
+/// The worker puts the job off: it waits for its time again, and the attempt is given back as by [`give_back`].
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn snooze(draft: &mut Draft, id: JobId, bearer: &Bearer, wait: Duration) -> Result<Settled, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    match standing(&head, bearer) {
+        Standing::Current => {}
+        Standing::Settled if head.state == State::Scheduled => {
+            return Ok(Settled::Repeated(Box::new(head)));
+        }
+        other => return Ok(Settled::Refused(refusal(other, &head))),
+    }
+    if let Err(refusal) = leave(draft, &mut head, Event::Snooze, false) {
+        return Ok(Settled::Refused(refusal));
+    }
+    head.attempt = head.attempt.saturating_sub(1);
+    head.started_at = None;
+    head.available_at = draft.now().saturating_add(wait);
+    draft.update(&mut head);
+    draft.tell(EventKind::Requeued, &head, 0);
+    Ok(Settled::Done(Box::new(head)))
+}
+
+/// The worker says how far the run has come: a JSON value. Moves neither state, fence nor lease.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn progress(draft: &mut Draft, id: JobId, bearer: &Bearer, value: &Bytes) -> Result<Settled, Missing> {
+    let Some(mut head) = draft.head(id)? else {
+        return Ok(Settled::Refused(Refusal::NotFound));
+    };
+    match standing(&head, bearer) {
+        Standing::Current => {}
+        Standing::Settled => return Ok(Settled::Refused(Refusal::WrongState(head.state))),
+        other => return Ok(Settled::Refused(refusal(other, &head))),
+    }
+    // Written with the head, so that two writers of one job's notes meet by its version.
+    draft.update(&mut head);
+    draft.note(id, NoteKind::Progress, Some(value.clone()));
+    Ok(Settled::Done(Box::new(head)))
+}
+
 /// The worker is alive: its lease on this job lasts `visibility_ms` from now, else as long as it first did. Neither
 /// the fence nor the execution timeout moves.
 ///
@@ -274,7 +321,7 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
                     .to_owned(),
             error_type: "lease_expired".to_owned(),
             retryable: Some(false),
-            details: None,
+            ..Report::default()
         };
         head.fence = draft.next_version(head.fence);
         head.follow_up = head.follow_up.filter(|_| !is_planted(Bug::FollowUpLost));
@@ -295,8 +342,7 @@ fn time_out(draft: &mut Draft, mut head: Head, full: &Full) -> Result<Settled, M
         code: "timeout".to_owned(),
         message: "the attempt ran longer than its timeout".to_owned(),
         error_type: "timeout".to_owned(),
-        retryable: None,
-        details: None,
+        ..Report::default()
     };
     head.fence = draft.next_version(head.fence);
     fail_run(draft, head, full, &report)

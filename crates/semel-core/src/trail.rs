@@ -76,6 +76,14 @@ impl Payload {
     }
 }
 
+/// What became of a job besides its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// The job that took its place: who waits for the one goes on with the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<String>,
+}
+
 /// One absorbed duplicate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Duplicate {
@@ -151,6 +159,7 @@ macro_rules! note {
 note!(Failures);
 note!(Payload);
 note!(Duplicates);
+note!(Marks);
 
 #[cfg(test)]
 mod tests {

@@ -345,6 +345,22 @@ impl Engine {
         self.shared.store.decide(head_of(id), move |draft| settle::give_back(draft, id, &bearer)).await
     }
 
+    /// A worker puts a job off by `wait`, and gets its attempt back.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn snooze(&self, id: JobId, bearer: Bearer, wait: Duration) -> Result<Settled, StoreError> {
+        self.shared.store.decide(head_of(id), move |draft| settle::snooze(draft, id, &bearer, wait)).await
+    }
+
+    /// A worker says how far a run has come: a JSON value.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn progress(&self, id: JobId, bearer: Bearer, value: Bytes) -> Result<Settled, StoreError> {
+        self.shared.store.decide(head_of(id), move |draft| settle::progress(draft, id, &bearer, &value)).await
+    }
+
     /// A heartbeat for these jobs: one answer per job, in order.
     ///
     /// # Errors

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use semel_core::body::{Body, Corrupt};
 use semel_core::draft::Full;
+use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
-use semel_core::trail::{Duplicates, Failures, Payload};
+use semel_core::trail::{Duplicates, Failures, Marks, Payload};
 
 /// A whole job: head, body and notes, decoded.
 #[derive(Clone, Debug)]
@@ -19,6 +20,10 @@ pub struct Job {
     pub result: Option<Bytes>,
     /// The duplicates it has absorbed, as recorded so far.
     pub duplicates: Duplicates,
+    /// How far the present run has come, as its worker says: a JSON value.
+    pub progress: Option<Bytes>,
+    /// The job that took its place.
+    pub replaced_by: Option<JobId>,
 }
 
 impl Job {
@@ -31,6 +36,7 @@ impl Job {
         let mut failures = Failures::default();
         let mut result = None;
         let mut duplicates = Duplicates::default();
+        let (mut progress, mut replaced_by) = (None, None);
         for (kind, text) in &full.notes {
             match kind {
                 NoteKind::Failures => failures = Failures::decode(text)?,
@@ -41,9 +47,12 @@ impl Job {
                     body.meta = payload.meta.get().into();
                 }
                 NoteKind::Duplicates => duplicates = Duplicates::decode(text)?,
-                NoteKind::Progress | NoteKind::Marks => {}
+                NoteKind::Progress => progress = Some(text.clone()),
+                NoteKind::Marks => {
+                    replaced_by = Marks::decode(text)?.replaced_by.and_then(|id| JobId::parse(&id, "").ok());
+                }
             }
         }
-        Ok(Self { head, body, failures, result, duplicates })
+        Ok(Self { head, body, failures, result, duplicates, progress, replaced_by })
     }
 }

@@ -14,10 +14,10 @@ use semel_core::unique::{KeyInput, UniquePolicy};
 
 use crate::members::{Members, Value, below};
 use crate::write::{Object, object};
-use crate::{digest as request_digest, duration, retry, unique};
+use crate::{digest as request_digest, duration, retry, sensitive, unique};
 
 /// Attributes that only a server sets; a client that sends back an envelope it got is not refused for them.
-const SYSTEM: [&str; 23] = [
+const SYSTEM: [&str; 24] = [
     "specversion",
     "state",
     "attempt",
@@ -31,6 +31,7 @@ const SYSTEM: [&str; 23] = [
     "error",
     "errors",
     "result",
+    "progress",
     "worker_id",
     "lease",
     "next_attempt_at",
@@ -116,6 +117,7 @@ impl Enqueue {
             meta: meta_text.into(),
             unique: unique.as_ref().map(|identity| UniquePolicy::clone(&identity.policy)),
             tags: parts.get(Attribute::Tags).map(read_tags).transpose()?.unwrap_or_default(),
+            sensitive: parts.get(Attribute::Sensitive).map(sensitive::read).transpose()?.unwrap_or_default(),
             extra: parts.extra.into(),
             request_digest: id.map(|_| request_digest::request(&members)).transpose()?,
             retry,
@@ -137,19 +139,21 @@ impl Enqueue {
         Ok(Self { offer, body, version })
     }
 
-    /// The exact text whose digest is the job's unique key; none without a policy.
+    /// The exact text whose digest is the job's unique key, but for values marked sensitive, which are hidden in it;
+    /// none without a policy.
     ///
     /// # Errors
     /// None that [`parse`](Self::parse) has not found already.
     pub fn canonical(&self) -> Result<Option<String>, Invalid> {
         let Some(Identity { policy, .. }) = &self.offer.unique else { return Ok(None) };
+        let (args, meta) = (sensitive::hidden_args(&self.body), sensitive::hidden_meta(&self.body));
         policy
             .canonical(&KeyInput {
                 job_type: self.offer.job_type.as_str(),
                 queue: self.offer.queue.as_str(),
                 version: self.version.as_deref(),
-                args: &Json::parse(&self.body.args, "/args")?,
-                meta: &Json::parse(&self.body.meta, "/meta")?,
+                args: &Json::parse(args.as_deref().unwrap_or(&self.body.args), "/args")?,
+                meta: &Json::parse(meta.as_deref().unwrap_or(&self.body.meta), "/meta")?,
             })
             .map(Some)
     }
@@ -180,10 +184,11 @@ enum Attribute {
     Unique,
     Tags,
     Pending,
+    Sensitive,
 }
 
 impl Attribute {
-    const COUNT: usize = 12;
+    const COUNT: usize = 13;
 
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -199,6 +204,7 @@ impl Attribute {
             "unique" => Self::Unique,
             "tags" => Self::Tags,
             "pending" => Self::Pending,
+            "sensitive" => Self::Sensitive,
             _ => return None,
         })
     }

@@ -47,7 +47,8 @@ pub fn answer(
         outer.texts("pointers", pointers);
     }
     outer.flag("disclosed", is_shown);
-    put_holders(request.policy().map(|policy| &**policy), explained, is_shown, &mut outer);
+    let has_hidden = !request.body.sensitive.is_empty();
+    put_holders(request.policy().map(|policy| &**policy), explained, is_shown, has_hidden, &mut outer);
     match duplicates.filter(|_| is_shown) {
         Some(duplicates) => put_duplicates(duplicates, outer.member("duplicates")),
         None => outer.raw("duplicates", "null"),
@@ -61,6 +62,7 @@ fn put_holders(
     policy: Option<&UniquePolicy>,
     explained: &Explanation,
     is_shown: bool,
+    has_hidden: bool,
     outer: &mut Object<'_>,
 ) {
     let Some(policy) = policy else {
@@ -90,6 +92,11 @@ fn put_holders(
         });
     });
     let mut sentences = vec![policy_sentence(policy), sentence(&explained.outcome).to_owned()];
+    if has_hidden {
+        sentences.push(
+            "Values marked sensitive are hidden in `canonical`; the key is made of the real ones.".to_owned(),
+        );
+    }
     sentences.extend(shown.iter().map(|head| blocking_sentence(policy, head, explained.now)));
     if explained.too_many {
         sentences

@@ -9,7 +9,7 @@ use semel_core::trail::{Duplicates, Failure};
 use semel_core::unique::Disclose;
 
 use crate::write::{Object, list, object};
-use crate::{VERSION, retry, unique};
+use crate::{VERSION, retry, sensitive, unique};
 
 /// A job to be shown, from its parts.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub struct JobView<'a> {
     pub result: Option<&'a str>,
     /// The duplicates it has absorbed.
     pub duplicates: Option<&'a Duplicates>,
+    /// How far the present run has come: JSON text.
+    pub progress: Option<&'a str>,
     /// Whether the holder of the present lease is the one who reads this.
     pub with_lease: bool,
 }
@@ -31,12 +33,28 @@ pub struct JobView<'a> {
 impl<'a> JobView<'a> {
     /// A job that has just been admitted.
     pub const fn fresh(head: &'a Head, body: &'a Body) -> Self {
-        Self { head, body: Some(body), failures: &[], result: None, duplicates: None, with_lease: false }
+        Self {
+            head,
+            body: Some(body),
+            failures: &[],
+            result: None,
+            duplicates: None,
+            progress: None,
+            with_lease: false,
+        }
     }
 
     /// A job of which only the head is at hand.
     pub const fn bare(head: &'a Head) -> Self {
-        Self { head, body: None, failures: &[], result: None, duplicates: None, with_lease: false }
+        Self {
+            head,
+            body: None,
+            failures: &[],
+            result: None,
+            duplicates: None,
+            progress: None,
+            with_lease: false,
+        }
     }
 
     /// Writes the job's object at the end of `out`.
@@ -53,8 +71,12 @@ impl<'a> JobView<'a> {
         object.plain("state", head.state);
         object.plain("queue", &head.queue);
         if let Some(body) = self.body {
-            object.raw("args", &body.args);
-            object.raw("meta", &body.meta);
+            let hide = |shown: fn(&Body) -> Option<String>| if self.with_lease { None } else { shown(body) };
+            object.raw("args", hide(sensitive::hidden_args).as_deref().unwrap_or(&body.args));
+            object.raw("meta", hide(sensitive::hidden_meta).as_deref().unwrap_or(&body.meta));
+            if !body.sensitive.is_empty() {
+                object.texts("sensitive", &body.sensitive);
+            }
         }
         object.number("priority", head.priority);
         object.number("attempt", head.attempt);
@@ -138,6 +160,9 @@ impl<'a> JobView<'a> {
         }
         if let Some(result) = self.result {
             object.raw("result", result);
+        }
+        if let Some(progress) = self.progress {
+            object.raw("progress", progress);
         }
         if let Some(lease) = &head.lease {
             if !lease.worker.is_empty() {

@@ -4,7 +4,7 @@
 //! # Layout
 //! - [`enqueue`], [`unique`], [`retry`], [`duration`]: an enqueue request and its parts, in every shape that clients
 //!   really send.
-//! - [`batch`], [`worker`]: the other requests.
+//! - [`batch`], [`worker`]: the other requests. [`sensitive`]: what is hidden from all but the worker.
 //! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
@@ -19,6 +19,7 @@ pub mod job;
 pub mod problem;
 pub mod queue;
 pub mod retry;
+pub mod sensitive;
 pub mod unique;
 pub mod worker;
 pub mod write;

@@ -54,6 +54,8 @@ pub struct Nack {
     pub bearer: Bearer,
     /// What went wrong; none when the job is given back unfinished.
     pub report: Option<Report>,
+    /// How long the job that is given back is to wait for its next attempt.
+    pub delay: Option<Duration>,
 }
 
 /// A sign of life.
@@ -131,7 +133,8 @@ impl Nack {
             None => false,
         };
         if is_given_back {
-            return Ok(Self { id, bearer, report: None });
+            let delay = members.get("", "delay_ms").map(read_delay).transpose()?;
+            return Ok(Self { id, bearer, report: None, delay });
         }
         let Some(error) = members.get("", "error") else {
             return Err(Invalid::request(
@@ -139,7 +142,7 @@ impl Nack {
                 "is missing; send {\"code\": ..., \"message\": ...}, or requeue: true to give the job back",
             ));
         };
-        Ok(Self { id, bearer, report: Some(read_report(error)?) })
+        Ok(Self { id, bearer, report: Some(read_report(error)?), delay: None })
     }
 }
 
@@ -258,6 +261,11 @@ fn read_visibility(members: &Members<'_>) -> Result<Option<u32>, Invalid> {
     Ok(u32::try_from(millis).ok().filter(|millis| *millis > 0))
 }
 
+fn read_delay(value: Value<'_>) -> Result<Duration, Invalid> {
+    let millis = value.within(0, i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX))?;
+    Ok(Duration::from_millis(u64::try_from(millis).unwrap_or_default()))
+}
+
 fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
     if error.is_string() {
         let code = "handler_error".to_owned();
@@ -297,6 +305,7 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         message: text("message")?.unwrap_or_default(),
         error_type,
         retryable: members.get("/error", "retryable").map(|value| value.flag()).transpose()?,
+        retry_in: members.get("/error", "retry_after_ms").map(read_delay).transpose()?,
         details: match details {
             Some(value) => RawValue::from_string(value.text().to_owned()).ok(),
             None => None,

@@ -146,6 +146,7 @@ pub(crate) fn view(job: &Job) -> JobView<'_> {
         failures: &job.failures.0,
         result: job.result.as_ref().and_then(|result| str::from_utf8(result).ok()),
         duplicates: Some(&job.duplicates),
+        progress: job.progress.as_ref().and_then(|progress| str::from_utf8(progress).ok()),
         with_lease: false,
     }
 }

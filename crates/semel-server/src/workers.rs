@@ -41,13 +41,14 @@ pub(crate) async fn ack(State(app): State<Arc<App>>, request: Request) -> Answer
     Ok(Answer::ok(answer::acknowledged(&JobView { result: result.as_deref(), ..JobView::bare(&head) })))
 }
 
-/// `POST /workers/nack`: a failure, or `requeue: true`.
+/// `POST /workers/nack`: a failure, or `requeue: true`, which `delay_ms` puts off.
 pub(crate) async fn nack(State(app): State<Arc<App>>, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let Nack { id, bearer, report } = Nack::parse(&text)?;
-    let head = settled(match report {
-        Some(report) => app.engine.fail(id, bearer, report).await?,
-        None => app.engine.give_back(id, bearer).await?,
+    let Nack { id, bearer, report, delay } = Nack::parse(&text)?;
+    let head = settled(match (report, delay) {
+        (Some(report), _) => app.engine.fail(id, bearer, report).await?,
+        (None, Some(delay)) => app.engine.snooze(id, bearer, delay).await?,
+        (None, None) => app.engine.give_back(id, bearer).await?,
     })?;
     Ok(Answer::ok(show(&app.engine, &head, |view| answer::failed(&JobView { head: &head, ..*view })).await?))
 }

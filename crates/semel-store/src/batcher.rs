@@ -515,4 +515,6 @@ pub struct Ready {
     pub queues: Vec<QueueName>,
     /// The soonest new due time.
     pub due: Option<Timestamp>,
+    /// Those who wait for jobs that were written.
+    pub news: Vec<Arc<tokio::sync::Notify>>,
 }

@@ -1,14 +1,17 @@
 //! Wake-ups. They may be lost or come in vain; correctness never depends on them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use semel_core::draft::{Group, Write};
+use semel_core::ident::JobId;
 use semel_core::slot::{Filing, Slot};
 use semel_core::time::Timestamp;
 use tokio::sync::Notify;
 
 use crate::backend::Claimed;
 use crate::batcher::Ready;
+use crate::watch::{Watch, Watchers};
 
 /// What wakes those who wait for jobs, and the duties that wait for a time.
 #[derive(Debug)]
@@ -17,11 +20,17 @@ pub struct Hints {
     timers: Notify,
     /// When the duties mean to look next, in microseconds.
     looks_at: AtomicI64,
+    watchers: Arc<Watchers>,
 }
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { ready: Notify::new(), timers: Notify::new(), looks_at: AtomicI64::new(i64::MAX) }
+        Self {
+            ready: Notify::new(),
+            timers: Notify::new(),
+            looks_at: AtomicI64::new(i64::MAX),
+            watchers: Arc::default(),
+        }
     }
 }
 
@@ -29,6 +38,11 @@ impl Hints {
     /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
     pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
         self.ready.notified()
+    }
+
+    /// Watches one job: every committed write of it is news.
+    pub fn watch(&self, id: JobId) -> Watch {
+        self.watchers.watch(id)
     }
 
     /// Waits until something falls due sooner than the duties knew.
@@ -45,10 +59,21 @@ impl Hints {
     pub fn wake_all(&self) {
         self.ready.notify_waiters();
         self.timers.notify_one();
+        self.watchers.wake_all();
     }
 
     pub(crate) fn gather(&self, groups: &[Group]) -> Ready {
         let mut ready = Ready::default();
+        let written = groups.iter().flat_map(|group| &group.writes).filter_map(|write| match write {
+            Write::Update { head } => Some(head.id),
+            Write::Forget { job, .. } => Some(*job),
+            Write::Insert { .. }
+            | Write::Note { .. }
+            | Write::Spend { .. }
+            | Write::Free { .. }
+            | Write::Queue { .. } => None,
+        });
+        ready.news = self.watchers.among(written);
         for write in groups.iter().flat_map(|group| &group.writes) {
             let (Write::Insert { head, .. } | Write::Update { head }) = write else { continue };
             let filing = Filing::of(head);
@@ -78,6 +103,9 @@ impl Hints {
     pub(crate) fn give(&self, ready: &Ready) {
         if !ready.queues.is_empty() {
             self.ready.notify_waiters();
+        }
+        for news in &ready.news {
+            news.notify_waiters();
         }
         if ready.due.is_some_and(|at| at.as_micros() < self.looks_at.load(Ordering::Acquire)) {
             self.timers.notify_one();

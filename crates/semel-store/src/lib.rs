@@ -5,7 +5,7 @@
 //! - [`batcher`]: group commit in front of any store, and [`transact`](batcher::transact) for a single decision.
 //! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
 //! - [`decor`]: stores that misbehave on purpose, for tests.
-//! - [`hints`], [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`hints`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 pub mod backend;
 pub mod batcher;
@@ -17,7 +17,9 @@ pub mod hints;
 mod holders;
 pub mod memory;
 pub mod model;
+mod watch;
 
 pub use backend::Backend;
 pub use batcher::Store;
 pub use error::StoreError;
+pub use watch::Watch;

@@ -2,9 +2,10 @@
 
 use crate::draft::{Draft, Missing};
 use crate::ident::JobId;
-use crate::job::{Ending, Head, Role};
+use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
 use crate::time::Timestamp;
+use crate::trail::Marks;
 use crate::unique::{Admission, admit};
 
 use super::{Identity, Offer, Outcome, Placing, create};
@@ -48,6 +49,11 @@ pub(super) fn replace(
         admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.inspect);
     }
     let head = create(draft, offer, &placing, fence);
+    // Who waits for one of them goes on with the new job.
+    let marks = Marks { replaced_by: Some(head.id.to_string()) }.encode();
+    for id in &cancelled {
+        draft.note(*id, NoteKind::Marks, Some(marks.clone()));
+    }
     Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose: hidden })
 }
 

@@ -7,6 +7,7 @@ pub mod explain;
 
 mod admit;
 mod choice;
+mod frees;
 mod hold;
 mod key;
 mod outlive;
@@ -16,6 +17,7 @@ mod spec;
 
 pub use admit::{Admission, Blocking, RejectReason, admit, blocks, mismatch};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
+pub use frees::{Frees, frees};
 pub use hold::{Hold, Remember, must_remember};
 pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
 pub use outlive::outlives;

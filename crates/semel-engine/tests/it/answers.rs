@@ -175,3 +175,22 @@ async fn a_worker_that_waits_is_woken_by_the_first_job() {
     assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
     engine.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_watches_a_job_hears_of_its_end_and_of_no_other() {
+    let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        match engine.enqueue(job().offer(), "test").await.unwrap() {
+            Outcome::Created(head) => ids.push(head.id),
+            other => panic!("{other:?}"),
+        }
+    }
+    let watch = engine.store().hints().watch(ids[0]);
+    let mut news = std::pin::pin!(watch.news());
+    news.as_mut().enable();
+    engine.cancel(ids[1], semel_core::lease::Bearer::default()).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(1), news.as_mut()).await.is_err());
+    engine.cancel(ids[0], semel_core::lease::Bearer::default()).await.unwrap();
+    tokio::time::timeout(Duration::ZERO, news).await.unwrap();
+}

@@ -118,6 +118,54 @@ async fn a_job_that_is_given_back_keeps_its_attempts() {
 }
 
 #[tokio::test]
+async fn a_worker_puts_a_job_off_or_says_when_to_try_again() {
+    let server = Server::start().await;
+    server.create(&job(&json!(1), &json!({}))).await;
+    let run = server.take("default", "w").await;
+    let nack = json!({ "job_id": run["id"], "requeue": true, "delay_ms": 3_600_000 });
+    let told = server.post("/ojs/v1/workers/nack", &nack).await;
+    assert_eq!((&told.body["state"], &told.body["attempt"]), (&"scheduled".into(), &0.into()));
+    server.create(&job(&json!(2), &json!({}))).await;
+    let run = server.take("default", "w").await;
+    let nack = json!({ "job_id": run["id"], "error": { "code": "busy", "retry_after_ms": 3_600_000 } });
+    let told = server.post("/ojs/v1/workers/nack", &nack).await;
+    assert_eq!((&told.body["state"], &told.body["retry_delay_ms"]), (&"retryable".into(), &3_600_000.into()));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_marked_sensitive_is_shown_to_the_worker_and_nobody_else() {
+    let server = Server::start().await;
+    let body = json!({
+        "type": "card.charge", "args": [{ "user": 7, "card": "4242" }], "meta": { "email": "a@b.c", "n": 1 },
+        "options": { "sensitive": ["/args/0/card", "/meta/email"], "unique": { "keys": ["args"] } },
+    });
+    let created = server.create(&body).await;
+    let id = created.job_id().to_owned();
+    let duplicate = server.post("/ojs/v1/jobs", &body).await;
+    assert_eq!(duplicate.status, 409);
+    let explained = server.post("/ojs/v1/unique/explain", &body).await;
+    let canonical = explained.body["canonical"].as_str().unwrap();
+    assert!(canonical.contains("[sensitive]") && canonical.contains("\"user\":7"), "{canonical}");
+    let told = [
+        created.body.to_string(),
+        server.get(&format!("/ojs/v1/jobs/{id}")).await.body.to_string(),
+        server.get("/ojs/v1/jobs").await.body.to_string(),
+        duplicate.body.to_string(),
+        explained.body.to_string(),
+        server.get("/ojs/v1/unique-jobs").await.body.to_string(),
+    ];
+    for text in told {
+        assert!(!text.contains("4242") && !text.contains("a@b.c"), "{text}");
+    }
+    let run = server.take("default", "w").await;
+    assert_eq!((&run["args"][0]["card"], &run["meta"]["email"]), (&"4242".into(), &"a@b.c".into()));
+    let wrong = json!({ "type": "a.b", "args": [], "options": { "sensitive": ["card"] } });
+    assert_eq!(server.post("/ojs/v1/jobs", &wrong).await.status, 400);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_fetch_may_wait_for_work() {
     let server = Server::start().await;
     let fetch = async |wait_ms: u32| {

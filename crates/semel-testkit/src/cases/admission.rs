@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use semel_core::enqueue::Outcome;
-use semel_core::job::{Ending, Head};
+use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::life::{self, KeyReleased};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::{State, StateSet};
+use semel_core::trail::Marks;
 use semel_core::unique::RejectReason;
 
 use crate::fixture::Fixture;
@@ -276,4 +277,19 @@ pub async fn more_holders_than_one_commit_may_touch_are_refused(f: &Fixture) {
     rejected(f, &keyed("a")).await;
     let (active, _) = f.claim_one().await;
     assert_eq!(rejected(f, &keyed("a")).await.id, active.id);
+}
+
+/// Who waits for the one goes on with the other.
+pub async fn a_replaced_job_names_the_job_that_took_its_place(f: &Fixture) {
+    let first = f.create(&keyed("a").offer()).await;
+    let Outcome::Replaced { head: second, .. } = f.enqueue(&keyed("a").on_conflict("replace").offer()).await
+    else {
+        panic!("not replaced")
+    };
+    f.maintain().await;
+    let (_, full) = f.full(first.id).await.unwrap();
+    let marks = Marks::decode(full.note(NoteKind::Marks).unwrap()).unwrap();
+    assert_eq!(marks.replaced_by, Some(second.id.to_string()));
+    let (_, full) = f.full(second.id).await.unwrap();
+    assert_eq!(full.note(NoteKind::Marks), None);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel_core::enqueue::Outcome;
 use semel_core::job::{Ending, NoteKind};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::life::{self, Revived};
@@ -184,4 +185,58 @@ pub async fn a_dead_letter_whose_key_is_held_is_not_sent_back(f: &Fixture) {
     let revived = f.decide(|draft| life::revive(draft, run.id)).await;
     assert_eq!(revived, Revived::Blocked { holder: Box::new(live) });
     assert_eq!(f.head(run.id).await, Some(dead));
+}
+
+/// Its key stays its own meanwhile, and an older lease may not do it.
+pub async fn a_snoozed_job_waits_for_its_time_and_has_its_attempt_back(f: &Fixture) {
+    f.create(&keyed("a").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let snooze = || f.decide(|draft| settle::snooze(draft, run.id, &bearer(&run), SECOND * 30));
+    let began = f.now().await;
+    let put_off = done(snooze().await);
+    assert_eq!((put_off.state, put_off.attempt, &put_off.lease), (State::Scheduled, 0, &None));
+    let waits = put_off.available_at.since(began);
+    assert!(waits >= SECOND * 30 && waits < SECOND * 31, "{waits:?}");
+    assert_eq!(snooze().await, Settled::Repeated(Box::new(put_off)));
+    assert!(matches!(f.enqueue(&keyed("a").offer()).await, Outcome::Rejected { .. }));
+    f.advance(SECOND * 29).await;
+    f.run_duties().await;
+    assert!(f.claim("default", 1).await.jobs.is_empty());
+    f.advance(SECOND).await;
+    f.run_duties().await;
+    let (again, _) = f.claim_one().await;
+    assert_eq!((again.id, again.attempt), (run.id, 1));
+    assert_eq!(snooze().await, Settled::Refused(Refusal::StaleLease(State::Active)));
+    assert!(matches!(f.complete(&again).await, Settled::Done(_)));
+}
+
+/// Of the newest lease only.
+pub async fn progress_is_kept_and_moves_neither_fence_nor_lease(f: &Fixture) {
+    f.create(&job().times(10_000, 0).offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.advance(SECOND).await;
+    let half = bytes("0.5");
+    let told = done(f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half)).await);
+    assert_eq!((told.fence, &told.lease, told.state), (run.fence, &run.lease, State::Active));
+    let (_, full) = f.full(run.id).await.unwrap();
+    assert_eq!(full.note(NoteKind::Progress), Some(&half));
+    f.complete(&run).await;
+    let late = f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half)).await;
+    assert_eq!(late, Settled::Refused(Refusal::WrongState(State::Completed)));
+}
+
+/// The retry policy says whether, the worker may say when.
+pub async fn a_worker_may_say_when_to_try_again(f: &Fixture) {
+    f.create(&job().attempts(2).offer()).await;
+    let report = settle::Report { retry_in: Some(SECOND * 77), ..settle::Report::default() };
+    let (run, _) = f.claim_one().await;
+    let began = f.now().await;
+    let failed = done(f.decide(|draft| settle::fail(draft, run.id, &bearer(&run), &report)).await);
+    let waits = failed.available_at.since(began);
+    assert!(waits >= SECOND * 77 && waits < SECOND * 78, "{waits:?}");
+    f.advance(SECOND * 77).await;
+    f.run_duties().await;
+    let (last, _) = f.claim_one().await;
+    let failed = done(f.decide(|draft| settle::fail(draft, last.id, &bearer(&last), &report)).await);
+    assert_eq!(failed.state, State::Discarded);
 }

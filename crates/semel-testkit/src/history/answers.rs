@@ -113,15 +113,21 @@ impl Witness {
         now: Timestamp,
     ) -> bool {
         let args = Body::decode(&offer.body).map(|body| body.args).ok();
-        let is_other_work = |id: JobId| {
-            policy.on_mismatch() == OnMismatch::Reject
-                && self.jobs.get(&id).is_some_and(|job| {
-                    Some(&job.args) != args.as_ref() || job.head.job_type != offer.job_type
-                })
+        // A follow-up takes over newer args; which of them an answer compared with is not in the history.
+        let compares = |id: JobId, differs: bool| {
+            self.jobs.get(&id).is_some_and(|job| {
+                let mut all = std::iter::once(&job.args).chain(&job.earlier_args);
+                job.head.job_type != offer.job_type && differs
+                    || job.head.job_type == offer.job_type
+                        && all.any(|known| (Some(known) != args.as_ref()) == differs)
+            })
         };
+        let is_checked = policy.on_mismatch() == OnMismatch::Reject;
+        let is_other_work = |id: JobId| is_checked && compares(id, true);
         // Of a job whose body is gone nobody can say what work it was.
-        let is_its_like =
-            |id: JobId| !is_other_work(id) || self.jobs.get(&id).is_some_and(|job| job.is_purged);
+        let is_its_like = |id: JobId| {
+            !is_checked || compares(id, false) || self.jobs.get(&id).is_none_or(|job| job.is_purged)
+        };
         let is_hidden = !offer.inspect
             || policy.disclose() == Disclose::Never
             || holders

@@ -50,6 +50,8 @@ pub struct Stored {
     pub mark: Mark,
     /// Its present args.
     pub args: Box<str>,
+    /// Those it had before.
+    pub earlier_args: Vec<Box<str>>,
     /// The request whose payload it carries, and when that came.
     pub asked: (u64, u64),
     /// When it was first granted.
@@ -205,6 +207,7 @@ impl Witness {
             policy: body.unique,
             mark,
             args: body.args,
+            earlier_args: Vec::new(),
             asked: (mark.n, self.seq),
             first_run_at: None,
             ran_at: 0,
@@ -348,7 +351,7 @@ impl Witness {
                 }
                 let asked = Mark::read(payload.meta.get())?.n;
                 stored.asked = (asked, seq);
-                stored.args = payload.args.get().into();
+                stored.earlier_args.push(std::mem::replace(&mut stored.args, payload.args.get().into()));
                 self.taken.insert((job, asked));
             }
             NoteKind::Duplicates => {

@@ -1,0 +1,100 @@
+//! When a key frees: what has to happen before the next job with it is admitted.
+
+use super::admit::{Blocking, blocks};
+use super::policy::UniquePolicy;
+use crate::job::Head;
+use crate::state::StateSet;
+use crate::time::Timestamp;
+
+/// When a holder stops blocking jobs of one policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frees {
+    /// It does not block them.
+    Now,
+    /// When it ends, or leaves the states that the policy names.
+    AtEnd,
+    /// At that time, or when it ends if that comes first and its end state is not among the policy's.
+    At(Timestamp),
+    /// When the policy's period has passed since its end, which has not come yet.
+    AfterEnd,
+    /// Not by itself: its key has to be released, or what is remembered of it forgotten.
+    OnRelease,
+}
+
+/// When `holder` stops blocking jobs that are offered under `policy`, as things are at `now`.
+pub fn frees(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Frees {
+    let stays =
+        if holder.state.is_finished() { true } else { policy.states().contains_all(StateSet::FINISHED) };
+    match blocks(policy, holder, now) {
+        Blocking::OtherState | Blocking::Expired | Blocking::WindowOver { .. } => Frees::Now,
+        Blocking::InState if stays => Frees::OnRelease,
+        Blocking::InState | Blocking::WhileActive => Frees::AtEnd,
+        Blocking::InWindow { until } => Frees::At(until),
+        Blocking::Unfinished => Frees::AfterEnd,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::{JobId, JobType, QueueName};
+    use crate::job::{Ending, Role};
+    use crate::state::State;
+    use crate::unique::{Hold, PolicySpec};
+
+    fn head(state: State) -> Head {
+        let at = Timestamp::from_millis(1_000);
+        Head {
+            id: JobId::mint(at, 1, 0),
+            key: None,
+            hold: Hold::NONE,
+            job_type: JobType::from_stored("a"),
+            queue: QueueName::default(),
+            priority: 0,
+            state,
+            role: Role::Plain,
+            attempt: 0,
+            max_attempts: 3,
+            visibility_ms: 0,
+            timeout_ms: 0,
+            version: 1,
+            fence: 0,
+            created_at: at,
+            available_at: at,
+            expires_at: None,
+            started_at: None,
+            finished_at: state.is_finished().then_some(at),
+            renewed_at: None,
+            burned_until: None,
+            lease: None,
+            follow_up: None,
+            ending: (state == State::Completed).then_some(Ending::Completed),
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut PolicySpec), state: State, expected: Frees) {
+        let mut spec = PolicySpec::default();
+        change(&mut spec);
+        let policy = UniquePolicy::build(&spec, "").unwrap();
+        assert_eq!(frees(&policy, &head(state), Timestamp::from_millis(1_500)), expected, "{spec:?}");
+    }
+
+    #[test]
+    fn each_policy_frees_its_key_in_its_own_way() {
+        let all = || Some(State::ALL.iter().map(|state| state.name().to_owned()).collect());
+        let period = || Some("PT1S".to_owned());
+        check(|_| {}, State::Available, Frees::AtEnd);
+        check(|_| {}, State::Completed, Frees::Now);
+        check(|spec| spec.states = all(), State::Active, Frees::OnRelease);
+        check(|spec| spec.states = all(), State::Completed, Frees::OnRelease);
+        check(|spec| spec.period = period(), State::Active, Frees::At(Timestamp::from_millis(2_000)));
+        let from_the_end = |spec: &mut PolicySpec| {
+            (spec.period, spec.period_from, spec.states) = (period(), Some("finished".to_owned()), all());
+        };
+        check(from_the_end, State::Active, Frees::AfterEnd);
+        let while_active = |spec: &mut PolicySpec| {
+            (spec.period, spec.while_active) = (period(), Some(true));
+        };
+        check(while_active, State::Active, Frees::AtEnd);
+    }
+}

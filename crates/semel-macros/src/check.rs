@@ -1,0 +1,79 @@
+//! What the values of attributes must look like. The rules are the server's; a test of `semel` holds the two together.
+
+use syn::{Error, LitStr, Result};
+
+/// A job type: lower-case words joined by dots, each starting with a letter.
+pub fn job_type(text: &LitStr) -> Result<()> {
+    let value = text.value();
+    let is_part = |part: &str| {
+        part.starts_with(|first: char| first.is_ascii_lowercase())
+            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-')
+    };
+    if value.len() <= 255 && value.split('.').all(is_part) {
+        return Ok(());
+    }
+    refuse(
+        text,
+        "is not a job type; write lower-case words joined by dots, each starting with a letter, like \"email.send\"",
+    )
+}
+
+/// A queue's name.
+pub fn queue(text: &LitStr) -> Result<()> {
+    let value = text.value();
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if value.len() <= 128
+        && value.starts_with(is_plain)
+        && value.chars().all(|c| is_plain(c) || c == '-' || c == '.')
+    {
+        return Ok(());
+    }
+    refuse(text, "is not a queue name; use lower-case letters, digits, dots and hyphens, like \"mail\"")
+}
+
+/// A length of time as Rust programmers write it: `250ms`, `30s`, `5m`, `12h`, `7d`, and sums such as `1h30m`.
+pub fn millis(text: &LitStr) -> Result<u64> {
+    let value = text.value();
+    match parse_millis(&value) {
+        Some(millis) if millis > 0 => Ok(millis),
+        _ => refuse(
+            text,
+            "is not a length of time; write it like \"250ms\", \"30s\", \"5m\", \"12h\" or \"7d\"",
+        ),
+    }
+}
+
+fn parse_millis(text: &str) -> Option<u64> {
+    let mut rest = text.trim();
+    let mut sum: u64 = 0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest.get(..digits)?.parse().ok()?;
+        rest = rest.get(digits..)?;
+        let unit = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let factor = match rest.get(..unit)? {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        sum = sum.checked_add(number.checked_mul(factor)?)?;
+        rest = rest.get(unit..)?.trim_start();
+    }
+    Some(sum)
+}
+
+/// A word out of a list.
+pub fn one_of(text: &LitStr, words: &[&str]) -> Result<()> {
+    let value = text.value();
+    if words.contains(&value.as_str()) {
+        return Ok(());
+    }
+    Err(Error::new_spanned(text, format!("\"{value}\" is not one of {}", words.join(", "))))
+}
+
+fn refuse<T>(text: &LitStr, advice: &str) -> Result<T> {
+    Err(Error::new_spanned(text, format!("\"{}\" {advice}", text.value())))
+}

@@ -1,0 +1,17 @@
+//! `#[derive(Job)]`. Use it through the crate `semel`, which documents it; everything here is checked when the
+//! program is compiled, so that a mistake in an attribute is not found by the first job.
+
+use proc_macro::TokenStream;
+
+mod attribute;
+mod check;
+mod expand;
+mod member;
+mod unique;
+
+/// Makes a type a job; see `semel::Job`.
+#[proc_macro_derive(Job, attributes(job))]
+pub fn derive_job(input: TokenStream) -> TokenStream {
+    let input = syn::parse_macro_input!(input as syn::DeriveInput);
+    expand::job(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}

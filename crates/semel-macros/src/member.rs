@@ -1,0 +1,174 @@
+//! The members that a type's fields become in JSON, as far as serde's attributes say.
+
+use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, LitStr, Result};
+
+/// The members of a job's object.
+pub struct Members {
+    /// Their names on the wire.
+    pub names: Vec<String>,
+    /// Those marked `#[job(sensitive)]`.
+    pub sensitive: Vec<String>,
+    /// Whether these are all: a flattened field, an enum or serde's own conversion may bring others.
+    pub are_all: bool,
+}
+
+/// Reads a type's fields.
+pub fn read(input: &DeriveInput) -> Result<Members> {
+    let mut members = Members { names: Vec::new(), sensitive: Vec::new(), are_all: true };
+    let container = Serde::read(&input.attrs)?;
+    match &input.data {
+        Data::Struct(data) => match &data.fields {
+            Fields::Named(fields) => {
+                members.are_all = !container.is_other;
+                for field in &fields.named {
+                    add(&mut members, field, &container)?;
+                }
+            }
+            Fields::Unit => {}
+            Fields::Unnamed(fields) => {
+                return Err(Error::new_spanned(
+                    fields,
+                    "a job's args are one JSON object: give the fields names, like `struct SendEmail { to: String }`",
+                ));
+            }
+        },
+        Data::Enum(data) => {
+            members.are_all = false;
+            for field in data.variants.iter().flat_map(|variant| &variant.fields) {
+                if is_sensitive(field)? {
+                    return Err(Error::new_spanned(
+                        field,
+                        "`sensitive` marks a field of a struct; move the variant's fields into a struct of their own",
+                    ));
+                }
+            }
+        }
+        Data::Union(data) => {
+            return Err(Error::new_spanned(data.union_token, "a union cannot be a job; use a struct"));
+        }
+    }
+    Ok(members)
+}
+
+fn add(members: &mut Members, field: &Field, container: &Serde) -> Result<()> {
+    let Some(ident) = &field.ident else { return Ok(()) };
+    let serde = Serde::read(&field.attrs)?;
+    let is_sensitive = is_sensitive(field)?;
+    if serde.is_flat {
+        if is_sensitive {
+            return Err(Error::new_spanned(
+                field,
+                "a flattened field has no member of its own to hide; mark the fields of the inner struct by nesting it",
+            ));
+        }
+        members.are_all = false;
+        return Ok(());
+    }
+    let plain = ident.to_string();
+    let plain = plain.strip_prefix("r#").unwrap_or(&plain).to_owned();
+    let name = match (serde.rename, &container.rename_all) {
+        (Some(name), _) => name,
+        (None, Some(rule)) => renamed(&plain, rule),
+        (None, None) => plain,
+    };
+    if is_sensitive {
+        members.sensitive.push(name.clone());
+    }
+    members.names.push(name);
+    Ok(())
+}
+
+fn is_sensitive(field: &Field) -> Result<bool> {
+    let mut found = false;
+    for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("job")) {
+        attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("sensitive") {
+                found = true;
+                Ok(())
+            } else {
+                Err(meta.error("on a field only `sensitive` can be said: #[job(sensitive)]"))
+            }
+        })?;
+    }
+    Ok(found)
+}
+
+/// What serde's attributes say about names.
+#[derive(Default)]
+struct Serde {
+    rename: Option<String>,
+    rename_all: Option<String>,
+    is_flat: bool,
+    /// The type is written as another one, or as one of several.
+    is_other: bool,
+}
+
+impl Serde {
+    fn read(attributes: &[Attribute]) -> Result<Self> {
+        let mut serde = Self::default();
+        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("serde")) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("rename") {
+                    serde.rename = written(&meta)?.or(serde.rename.take());
+                } else if meta.path.is_ident("rename_all") {
+                    serde.rename_all = written(&meta)?.or(serde.rename_all.take());
+                } else {
+                    serde.is_flat |= meta.path.is_ident("flatten");
+                    let others = ["into", "from", "try_from", "transparent", "tag", "untagged", "remote"];
+                    serde.is_other |= others.iter().any(|name| meta.path.is_ident(name));
+                    skip(&meta)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(serde)
+    }
+}
+
+/// `= "name"` or `(serialize = "name", ..)`.
+fn written(meta: &syn::meta::ParseNestedMeta<'_>) -> Result<Option<String>> {
+    if meta.input.peek(syn::Token![=]) {
+        return Ok(Some(meta.value()?.parse::<LitStr>()?.value()));
+    }
+    let mut name = None;
+    meta.parse_nested_meta(|inner| {
+        let value: LitStr = inner.value()?.parse()?;
+        if inner.path.is_ident("serialize") {
+            name = Some(value.value());
+        }
+        Ok(())
+    })?;
+    Ok(name)
+}
+
+/// Whatever else serde is told is serde's.
+fn skip(meta: &syn::meta::ParseNestedMeta<'_>) -> Result<()> {
+    if meta.input.peek(syn::Token![=]) {
+        meta.value()?.parse::<syn::Expr>()?;
+    } else if meta.input.peek(syn::token::Paren) {
+        meta.parse_nested_meta(|inner| skip(&inner))?;
+    }
+    Ok(())
+}
+
+/// A field's name by one of serde's rules.
+fn renamed(name: &str, rule: &str) -> String {
+    let words = || name.split('_').filter(|word| !word.is_empty());
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    };
+    let pascal = || words().map(capital).collect::<String>();
+    match rule {
+        "UPPERCASE" | "SCREAMING_SNAKE_CASE" => name.to_uppercase(),
+        "PascalCase" => pascal(),
+        "camelCase" => {
+            let pascal = pascal();
+            let mut letters = pascal.chars();
+            letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+        }
+        "kebab-case" => name.replace('_', "-"),
+        "SCREAMING-KEBAB-CASE" => name.to_uppercase().replace('_', "-"),
+        _ => name.to_owned(),
+    }
+}

@@ -1,0 +1,127 @@
+//! `unique(...)`: which jobs are the same, for how long, and what happens to a duplicate.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::meta::ParseNestedMeta;
+use syn::{Error, LitStr, Result};
+
+use crate::attribute::{millis, texts, value, variant};
+use crate::check;
+use crate::member::Members;
+
+const KNOWN: &str = "args, args(\"member\", ..), queue, meta(\"member\", ..), meta_except(\"member\", ..), period = \"1h\", period_from, states(\"completed\", ..), while_active, when_active, on_conflict, on_mismatch, disclose, strict or content";
+const STATES: [&str; 8] =
+    ["scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"];
+
+/// The identity begins the builder, the rest follows.
+#[derive(Default)]
+struct Parts {
+    identity: Option<TokenStream>,
+    calls: Vec<TokenStream>,
+}
+
+/// Reads the attribute into an expression of type `semel::Unique`.
+pub fn read(meta: &ParseNestedMeta<'_>, members: &Members) -> Result<TokenStream> {
+    let mut parts = Parts::default();
+    if meta.input.peek(syn::token::Paren) {
+        meta.parse_nested_meta(|meta| one(&meta, &mut parts, members))?;
+    }
+    let identity = parts.identity.unwrap_or_else(|| quote!(::semel::Unique::by_type()));
+    let calls = parts.calls;
+    Ok(quote!(#identity #(#calls)*))
+}
+
+fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Result<()> {
+    let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
+    let choice = |words: &[&str]| -> Result<syn::Ident> {
+        let text: LitStr = value(meta)?;
+        check::one_of(&text, words)?;
+        Ok(variant(&text))
+    };
+    let call = match name.as_str() {
+        "args" if meta.input.peek(syn::token::Paren) => {
+            let names = texts(meta)?;
+            known(&names, members)?;
+            return identify(meta, parts, quote!(::semel::Unique::by_args([#(#names),*])));
+        }
+        "args" => return identify(meta, parts, quote!(::semel::Unique::by_all_args())),
+        "strict" => return identify(meta, parts, quote!(::semel::Unique::strict())),
+        "content" => return identify(meta, parts, quote!(::semel::Unique::content())),
+        "queue" => quote!(.and_queue()),
+        "meta" => {
+            let names = texts(meta)?;
+            quote!(.and_meta([#(#names),*]))
+        }
+        "meta_except" => {
+            let names = texts(meta)?;
+            quote!(.and_meta_except([#(#names),*]))
+        }
+        "period" => {
+            let millis = millis(meta)?;
+            quote!(.within(::core::time::Duration::from_millis(#millis)))
+        }
+        "period_from" => {
+            let choice = choice(&["created", "finished", "last_duplicate"])?;
+            quote!(.period_from(::semel::PeriodFrom::#choice))
+        }
+        "states" => {
+            let names = texts(meta)?;
+            names.iter().try_for_each(|name| check::one_of(name, &STATES))?;
+            let states = names.iter().map(variant);
+            quote!(.states([#(::semel::JobState::#states),*]))
+        }
+        "while_active" => quote!(.while_active()),
+        "when_active" => {
+            let choice = choice(&["now", "wait"])?;
+            quote!(.when_active(::semel::WhenActive::#choice))
+        }
+        "on_conflict" => {
+            let choice = choice(&["reject", "ignore", "replace", "replace_except_schedule", "follow_up"])?;
+            quote!(.on_conflict(::semel::OnConflict::#choice))
+        }
+        "on_mismatch" => {
+            let choice = choice(&["accept", "reject"])?;
+            quote!(.on_mismatch(::semel::OnMismatch::#choice))
+        }
+        "disclose" => {
+            let choice = choice(&["always", "never"])?;
+            quote!(.disclose(::semel::Disclose::#choice))
+        }
+        "key" => {
+            return Err(meta.error(
+                "a key is given with the job: semel.enqueue(job).key(\"evt_1\"); to take it from a field write unique(args(\"event_id\"))",
+            ));
+        }
+        _ => return Err(meta.error(format!("not a part of a unique policy; use {KNOWN}"))),
+    };
+    parts.calls.push(call);
+    Ok(())
+}
+
+fn identify(meta: &ParseNestedMeta<'_>, parts: &mut Parts, identity: TokenStream) -> Result<()> {
+    if parts.identity.is_some() {
+        return Err(meta.error("the identity is said twice; write one of args, strict and content"));
+    }
+    parts.identity = Some(identity);
+    Ok(())
+}
+
+/// A member that is not there would be refused at the first enqueue.
+fn known(names: &[LitStr], members: &Members) -> Result<()> {
+    if !members.are_all {
+        return Ok(());
+    }
+    for name in names {
+        if !members.names.contains(&name.value()) {
+            return Err(Error::new_spanned(
+                name,
+                format!(
+                    "the job has no member \"{}\" on the wire; its members are {}",
+                    name.value(),
+                    members.names.join(", ")
+                ),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! What the compiler says about a wrong attribute, or a type that is not what it should be.
+
+#[test]
+fn a_wrong_attribute_says_what_to_write() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("tests/ui/pass.rs");
+    cases.compile_fail("tests/ui/wrong_*.rs");
+}

@@ -1,0 +1,16 @@
+use semel::{Job, Worker};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b")]
+struct Send {
+    to: String,
+}
+
+async fn handler(_: Send, _: u32) {}
+
+fn work(worker: Worker) -> Worker {
+    worker.handle(handler)
+}
+
+fn main() {}

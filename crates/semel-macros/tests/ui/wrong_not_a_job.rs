@@ -1,0 +1,7 @@
+struct NotAJob;
+
+async fn enqueue(semel: semel::Semel) {
+    let _ = semel.enqueue(NotAJob).await;
+}
+
+fn main() {}

@@ -1,0 +1,113 @@
+//! Values that a request marks as sensitive: stored and handed to the worker, hidden from everybody else.
+
+use semel_core::body::Body;
+use semel_core::error::Invalid;
+
+use crate::members::{Members, Value};
+use crate::write::put_string;
+
+/// What is shown in place of a sensitive value.
+pub const HIDDEN: &str = "[sensitive]";
+/// Values one job may mark.
+const POINTERS_MAX: usize = 64;
+
+/// Reads `sensitive`: JSON pointers into args and meta, such as `/args/0/card`.
+pub(crate) fn read(value: Value<'_>) -> Result<Vec<String>, Invalid> {
+    let pointers = value.strings()?;
+    if pointers.len() > POINTERS_MAX {
+        return Err(value.refuse(format!("marks more than {POINTERS_MAX} values; mark what contains them")));
+    }
+    for pointer in &pointers {
+        if !pointer.starts_with("/args/") && !pointer.starts_with("/meta/") {
+            return Err(value.refuse(
+                "has an item that is not a JSON pointer below /args or /meta; write it like /args/0/card_number",
+            ));
+        }
+    }
+    Ok(pointers)
+}
+
+/// The args as others than the worker may see them: none when there is nothing to hide in them.
+pub fn hidden_args(body: &Body) -> Option<String> {
+    hidden(&body.sensitive, "/args", &body.args)
+}
+
+/// The meta as others than the worker may see it: none when there is nothing to hide in it.
+pub fn hidden_meta(body: &Body) -> Option<String> {
+    hidden(&body.sensitive, "/meta", &body.meta)
+}
+
+fn hidden(pointers: &[String], root: &str, text: &str) -> Option<String> {
+    let mut shown: Option<String> = None;
+    for pointer in pointers.iter().filter_map(|pointer| pointer.strip_prefix(root)) {
+        let mut out = String::with_capacity(text.len());
+        put(shown.as_deref().unwrap_or(text), pointer, &mut out);
+        shown = Some(out);
+    }
+    shown
+}
+
+/// Writes `text` with the value at `pointer` hidden. What has no such value is written as it is; what cannot be read
+/// is hidden whole.
+fn put(text: &str, pointer: &str, out: &mut String) {
+    let Some((token, rest)) = pointer.strip_prefix('/').map(|path| match path.find('/') {
+        Some(at) => path.split_at(at),
+        None => (path, ""),
+    }) else {
+        return put_string(out, HIDDEN);
+    };
+    let name = token.replace("~1", "/").replace("~0", "~");
+    if text.starts_with('{') {
+        let Ok(members) = Members::read(text, "") else { return put_string(out, HIDDEN) };
+        out.push('{');
+        for (at, (its, value)) in members.iter("").enumerate() {
+            if at > 0 {
+                out.push(',');
+            }
+            put_string(out, its);
+            out.push(':');
+            put_one(value.text(), rest, its == name, out);
+        }
+        out.push('}');
+    } else if text.starts_with('[') {
+        let items: Result<Vec<&serde_json::value::RawValue>, _> = serde_json::from_str(text);
+        let Ok(items) = items else { return put_string(out, HIDDEN) };
+        out.push('[');
+        for (at, item) in items.iter().enumerate() {
+            if at > 0 {
+                out.push(',');
+            }
+            put_one(item.get(), rest, name == at.to_string(), out);
+        }
+        out.push(']');
+    } else {
+        out.push_str(text);
+    }
+}
+
+fn put_one(text: &str, rest: &str, is_it: bool, out: &mut String) {
+    if is_it { put(text, rest, out) } else { out.push_str(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_marked_is_hidden_and_the_rest_keeps_its_bytes() {
+        let body = Body {
+            args: "[{\"user\": 1e400, \"card\":{\"number\":\"4242\",\"cvc\":\"1\"}, \"a/b\":[1,2]}]".into(),
+            meta: "{\"email\":\"a@b.c\",\"n\":1}".into(),
+            sensitive: ["/args/0/card/number", "/args/0/a~1b/1", "/meta/email", "/meta/absent/x"]
+                .map(str::to_owned)
+                .into(),
+            ..Body::default()
+        };
+        assert_eq!(
+            hidden_args(&body).unwrap(),
+            "[{\"user\":1e400,\"card\":{\"number\":\"[sensitive]\",\"cvc\":\"1\"},\"a/b\":[1,\"[sensitive]\"]}]"
+        );
+        assert_eq!(hidden_meta(&body).unwrap(), "{\"email\":\"[sensitive]\",\"n\":1}");
+        assert_eq!(hidden_args(&Body::default()), None);
+    }
+}

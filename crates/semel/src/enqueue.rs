@@ -1,0 +1,220 @@
+//! Offering jobs: one, or many.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use semel_core::enqueue::{Batch, Counts, Mode, Offer, Outcome};
+use semel_core::ident::JobId;
+use semel_core::limits::BATCH_JOBS_MAX;
+use semel_ojs::Problem;
+use semel_store::backend::BoxFuture;
+use serde::Serialize;
+
+use crate::envelope::{At, Envelope};
+use crate::error::Error;
+use crate::options::Retry;
+use crate::outcome::{Enqueued, Unoffered};
+use crate::queue::Semel;
+use crate::unique::Unique;
+
+/// Who the duplicates record says it was.
+const SOURCE: &str = "library";
+
+/// An offer on its way: say what is special about it, then `.await` it.
+///
+/// Dropping it before the `.await` offers nothing. Dropping the future while it waits does not take the offer back.
+#[must_use = "a job is enqueued by `.await`"]
+#[derive(Debug)]
+pub struct Enqueue {
+    semel: Semel,
+    envelope: Envelope,
+}
+
+macro_rules! the_envelopes {
+    ($($(#[$doc:meta])* fn $name:ident $(<$($generic:ident : $bound:path),*>)? ($($arg:ident : $type:ty),*);)+) => {
+        impl Enqueue {
+            $(
+                $(#[$doc])*
+                pub fn $name $(<$($generic: $bound),*>)? (mut self, $($arg: $type),*) -> Self {
+                    self.envelope = self.envelope.$name($($arg),*);
+                    self
+                }
+            )+
+        }
+    };
+}
+
+the_envelopes! {
+    /// Not before this time; to the millisecond.
+    fn at(at: impl Into<At>);
+    /// Not before so long after the admission, by the store's clock; to the microsecond.
+    fn after(wait: Duration);
+    /// Not before it is [activated](crate::Handle::activate).
+    fn pending();
+    /// -100 to 100; higher runs first.
+    fn priority(priority: i8);
+    /// The queue it waits in.
+    fn queue(name: impl Into<String>);
+    /// An id of your own, a UUIDv7: sending the job again with it is answered as the first time.
+    fn id(id: JobId);
+    /// A key of your own names the work, instead of what the type says; how long it holds and what happens to a
+    /// duplicate stays.
+    fn key(key: impl Into<String>);
+    /// Which jobs are the same, instead of what the type says.
+    fn unique(unique: Unique);
+    /// It is nobody's duplicate, and nobody is its.
+    fn no_unique();
+    /// Labels, instead of the type's.
+    fn tags<T: Into<String>>(tags: impl IntoIterator<Item = T>);
+    /// A member of the meta.
+    fn meta(name: impl Into<String>, value: impl Serialize);
+    /// A value that is shown to the worker and to nobody else: a JSON pointer such as `/meta/email`.
+    fn sensitive(pointer: impl Into<String>);
+    /// Runs allowed, the first included.
+    fn max_attempts(attempts: u32);
+    /// How long one attempt may run.
+    fn timeout(timeout: Duration);
+    /// How long a lease on it lasts without a heartbeat.
+    fn lease(lease: Duration);
+    /// It is discarded if it has not been started so long after its admission.
+    fn expires_after(wait: Duration);
+    /// When a failed attempt is followed by another.
+    fn retry(retry: Retry);
+}
+
+impl Enqueue {
+    pub(crate) fn new(semel: Semel, envelope: Envelope) -> Self {
+        Self { semel, envelope }
+    }
+
+    async fn offer(self) -> Result<Enqueued, Error> {
+        let engine = self.semel.engine()?;
+        let (offer, unoffered) = read(&self.semel, self.envelope)?;
+        let outcome = engine.enqueue(offer, SOURCE).await?;
+        Enqueued::of(&self.semel, &unoffered, outcome)
+    }
+}
+
+impl IntoFuture for Enqueue {
+    type Output = Result<Enqueued, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.offer())
+    }
+}
+
+/// Every job comes in as an OJS request and is read by the one reader of those.
+fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
+    let text = envelope.into_json()?;
+    let (mut offer, mut body) = semel_ojs::Enqueue::parse(&text, true)?.into_parts();
+    if !semel.keeps_unique() && offer.unique.take().is_some() {
+        body.unique = None;
+        offer.body = body.encode()?;
+    }
+    let unoffered = Unoffered::of(&offer);
+    Ok((offer, unoffered))
+}
+
+/// Many offers on their way.
+#[must_use = "jobs are enqueued by `.await`"]
+#[derive(Debug)]
+pub struct EnqueueMany {
+    semel: Semel,
+    envelopes: Vec<Envelope>,
+    mode: Mode,
+}
+
+/// What became of many offers.
+#[derive(Debug)]
+pub struct Many {
+    /// One outcome per job, in order. An error is about that job alone.
+    pub outcomes: Vec<Result<Enqueued, Error>>,
+    /// How many were inserted, skipped, replaced, rejected; those that are no valid jobs, or were not decided because
+    /// the store failed half-way through more than 10,000 of them, count as rejected.
+    pub counts: Counts,
+}
+
+impl EnqueueMany {
+    pub(crate) fn new(semel: Semel, envelopes: Vec<Envelope>) -> Self {
+        Self { semel, envelopes, mode: Mode::Each }
+    }
+
+    /// One invalid or refused job, and nothing is stored: the call is [`Error::Batch`]. At most 10,000 jobs.
+    pub fn all_or_nothing(mut self) -> Self {
+        self.mode = Mode::AllOrNothing;
+        self
+    }
+
+    async fn offer(self) -> Result<Many, Error> {
+        let engine = self.semel.engine()?;
+        if self.mode == Mode::AllOrNothing && self.envelopes.len() > BATCH_JOBS_MAX {
+            return Err(Error::Invalid {
+                pointer: String::new(),
+                message: format!("the batch has more than {BATCH_JOBS_MAX} jobs; offer fewer at a time"),
+            });
+        }
+        let mut answers: Vec<Option<Result<Enqueued, Error>>> = Vec::with_capacity(self.envelopes.len());
+        let mut offers: Vec<Offer> = Vec::with_capacity(self.envelopes.len());
+        let mut unoffered = Vec::with_capacity(self.envelopes.len());
+        let mut counts = Counts::default();
+        for (index, envelope) in self.envelopes.into_iter().enumerate() {
+            match read(&self.semel, envelope) {
+                Ok((offer, rest)) => {
+                    answers.push(None);
+                    offers.push(offer);
+                    unoffered.push(rest);
+                }
+                Err(error) if self.mode == Mode::AllOrNothing => {
+                    return Err(Error::Batch { index, reason: error.to_string() });
+                }
+                Err(error) => {
+                    counts.rejected += 1;
+                    answers.push(Some(Err(error)));
+                }
+            }
+        }
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(offers.len());
+        let mut broken = None;
+        while !offers.is_empty() {
+            let rest = offers.split_off(offers.len().min(BATCH_JOBS_MAX));
+            let batch = engine.enqueue_batch(std::mem::replace(&mut offers, rest), self.mode, SOURCE);
+            match batch.await {
+                Ok(Batch::Done(done)) => outcomes.extend(done),
+                Err(error) if outcomes.is_empty() => return Err(error.into()),
+                // What earlier commits stored is stored: the caller has to know which.
+                Err(error) => {
+                    broken = Some(error);
+                    break;
+                }
+                Ok(Batch::Refused { index, outcome }) => {
+                    let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
+                    return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
+                }
+            }
+        }
+        let of_offers = Counts::of(&outcomes);
+        counts.inserted += of_offers.inserted;
+        counts.skipped += of_offers.skipped;
+        counts.replaced += of_offers.replaced;
+        counts.rejected += of_offers.rejected;
+        let undecided = unoffered.len() - outcomes.len();
+        counts.rejected += u64::try_from(undecided).unwrap_or_default();
+        let mut decided = outcomes.into_iter().zip(&unoffered);
+        let mut answer_next = || match decided.next() {
+            Some((outcome, rest)) => Enqueued::of(&self.semel, rest, outcome),
+            None => Err(broken.clone().map_or(Error::Closed, Error::from)),
+        };
+        let outcomes = answers.into_iter().map(|answer| answer.unwrap_or_else(&mut answer_next)).collect();
+        Ok(Many { outcomes, counts })
+    }
+}
+
+impl IntoFuture for EnqueueMany {
+    type Output = Result<Many, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.offer())
+    }
+}

@@ -1,0 +1,358 @@
+//! A job on its way to the queue, with or without a Rust type.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use semel_core::ident::JobId;
+use semel_core::time::Timestamp;
+use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::codec::iso;
+use crate::error::Error;
+use crate::job::Job;
+use crate::options::{Options, Retry};
+use crate::unique::Unique;
+
+/// A job without a Rust type: for gateways, and for jobs whose worker is written in another language.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), semel::Error> {
+/// # let semel = semel::Semel::open("memory:").await?;
+/// use semel::Envelope;
+///
+/// let job = Envelope::new("report.build").arg(serde_json::json!({"month": "2026-01"})).queue("reports");
+/// semel.enqueue(job).await?;
+/// // As it came from elsewhere, byte for byte:
+/// semel.enqueue(Envelope::from_json(r#"{"type": "report.build", "args": [1, 2]}"#)).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Envelope(Form);
+
+enum Form {
+    Parts(Box<Parts>),
+    /// An OJS enqueue request as it came.
+    Text(String),
+    /// What could not be put into one; told when the job is enqueued.
+    Failed(Error),
+}
+
+#[derive(Default)]
+struct Parts {
+    job_type: String,
+    id: Option<JobId>,
+    args: Vec<Box<RawValue>>,
+    meta: serde_json::Map<String, serde_json::Value>,
+    options: Options,
+    scheduled_at: Option<String>,
+    pending: bool,
+    sensitive: Vec<String>,
+}
+
+/// A point in time: a [`Timestamp`] or a [`SystemTime`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At(Timestamp);
+
+impl From<Timestamp> for At {
+    fn from(at: Timestamp) -> Self {
+        Self(at)
+    }
+}
+
+impl From<SystemTime> for At {
+    fn from(at: SystemTime) -> Self {
+        Self(Timestamp::EPOCH.saturating_add(at.duration_since(UNIX_EPOCH).unwrap_or_default()))
+    }
+}
+
+/// What can be enqueued: a [`Job`] or an [`Envelope`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be enqueued",
+    label = "neither a job nor an envelope",
+    note = "derive it: #[derive(serde::Serialize, serde::Deserialize, semel::Job)] #[job(type = \"email.send\")]"
+)]
+pub trait IntoEnvelope {
+    /// The job on its way.
+    fn into_envelope(self) -> Envelope;
+}
+
+impl<J: Job> IntoEnvelope for J {
+    fn into_envelope(self) -> Envelope {
+        Envelope::of(&self)
+    }
+}
+
+impl IntoEnvelope for Envelope {
+    fn into_envelope(self) -> Envelope {
+        self
+    }
+}
+
+impl Envelope {
+    /// A job of this type, without args.
+    #[must_use]
+    pub fn new(job_type: impl Into<String>) -> Self {
+        Self(Form::Parts(Box::new(Parts { job_type: job_type.into(), ..Parts::default() })))
+    }
+
+    /// A typed job, with what its type says about it.
+    #[must_use]
+    pub fn of<J: Job>(job: &J) -> Self {
+        let options = J::defaults();
+        let args = J::SENSITIVE.iter().map(|name| format!("/args/0/{}", escaped(name)));
+        let meta = options.sensitive_meta.iter().map(|name| format!("/meta/{}", escaped(name)));
+        let parts = Parts {
+            job_type: J::TYPE.to_owned(),
+            sensitive: args.chain(meta).collect(),
+            options,
+            ..Parts::default()
+        };
+        Self(Form::Parts(Box::new(parts))).arg(job)
+    }
+
+    /// An OJS enqueue request as text, taken as it is. What else is said about it is an error: edit the text.
+    #[must_use]
+    pub fn from_json(text: impl Into<String>) -> Self {
+        Self(Form::Text(text.into()))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Parts) -> Result<(), Error>) -> Self {
+        match &mut self.0 {
+            Form::Parts(parts) => {
+                if let Err(error) = change(parts) {
+                    self.0 = Form::Failed(error);
+                }
+            }
+            Form::Text(_) => {
+                self.0 = Form::Failed(Error::Invalid {
+                    pointer: String::new(),
+                    message: "the envelope is a finished text; say it there, or build it with Envelope::new"
+                        .to_owned(),
+                });
+            }
+            Form::Failed(_) => {}
+        }
+        self
+    }
+
+    fn option(self, change: impl FnOnce(Options) -> Options) -> Self {
+        self.with(|parts| {
+            parts.options = change(std::mem::take(&mut parts.options));
+            Ok(())
+        })
+    }
+
+    /// One more item of the args.
+    #[must_use]
+    pub fn arg(self, value: impl Serialize) -> Self {
+        self.with(|parts| {
+            parts.args.push(to_raw_value(&value).map_err(Error::Write)?);
+            Ok(())
+        })
+    }
+
+    /// A member of the meta.
+    #[must_use]
+    pub fn meta(self, name: impl Into<String>, value: impl Serialize) -> Self {
+        self.with(|parts| {
+            parts.meta.insert(name.into(), serde_json::to_value(value).map_err(Error::Write)?);
+            Ok(())
+        })
+    }
+
+    /// A value that is shown to the worker and to nobody else: a JSON pointer such as `/args/0/card` or
+    /// `/meta/email`.
+    #[must_use]
+    pub fn sensitive(self, pointer: impl Into<String>) -> Self {
+        self.with(|parts| {
+            parts.sensitive.push(pointer.into());
+            Ok(())
+        })
+    }
+
+    /// An id of your own, a UUIDv7: sending the job again with it is answered as the first time.
+    #[must_use]
+    pub fn id(self, id: JobId) -> Self {
+        self.with(|parts| {
+            parts.id = Some(id);
+            Ok(())
+        })
+    }
+
+    /// Not before this time; to the millisecond.
+    #[must_use]
+    pub fn at(self, at: impl Into<At>) -> Self {
+        self.with(|parts| {
+            parts.scheduled_at = Some(at.into().0.to_string());
+            Ok(())
+        })
+    }
+
+    /// Not before so long after the admission, by the store's clock; to the microsecond.
+    #[must_use]
+    pub fn after(self, wait: Duration) -> Self {
+        self.with(|parts| {
+            parts.scheduled_at = Some(format!("+{}", iso(wait)));
+            Ok(())
+        })
+    }
+
+    /// Not before it is [activated](crate::Handle::activate).
+    #[must_use]
+    pub fn pending(self) -> Self {
+        self.with(|parts| {
+            parts.pending = true;
+            Ok(())
+        })
+    }
+
+    /// The queue it waits in.
+    #[must_use]
+    pub fn queue(self, name: impl Into<String>) -> Self {
+        self.option(|options| options.queue(name))
+    }
+
+    /// -100 to 100; higher runs first.
+    #[must_use]
+    pub fn priority(self, priority: i8) -> Self {
+        self.option(|options| options.priority(priority))
+    }
+
+    /// Runs allowed, the first included.
+    #[must_use]
+    pub fn max_attempts(self, attempts: u32) -> Self {
+        self.option(|options| options.max_attempts(attempts))
+    }
+
+    /// How long one attempt may run.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.option(|options| options.timeout(timeout))
+    }
+
+    /// How long a lease on it lasts without a heartbeat.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        self.option(|options| options.lease(lease))
+    }
+
+    /// It is discarded if it has not been started so long after its admission.
+    #[must_use]
+    pub fn expires_after(self, wait: Duration) -> Self {
+        self.option(|options| options.expires_after(wait))
+    }
+
+    /// When a failed attempt is followed by another.
+    #[must_use]
+    pub fn retry(self, retry: Retry) -> Self {
+        self.option(|options| options.retry(retry))
+    }
+
+    /// Labels, instead of the type's.
+    #[must_use]
+    pub fn tags<T: Into<String>>(self, tags: impl IntoIterator<Item = T>) -> Self {
+        self.option(|options| options.tags(tags))
+    }
+
+    /// Which jobs are the same, instead of what the type says.
+    #[must_use]
+    pub fn unique(self, unique: Unique) -> Self {
+        self.option(|options| options.unique(unique))
+    }
+
+    /// A key of your own names the work, instead of what the type says; how long it holds and what happens to a
+    /// duplicate stays.
+    #[must_use]
+    pub fn key(self, key: impl Into<String>) -> Self {
+        self.option(|mut options| {
+            let unique = options.unique.take().unwrap_or_default();
+            options.unique(unique.with_key(key.into()))
+        })
+    }
+
+    /// It is nobody's duplicate, and nobody is its.
+    #[must_use]
+    pub fn no_unique(self) -> Self {
+        self.option(|mut options| {
+            options.unique = None;
+            options
+        })
+    }
+
+    /// The OJS enqueue request.
+    ///
+    /// # Errors
+    /// What could not be put into it.
+    pub fn into_json(self) -> Result<String, Error> {
+        match self.0 {
+            Form::Parts(parts) => serde_json::to_string(&*parts).map_err(Error::Write),
+            Form::Text(text) => Ok(text),
+            Form::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for Envelope {
+    /// Without args and meta: they may be sensitive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Form::Parts(parts) => {
+                f.debug_struct("Envelope").field("job_type", &parts.job_type).finish_non_exhaustive()
+            }
+            Form::Text(text) => {
+                f.debug_struct("Envelope").field("bytes", &text.len()).finish_non_exhaustive()
+            }
+            Form::Failed(error) => f.debug_tuple("Envelope").field(error).finish(),
+        }
+    }
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+impl Serialize for Parts {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Envelope", 5)?;
+        out.serialize_field("type", &self.job_type)?;
+        if let Some(id) = self.id {
+            out.serialize_field("id", &id.to_string())?;
+        }
+        out.serialize_field("args", &self.args)?;
+        if !self.meta.is_empty() {
+            out.serialize_field("meta", &self.meta)?;
+        }
+        out.serialize_field("options", &All(self))?;
+        out.end()
+    }
+}
+
+/// The options with what is said of one job only.
+struct All<'a>(&'a Parts);
+
+impl Serialize for All<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Flat<'a> {
+            #[serde(flatten)]
+            options: &'a Options,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            scheduled_at: Option<&'a str>,
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            pending: bool,
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            sensitive: &'a [String],
+        }
+        let Self(parts) = self;
+        Flat {
+            options: &parts.options,
+            scheduled_at: parts.scheduled_at.as_deref(),
+            pending: parts.pending,
+            sensitive: &parts.sensitive,
+        }
+        .serialize(serializer)
+    }
+}

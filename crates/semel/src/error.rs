@@ -1,0 +1,157 @@
+//! What may go wrong, by what the caller can do about it.
+
+use semel_core::error::Invalid;
+use semel_core::ident::JobId;
+use semel_core::state::State;
+use semel_store::StoreError;
+
+/// Why a call has no answer. A duplicate is not an error: it is an [`Enqueued`](crate::Enqueued).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The job is not one that can be stored. `pointer` says where in its envelope.
+    #[error("the job is refused: {message}{}", place(pointer))]
+    Invalid {
+        /// JSON pointer (RFC 6901) into the OJS envelope, such as `/options/unique/period`; empty for the whole.
+        pointer: String,
+        /// What is wrong, and what to write instead.
+        message: String,
+    },
+    /// serde cannot write the job, its meta or its result.
+    #[error("a value cannot be written as JSON: {0}")]
+    Write(#[source] serde_json::Error),
+    /// What is stored cannot be read as the type asked for.
+    #[error("the stored {what} is not what was asked for: {source}")]
+    Read {
+        /// Args, meta, result or progress.
+        what: &'static str,
+        /// What serde says.
+        source: serde_json::Error,
+    },
+    /// The URL names no store this program has.
+    #[error("{url:?} names no store: {advice}")]
+    Url {
+        /// As it was given.
+        url: String,
+        /// What to write instead.
+        advice: String,
+    },
+    /// The store cannot be opened.
+    #[error("cannot open {url}: {reason}")]
+    Open {
+        /// As it was given.
+        url: String,
+        /// Why.
+        reason: String,
+    },
+    /// The store cannot be read or written now; see [`is_retryable`](Self::is_retryable).
+    #[error(transparent)]
+    Store(StoreError),
+    /// The queue was closed.
+    #[error("the queue is closed; open it again")]
+    Closed,
+    /// Another request has used the id, for other content.
+    #[error("the id {0} was used for another job; leave the id out, or choose a new one")]
+    IdTaken(JobId),
+    /// More jobs hold the key than one commit may touch.
+    #[error("too many jobs hold the key; cancel some, or release the key")]
+    TooManyHolders,
+    /// There is no such job, or its body was deleted after its retention.
+    #[error("job {0} is not there, or no longer")]
+    Gone(JobId),
+    /// The job that blocks may not be shown, so it cannot be waited for.
+    #[error("the existing job may not be shown (`disclose`), so there is nothing to wait for")]
+    Undisclosed,
+    /// The job ended without a result.
+    #[error("job {id} ended as {state}{}", because(reason))]
+    NotCompleted {
+        /// Which job.
+        id: JobId,
+        /// How it ended.
+        state: State,
+        /// The last failure's message, if there was one.
+        reason: Option<String>,
+    },
+    /// The job is in a state in which this cannot be done.
+    #[error("job {id} is {state}, so this cannot be done")]
+    WrongState {
+        /// Which job.
+        id: JobId,
+        /// Its state.
+        state: State,
+    },
+    /// The run's lease is lost: another run of the job may be under way.
+    #[error("the lease on job {0} is lost; stop working on it")]
+    LeaseLost(JobId),
+    /// The worker cannot start as it was put together.
+    #[error("the worker cannot start: {0}")]
+    Worker(String),
+    /// The program's own server cannot listen.
+    #[cfg(feature = "http")]
+    #[error("cannot listen: {reason}")]
+    Listen {
+        /// Why.
+        reason: String,
+    },
+    /// The server cannot be talked to.
+    #[cfg(feature = "remote")]
+    #[error(transparent)]
+    Remote(#[from] semel_client::ClientError),
+    /// The server answered something that a worker cannot use.
+    #[cfg(feature = "remote")]
+    #[error("{0}")]
+    Server(String),
+    /// One item of an all-or-nothing batch was refused, and nothing was stored.
+    #[error("item {index} of the batch was refused and nothing was stored: {reason}")]
+    Batch {
+        /// The item's place, from 0.
+        index: usize,
+        /// Why it was refused.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anybody's help.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_retryable(),
+            #[cfg(feature = "remote")]
+            Self::Remote(error) => match error {
+                semel_client::ClientError::Unreachable { .. }
+                | semel_client::ClientError::NoAnswer { .. } => true,
+                semel_client::ClientError::Status { status, .. } => {
+                    matches!(status.as_u16(), 429 | 500..=599)
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+fn place(pointer: &str) -> String {
+    if pointer.is_empty() { String::new() } else { format!(" (at {pointer})") }
+}
+
+fn because(reason: &Option<String>) -> String {
+    reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"))
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        if error == StoreError::Closed { Self::Closed } else { Self::Store(error) }
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid { pointer: invalid.pointer, message: invalid.message }
+    }
+}
+
+impl From<semel_core::body::Corrupt> for Error {
+    fn from(corrupt: semel_core::body::Corrupt) -> Self {
+        Self::Store(corrupt.into())
+    }
+}

@@ -1,0 +1,152 @@
+//! A job by its id: look at it, wait for it, cancel it.
+
+use std::time::Duration;
+
+use semel_core::ident::JobId;
+use semel_core::lease::Bearer;
+use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+use crate::queue::Semel;
+use crate::stored::Stored;
+
+/// The longest a waiter sleeps without looking, for whatever a hint failed to say.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+
+/// A job by its id. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    semel: Semel,
+    id: JobId,
+}
+
+/// A job that has ended.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The job.
+    pub job: Stored,
+    /// The replaced jobs that led to it, in order; empty when it is the one that was waited for.
+    pub replaced: Vec<JobId>,
+}
+
+impl Finished {
+    /// How it ended.
+    pub const fn state(&self) -> State {
+        self.job.state()
+    }
+
+    /// Whether it ended well.
+    pub fn is_completed(&self) -> bool {
+        self.state() == State::Completed
+    }
+
+    /// What it returned.
+    ///
+    /// # Errors
+    /// [`Error::NotCompleted`] when it has not ended well, [`Error::Read`] when the result is of another type.
+    pub fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.job.result()
+    }
+}
+
+impl Handle {
+    pub(crate) fn new(semel: Semel, id: JobId) -> Self {
+        Self { semel, id }
+    }
+
+    /// The job's id.
+    pub const fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// The job as it is now; none when there is none, or none any more.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn load(&self) -> Result<Option<Stored>, Error> {
+        Ok(self.semel.engine()?.job(self.id).await?.map(Stored))
+    }
+
+    /// Waits until the work has ended. When the job is replaced meanwhile, the wait goes on with the job that took
+    /// its place; a follow-up is waited for like any other job. Woken by the commit that ends it.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when there is no such job, or it has been deleted after its retention; [`Error::Closed`] when
+    /// the queue is closed meanwhile.
+    pub async fn wait(&self) -> Result<Finished, Error> {
+        let mut id = self.id;
+        let mut replaced = Vec::new();
+        loop {
+            let (job, successor) = self.end_of(id).await?;
+            match successor {
+                Some(next) => {
+                    replaced.push(id);
+                    id = next;
+                }
+                None => return Ok(Finished { job, replaced }),
+            }
+        }
+    }
+
+    async fn end_of(&self, id: JobId) -> Result<(Stored, Option<JobId>), Error> {
+        let hints = std::sync::Arc::clone(self.semel.engine()?.store().hints());
+        let watch = hints.watch(id);
+        loop {
+            // Registered before looking, so that an end between look and wait is not slept through.
+            let mut news = std::pin::pin!(watch.news());
+            news.as_mut().enable();
+            let job = self.semel.engine()?.job(id).await?.ok_or(Error::Gone(id))?;
+            if job.head.state.is_finished() {
+                let successor = job.replaced_by;
+                return Ok((Stored(job), successor));
+            }
+            // A hint may be lost; then this look finds out.
+            drop(tokio::time::timeout(LOOK_AT_LEAST_EVERY, news).await);
+        }
+    }
+
+    /// Waits until the work has ended and reads what it returned.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait); [`Error::NotCompleted`] when it has not ended well.
+    pub async fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.wait().await?.result()
+    }
+
+    /// Ends the job, whatever it is doing: a run under way is told, and what it still reports is refused. A job that
+    /// has been cancelled already is left as it is.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], or [`Error::WrongState`] when it has ended in another way.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        match self.semel.engine()?.cancel(self.id, Bearer::default()).await? {
+            Settled::Refused(Refusal::WrongState(State::Cancelled)) => Ok(()),
+            other => self.done(other),
+        }
+    }
+
+    /// A job that was enqueued as `pending` becomes available.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], or [`Error::WrongState`] when it is not pending or waits for a run.
+    pub async fn activate(&self) -> Result<(), Error> {
+        let settled = self.semel.engine()?.activate(self.id).await?;
+        self.done(settled)
+    }
+
+    fn done(&self, settled: Settled) -> Result<(), Error> {
+        let id = self.id;
+        match settled {
+            Settled::Done(_) | Settled::Repeated(_) => Ok(()),
+            Settled::Refused(Refusal::NotFound) => Err(Error::Gone(id)),
+            Settled::Refused(Refusal::WrongState(state) | Refusal::StaleLease(state)) => {
+                Err(Error::WrongState { id, state })
+            }
+            Settled::Refused(Refusal::AwaitsRun) => Err(Error::WrongState { id, state: State::Pending }),
+            Settled::Refused(Refusal::OtherWorker) => Err(Error::WrongState { id, state: State::Active }),
+            Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
+        }
+    }
+}

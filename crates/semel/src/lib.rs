@@ -1,0 +1,77 @@
+//! A job queue for Rust programs whose promise is *enqueue it twice, it runs once, and anyone can see why*.
+//!
+//! ```
+//! use semel::{Job, Semel};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize, Job)]
+//! #[job(type = "email.welcome", queue = "mail", unique(args("user_id"), on_conflict = "ignore"))]
+//! struct Welcome {
+//!     user_id: u64,
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), semel::Error> {
+//! let semel = Semel::open("memory:").await?;
+//! let first = semel.enqueue(Welcome { user_id: 42 }).await?;
+//! let second = semel.enqueue(Welcome { user_id: 42 }).await?;
+//! assert!(first.is_inserted() && !second.is_inserted());
+//! assert_eq!(first.id(), second.id());
+//! semel.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to look
+//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")` or `Semel::open("memory:")`.
+//! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
+//! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
+//!
+//! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs.
+//! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
+//!
+//! # Features
+//! `sqlite` (default): stores in one file. `http`: the server inside the program. `remote`: workers over HTTP.
+
+#[cfg(feature = "http")]
+mod admin;
+mod codec;
+mod enqueue;
+mod envelope;
+mod error;
+mod handle;
+mod job;
+mod open;
+mod options;
+mod outcome;
+mod queue;
+mod stored;
+pub mod testing;
+mod unique;
+mod worker;
+
+#[cfg(feature = "http")]
+pub use admin::Admin;
+pub use enqueue::{Enqueue, EnqueueMany, Many};
+pub use envelope::{At, Envelope, IntoEnvelope};
+pub use error::Error;
+pub use handle::{Finished, Handle};
+pub use job::Job;
+pub use options::{Options, Retry};
+pub use outcome::{Admitted, Enqueued, Reason, Refused};
+pub use queue::Semel;
+pub use stored::Stored;
+pub use unique::Unique;
+
+pub use semel_core::enqueue::Counts;
+pub use semel_core::ident::JobId;
+pub use semel_core::retry::Backoff;
+pub use semel_core::state::State as JobState;
+pub use semel_core::time::Timestamp;
+pub use semel_core::unique::{Disclose, Frees, OnConflict, OnMismatch, PeriodFrom, WhenActive};
+pub use semel_macros::Job;
+pub use tokio_util::sync::CancellationToken;
+pub use worker::{
+    Attempt, CONCURRENCY_DEFAULT, CONCURRENCY_MAX, Failure, FromRun, Handler, IntoOutcome, Lease, Middleware,
+    Next, Outcome, Progress, Return, Run, State, Worker, Working,
+};

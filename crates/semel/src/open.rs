@@ -1,0 +1,110 @@
+//! From a URL to a store.
+
+use std::sync::Arc;
+
+use semel_store::Backend;
+use semel_store::memory::Memory;
+
+use crate::error::Error;
+
+/// A store that is open.
+pub(crate) struct Opened {
+    pub(crate) backend: Arc<dyn Backend>,
+    #[cfg(feature = "sqlite")]
+    pub(crate) file: Option<Arc<semel_sqlite::Sqlite>>,
+}
+
+impl Opened {
+    pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {
+        Self {
+            backend,
+            #[cfg(feature = "sqlite")]
+            file: None,
+        }
+    }
+}
+
+/// What a URL names.
+#[derive(Debug, PartialEq, Eq)]
+enum Place<'a> {
+    Memory,
+    File(&'a str),
+}
+
+fn place(url: &str) -> Result<Place<'_>, Error> {
+    let refuse = |advice: &str| Err(Error::Url { url: shown(url), advice: advice.to_owned() });
+    if url == "memory:" {
+        return Ok(Place::Memory);
+    }
+    if let Some(rest) = url.strip_prefix("sqlite:") {
+        let path = rest.strip_prefix("//").unwrap_or(rest);
+        return match path {
+            "" => refuse("write the file's path after it, like sqlite:app.db"),
+            ":memory:" => refuse("write memory: for a store without a file"),
+            _ => Ok(Place::File(path)),
+        };
+    }
+    if url.starts_with("http:") || url.starts_with("https:") {
+        return refuse(
+            "that is a server; its jobs are worked on with Worker::remote(url), and sent with any OJS client",
+        );
+    }
+    refuse("write sqlite:PATH for a store in a file, or memory: for one that ends with the program")
+}
+
+/// A URL may carry a password.
+fn shown(url: &str) -> String {
+    match (url.find("://"), url.find('@')) {
+        (Some(begin), Some(at)) if begin < at => {
+            format!("{}://…{}", &url[..begin], &url[at..])
+        }
+        _ => url.to_owned(),
+    }
+}
+
+/// Opens the store a URL names.
+pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
+    match place(url)? {
+        Place::Memory => Ok(Opened::on(Arc::new(Memory::default()))),
+        Place::File(path) => open_file(url, path).await,
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_file(url: &str, path: &str) -> Result<Opened, Error> {
+    let refuse = |reason: String| Error::Open { url: url.to_owned(), reason };
+    let path = std::path::PathBuf::from(path);
+    // Reading a large file takes its time.
+    let opened = tokio::task::spawn_blocking(move || semel_sqlite::Sqlite::open(path));
+    let file = opened.await.map_err(|error| refuse(error.to_string()))?;
+    let file = Arc::new(file.map_err(|error| refuse(error.to_string()))?);
+    Ok(Opened { backend: Arc::clone(&file) as Arc<dyn Backend>, file: Some(file) })
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn open_file(url: &str, _: &str) -> Result<Opened, Error> {
+    Err(Error::Url { url: url.to_owned(), advice: "switch on semel's feature `sqlite`".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_names_no_store_says_what_to_write() {
+        assert_eq!(place("memory:").unwrap(), Place::Memory);
+        assert_eq!(place("sqlite:a/b.db").unwrap(), Place::File("a/b.db"));
+        assert_eq!(place("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db"));
+        for (url, word) in [
+            ("", "sqlite:PATH"),
+            ("app.db", "sqlite:PATH"),
+            ("sqlite:", "sqlite:app.db"),
+            ("sqlite::memory:", "memory:"),
+            ("http://127.0.0.1:8080", "Worker::remote"),
+            ("postgres://user:secret@host/db", "sqlite:PATH"),
+        ] {
+            let refused = place(url).unwrap_err().to_string();
+            assert!(refused.contains(word) && !refused.contains("secret"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The queue.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use semel_core::ident::JobId;
+use semel_engine::Engine;
+use semel_store::Backend;
+
+use crate::enqueue::{Enqueue, EnqueueMany};
+use crate::envelope::IntoEnvelope;
+use crate::error::Error;
+use crate::handle::Handle;
+use crate::open::{self, Opened};
+
+/// How long closing waits for the store's thread to let go of the file.
+#[cfg(feature = "sqlite")]
+const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// A job queue. Cheap to clone; all clones are one queue.
+///
+/// One process owns a store. Times (schedules, leases, windows) are the store's, not this clock's.
+#[derive(Clone)]
+pub struct Semel {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Gone when the queue was closed.
+    engine: RwLock<Option<Engine>>,
+    #[cfg(feature = "sqlite")]
+    file: std::sync::Mutex<Option<Arc<semel_sqlite::Sqlite>>>,
+    keeps_unique: AtomicBool,
+}
+
+impl Semel {
+    /// Opens a queue and starts its duties: scheduled jobs become available, leases of lost workers end, expired jobs
+    /// are discarded, ended ones deleted after their retention. Must be called inside a tokio runtime.
+    ///
+    /// `sqlite:PATH` is a file, made if it is not there; what is acknowledged survives a crash of program and
+    /// machine. `memory:` ends with the program.
+    ///
+    /// # Errors
+    /// [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read.
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        let opened = open::open(url).await?;
+        let engine = Engine::start(Arc::clone(&opened.backend))?;
+        Ok(Self::of(engine, opened))
+    }
+
+    /// A queue on a store of one's own making.
+    ///
+    /// # Errors
+    /// When the store's thread cannot be started.
+    #[doc(hidden)]
+    pub fn on(backend: Arc<dyn Backend>) -> Result<Self, Error> {
+        Ok(Self::of(Engine::start(Arc::clone(&backend))?, Opened::on(backend)))
+    }
+
+    pub(crate) fn of(engine: Engine, opened: Opened) -> Self {
+        let shared = Shared {
+            engine: RwLock::new(Some(engine)),
+            #[cfg(feature = "sqlite")]
+            file: std::sync::Mutex::new(opened.file),
+            keeps_unique: AtomicBool::new(true),
+        };
+        #[cfg(not(feature = "sqlite"))]
+        drop(opened);
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The engine below; its interface is not covered by semantic versioning.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    #[doc(hidden)]
+    pub fn engine(&self) -> Result<Engine, Error> {
+        let engine = self.shared.engine.read().unwrap_or_else(PoisonError::into_inner);
+        engine.clone().ok_or(Error::Closed)
+    }
+
+    /// Whether policies count; a test may switch them off.
+    pub(crate) fn keeps_unique(&self) -> bool {
+        self.shared.keeps_unique.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn keep_unique(&self, keeps: bool) {
+        self.shared.keeps_unique.store(keeps, Ordering::Relaxed);
+    }
+
+    /// Offers a job. What its type says about it can be said otherwise before the `.await`.
+    ///
+    /// ```
+    /// # use semel::{Job, OnConflict, Semel, Unique};
+    /// # use serde::{Deserialize, Serialize};
+    /// # use std::time::Duration;
+    /// # #[derive(Serialize, Deserialize, Job)]
+    /// # #[job(type = "email.remind")]
+    /// # struct Remind { user_id: u64 }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), semel::Error> {
+    /// # let semel = Semel::open("memory:").await?;
+    /// let hourly = Unique::by_args(["user_id"]).within(Duration::from_secs(3600)).on_conflict(OnConflict::Ignore);
+    /// let reminder = semel.enqueue(Remind { user_id: 42 }).after(Duration::from_secs(600)).unique(hourly).await?;
+    /// println!("job {}: {}", reminder.id().unwrap(), reminder.reason());
+    /// // A webhook's event runs once, however often it is delivered:
+    /// semel.enqueue(Remind { user_id: 43 }).key("evt_1").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn enqueue(&self, job: impl IntoEnvelope) -> Enqueue {
+        Enqueue::new(self.clone(), job.into_envelope())
+    }
+
+    /// Offers many jobs, in one commit where the store can. Each is decided by itself, later ones seeing earlier
+    /// ones; a refused one does not stop the others, unless [`all_or_nothing`](EnqueueMany::all_or_nothing).
+    pub fn enqueue_many<J: IntoEnvelope>(&self, jobs: impl IntoIterator<Item = J>) -> EnqueueMany {
+        EnqueueMany::new(self.clone(), jobs.into_iter().map(IntoEnvelope::into_envelope).collect())
+    }
+
+    /// The job of that id, whether or not there is one.
+    pub fn job(&self, id: JobId) -> Handle {
+        Handle::new(self.clone(), id)
+    }
+
+    /// Stops the duties and lets go of the store. Workers are to be stopped before: this does not wait for them, and
+    /// what they still hold goes to others when its lease has ended. Every later call is [`Error::Closed`].
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when it was closed before.
+    pub async fn close(&self) -> Result<(), Error> {
+        let engine = {
+            let mut slot = self.shared.engine.write().unwrap_or_else(PoisonError::into_inner);
+            slot.take().ok_or(Error::Closed)?
+        };
+        engine.stop().await;
+        drop(engine);
+        self.let_go().await;
+        Ok(())
+    }
+
+    /// The store's thread lets go of the file when it has nothing left to do; who opens the file again right after
+    /// closing it must not meet its own lock.
+    #[cfg(feature = "sqlite")]
+    async fn let_go(&self) {
+        let file = self.shared.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(file) = file else { return };
+        let deadline = tokio::time::Instant::now() + CLOSE_WAIT;
+        while Arc::strong_count(&file) > 1 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        // The last connection writes the log back into the file.
+        drop(tokio::task::spawn_blocking(move || drop(file)).await);
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    async fn let_go(&self) {}
+
+    /// Says where others who find the file taken may talk to its owner.
+    #[cfg(feature = "http")]
+    pub(crate) fn announce(&self, url: &str) {
+        #[cfg(feature = "sqlite")]
+        if let Some(file) = &*self.shared.file.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Err(error) = file.announce(url)
+        {
+            tracing::warn!(%error, "the address could not be written beside the store; tools need --server URL");
+        }
+        #[cfg(not(feature = "sqlite"))]
+        let _ = url;
+    }
+}
+
+impl fmt::Debug for Semel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let engine = self.shared.engine.read().unwrap_or_else(PoisonError::into_inner);
+        let store = engine.as_ref().map_or("closed", |engine| engine.facts().engine);
+        f.debug_struct("Semel").field("store", &store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,143 @@
+//! A stored job as the program sees it.
+
+use std::fmt;
+
+use semel_core::ident::JobId;
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+use crate::job::Job;
+
+/// A stored job at one moment.
+#[derive(Clone)]
+pub struct Stored(pub(crate) semel_engine::Job);
+
+impl Stored {
+    /// Its id.
+    pub const fn id(&self) -> JobId {
+        self.0.head.id
+    }
+
+    /// Its type.
+    pub fn job_type(&self) -> &str {
+        self.0.head.job_type.as_str()
+    }
+
+    /// The queue it waits, or waited, in.
+    pub fn queue(&self) -> &str {
+        self.0.head.queue.as_str()
+    }
+
+    /// Its state.
+    pub const fn state(&self) -> State {
+        self.0.head.state
+    }
+
+    /// Runs started so far; those that were given back do not count.
+    pub const fn attempt(&self) -> u32 {
+        self.0.head.attempt
+    }
+
+    /// Runs allowed.
+    pub const fn max_attempts(&self) -> u32 {
+        self.0.head.max_attempts
+    }
+
+    /// Higher runs first.
+    pub const fn priority(&self) -> i8 {
+        self.0.head.priority
+    }
+
+    /// When it was admitted.
+    pub const fn created_at(&self) -> Timestamp {
+        self.0.head.created_at
+    }
+
+    /// When it may run.
+    pub const fn available_at(&self) -> Timestamp {
+        self.0.head.available_at
+    }
+
+    /// When it ended.
+    pub const fn finished_at(&self) -> Option<Timestamp> {
+        self.0.head.finished_at
+    }
+
+    /// Labels.
+    pub fn tags(&self) -> &[String] {
+        &self.0.body.tags
+    }
+
+    /// Its args: the text of a JSON array.
+    pub fn args(&self) -> &str {
+        &self.0.body.args
+    }
+
+    /// Its meta: the text of a JSON object.
+    pub fn meta(&self) -> &str {
+        &self.0.body.meta
+    }
+
+    /// How many failed runs it has behind it, and what the last one said.
+    pub fn last_failure(&self) -> Option<&str> {
+        self.0.failures.0.last().map(|failure| failure.message.as_str())
+    }
+
+    /// How many duplicates it has absorbed, as recorded so far.
+    pub const fn duplicates(&self) -> u64 {
+        self.0.duplicates.count
+    }
+
+    /// The job it was, if it is one of this type.
+    ///
+    /// # Errors
+    /// [`Error::Read`] when its args are not of this type.
+    pub fn payload<J: Job>(&self) -> Result<J, Error> {
+        payload(&self.0.body.args)
+    }
+
+    /// What it returned.
+    ///
+    /// # Errors
+    /// [`Error::NotCompleted`] when it has not ended well, [`Error::Read`] when the result is of another type.
+    pub fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        if self.state() != State::Completed {
+            return Err(Error::NotCompleted {
+                id: self.id(),
+                state: self.state(),
+                reason: self.last_failure().map(str::to_owned),
+            });
+        }
+        let text = self.0.result.as_deref().unwrap_or(b"null");
+        serde_json::from_slice(text).map_err(|source| Error::Read { what: "result", source })
+    }
+
+    /// How far its run has come, as its worker last said.
+    ///
+    /// # Errors
+    /// [`Error::Read`] when it is of another type.
+    pub fn progress<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
+        let read = self.0.progress.as_deref().map(serde_json::from_slice).transpose();
+        read.map_err(|source| Error::Read { what: "progress", source })
+    }
+}
+
+impl fmt::Debug for Stored {
+    /// Without args, meta and result: they may be sensitive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stored")
+            .field("id", &self.id())
+            .field("job_type", &self.job_type())
+            .field("state", &self.state())
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A typed job's args are an array of one object.
+pub(crate) fn payload<J: DeserializeOwned>(args: &str) -> Result<J, Error> {
+    let one: Result<(J,), _> = serde_json::from_str(args);
+    one.map(|(job,)| job).map_err(|source| Error::Read { what: "args", source })
+}

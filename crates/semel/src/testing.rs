@@ -1,0 +1,257 @@
+//! For the tests of your program: a queue whose time stands still, jobs run inline, assertions that say what they found.
+//!
+//! ```
+//! use std::time::Duration;
+//! use semel::{Job, Worker, testing::TestQueue};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize, Job)]
+//! #[job(type = "email.remind")]
+//! struct Remind { user_id: u64 }
+//!
+//! async fn sign_up(semel: &semel::Semel) -> Result<(), semel::Error> {
+//!     semel.enqueue(Remind { user_id: 42 }).after(Duration::from_secs(86_400)).await?;
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), semel::Error> {
+//! let queue = TestQueue::new();
+//! sign_up(&queue).await?;
+//! assert_eq!(queue.assert_enqueued::<Remind>().await[0].user_id, 42);
+//!
+//! let worker = Worker::new(&queue).handle(async |_: Remind| {});
+//! assert_eq!(queue.drain(&worker).await.len(), 0);
+//! queue.advance(Duration::from_secs(86_400)).await;
+//! assert_eq!(queue.drain(&worker).await.len(), 1);
+//! queue.assert_not_enqueued::<Remind>().await;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::ident::{JobId, JobType};
+use semel_core::lease::Grant;
+use semel_core::state::StateSet;
+use semel_core::time::Timestamp;
+use semel_engine::Engine;
+use semel_engine::duty::{Expire, Promote, Purge, Reap};
+use semel_store::backend::{Claim, Filter};
+use semel_store::clock::{Clock, ManualClock};
+use semel_store::memory::Memory;
+
+use crate::error::Error;
+use crate::job::Job;
+use crate::open::Opened;
+use crate::queue::Semel;
+use crate::stored::Stored;
+use crate::worker::{Outcome, Worker};
+
+/// Runs after which a drain is held to be endless: a handler that snoozes for no time, or enqueues itself.
+const DRAIN_RUNS_MAX: usize = 10_000;
+/// Jobs that an assertion looks at.
+const LOOK_JOBS_MAX: u32 = 10_000;
+
+/// A queue in memory whose time stands still until it is moved, and whose duties run only then. It is a [`Semel`]:
+/// hand out clones of it.
+#[derive(Debug)]
+pub struct TestQueue {
+    semel: Semel,
+    clock: ManualClock,
+}
+
+/// A job that was run by [`TestQueue::drain`].
+#[derive(Debug)]
+pub struct Ran {
+    /// Which.
+    pub id: JobId,
+    /// Its type.
+    pub job_type: String,
+    /// Which attempt it was.
+    pub attempt: u32,
+    /// How it ended; none when the job was cancelled or replaced meanwhile.
+    pub outcome: Option<Outcome>,
+}
+
+impl Deref for TestQueue {
+    type Target = Semel;
+
+    fn deref(&self) -> &Semel {
+        &self.semel
+    }
+}
+
+impl Default for TestQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TestQueue {
+    /// An empty queue at 2026-01-01T00:00:00Z.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn new() -> Self {
+        let clock = ManualClock::default();
+        let backend = Arc::new(Memory::new(clock.clone()));
+        let engine = ok(Engine::without_duties(Arc::clone(&backend) as Arc<dyn semel_store::Backend>));
+        Self { semel: Semel::of(engine, Opened::on(backend)), clock }
+    }
+
+    /// The same, but no job is a duplicate of another: for tests that enqueue one job many times and do not care.
+    #[must_use]
+    pub fn without_uniqueness(self) -> Self {
+        self.semel.keep_unique(false);
+        self
+    }
+
+    /// The queue's time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Moves the queue's time, then does what has become due: scheduled jobs become available, leases end, jobs
+    /// expire. Nothing is run by that; see [`drain`](Self::drain).
+    ///
+    /// # Panics
+    /// When the queue was closed.
+    pub async fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+        ok(self.do_duties().await);
+    }
+
+    async fn do_duties(&self) -> Result<(), Error> {
+        let engine = self.semel.engine()?;
+        let store = engine.store();
+        loop {
+            let moved = Promote.run_once(store).await?.moved
+                + Reap.run_once(store).await?.moved
+                + Expire.run_once(store).await?.moved
+                + Purge.run_once(store).await?.moved;
+            if moved == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs everything that is due for this worker, here, one job after the other, until nothing is: also what the
+    /// handlers enqueue meanwhile. What is to run later waits for [`advance`](Self::advance).
+    ///
+    /// # Panics
+    /// When the worker cannot start, the queue was closed, or there is no end to it.
+    pub async fn drain(&self, worker: &Worker) -> Vec<Ran> {
+        let mut ran = Vec::new();
+        while let Some(one) = self.run_next(worker).await {
+            ran.push(one);
+            if ran.len() >= DRAIN_RUNS_MAX {
+                fail(&format!(
+                    "{DRAIN_RUNS_MAX} jobs were run and more are due; does a handler enqueue itself?"
+                ));
+            }
+        }
+        ran
+    }
+
+    /// Runs the next job that is due for this worker, if there is one.
+    ///
+    /// # Panics
+    /// As [`drain`](Self::drain).
+    pub async fn run_next(&self, worker: &Worker) -> Option<Ran> {
+        ok(self.try_run_next(worker).await)
+    }
+
+    async fn try_run_next(&self, worker: &Worker) -> Result<Option<Ran>, Error> {
+        self.do_duties().await?;
+        let queues = worker.queues()?.into_iter().map(|(queue, _)| queue).collect();
+        let claim = Claim { queues, limit: 1, grant: Grant::new("test".into(), None) };
+        let Some(job) = self.semel.engine()?.claim(claim).await?.pop() else { return Ok(None) };
+        let (id, job_type, attempt) = (job.head.id, job.head.job_type.to_string(), job.head.attempt);
+        let outcome = worker.run_one(job).await?;
+        Ok(Some(Ran { id, job_type, attempt, outcome }))
+    }
+
+    /// The jobs of this type that have not ended, oldest first.
+    ///
+    /// # Panics
+    /// When one cannot be read as its type, or the queue was closed.
+    pub async fn enqueued<J: Job>(&self) -> Vec<J> {
+        let jobs = ok(self.live(Some(J::TYPE)).await);
+        jobs.iter().map(|job| ok(job.payload())).collect()
+    }
+
+    async fn live(&self, job_type: Option<&str>) -> Result<Vec<Stored>, Error> {
+        let job_type = job_type.map(|name| JobType::parse(name, "/type")).transpose()?;
+        let filter = Filter { states: StateSet::LIVE, job_type, limit: LOOK_JOBS_MAX, ..Filter::default() };
+        let engine = self.semel.engine()?;
+        let mut ids: Vec<JobId> = engine.list(filter).await?.heads.iter().map(|head| head.id).collect();
+        ids.reverse();
+        Ok(engine.jobs(ids).await?.into_iter().map(Stored).collect())
+    }
+
+    /// The jobs of this type that have not ended: at least one.
+    ///
+    /// # Panics
+    /// When there is none; the message lists what there is.
+    pub async fn assert_enqueued<J: Job>(&self) -> Vec<J> {
+        let jobs = self.enqueued::<J>().await;
+        if jobs.is_empty() {
+            fail(&format!("no {} is enqueued; {}", J::TYPE, self.inventory().await));
+        }
+        jobs
+    }
+
+    /// The jobs of this type that have not ended and are as `wanted` says: at least one.
+    ///
+    /// # Panics
+    /// When there is none; the message lists what there is.
+    pub async fn assert_enqueued_with<J: Job>(&self, wanted: impl Fn(&J) -> bool) -> Vec<J> {
+        let mut jobs = self.enqueued::<J>().await;
+        let number = jobs.len();
+        jobs.retain(wanted);
+        if jobs.is_empty() {
+            let what = format!("none of {number} enqueued {} is as it should be", J::TYPE);
+            fail(&format!("{what}; {}", self.inventory().await));
+        }
+        jobs
+    }
+
+    /// No job of this type waits or runs.
+    ///
+    /// # Panics
+    /// When there is one; the message lists what there is.
+    pub async fn assert_not_enqueued<J: Job>(&self) {
+        if !self.enqueued::<J>().await.is_empty() {
+            fail(&format!("{} is enqueued; {}", J::TYPE, self.inventory().await));
+        }
+    }
+
+    /// What waits or runs, for messages; without what is sensitive.
+    async fn inventory(&self) -> String {
+        let jobs = ok(self.live(None).await);
+        if jobs.is_empty() {
+            return "nothing is".to_owned();
+        }
+        let mut text = "these are:".to_owned();
+        for job in &jobs {
+            let args = semel_ojs::sensitive::hidden_args(&job.0.body);
+            let args = args.as_deref().unwrap_or_else(|| job.args());
+            text.push_str(&format!("\n  {} {} {args}", job.job_type(), job.state()));
+        }
+        text
+    }
+}
+
+fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| fail(&error.to_string()))
+}
+
+#[expect(clippy::panic, reason = "an assertion of a test fails by panicking")]
+#[track_caller]
+fn fail(message: &str) -> ! {
+    panic!("{message}")
+}

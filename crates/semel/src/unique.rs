@@ -1,0 +1,225 @@
+//! Which jobs are the same.
+
+use std::time::Duration;
+
+use semel_core::state::State;
+use semel_core::unique::{Disclose, OnConflict, OnMismatch, PeriodFrom, PolicySpec, WhenActive};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use crate::codec::iso;
+
+/// Which jobs are the same, for how long one holds, and what happens to a duplicate. The type always counts.
+///
+/// ```
+/// use std::time::Duration;
+/// use semel::{OnConflict, Unique};
+///
+/// // One reminder per user and hour; asking again is answered with the one that is there.
+/// let unique = Unique::by_args(["user_id"]).within(Duration::from_secs(3600)).on_conflict(OnConflict::Ignore);
+/// ```
+///
+/// Unless said: a job blocks its like while it is live (scheduled, available, pending, active or retryable), without a
+/// window, and a duplicate is rejected. What contradicts itself is refused when the job is enqueued, with the place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unique(PolicySpec);
+
+impl Unique {
+    fn by_dimensions(names: &[&str]) -> Self {
+        Self(PolicySpec { keys: Some(texts(names.iter().copied())), ..PolicySpec::default() })
+    }
+
+    /// Jobs of the type are the same.
+    #[must_use]
+    pub fn by_type() -> Self {
+        Self::by_dimensions(&["type"])
+    }
+
+    /// Jobs that agree in these members of their args, by their names on the wire.
+    #[must_use]
+    pub fn by_args<T: Into<String>>(members: impl IntoIterator<Item = T>) -> Self {
+        let mut unique = Self::by_all_args();
+        unique.0.args_keys = Some(texts(members));
+        unique
+    }
+
+    /// Jobs that agree in all their args.
+    #[must_use]
+    pub fn by_all_args() -> Self {
+        Self::by_dimensions(&["type", "args"])
+    }
+
+    /// Jobs with this key of your own: 1 to 512 bytes that name the work, such as an event's id.
+    #[must_use]
+    pub fn by_key(key: impl Into<String>) -> Self {
+        Self(PolicySpec { key: Some(key.into()), ..PolicySpec::default() })
+    }
+
+    /// The same work, whatever became of it, is never taken again: all args, all eight states, no window, rejected,
+    /// and the answer does not show the existing job.
+    #[must_use]
+    pub fn strict() -> Self {
+        let keys = Some(texts(["type", "args"]));
+        Self(PolicySpec { keys, ..PolicySpec::strict() })
+    }
+
+    /// One job queued or running per type, queue, args and meta; a duplicate is answered with it.
+    #[must_use]
+    pub fn content() -> Self {
+        Self(PolicySpec::content())
+    }
+
+    /// The queue counts too.
+    #[must_use]
+    pub fn and_queue(mut self) -> Self {
+        self.add("queue");
+        self
+    }
+
+    /// These members of meta count too.
+    #[must_use]
+    pub fn and_meta<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
+        self.add("meta");
+        (self.0.meta_keys, self.0.meta_except) = (Some(texts(members)), None);
+        self
+    }
+
+    /// All members of meta but these count too; what tracing writes never does.
+    #[must_use]
+    pub fn and_meta_except<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
+        self.add("meta");
+        (self.0.meta_keys, self.0.meta_except) = (None, Some(texts(members)));
+        self
+    }
+
+    fn add(&mut self, dimension: &str) {
+        let keys = self.0.keys.get_or_insert_with(|| texts(["type"]));
+        if !keys.iter().any(|key| key == dimension) {
+            keys.push(dimension.to_owned());
+        }
+    }
+
+    /// A key of your own is shared by all types, not only those of one.
+    #[must_use]
+    pub fn global(mut self) -> Self {
+        self.0.scope = Some("global".to_owned());
+        self
+    }
+
+    /// A job blocks no longer than this; [`period_from`](Self::period_from) says since when. To the microsecond.
+    #[must_use]
+    pub fn within(mut self, period: Duration) -> Self {
+        self.0.period = Some(iso(period));
+        self
+    }
+
+    /// As [`within`](Self::within), in ISO 8601: `P1M` is a calendar month, in UTC.
+    #[must_use]
+    pub fn period(mut self, iso8601: impl Into<String>) -> Self {
+        self.0.period = Some(iso8601.into());
+        self
+    }
+
+    /// When the window starts.
+    #[must_use]
+    pub fn period_from(mut self, from: PeriodFrom) -> Self {
+        self.0.period_from = Some(from.name().to_owned());
+        self
+    }
+
+    /// Jobs in these states block; the five live ones unless said.
+    #[must_use]
+    pub fn states(mut self, states: impl IntoIterator<Item = State>) -> Self {
+        self.0.states = Some(states.into_iter().map(|state| state.name().to_owned()).collect());
+        self
+    }
+
+    /// A job that has not ended blocks even past its window.
+    #[must_use]
+    pub fn while_active(mut self) -> Self {
+        self.0.while_active = Some(true);
+        self
+    }
+
+    /// When a job that replaced a running one may run.
+    #[must_use]
+    pub fn when_active(mut self, when: WhenActive) -> Self {
+        self.0.when_active = Some(when.name().to_owned());
+        self
+    }
+
+    /// What happens to a duplicate.
+    #[must_use]
+    pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
+        self.0.on_conflict = Some(on_conflict.name().to_owned());
+        self
+    }
+
+    /// What the same key with other args means.
+    #[must_use]
+    pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
+        self.0.on_mismatch = Some(on_mismatch.name().to_owned());
+        self
+    }
+
+    /// Whether an answer may show the existing job.
+    #[must_use]
+    pub fn disclose(mut self, disclose: Disclose) -> Self {
+        self.0.disclose = Some(disclose.name().to_owned());
+        self
+    }
+
+    /// The same hold and the same answers, for a key of the caller's own.
+    pub(crate) fn with_key(self, key: String) -> Self {
+        Self(PolicySpec {
+            key: Some(key),
+            keys: None,
+            args_keys: None,
+            meta_keys: None,
+            meta_except: None,
+            ..self.0
+        })
+    }
+}
+
+fn texts<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Vec<String> {
+    names.into_iter().map(Into::into).collect()
+}
+
+impl Serialize for Unique {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let spec = &self.0;
+        let mut map = serializer.serialize_map(None)?;
+        let lists = [
+            ("keys", &spec.keys),
+            ("args_keys", &spec.args_keys),
+            ("meta_keys", &spec.meta_keys),
+            ("meta_except", &spec.meta_except),
+            ("states", &spec.states),
+        ];
+        for (name, list) in lists {
+            if let Some(list) = list {
+                map.serialize_entry(name, list)?;
+            }
+        }
+        let words = [
+            ("key", &spec.key),
+            ("scope", &spec.scope),
+            ("period", &spec.period),
+            ("period_from", &spec.period_from),
+            ("when_active", &spec.when_active),
+            ("on_conflict", &spec.on_conflict),
+            ("on_mismatch", &spec.on_mismatch),
+            ("disclose", &spec.disclose),
+        ];
+        for (name, word) in words {
+            if let Some(word) = word {
+                map.serialize_entry(name, word)?;
+            }
+        }
+        if spec.while_active == Some(true) {
+            map.serialize_entry("while_active", &true)?;
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,157 @@
+//! One job from its grant to its report, in small steps: wait for a place, run, report.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use semel_store::backend::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use super::beat::Beats;
+use super::handler::Erased;
+use super::link::{Link, Reported};
+use super::middleware::{Middleware, Next};
+use super::run::{Delivery, Run, States};
+use super::verdict::{Failure, Outcome};
+
+/// The first pause before a report is sent again; it doubles.
+const REPORT_AGAIN_MIN: Duration = Duration::from_millis(20);
+/// The longest.
+const REPORT_AGAIN_MAX: Duration = Duration::from_secs(2);
+
+/// What the runs of a worker share.
+pub(crate) struct Shared {
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) handlers: HashMap<String, Arc<dyn Erased>>,
+    pub(crate) layers: Arc<[Arc<dyn Middleware>]>,
+    pub(crate) states: Arc<States>,
+    pub(crate) beats: Arc<Beats>,
+    pub(crate) worker: Arc<str>,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) grace: Duration,
+    /// No more jobs are taken, and none is begun.
+    pub(crate) stop: CancellationToken,
+    /// Runs are to come to an end.
+    pub(crate) abort: CancellationToken,
+}
+
+/// How a run came to its end.
+enum End {
+    /// The handler said so, or it panicked, or had run too long.
+    Outcome(Outcome),
+    /// The lease is lost: nothing is left to report.
+    Lost,
+}
+
+impl Shared {
+    /// Runs a job and reports its end. Says how it ended, if it still counted.
+    pub(crate) async fn execute(&self, job: Delivery, lost: CancellationToken) -> Option<Outcome> {
+        match self.run(&job, &lost).await {
+            End::Lost => {
+                tracing::info!(job = %job.id, attempt = job.attempt, "the run's lease is lost; its end does not count");
+                None
+            }
+            End::Outcome(outcome) => {
+                let counted = self.report(&job, &outcome).await;
+                counted.then_some(outcome)
+            }
+        }
+    }
+
+    async fn run(&self, job: &Delivery, lost: &CancellationToken) -> End {
+        let began = tokio::time::Instant::now();
+        let token = CancellationToken::new();
+        // Whatever drops this run tells what the handler has spawned.
+        let fires = token.clone().drop_guard();
+        let run = Run::new(job.clone(), Arc::clone(&self.states), token.clone(), Arc::clone(&self.link));
+        let mut running = std::pin::pin!(AssertUnwindSafe(self.handler(run)).catch_unwind());
+        let end = tokio::select! {
+            biased;
+            ended = &mut running => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
+            () = self.hears_of_loss(job, lost) => {
+                token.cancel();
+                // Past its timeout the next attempt may be under way.
+                let left = job.timeout.saturating_sub(began.elapsed());
+                drop(tokio::time::timeout(self.grace.min(left), &mut running).await);
+                End::Lost
+            }
+            () = tokio::time::sleep(job.timeout) => {
+                token.cancel();
+                End::Outcome(Outcome::Retry(too_long(job.timeout)))
+            }
+            () = self.abort.cancelled() => {
+                token.cancel();
+                match tokio::time::timeout(self.grace, &mut running).await {
+                    Ok(Ok(outcome @ (Outcome::Retry(_) | Outcome::Discard(_)))) => {
+                        // It stopped because it was told to.
+                        tracing::info!(job = %job.id, ?outcome, "the run was broken off by the shutdown");
+                        End::Outcome(Outcome::GiveBack)
+                    }
+                    Ok(ended) => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
+                    Err(_) => End::Outcome(Outcome::GiveBack),
+                }
+            }
+        };
+        drop(fires);
+        end
+    }
+
+    /// Ends when the store or a heartbeat says that the lease is gone.
+    async fn hears_of_loss(&self, job: &Delivery, lost: &CancellationToken) {
+        tokio::select! {
+            () = self.link.lost(job) => {}
+            () = lost.cancelled() => {}
+        }
+    }
+
+    fn handler(&self, run: Run) -> BoxFuture<'static, Outcome> {
+        let Some(handler) = self.handlers.get(run.job_type()).cloned() else {
+            let failure =
+                Failure::new("no_handler", format!("this worker has no handler for {}", run.job_type()));
+            return Box::pin(std::future::ready(Outcome::Retry(failure)));
+        };
+        let next = Next { layers: Arc::clone(&self.layers), at: 0, handler };
+        // Inside the future, so that what panics before its first await is caught too.
+        Box::pin(async move { next.run(run).await })
+    }
+
+    /// Reports until it is heard; gives up when the lease has surely ended.
+    async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
+        let deadline = tokio::time::Instant::now() + job.lease;
+        let mut pause = REPORT_AGAIN_MIN;
+        loop {
+            match self.link.settle(job, outcome).await {
+                Ok(Reported::Counted) => return true,
+                Ok(Reported::Late) => {
+                    tracing::info!(job = %job.id, attempt = job.attempt, "the run ended after it had lost its lease");
+                    return false;
+                }
+                Err(error) if error.is_retryable() && tokio::time::Instant::now() + pause < deadline => {
+                    tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(REPORT_AGAIN_MAX);
+                }
+                Err(error) => {
+                    tracing::error!(%error, job = %job.id, "the end of a run could not be reported; the job runs again when its lease has ended");
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+fn too_long(timeout: Duration) -> Failure {
+    Failure::new("timeout", format!("the attempt ran longer than its timeout of {timeout:?}"))
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Outcome {
+    let message = panic
+        .downcast_ref::<&'static str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "the handler panicked".to_owned());
+    Outcome::Retry(Failure::new("panic", message))
+}

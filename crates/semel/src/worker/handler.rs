@@ -1,0 +1,136 @@
+//! From an async function to something that runs jobs of a type.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use semel_store::backend::BoxFuture;
+
+use super::extract::{FromRun, Needs};
+use super::run::Run;
+use super::verdict::{Failure, IntoOutcome, Outcome};
+use crate::error::Error;
+use crate::job::Job;
+
+/// An async function that runs jobs of type `J`: its first argument is the job, the others [`FromRun`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler of jobs",
+    label = "not a handler",
+    note = "a handler is an `async fn` whose first argument is a type with #[derive(Job)], followed by up to eight of State<T>, JobId, Attempt, Lease, CancellationToken, Progress and Run",
+    note = "it returns (), Outcome, Return(value), or a Result of one of these, and its future is Send"
+)]
+pub trait Handler<J, A>: Clone + Send + Sync + 'static {
+    /// Runs a job.
+    fn call(self, run: Run) -> impl Future<Output = Outcome> + Send;
+
+    /// A state that the worker lacks.
+    #[doc(hidden)]
+    fn missing(needs: &Needs<'_>) -> Option<&'static str>;
+}
+
+macro_rules! handlers {
+    ($(($($argument:ident),*))+) => { $(
+        impl<F, Fut, R, J, $($argument,)*> Handler<J, ($($argument,)*)> for F
+        where
+            F: Fn(J, $($argument,)*) -> Fut + Clone + Send + Sync + 'static,
+            Fut: Future<Output = R> + Send,
+            R: IntoOutcome,
+            J: Job,
+            $($argument: FromRun,)*
+        {
+            #[allow(non_snake_case, reason = "an argument is named like its type")]
+            async fn call(self, run: Run) -> Outcome {
+                let job: J = match run.payload() {
+                    Ok(job) => job,
+                    // Trying again reads the same bytes.
+                    Err(error) => return Outcome::Discard(unreadable::<J>(&error)),
+                };
+                $(
+                    let $argument = match $argument::from_run(&run) {
+                        Ok(argument) => argument,
+                        Err(failure) => return Outcome::Retry(failure),
+                    };
+                )*
+                drop(run);
+                self(job, $($argument,)*).await.into_outcome()
+            }
+
+            fn missing(_needs: &Needs<'_>) -> Option<&'static str> {
+                None$(.or_else(|| $argument::missing(_needs)))*
+            }
+        }
+    )+ };
+}
+
+handlers! {
+    ()
+    (A1)
+    (A1, A2)
+    (A1, A2, A3)
+    (A1, A2, A3, A4)
+    (A1, A2, A3, A4, A5)
+    (A1, A2, A3, A4, A5, A6)
+    (A1, A2, A3, A4, A5, A6, A7)
+    (A1, A2, A3, A4, A5, A6, A7, A8)
+}
+
+/// serde's words may quote a value.
+fn unreadable<J: Job>(error: &Error) -> Failure {
+    let message = if J::SENSITIVE.is_empty() {
+        error.to_string()
+    } else {
+        format!("the args cannot be read as {}; some are sensitive, so the place is not told", J::TYPE)
+    };
+    Failure::new("payload", message)
+}
+
+/// A handler whose types are forgotten.
+pub(crate) trait Erased: Send + Sync {
+    fn call(&self, run: Run) -> BoxFuture<'static, Outcome>;
+    fn missing(&self, needs: &Needs<'_>) -> Option<&'static str>;
+}
+
+pub(crate) fn erase<J: 'static, A: 'static>(handler: impl Handler<J, A>) -> Arc<dyn Erased> {
+    struct Typed<H, J, A>(H, PhantomData<fn(J, A)>);
+
+    impl<H: Handler<J, A>, J, A> Erased for Typed<H, J, A> {
+        fn call(&self, run: Run) -> BoxFuture<'static, Outcome> {
+            let handler = self.0.clone();
+            Box::pin(async move { handler.call(run).await })
+        }
+
+        fn missing(&self, needs: &Needs<'_>) -> Option<&'static str> {
+            H::missing(needs)
+        }
+    }
+
+    Arc::new(Typed(handler, PhantomData))
+}
+
+/// A handler of jobs without a Rust type.
+pub(crate) fn erase_untyped<F, Fut, R>(handler: F) -> Arc<dyn Erased>
+where
+    F: Fn(Run) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = R> + Send + 'static,
+    R: IntoOutcome,
+{
+    struct Untyped<F>(F);
+
+    impl<F, Fut, R> Erased for Untyped<F>
+    where
+        F: Fn(Run) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome,
+    {
+        fn call(&self, run: Run) -> BoxFuture<'static, Outcome> {
+            let future = (self.0)(run);
+            Box::pin(async move { future.await.into_outcome() })
+        }
+
+        fn missing(&self, _: &Needs<'_>) -> Option<&'static str> {
+            None
+        }
+    }
+
+    Arc::new(Untyped(handler))
+}

@@ -1,0 +1,243 @@
+//! Where a worker's jobs come from and where their ends are reported: the queue of this process, or a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::draft::Reads;
+use semel_core::ident::{JobId, QueueName};
+use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State;
+use semel_engine::{Engine, Job};
+use semel_store::backend::{BoxFuture, Claim};
+use tokio_util::sync::CancellationToken;
+
+use super::run::Delivery;
+use super::verdict::Outcome;
+use crate::error::Error;
+use crate::queue::Semel;
+
+/// The longest a worker sleeps without looking, for whatever a hint failed to say.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+
+/// A wish for jobs.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) queue: QueueName,
+    pub(crate) limit: u32,
+    pub(crate) worker: Arc<str>,
+    pub(crate) lease: Option<Duration>,
+}
+
+/// A job to send a heartbeat for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) id: JobId,
+    pub(crate) fence: u64,
+    pub(crate) has_own_lease: bool,
+}
+
+/// What became of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// It counts.
+    Counted,
+    /// The lease was lost before; it does not count.
+    Late,
+}
+
+/// Where jobs come from.
+pub(crate) trait Link: Send + Sync {
+    /// Takes jobs. Waits for some until `stop` fires; a fetch that has begun is not broken off, so that no granted job
+    /// is lost.
+    fn fetch<'a>(
+        &'a self,
+        ask: &'a Ask,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>>;
+
+    /// Reports how a run ended.
+    fn settle<'a>(
+        &'a self,
+        run: &'a Delivery,
+        outcome: &'a Outcome,
+    ) -> BoxFuture<'a, Result<Reported, Error>>;
+
+    /// Sends a heartbeat; says which jobs are lost.
+    fn beat<'a>(
+        &'a self,
+        worker: &'a str,
+        jobs: &'a [Held],
+        lease: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<JobId>, Error>>;
+
+    /// Ends when the run is known to have lost its lease; may never end.
+    fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()>;
+
+    /// Tells how far a run has come: JSON text.
+    fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// The queue of this process.
+pub(crate) struct Local(pub(crate) Semel);
+
+impl Local {
+    fn engine(&self) -> Result<Engine, Error> {
+        self.0.engine()
+    }
+}
+
+pub(crate) fn millis(length: Duration) -> u32 {
+    u32::try_from(crate::codec::millis(length)).unwrap_or(u32::MAX)
+}
+
+fn bearer(run: &Delivery) -> Bearer {
+    Bearer { lease: Some(LeaseToken(run.fence)), worker: None }
+}
+
+pub(crate) fn delivery(job: Job) -> Delivery {
+    let Job { head, body, .. } = job;
+    let began = head.started_at.unwrap_or(head.created_at);
+    let (lease, timeout) = head.lease.as_ref().map_or((Duration::ZERO, Duration::ZERO), |lease| {
+        (lease.visible_until.since(began), lease.run_until.since(began))
+    });
+    Delivery {
+        id: head.id,
+        job_type: head.job_type.as_str().into(),
+        queue: head.queue.as_str().into(),
+        attempt: head.attempt,
+        max_attempts: head.max_attempts.max(1),
+        args: body.args,
+        meta: body.meta,
+        tags: body.tags,
+        created_at: head.created_at,
+        fence: head.fence,
+        has_own_lease: head.visibility_ms > 0,
+        lease,
+        timeout,
+    }
+}
+
+impl Link for Local {
+    fn fetch<'a>(
+        &'a self,
+        ask: &'a Ask,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+        Box::pin(async move {
+            let claim = Claim {
+                queues: vec![ask.queue.clone()],
+                limit: ask.limit,
+                grant: Grant::new(Arc::clone(&ask.worker), ask.lease.map(millis)),
+            };
+            let hints = Arc::clone(self.engine()?.store().hints());
+            loop {
+                // Registered before looking, so that nothing that becomes ready in between is slept through.
+                let mut ready = std::pin::pin!(hints.ready());
+                ready.as_mut().enable();
+                let jobs = self.engine()?.claim(claim.clone()).await?;
+                if !jobs.is_empty() {
+                    return Ok(jobs.into_iter().map(delivery).collect());
+                }
+                tokio::select! {
+                    () = ready => {}
+                    () = tokio::time::sleep(LOOK_AT_LEAST_EVERY) => {}
+                    () = stop.cancelled() => return Ok(Vec::new()),
+                }
+            }
+        })
+    }
+
+    fn settle<'a>(
+        &'a self,
+        run: &'a Delivery,
+        outcome: &'a Outcome,
+    ) -> BoxFuture<'a, Result<Reported, Error>> {
+        Box::pin(async move {
+            let engine = self.engine()?;
+            let (id, bearer) = (run.id, bearer(run));
+            let settled = match outcome {
+                Outcome::Done => engine.complete(id, bearer, None).await?,
+                Outcome::Returned(value) => {
+                    engine.complete(id, bearer, Some(Bytes::copy_from_slice(value.get().as_bytes()))).await?
+                }
+                Outcome::Retry(failure) => engine.fail(id, bearer, failure.clone().report(None)).await?,
+                Outcome::Discard(failure) => {
+                    engine.fail(id, bearer, failure.clone().report(Some(false))).await?
+                }
+                Outcome::Snooze(wait) => engine.snooze(id, bearer, *wait).await?,
+                Outcome::Cancel => engine.cancel(id, bearer).await?,
+                Outcome::GiveBack => engine.give_back(id, bearer).await?,
+            };
+            match settled {
+                Settled::Done(_) | Settled::Repeated(_) => Ok(Reported::Counted),
+                Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
+                Settled::Refused(_) => Ok(Reported::Late),
+            }
+        })
+    }
+
+    fn beat<'a>(
+        &'a self,
+        _: &'a str,
+        jobs: &'a [Held],
+        lease: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<JobId>, Error>> {
+        Box::pin(async move {
+            let engine = self.engine()?;
+            let mut lost = Vec::new();
+            // A job that says how long its lease lasts is extended by that, the others by what the worker asked for.
+            for (own, lease) in [(true, None), (false, lease)] {
+                let these: Vec<(JobId, Bearer)> = jobs
+                    .iter()
+                    .filter(|held| held.has_own_lease == own)
+                    .map(|held| (held.id, Bearer { lease: Some(LeaseToken(held.fence)), worker: None }))
+                    .collect();
+                if these.is_empty() {
+                    continue;
+                }
+                let ids: Vec<JobId> = these.iter().map(|(id, _)| *id).collect();
+                let answers = engine.extend(these, lease.map(millis)).await?;
+                let refused = ids.into_iter().zip(answers);
+                lost.extend(
+                    refused.filter(|(_, settled)| matches!(settled, Settled::Refused(_))).map(|(id, _)| id),
+                );
+            }
+            Ok(lost)
+        })
+    }
+
+    fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Ok(engine) = self.engine() else { return };
+            let hints = Arc::clone(engine.store().hints());
+            drop(engine);
+            let watch = hints.watch(run.id);
+            loop {
+                let mut news = std::pin::pin!(watch.news());
+                news.as_mut().enable();
+                news.await;
+                let Ok(engine) = self.engine() else { return };
+                let reads = Reads { heads: vec![run.id], ..Reads::default() };
+                // A store that cannot be read says nothing about the lease; the next heartbeat will.
+                let Ok(snapshot) = engine.store().load(reads).await else { continue };
+                let is_held = snapshot
+                    .peek(run.id)
+                    .is_some_and(|(head, _)| head.state == State::Active && head.fence == run.fence);
+                if !is_held {
+                    return;
+                }
+            }
+        })
+    }
+
+    fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            match self.engine()?.progress(run.id, bearer(run), value).await? {
+                Settled::Done(_) | Settled::Repeated(_) => Ok(()),
+                Settled::Refused(_) => Err(Error::LeaseLost(run.id)),
+            }
+        })
+    }
+}

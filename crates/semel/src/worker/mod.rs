@@ -1,0 +1,298 @@
+//! Workers: what runs jobs.
+
+mod beat;
+mod execute;
+mod extract;
+mod handler;
+mod link;
+mod middleware;
+mod pool;
+#[cfg(feature = "remote")]
+mod remote;
+mod run;
+mod verdict;
+mod working;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use semel_core::ident::{JobType, QueueName};
+use tokio_util::sync::CancellationToken;
+
+use self::execute::Shared;
+use self::handler::{Erased, erase, erase_untyped};
+use self::link::{Link, Local, delivery};
+use self::run::States;
+use crate::error::Error;
+use crate::job::Job;
+use crate::queue::Semel;
+
+pub use self::extract::{Attempt, FromRun, Lease, Needs, Progress, State};
+pub use self::handler::Handler;
+pub use self::middleware::{Middleware, Next};
+pub use self::run::Run;
+pub use self::verdict::{Failure, IntoOutcome, Outcome, Return};
+pub use self::working::Working;
+
+/// Jobs of one queue that run at once, unless said.
+pub const CONCURRENCY_DEFAULT: u32 = 16;
+/// The most.
+pub const CONCURRENCY_MAX: u32 = 100_000;
+
+/// Tells the workers of one process apart.
+static WORKERS: AtomicU64 = AtomicU64::new(1);
+
+/// Runs jobs.
+///
+/// ```
+/// use semel::{Attempt, Job, Return, Semel, State, Worker};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, Job)]
+/// #[job(type = "sum.add")]
+/// struct Add { a: i64, b: i64 }
+///
+/// async fn add(job: Add, State(bonus): State<i64>, attempt: Attempt) -> Result<Return<i64>, std::io::Error> {
+///     println!("attempt {} of {}", attempt.number, attempt.max);
+///     Ok(Return(job.a + job.b + bonus))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), semel::Error> {
+/// let semel = Semel::open("memory:").await?;
+/// let working = Worker::new(&semel).state(10_i64).handle(add).start()?;
+/// let sum: i64 = semel.enqueue(Add { a: 1, b: 2 }).await?.result().await?;
+/// assert_eq!(sum, 13);
+/// working.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// While a job runs its lease is extended by heartbeats. A run that panics is a failed attempt, one that lasts longer
+/// than its timeout likewise; a job that is cancelled or replaced fires the run's [token](Run::token).
+#[must_use = "a worker runs nothing until it is started"]
+pub struct Worker {
+    link: Arc<dyn Link>,
+    name: Arc<str>,
+    handlers: HashMap<String, Arc<dyn Erased>>,
+    layers: Vec<Arc<dyn Middleware>>,
+    states: States,
+    /// Queues as they were said, with their concurrency.
+    queues: Vec<(String, u32)>,
+    /// Queues of the types that are handled, for when none is said.
+    own_queues: Vec<String>,
+    concurrency: u32,
+    prefetch: u32,
+    lease: Option<Duration>,
+    drain: Duration,
+    grace: Duration,
+}
+
+impl Worker {
+    /// A worker on the jobs of this queue.
+    pub fn new(semel: &Semel) -> Self {
+        Self::on(Arc::new(Local(semel.clone())))
+    }
+
+    /// A worker on the jobs of a server that speaks Open Job Spec, such as `http://127.0.0.1:8080`. Connects at the
+    /// start.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] when the URL cannot be used.
+    #[cfg(feature = "remote")]
+    pub fn remote(url: &str) -> Result<Self, Error> {
+        Ok(Self::on(Arc::new(remote::Remote::new(semel_client::Client::new(url)?))))
+    }
+
+    /// As [`remote`](Self::remote), with a bearer token.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] when URL or token cannot be used.
+    #[cfg(feature = "remote")]
+    pub fn remote_with_token(url: &str, token: &str) -> Result<Self, Error> {
+        let client = semel_client::Client::new(url)?.with_token(token)?;
+        Ok(Self::on(Arc::new(remote::Remote::new(client))))
+    }
+
+    fn on(link: Arc<dyn Link>) -> Self {
+        let number = WORKERS.fetch_add(1, Ordering::Relaxed);
+        Self {
+            link,
+            name: format!("semel-{}-{number}", std::process::id()).into(),
+            handlers: HashMap::new(),
+            layers: Vec::new(),
+            states: States::default(),
+            queues: Vec::new(),
+            own_queues: Vec::new(),
+            concurrency: CONCURRENCY_DEFAULT,
+            prefetch: 0,
+            lease: None,
+            drain: Duration::from_secs(30),
+            grace: Duration::from_secs(5),
+        }
+    }
+
+    /// Handles jobs of the handler's type; a later handler of the same type takes the place of the earlier one.
+    pub fn handle<J: Job, A: 'static>(mut self, handler: impl Handler<J, A>) -> Self {
+        self.own_queues.push(J::defaults().queue.unwrap_or_else(|| "default".to_owned()));
+        self.handlers.insert(J::TYPE.to_owned(), erase(handler));
+        self
+    }
+
+    /// Handles jobs of a type without a Rust type: `|run: Run| async move { … }`. Name their [queue](Self::queue) if
+    /// it is not `default`.
+    pub fn handle_type<F, Fut, R>(mut self, job_type: &str, handler: F) -> Self
+    where
+        F: Fn(Run) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome + 'static,
+    {
+        self.own_queues.push("default".to_owned());
+        self.handlers.insert(job_type.to_owned(), erase_untyped(handler));
+        self
+    }
+
+    /// Takes jobs from this queue, so many at once; each queue has its own places. Without it a worker takes from the
+    /// queues that its types name.
+    pub fn queue(mut self, name: impl Into<String>, concurrency: u32) -> Self {
+        self.queues.push((name.into(), concurrency));
+        self
+    }
+
+    /// How many jobs of each queue that is not [named](Self::queue) run at once; 16 unless said.
+    pub fn concurrency(mut self, jobs: u32) -> Self {
+        self.concurrency = jobs;
+        self
+    }
+
+    /// How many jobs of each queue wait in the worker for a place, beyond those that run; 0 unless said. Worth it for
+    /// short jobs; what waits here is given back when the worker stops.
+    pub fn prefetch(mut self, jobs: u32) -> Self {
+        self.prefetch = jobs;
+        self
+    }
+
+    /// A value for handlers that ask for [`State`] of its type.
+    pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.states.put(value);
+        self
+    }
+
+    /// Something that happens around every run. The first one added is the outermost.
+    pub fn layer(mut self, layer: impl Middleware) -> Self {
+        self.layers.push(Arc::new(layer));
+        self
+    }
+
+    /// What operators see of it; made up unless said. At most 255 bytes.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// How long a lease lasts without a heartbeat, for jobs that do not say: a worker that died delays its jobs no
+    /// longer. 2 minutes unless said. Heartbeats are sent at a third of it.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// How long runs may go on after the shutdown began, before their tokens fire. 30 s unless said.
+    pub fn drain(mut self, wait: Duration) -> Self {
+        self.drain = wait;
+        self
+    }
+
+    /// How long a run may go on after its token has fired, before it is dropped. 5 s unless said. None for a run that
+    /// has lasted too long: its next attempt may begin.
+    pub fn grace(mut self, wait: Duration) -> Self {
+        self.grace = wait;
+        self
+    }
+
+    pub(crate) fn shared(&self) -> Result<Shared, Error> {
+        let needs = Needs(&self.states);
+        for (job_type, handler) in &self.handlers {
+            JobType::parse(job_type, "")
+                .map_err(|refused| Error::Worker(format!("{job_type:?} {}", refused.message)))?;
+            if let Some(missing) = handler.missing(&needs) {
+                return Err(Error::Worker(format!(
+                    "the handler of {job_type} takes State<{missing}>, which the worker does not have; add .state(value)"
+                )));
+            }
+        }
+        Ok(Shared {
+            link: Arc::clone(&self.link),
+            handlers: self.handlers.clone(),
+            layers: self.layers.clone().into(),
+            states: Arc::new(self.states.clone()),
+            beats: Arc::default(),
+            worker: Arc::clone(&self.name),
+            lease: self.lease,
+            grace: self.grace,
+            stop: CancellationToken::new(),
+            abort: CancellationToken::new(),
+        })
+    }
+
+    /// Runs one job that was granted to this worker's name, here and now.
+    pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
+        let shared = self.shared()?;
+        Ok(shared.execute(delivery(job), CancellationToken::new()).await)
+    }
+
+    /// The queues to take from, each with its concurrency.
+    pub(crate) fn queues(&self) -> Result<Vec<(QueueName, u32)>, Error> {
+        let mut queues: Vec<(String, u32)> = self.queues.clone();
+        if queues.is_empty() {
+            let mut names = self.own_queues.clone();
+            names.sort_unstable();
+            names.dedup();
+            queues = names.into_iter().map(|name| (name, self.concurrency)).collect();
+        }
+        if queues.is_empty() {
+            return Err(Error::Worker("it has no handler; add .handle(async_fn)".to_owned()));
+        }
+        let mut parsed = Vec::with_capacity(queues.len());
+        for (name, concurrency) in queues {
+            let queue = QueueName::parse(&name, "")
+                .map_err(|refused| Error::Worker(format!("{name:?} {}", refused.message)))?;
+            if concurrency == 0 || concurrency > CONCURRENCY_MAX {
+                return Err(Error::Worker(format!(
+                    "queue {name} has {concurrency} places; give it 1 to {CONCURRENCY_MAX}"
+                )));
+            }
+            parsed.push((queue, concurrency));
+        }
+        Ok(parsed)
+    }
+
+    /// Starts taking jobs. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// [`Error::Worker`] when a handler asks for a state that is not there, a name is not one, or there is nothing to do.
+    pub fn start(self) -> Result<Working, Error> {
+        Working::start(&self)
+    }
+
+    /// Works until `shutdown` is done, then stops as [`Working::stop`].
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let working = self.start()?;
+        shutdown.await;
+        working.stop().await;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let types: Vec<&String> = self.handlers.keys().collect();
+        f.debug_struct("Worker").field("name", &self.name).field("types", &types).finish_non_exhaustive()
+    }
+}

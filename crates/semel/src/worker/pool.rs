@@ -1,0 +1,113 @@
+//! The places of one queue: so many jobs run at once, some more may wait in the worker for their turn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::ident::QueueName;
+use semel_core::limits::CLAIM_JOBS_MAX;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::execute::Shared;
+use super::link::Ask;
+use super::run::Delivery;
+use super::verdict::Outcome;
+use crate::error::Error;
+
+/// How long a pool rests after its jobs could not be fetched.
+const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// The places of one queue.
+pub(crate) struct Pool {
+    queue: QueueName,
+    /// Jobs that may run at once.
+    places: Arc<Semaphore>,
+    /// Jobs that may be held at once: running, or waiting for a place.
+    room: Arc<Semaphore>,
+    size: u32,
+}
+
+impl Pool {
+    pub(crate) fn new(queue: QueueName, concurrency: u32, prefetch: u32) -> Self {
+        let size = concurrency.saturating_add(prefetch);
+        Self {
+            queue,
+            places: Arc::new(Semaphore::new(concurrency as usize)),
+            room: Arc::new(Semaphore::new(size as usize)),
+            size,
+        }
+    }
+
+    /// Takes jobs and has them run until the worker stops.
+    pub(crate) async fn run(&self, shared: &Arc<Shared>) {
+        let mut ask = Ask {
+            queue: self.queue.clone(),
+            limit: 1,
+            worker: Arc::clone(&shared.worker),
+            lease: shared.lease,
+        };
+        loop {
+            let first = tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => return,
+                permit = Arc::clone(&self.room).acquire_owned() => permit,
+            };
+            // The semaphore is never closed.
+            let Ok(mut room) = first else { return };
+            let more = u32::try_from(self.room.available_permits()).unwrap_or(0).min(CLAIM_JOBS_MAX - 1);
+            if let Ok(rest) = Arc::clone(&self.room).try_acquire_many_owned(more) {
+                room.merge(rest);
+            }
+            ask.limit = u32::try_from(room.num_permits()).unwrap_or(1);
+            match shared.link.fetch(&ask, &shared.stop).await {
+                Ok(jobs) => {
+                    for job in jobs {
+                        let Some(permit) = room.split(1) else { break };
+                        self.begin(shared, job, permit);
+                    }
+                }
+                Err(Error::Closed) => return,
+                Err(error) => {
+                    tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; it is tried again");
+                    tokio::select! {
+                        () = tokio::time::sleep(REST_AFTER_FAILURE) => {}
+                        () = shared.stop.cancelled() => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin(&self, shared: &Arc<Shared>, job: Delivery, room: OwnedSemaphorePermit) {
+        let (shared, places) = (Arc::clone(shared), Arc::clone(&self.places));
+        let lost = CancellationToken::new();
+        let holding = shared.beats.hold(&job, lost.clone());
+        tokio::spawn(async move {
+            let place = tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => None,
+                () = lost.cancelled() => return,
+                place = places.acquire_owned() => place.ok(),
+            };
+            match place {
+                Some(place) => {
+                    shared.execute(job, lost).await;
+                    drop(place);
+                }
+                // It has not been begun, so somebody else may do it at once.
+                None => {
+                    if let Err(error) = shared.link.settle(&job, &Outcome::GiveBack).await {
+                        tracing::warn!(%error, job = %job.id, "a job could not be given back; it runs when its lease has ended");
+                    }
+                }
+            }
+            drop(holding);
+            drop(room);
+        });
+    }
+
+    /// Waits until nothing is held any more.
+    pub(crate) async fn empty(&self) {
+        drop(self.room.acquire_many(self.size).await);
+    }
+}

@@ -1,0 +1,256 @@
+//! The jobs of a server that speaks Open Job Spec.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_client::{Client, ClientError};
+use semel_core::ident::JobId;
+use semel_core::lease::LeaseToken;
+use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
+use semel_core::time::Timestamp;
+use semel_store::StoreError;
+use semel_store::backend::BoxFuture;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::link::{Ask, Held, Link, Reported, millis};
+use super::run::Delivery;
+use super::verdict::{Failure, Outcome};
+use crate::error::Error;
+
+/// How long a fetch waits at the server. A shutdown waits for it, because a fetch that is broken off may have taken jobs.
+const WAIT_MS: u32 = 1_000;
+
+pub(crate) struct Remote {
+    client: Client,
+}
+
+impl Remote {
+    pub(crate) const fn new(client: Client) -> Self {
+        Self { client }
+    }
+}
+
+/// A job as fetch answers it.
+#[derive(Deserialize)]
+struct Fetched {
+    id: String,
+    #[serde(rename = "type")]
+    job_type: String,
+    #[serde(default)]
+    queue: String,
+    #[serde(default)]
+    attempt: u32,
+    #[serde(default)]
+    max_attempts: u32,
+    args: Box<RawValue>,
+    #[serde(default)]
+    meta: Option<Box<RawValue>>,
+    #[serde(default)]
+    tags: Vec<String>,
+    #[serde(default)]
+    created_at: String,
+    #[serde(default)]
+    lease: String,
+    #[serde(default)]
+    visibility_timeout_ms: u32,
+    #[serde(default)]
+    timeout_ms: u32,
+}
+
+impl Fetched {
+    fn delivery(self, ask: &Ask) -> Result<Delivery, Error> {
+        let wrong = |what: &str| Error::Server(format!("the server answered a job without {what}"));
+        let own = Some(self.visibility_timeout_ms).filter(|own| *own > 0);
+        let lease = own.or(ask.lease.map(millis)).unwrap_or(VISIBILITY_DEFAULT_MS);
+        let timeout = if self.timeout_ms > 0 { self.timeout_ms } else { EXECUTION_DEFAULT_MS };
+        Ok(Delivery {
+            id: JobId::parse(&self.id, "").map_err(|_| wrong("an id this program understands"))?,
+            job_type: self.job_type.into(),
+            queue: self.queue.into(),
+            attempt: self.attempt,
+            max_attempts: self.max_attempts.max(1),
+            args: self.args.get().into(),
+            meta: self.meta.as_ref().map_or("{}", |meta| meta.get()).into(),
+            tags: self.tags,
+            created_at: Timestamp::parse(&self.created_at, "").unwrap_or_default(),
+            fence: LeaseToken::parse(&self.lease, "").map_err(|_| wrong("a lease"))?.0,
+            has_own_lease: own.is_some(),
+            lease: Duration::from_millis(u64::from(lease)),
+            timeout: Duration::from_millis(u64::from(timeout)),
+        })
+    }
+}
+
+fn error_body(failure: &Failure, retryable: Option<bool>) -> Value {
+    let mut error = json!({
+        "code": failure.code, "type": failure.error_type, "message": failure.message,
+    });
+    if let Some(retryable) = retryable {
+        error["retryable"] = retryable.into();
+    }
+    if let Some(wait) = failure.retry_in {
+        error["retry_after_ms"] = millis(wait).into();
+    }
+    error
+}
+
+/// Whether the server says that the run is not this worker's any more.
+fn is_late(error: &ClientError) -> bool {
+    matches!(error, ClientError::Status { status, .. } if matches!(status.as_u16(), 404 | 409))
+}
+
+impl Link for Remote {
+    fn fetch<'a>(
+        &'a self,
+        ask: &'a Ask,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            jobs: Vec<Fetched>,
+        }
+        Box::pin(async move {
+            let mut body = json!({
+                "queues": [ask.queue.as_str()], "count": ask.limit, "worker_id": &*ask.worker, "wait_ms": WAIT_MS,
+            });
+            if let Some(lease) = ask.lease {
+                body["visibility_timeout_ms"] = millis(lease).into();
+            }
+            while !stop.is_cancelled() {
+                // As text, so that args keep their bytes.
+                let text = serde_json::to_vec(&body).map_err(Error::Write)?;
+                let response = self
+                    .client
+                    .request(
+                        http::Method::POST,
+                        "/ojs/v1/workers/fetch",
+                        Some(text.into()),
+                        http::HeaderMap::new(),
+                    )
+                    .await?;
+                if !response.status.is_success() {
+                    let said = String::from_utf8_lossy(&response.body).into_owned();
+                    return Err(Error::Server(format!("fetch: {}: {said}", response.status)));
+                }
+                let answer: Answer = serde_json::from_slice(&response.body)
+                    .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
+                if !answer.jobs.is_empty() {
+                    // One job that cannot be used must not take the others with it.
+                    let usable = answer.jobs.into_iter().filter_map(|job| match job.delivery(ask) {
+                        Ok(job) => Some(job),
+                        Err(error) => {
+                            tracing::error!(%error, "a fetched job cannot be run here; it goes to others when its lease has ended");
+                            None
+                        }
+                    });
+                    return Ok(usable.collect());
+                }
+            }
+            Ok(Vec::new())
+        })
+    }
+
+    fn settle<'a>(
+        &'a self,
+        run: &'a Delivery,
+        outcome: &'a Outcome,
+    ) -> BoxFuture<'a, Result<Reported, Error>> {
+        Box::pin(async move {
+            let mut body =
+                json!({ "job_id": run.id.to_string(), "lease": LeaseToken(run.fence).to_string() });
+            let told = match outcome {
+                Outcome::Done => self.client.post_json("/ojs/v1/workers/ack", &body).await,
+                Outcome::Returned(value) => {
+                    body["result"] = serde_json::from_str(value.get()).map_err(Error::Write)?;
+                    self.client.post_json("/ojs/v1/workers/ack", &body).await
+                }
+                Outcome::Retry(failure) => {
+                    body["error"] = error_body(failure, None);
+                    self.client.post_json("/ojs/v1/workers/nack", &body).await
+                }
+                Outcome::Discard(failure) => {
+                    body["error"] = error_body(failure, Some(false));
+                    self.client.post_json("/ojs/v1/workers/nack", &body).await
+                }
+                Outcome::Snooze(wait) => {
+                    body["requeue"] = true.into();
+                    body["delay_ms"] = millis(*wait).into();
+                    self.client.post_json("/ojs/v1/workers/nack", &body).await
+                }
+                Outcome::GiveBack => {
+                    body["requeue"] = true.into();
+                    self.client.post_json("/ojs/v1/workers/nack", &body).await
+                }
+                Outcome::Cancel => {
+                    let text = serde_json::to_vec(&body).map_err(Error::Write)?;
+                    let path = format!("/ojs/v1/jobs/{}", run.id);
+                    let headers = http::HeaderMap::new();
+                    let response =
+                        self.client.request(http::Method::DELETE, &path, Some(text.into()), headers).await?;
+                    return match response.status.as_u16() {
+                        200..=299 => Ok(Reported::Counted),
+                        404 | 409 => Ok(Reported::Late),
+                        500..=599 => Err(Error::Store(StoreError::Unavailable(format!(
+                            "cancelling was answered with {}",
+                            response.status
+                        )))),
+                        status => Err(Error::Server(format!("cancelling was answered with {status}"))),
+                    };
+                }
+            };
+            match told {
+                Ok(_) => Ok(Reported::Counted),
+                Err(error) if is_late(&error) => Ok(Reported::Late),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    fn beat<'a>(
+        &'a self,
+        worker: &'a str,
+        jobs: &'a [Held],
+        lease: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<JobId>, Error>> {
+        Box::pin(async move {
+            let mut lost = Vec::new();
+            for (own, lease) in [(true, None), (false, lease)] {
+                let leases: serde_json::Map<String, Value> = jobs
+                    .iter()
+                    .filter(|held| held.has_own_lease == own)
+                    .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
+                    .collect();
+                if leases.is_empty() {
+                    continue;
+                }
+                let mut body = json!({ "worker_id": worker, "leases": leases });
+                if let Some(lease) = lease {
+                    body["visibility_timeout_ms"] = millis(lease).into();
+                }
+                let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
+                let told = answer["jobs_lost"].as_array().map(Vec::as_slice).unwrap_or_default();
+                lost.extend(
+                    told.iter()
+                        .filter_map(|job| job["job_id"].as_str())
+                        .filter_map(|id| JobId::parse(id, "").ok()),
+                );
+            }
+            Ok(lost)
+        })
+    }
+
+    /// A server tells at the next heartbeat.
+    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::ready(Err(Error::Server(
+            "Open Job Spec has no request for progress; only a worker in the queue's own process can tell it"
+                .to_owned(),
+        ))))
+    }
+}

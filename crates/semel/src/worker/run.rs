@@ -1,0 +1,165 @@
+//! One run of one job, as its handler and its middleware see it.
+
+use std::any::{Any, TypeId, type_name};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::ident::JobId;
+use semel_core::time::Timestamp;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use super::link::Link;
+use crate::error::Error;
+use crate::stored::payload;
+
+/// A job that was granted to this worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) id: JobId,
+    pub(crate) job_type: Box<str>,
+    pub(crate) queue: Box<str>,
+    pub(crate) attempt: u32,
+    pub(crate) max_attempts: u32,
+    pub(crate) args: Box<str>,
+    pub(crate) meta: Box<str>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) created_at: Timestamp,
+    pub(crate) fence: u64,
+    /// Whether the job itself says how long its lease lasts.
+    pub(crate) has_own_lease: bool,
+    /// How long the lease lasts from the grant.
+    pub(crate) lease: Duration,
+    /// How long the attempt may run from the grant.
+    pub(crate) timeout: Duration,
+}
+
+/// Values that handlers share, by their types.
+#[derive(Clone, Default)]
+pub(crate) struct States(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+
+impl States {
+    pub(crate) fn put<T: Send + Sync + 'static>(&mut self, value: T) {
+        self.0.insert(TypeId::of::<T>(), Arc::new(value));
+    }
+
+    pub(crate) fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.0.get(&TypeId::of::<T>()).and_then(|value| value.downcast_ref::<T>()).cloned()
+    }
+
+    /// Says what is missing.
+    pub(crate) fn require<T: Send + Sync + 'static>(&self) -> Result<(), &'static str> {
+        if self.0.contains_key(&TypeId::of::<T>()) { Ok(()) } else { Err(type_name::<T>()) }
+    }
+}
+
+/// One run of one job. Cheap to clone; a handler may take it as an argument.
+#[derive(Clone)]
+pub struct Run(Arc<Inner>);
+
+struct Inner {
+    delivery: Delivery,
+    states: Arc<States>,
+    token: CancellationToken,
+    link: Arc<dyn Link>,
+}
+
+impl Run {
+    pub(crate) fn new(
+        delivery: Delivery,
+        states: Arc<States>,
+        token: CancellationToken,
+        link: Arc<dyn Link>,
+    ) -> Self {
+        Self(Arc::new(Inner { delivery, states, token, link }))
+    }
+
+    pub(crate) fn delivery(&self) -> &Delivery {
+        &self.0.delivery
+    }
+
+    pub(crate) fn states(&self) -> &States {
+        &self.0.states
+    }
+
+    /// The job's id.
+    pub fn id(&self) -> JobId {
+        self.0.delivery.id
+    }
+
+    /// The job's type.
+    pub fn job_type(&self) -> &str {
+        &self.0.delivery.job_type
+    }
+
+    /// The queue it came from.
+    pub fn queue(&self) -> &str {
+        &self.0.delivery.queue
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.delivery.attempt
+    }
+
+    /// Attempts allowed.
+    pub fn max_attempts(&self) -> u32 {
+        self.0.delivery.max_attempts
+    }
+
+    /// When the job was admitted.
+    pub fn created_at(&self) -> Timestamp {
+        self.0.delivery.created_at
+    }
+
+    /// Its labels.
+    pub fn tags(&self) -> &[String] {
+        &self.0.delivery.tags
+    }
+
+    /// Its args: the text of a JSON array.
+    pub fn args(&self) -> &str {
+        &self.0.delivery.args
+    }
+
+    /// The one item of its args.
+    ///
+    /// # Errors
+    /// [`Error::Read`] when the args are not one item of this type.
+    pub fn payload<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        payload(&self.0.delivery.args)
+    }
+
+    /// Its meta: the text of a JSON object.
+    pub fn meta(&self) -> &str {
+        &self.0.delivery.meta
+    }
+
+    /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost, the attempt has run too
+    /// long, or the worker shuts down.
+    pub fn token(&self) -> &CancellationToken {
+        &self.0.token
+    }
+
+    /// Tells how far the run has come: anything serde writes.
+    ///
+    /// # Errors
+    /// When the store cannot be written, or the lease is lost.
+    pub async fn progress(&self, value: impl serde::Serialize + Send) -> Result<(), Error> {
+        let text = serde_json::to_vec(&value).map_err(Error::Write)?;
+        drop(value);
+        self.0.link.progress(&self.0.delivery, text.into()).await
+    }
+}
+
+impl std::fmt::Debug for Run {
+    /// Without args and meta: they may be sensitive.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run")
+            .field("id", &self.id())
+            .field("job_type", &self.job_type())
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,195 @@
+//! How a run ends, as its handler says.
+
+use std::fmt;
+use std::time::Duration;
+
+use semel_core::settle::Report;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+/// How a run ends. Handlers return it, or anything that [becomes one](IntoOutcome).
+#[derive(Debug)]
+pub enum Outcome {
+    /// The work is done.
+    Done,
+    /// The work is done and has a result: see [`Return`].
+    Returned(Box<RawValue>),
+    /// The attempt failed; whether there is another is the retry policy's to say.
+    Retry(Failure),
+    /// The job is put off by so long; the attempt does not count.
+    Snooze(Duration),
+    /// The work is not wanted any more.
+    Cancel,
+    /// The work cannot be done, however often it is tried.
+    Discard(Failure),
+    /// The job goes back into its queue at once, for another worker; the attempt does not count.
+    GiveBack,
+}
+
+impl Outcome {
+    /// Whether the run did what it was for.
+    pub const fn is_done(&self) -> bool {
+        matches!(self, Self::Done | Self::Returned(_))
+    }
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) error_type: String,
+    pub(crate) retry_in: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure of this type, for `Retry::never` and for statistics, with a message for people.
+    pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
+        let error_type = error_type.into();
+        Self { code: error_type.clone(), message: message.into(), error_type, retry_in: None }
+    }
+
+    /// The next attempt, if there is one, waits so long instead of what the retry policy says.
+    #[must_use]
+    pub fn after(mut self, wait: Duration) -> Self {
+        self.retry_in = Some(wait);
+        self
+    }
+
+    /// The message for people.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The type.
+    pub fn error_type(&self) -> &str {
+        &self.error_type
+    }
+
+    pub(crate) fn report(self, retryable: Option<bool>) -> Report {
+        Report {
+            code: self.code,
+            message: self.message,
+            error_type: self.error_type,
+            retryable,
+            retry_in: self.retry_in,
+            details: None,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.error_type, self.message)
+    }
+}
+
+/// A result of the job, for whoever waits for it: `Ok(Return(sum))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Return<T>(pub T);
+
+/// What a handler may return: `()`, [`Outcome`], [`Return`], or a `Result` of one of these, whose error fails the
+/// attempt. An error is anything that becomes a `Box<dyn Error>`: every error type, a `String`, an `anyhow::Error`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say how a run ends",
+    label = "a handler cannot return this",
+    note = "return (), Outcome, Return(value), or a Result of one of these; its error is any error type or a String"
+)]
+pub trait IntoOutcome {
+    /// How the run ends.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Outcome::Done
+    }
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+impl<T: Serialize> IntoOutcome for Return<T> {
+    fn into_outcome(self) -> Outcome {
+        match to_raw_value(&self.0) {
+            Ok(value) => Outcome::Returned(value),
+            Err(error) => Outcome::Discard(Failure::new(
+                "result",
+                format!("the work is done, but its result cannot be written as JSON: {error}"),
+            )),
+        }
+    }
+}
+
+impl<T, E> IntoOutcome for Result<T, E>
+where
+    T: IntoOutcome,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Ok(value) => value.into_outcome(),
+            Err(error) => {
+                let error: Box<dyn std::error::Error + Send + Sync> = error.into();
+                Outcome::Retry(Failure::new(short_name::<E>(), chain(&*error)))
+            }
+        }
+    }
+}
+
+/// A type's own name, for a plain type; a box or a text says nothing about what went wrong.
+fn short_name<E>() -> &'static str {
+    let name = std::any::type_name::<E>();
+    let short = name.rsplit("::").next().unwrap_or(name);
+    let is_plain = short.chars().all(|c| c.is_alphanumeric() || c == '_');
+    if is_plain && !matches!(short, "String" | "str" | "Error") { short } else { "handler_error" }
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the card was declined")]
+    struct Declined;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot pay")]
+    struct Payment(#[source] Declined);
+
+    #[test]
+    fn an_error_is_a_failure_with_its_type_and_its_causes() {
+        let Outcome::Retry(failure) = Err::<(), _>(Payment(Declined)).into_outcome() else {
+            panic!("no failure")
+        };
+        assert_eq!(failure.to_string(), "Payment: cannot pay: the card was declined");
+        let Outcome::Retry(failure) = Err::<(), _>("no".to_owned()).into_outcome() else {
+            panic!("no failure")
+        };
+        assert_eq!((failure.error_type(), failure.message()), ("handler_error", "no"));
+    }
+
+    #[test]
+    fn a_value_is_a_result() {
+        let Outcome::Returned(value) = Ok::<_, Declined>(Return(vec![1, 2])).into_outcome() else {
+            panic!("no result")
+        };
+        assert_eq!(value.get(), "[1,2]");
+        let unwritable = std::collections::BTreeMap::from([(vec![1], 2)]);
+        assert!(matches!(Return(unwritable).into_outcome(), Outcome::Discard(_)));
+    }
+}

@@ -1,0 +1,86 @@
+//! A worker at work, and how it stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::Worker;
+use super::execute::Shared;
+use super::pool::Pool;
+use crate::error::Error;
+
+/// A worker at work. Dropped, it stops at once: its runs' tokens fire, and unfinished jobs are given back.
+#[must_use = "a worker stops when this is dropped"]
+pub struct Working {
+    shared: Arc<Shared>,
+    pools: Vec<Arc<Pool>>,
+    fetching: Vec<JoinHandle<()>>,
+    beating: Option<JoinHandle<()>>,
+    beats_end: tokio_util::sync::CancellationToken,
+    drain: Duration,
+}
+
+impl Working {
+    pub(crate) fn start(worker: &Worker) -> Result<Self, Error> {
+        let shared = Arc::new(worker.shared()?);
+        let queues = worker.queues()?;
+        let pools: Vec<Arc<Pool>> = queues
+            .into_iter()
+            .map(|(queue, concurrency)| Arc::new(Pool::new(queue, concurrency, worker.prefetch)))
+            .collect();
+        let fetching = pools
+            .iter()
+            .map(|pool| {
+                let (pool, shared) = (Arc::clone(pool), Arc::clone(&shared));
+                tokio::spawn(async move { pool.run(&shared).await })
+            })
+            .collect();
+        let beats_end = tokio_util::sync::CancellationToken::new();
+        let beating = tokio::spawn(Arc::clone(&shared.beats).run(
+            Arc::clone(&shared.link),
+            Arc::clone(&shared.worker),
+            shared.lease,
+            beats_end.clone(),
+        ));
+        Ok(Self { shared, pools, fetching, beating: Some(beating), beats_end, drain: worker.drain })
+    }
+
+    /// Stops: no more jobs are taken, and what waits for a place is given back at once. Runs may go on for the drain
+    /// time; then their tokens fire, and what has not ended within the grace time is dropped and given back, without
+    /// its attempt being spent. Ends when all reports have been heard.
+    pub async fn stop(mut self) {
+        self.shared.stop.cancel();
+        for fetching in std::mem::take(&mut self.fetching) {
+            drop(fetching.await);
+        }
+        if tokio::time::timeout(self.drain, self.empty()).await.is_err() {
+            self.shared.abort.cancel();
+            self.empty().await;
+        }
+        self.beats_end.cancel();
+        if let Some(beating) = self.beating.take() {
+            drop(beating.await);
+        }
+    }
+
+    async fn empty(&self) {
+        for pool in &self.pools {
+            pool.empty().await;
+        }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+        self.shared.abort.cancel();
+        self.beats_end.cancel();
+    }
+}
+
+impl std::fmt::Debug for Working {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Working").field("worker", &self.shared.worker).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! Heartbeats, by a clock that the tests hold: the store's time and the worker's are tokio's, which stands still but
+//! for sleeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+};
+use semel_store::clock::Clock;
+use semel_store::memory::Memory;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::harness::Add;
+
+struct TokioTime(Instant);
+
+impl Clock for TokioTime {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(1_767_225_600_000).saturating_add(self.0.elapsed())
+    }
+}
+
+fn queue() -> Semel {
+    Semel::on(Arc::new(Memory::new(TokioTime(Instant::now())))).unwrap()
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_run_keeps_its_lease_for_as_long_as_it_lasts() {
+    let semel = queue();
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .handle(async |_: Add| tokio::time::sleep(60 * SECOND).await)
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    let ended = job.wait().await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
+    working.stop().await;
+}
+
+/// Its lease is shorter than the worker's, so its heartbeats come sooner.
+#[tokio::test(start_paused = true)]
+async fn a_job_with_a_lease_of_its_own_is_kept_too_and_so_is_what_waits_for_a_place() {
+    let semel = queue();
+    let working = Worker::new(&semel)
+        .lease(600 * SECOND)
+        .queue("default", 1)
+        .prefetch(1)
+        .handle(async |_: Add| tokio::time::sleep(20 * SECOND).await)
+        .start()
+        .unwrap();
+    let jobs = [1, 2].map(|a| Add { a, b: 0 });
+    let short = jobs.map(|job| semel::Envelope::of(&job).lease(SECOND));
+    let many = semel.enqueue_many(short).await.unwrap();
+    tokio::time::sleep(7 * SECOND).await;
+    let engine = semel.engine().unwrap();
+    for outcome in &many.outcomes {
+        let job = engine.job(outcome.as_ref().unwrap().id().unwrap()).await.unwrap().unwrap();
+        let left = job.head.lease.unwrap().visible_until.since(engine.now().await.unwrap());
+        assert!(left <= SECOND, "a heartbeat made the lease longer than the job says: {left:?}");
+    }
+    for outcome in many.outcomes {
+        let ended = outcome.unwrap().wait().await.unwrap();
+        assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
+    }
+    working.stop().await;
+}
+
+/// Fails every heartbeat's commit for a while, as a store on a network would.
+struct Deaf {
+    inner: Memory,
+    until: Instant,
+    refused: Arc<AtomicU32>,
+}
+
+impl Backend for Deaf {
+    fn load<'a>(
+        &'a self,
+        reads: &'a semel_core::draft::Reads,
+    ) -> BoxFuture<'a, Result<semel_core::draft::Snapshot, semel_store::StoreError>> {
+        self.inner.load(reads)
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, semel_store::StoreError>> {
+        let is_beat = !batch.groups.is_empty() && batch.groups.iter().all(|group| group.events.is_empty());
+        if is_beat && Instant::now() < self.until {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Box::pin(async { Err(semel_store::StoreError::Unavailable("deaf".to_owned())) });
+        }
+        self.inner.commit(batch)
+    }
+
+    fn due(
+        &self,
+        due: semel_core::slot::Due,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<DueIds, semel_store::StoreError>> {
+        self.inner.due(due, limit)
+    }
+
+    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, semel_store::StoreError>> {
+        self.inner.list(filter)
+    }
+
+    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, semel_store::StoreError>> {
+        self.inner.queues()
+    }
+
+    fn events(
+        &self,
+        cursor: u64,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Recorded>, semel_store::StoreError>> {
+        self.inner.events(cursor, limit)
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, semel_store::StoreError>> {
+        self.inner.maintain()
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<(), semel_store::StoreError>> {
+        self.inner.clear()
+    }
+
+    fn backup(&self, path: std::path::PathBuf) -> BoxFuture<'_, Result<(), semel_store::StoreError>> {
+        self.inner.backup(path)
+    }
+
+    fn rows(&self) -> Arc<std::sync::atomic::AtomicU64> {
+        self.inner.rows()
+    }
+
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+}
+
+/// A queue that is deaf for so long, and how many heartbeats it has refused.
+fn deaf_for(wait: Duration) -> (Semel, Arc<AtomicU32>) {
+    let inner = Memory::new(TokioTime(Instant::now()));
+    let refused = Arc::new(AtomicU32::new(0));
+    let deaf = Deaf { inner, until: Instant::now() + wait, refused: Arc::clone(&refused) };
+    (Semel::on(Arc::new(deaf)).unwrap(), refused)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_failed_is_sent_again_before_the_next_one_is_due() {
+    let (semel, refused) = deaf_for(9 * SECOND / 4);
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .handle(async |_: Add| tokio::time::sleep(10 * SECOND).await)
+        .start()
+        .unwrap();
+    let ended = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap().wait().await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
+    // After one second, and every half second from then on, until it was heard.
+    assert_eq!(refused.load(Ordering::SeqCst), 3);
+    working.stop().await;
+}
+
+type Told = mpsc::UnboundedSender<(JobId, Duration)>;
+
+/// The first run is told that its lease is gone, and the second one counts.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() {
+    let (semel, _) = deaf_for(4 * SECOND);
+    let (told, mut was_told) = mpsc::unbounded_channel::<(JobId, Duration)>();
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .state(told)
+        .handle(
+            async |job: Add,
+                   id: JobId,
+                   token: CancellationToken,
+                   attempt: semel::Attempt,
+                   State(told): State<Told>| {
+                let began = Instant::now();
+                if attempt.number == 1 {
+                    token.cancelled().await;
+                    told.send((id, began.elapsed())).unwrap();
+                } else {
+                    tokio::time::sleep(Duration::from_secs(job.b.unsigned_abs())).await;
+                }
+            },
+        )
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 9 }).await.unwrap();
+    let (id, after) = was_told.recv().await.unwrap();
+    assert_eq!(Some(id), job.id());
+    assert!(after >= 3 * SECOND && after < 4 * SECOND, "{after:?}");
+    let ended = job.wait().await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 2));
+    working.stop().await;
+}

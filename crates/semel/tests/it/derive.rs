@@ -1,0 +1,153 @@
+//! What `#[derive(Job)]` makes of a type.
+
+use semel::{Envelope, Job};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+#[derive(Serialize, Deserialize, Job)]
+#[serde(rename_all = "camelCase")]
+#[job(
+    type = "invoice.render",
+    queue = "documents",
+    priority = -5,
+    max_attempts = 7,
+    timeout = "1m30s",
+    lease = "45s",
+    expires = "2d",
+    retry(initial = "2s", max = "10m", coefficient = 1.5, backoff = "linear", no_jitter, never("Rejected"), dead_letter),
+    tags("billing", "pdf"),
+    sensitive_meta("email"),
+    unique(
+        args("invoiceNumber", "kind"),
+        queue,
+        meta("tenant"),
+        period = "1h",
+        period_from = "last_duplicate",
+        states("available", "completed"),
+        while_active,
+        on_conflict = "ignore",
+        on_mismatch = "reject",
+        disclose = "always"
+    )
+)]
+struct Render {
+    invoice_number: u64,
+    #[serde(rename = "kind")]
+    what: String,
+    #[job(sensitive)]
+    bank_account: String,
+}
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "tick", unique)]
+struct Tick;
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "either", unique(strict))]
+#[serde(tag = "kind")]
+enum Either {
+    Left { n: u8 },
+    Right,
+}
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "wrapped")]
+struct Wrapped<T>
+where
+    T: Serialize + serde::de::DeserializeOwned + Send + 'static,
+{
+    #[serde(bound(deserialize = "T: serde::de::DeserializeOwned"))]
+    inner: T,
+}
+
+pub(crate) fn render() -> impl Job {
+    Render { invoice_number: 7, what: "pdf".to_owned(), bank_account: "DE1".to_owned() }
+}
+
+fn wire<J: Job>(job: &J) -> Value {
+    serde_json::from_str(&Envelope::of(job).into_json().unwrap()).unwrap()
+}
+
+#[test]
+fn everything_that_is_said_of_a_type_is_in_its_envelope() {
+    let job = render();
+    assert_eq!(
+        wire(&job),
+        json!({
+            "type": "invoice.render",
+            "args": [{ "invoiceNumber": 7, "kind": "pdf", "bankAccount": "DE1" }],
+            "options": {
+                "queue": "documents",
+                "priority": -5,
+                "max_attempts": 7,
+                "timeout_ms": 90_000,
+                "visibility_timeout_ms": 45_000,
+                "expires_at": "+PT172800S",
+                "retry": {
+                    "initial_interval_ms": 2_000, "max_interval_ms": 600_000, "backoff_coefficient": 1.5,
+                    "backoff_strategy": "linear", "jitter": false, "non_retryable_errors": ["Rejected"],
+                    "on_exhaustion": "dead_letter",
+                },
+                "tags": ["billing", "pdf"],
+                "unique": {
+                    "keys": ["type", "args", "queue", "meta"], "args_keys": ["invoiceNumber", "kind"],
+                    "meta_keys": ["tenant"], "period": "PT3600S", "period_from": "last_duplicate",
+                    "states": ["available", "completed"], "while_active": true,
+                    "on_conflict": "ignore", "on_mismatch": "reject", "disclose": "always",
+                },
+                "sensitive": ["/args/0/bankAccount", "/meta/email"],
+            },
+        })
+    );
+}
+
+#[test]
+fn whatever_serde_writes_is_the_one_item_of_the_args() {
+    assert_eq!(wire(&Tick)["args"], json!([null]));
+    assert_eq!(wire(&Tick)["options"]["unique"], json!({ "keys": ["type"] }));
+    assert_eq!(wire(&Either::Left { n: 1 })["args"], json!([{ "kind": "Left", "n": 1 }]));
+    assert_eq!(wire(&Either::Right)["options"]["unique"]["states"].as_array().unwrap().len(), 8);
+    assert_eq!(wire(&Wrapped { inner: vec![1, 2] })["args"], json!([{ "inner": [1, 2] }]));
+}
+
+/// What the macro lets through the queue takes, and what it refuses the queue would refuse.
+#[tokio::test]
+async fn the_macro_and_the_queue_know_the_same_names() {
+    let semel = crate::harness::memory().await;
+    let job = render();
+    semel.enqueue(job).meta("tenant", "t1").await.unwrap();
+    semel.enqueue(Tick).await.unwrap();
+    semel.enqueue(Either::Right).await.unwrap();
+    for (job_type, queue) in
+        [("Email.send", "default"), ("1a", "default"), ("a..b", "default"), ("a", "Mail")]
+    {
+        let refused = semel.enqueue(Envelope::new(job_type).queue(queue)).await;
+        assert!(matches!(refused, Err(semel::Error::Invalid { .. })), "{job_type} {queue}");
+    }
+}
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "card.charge")]
+struct Charge {
+    #[job(sensitive)]
+    card: u64,
+}
+
+/// Not in a log, not in a failure's message, not in what a test's assertion lists.
+#[tokio::test]
+async fn a_sensitive_value_is_in_no_message() {
+    let queue = semel::testing::TestQueue::new();
+    let job = queue.enqueue(Charge { card: 4242 }).await.unwrap();
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    let envelope = Envelope::of(&Charge { card: 4242 });
+    assert!(!format!("{stored:?} {envelope:?}").contains("4242"));
+    assert!(!format!("{:?}", queue.enqueue(envelope)).contains("4242"));
+    let wrong = Envelope::new("card.charge").arg(json!({ "card": "4242 wrong" }));
+    let wrong = queue.enqueue(wrong).await.unwrap();
+    let worker = semel::Worker::new(&queue).handle(async |charge: Charge, run: semel::Run| {
+        assert!(charge.card == 4242 && !format!("{run:?}").contains("4242"));
+    });
+    assert_eq!(queue.drain(&worker).await.len(), 2);
+    let ended = wrong.wait().await.unwrap();
+    assert!(!ended.job.last_failure().unwrap().contains("4242"), "{:?}", ended.job.last_failure());
+}

@@ -1,0 +1,107 @@
+//! Queues and jobs that several tests use.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::{CancellationToken, Job, JobId, Return, Semel, State};
+use semel_store::clock::ManualClock;
+use semel_store::memory::Memory;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+/// Longer than anything takes that works; hints make the tests fast, not this.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Job)]
+#[job(type = "email.welcome", unique(args("user_id"), on_conflict = "ignore"))]
+pub(crate) struct Welcome {
+    pub(crate) user_id: u64,
+    #[serde(default)]
+    pub(crate) text: String,
+}
+
+impl Welcome {
+    pub(crate) fn of(user_id: u64) -> Self {
+        Self { user_id, text: String::new() }
+    }
+}
+
+/// Nobody's duplicate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Job)]
+#[job(type = "sum.add")]
+pub(crate) struct Add {
+    pub(crate) a: i64,
+    pub(crate) b: i64,
+}
+
+pub(crate) async fn memory() -> Semel {
+    Semel::open("memory:").await.unwrap()
+}
+
+/// A queue whose time stands still until it is moved.
+pub(crate) fn still() -> (Semel, ManualClock) {
+    let clock = ManualClock::default();
+    (Semel::on(Arc::new(Memory::new(clock.clone()))).unwrap(), clock)
+}
+
+/// Whatever hangs is shown.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, future).await.expect("it hangs")
+}
+
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) begun: mpsc::UnboundedSender<JobId>,
+    pub(crate) told: mpsc::UnboundedSender<JobId>,
+}
+
+/// A handler that waits for its token.
+pub(crate) async fn until_told(
+    job: Add,
+    id: JobId,
+    token: CancellationToken,
+    State(gate): State<Gate>,
+) -> Result<(), String> {
+    gate.begun.send(id).unwrap();
+    token.cancelled().await;
+    gate.told.send(id).unwrap();
+    if job.b == 1 { Err("told to stop".to_owned()) } else { Ok(()) }
+}
+
+pub(crate) type Ids = mpsc::UnboundedReceiver<JobId>;
+
+pub(crate) fn gate() -> (Gate, Ids, Ids) {
+    let (begun, has_begun) = mpsc::unbounded_channel();
+    let (told, was_told) = mpsc::unbounded_channel();
+    (Gate { begun, told }, has_begun, was_told)
+}
+
+/// Plays a test on `memory:` and on a file.
+macro_rules! on_both_stores {
+    ($($name:ident),+ $(,)?) => {
+        mod on_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                let semel = crate::harness::memory().await;
+                crate::harness::soon(super::$name(semel.clone())).await;
+                semel.close().await.unwrap();
+            })+
+        }
+        mod on_a_file {
+            $(#[tokio::test]
+            async fn $name() {
+                let dir = semel_testkit::fixture::TempDir::new();
+                let url = format!("sqlite:{}", dir.path().join("jobs.db").display());
+                let semel = semel::Semel::open(&url).await.unwrap();
+                crate::harness::soon(super::$name(semel.clone())).await;
+                semel.close().await.unwrap();
+            })+
+        }
+    };
+}
+pub(crate) use on_both_stores;
+
+pub(crate) async fn add(job: Add) -> Return<i64> {
+    Return(job.a + job.b)
+}

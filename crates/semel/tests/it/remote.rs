@@ -1,0 +1,197 @@
+//! The same handlers over HTTP, and the server inside the program.
+
+use std::time::Duration;
+
+use semel::{
+    Admin, CancellationToken, Error, Failure, JobId, JobState, Outcome, Progress, Return, Semel, State,
+    Worker,
+};
+use tokio::sync::mpsc;
+use tower_service::Service as _;
+
+use crate::harness::{Add, memory, soon};
+
+async fn served() -> (Semel, Admin) {
+    let semel = memory().await;
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    (semel, admin)
+}
+
+fn remote(admin: &Admin) -> Worker {
+    Worker::remote(&admin.url()).unwrap()
+}
+
+#[tokio::test]
+async fn a_remote_worker_runs_the_same_handlers() {
+    let (semel, admin) = served().await;
+    let working = remote(&admin)
+        .state("state".to_owned())
+        .handle(async |job: Add, id: JobId, State(state): State<String>, lease: semel::Lease| {
+            assert!(lease.fence() > 0 && state == "state");
+            if job.a < 0 {
+                return Err("negative".to_owned());
+            }
+            Ok(Return((job.a + job.b, id.to_string())))
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    let (sum, id): (i64, String) = soon(job.result()).await.unwrap();
+    assert_eq!((sum, id), (3, job.id().unwrap().to_string()));
+    let failing = semel.enqueue(Add { a: -1, b: 2 }).max_attempts(1).await.unwrap();
+    let ended = soon(failing.wait()).await.unwrap();
+    assert_eq!((ended.state(), ended.job.last_failure()), (JobState::Discarded, Some("negative")));
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn each_outcome_does_the_same_as_at_home() {
+    let (semel, admin) = served().await;
+    let working = remote(&admin)
+        .concurrency(1)
+        .handle(async |job: Add| match job.a {
+            0 => Outcome::Done,
+            1 => Outcome::Retry(Failure::new("Busy", "later").after(Duration::from_secs(3600))),
+            2 => Outcome::Snooze(Duration::from_secs(3600)),
+            3 => Outcome::Cancel,
+            _ => Outcome::Discard(Failure::new("Broken", "never")),
+        })
+        .start()
+        .unwrap();
+    let mut jobs = Vec::new();
+    for a in 0..=4 {
+        jobs.push(semel.enqueue(Add { a, b: 0 }).await.unwrap());
+    }
+    soon(jobs[4].wait()).await.unwrap();
+    let mut found = Vec::new();
+    for job in &jobs {
+        let stored = job.job().unwrap().load().await.unwrap().unwrap();
+        if stored.state().is_live() {
+            let waits = stored.available_at().since(stored.created_at());
+            assert!(waits >= Duration::from_secs(3600), "{waits:?}");
+        }
+        found.push((stored.state(), stored.attempt()));
+    }
+    assert_eq!(
+        found,
+        [
+            (JobState::Completed, 1),
+            (JobState::Retryable, 1),
+            (JobState::Scheduled, 0),
+            (JobState::Cancelled, 1),
+            (JobState::Discarded, 1)
+        ]
+    );
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
+type Told = mpsc::UnboundedSender<&'static str>;
+
+#[tokio::test]
+async fn a_cancelled_run_is_told_at_the_next_heartbeat() {
+    let (semel, admin) = served().await;
+    let (told, mut was_told) = mpsc::unbounded_channel::<&'static str>();
+    let working = remote(&admin)
+        .lease(Duration::from_millis(600))
+        .state(told)
+        .handle(async |_: Add, token: CancellationToken, progress: Progress, State(told): State<Told>| {
+            assert!(matches!(progress.set(1).await, Err(Error::Server(_))));
+            told.send("begun").unwrap();
+            token.cancelled().await;
+            told.send("told").unwrap();
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(soon(was_told.recv()).await, Some("begun"));
+    job.job().unwrap().cancel().await.unwrap();
+    assert_eq!(soon(was_told.recv()).await, Some("told"));
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shutdown_gives_back_what_does_not_end() {
+    let (semel, admin) = served().await;
+    let (told, mut was_told) = mpsc::unbounded_channel::<&'static str>();
+    let working = remote(&admin)
+        .drain(Duration::ZERO)
+        .grace(Duration::ZERO)
+        .state(told)
+        .handle(async |_: Add, State(told): State<Told>| {
+            told.send("begun").unwrap();
+            std::future::pending::<()>().await;
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(soon(was_told.recv()).await, Some("begun"));
+    soon(working.stop()).await;
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
+    admin.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_server_inside_shows_the_same_queue_and_hides_what_is_sensitive() {
+    let (semel, admin) = served().await;
+    let job =
+        semel.enqueue(crate::derive::render()).meta("tenant", "t").meta("email", "a@b.c").await.unwrap();
+    let client = semel_client::Client::new(&admin.url()).unwrap();
+    let path = format!("/ojs/v1/jobs/{}", job.id().unwrap());
+    let shown = client.get_json(&path).await.unwrap();
+    assert_eq!(shown["job"]["args"][0]["invoiceNumber"], 7);
+    assert_eq!(shown["job"]["args"][0]["bankAccount"], "[sensitive]");
+    let listed = client.get_json("/ojs/v1/jobs").await.unwrap().to_string();
+    assert!(!["DE1", "a@b.c"].iter().any(|value| listed.contains(value)));
+    admin.stop().await.unwrap();
+    assert!(client.get_json(&path).await.is_err());
+}
+
+#[tokio::test]
+async fn the_server_inside_is_for_this_machine_only() {
+    let semel = memory().await;
+    let refused = semel.serve_admin("0.0.0.0:0").await.unwrap_err().to_string();
+    assert!(refused.contains("127.0.0.1"), "{refused}");
+    assert!(Worker::remote("ftp://nowhere").is_err());
+}
+
+#[tokio::test]
+async fn a_file_is_let_go_after_its_server_has_stopped() {
+    let dir = semel_testkit::fixture::TempDir::new();
+    let url = format!("sqlite:{}", dir.path().join("jobs.db").display());
+    let semel = Semel::open(&url).await.unwrap();
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let met = Semel::open(&url).await.unwrap_err().to_string();
+    assert!(met.contains(&admin.url()), "{met}");
+    admin.stop().await.unwrap();
+    semel.close().await.unwrap();
+    Semel::open(&url).await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_routes_can_be_mounted_in_a_router_of_ones_own() {
+    let semel = memory().await;
+    let mut app = axum::Router::<()>::new().nest("/jobs", semel.router().unwrap());
+    let request = |method: &str, path: &str, body: &str| {
+        http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/openjobspec+json")
+            .body(axum::body::Body::from(body.to_owned()))
+            .unwrap()
+    };
+    let body = r#"{"type":"a.b","args":[],"unique":{}}"#;
+    let mut statuses = Vec::new();
+    for (method, path, body) in [
+        ("GET", "/jobs/ojs/v1/health", ""),
+        ("POST", "/jobs/ojs/v1/jobs", body),
+        ("POST", "/jobs/ojs/v1/jobs", body),
+        ("GET", "/jobs/ojs/v1/nothing", ""),
+    ] {
+        statuses.push(app.call(request(method, path, body)).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 201, 409, 404]);
+}

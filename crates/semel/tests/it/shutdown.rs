@@ -1,0 +1,101 @@
+//! How a worker stops: runs may end, and what does not end goes back without its attempt being spent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::{JobState, Semel, State, Worker};
+use tokio::sync::{Notify, mpsc};
+
+use crate::harness::{Add, add, gate, on_both_stores, until_told};
+
+on_both_stores! {
+    a_shutdown_lets_runs_end,
+    a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt,
+    a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt,
+    what_waits_in_the_worker_is_given_back_at_once,
+}
+
+async fn a_shutdown_lets_runs_end(semel: Semel) {
+    let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
+    let go = Arc::new(Notify::new());
+    let working = Worker::new(&semel)
+        .state((begun, Arc::clone(&go)))
+        .handle(async |_: Add, State((begun, go)): State<(mpsc::UnboundedSender<()>, Arc<Notify>)>| {
+            begun.send(()).unwrap();
+            go.notified().await;
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
+    has_begun.recv().await.unwrap();
+    let stopping = tokio::spawn(working.stop());
+    tokio::task::yield_now().await;
+    let late = semel.enqueue(Add { a: 2, b: 0 }).await.unwrap();
+    go.notify_one();
+    stopping.await.unwrap();
+    assert_eq!(job.wait().await.unwrap().state(), JobState::Completed);
+    let late = late.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!(late.state(), JobState::Available);
+}
+
+async fn a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt(semel: Semel) {
+    let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
+    let working = Worker::new(&semel)
+        .state(begun)
+        .drain(Duration::from_millis(20))
+        .grace(Duration::from_millis(20))
+        .handle(async |_: Add, State(begun): State<mpsc::UnboundedSender<()>>| {
+            begun.send(()).unwrap();
+            std::future::pending::<()>().await;
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
+    has_begun.recv().await.unwrap();
+    working.stop().await;
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
+    // The next worker has it at once.
+    let working = Worker::new(&semel).handle(add).start().unwrap();
+    assert_eq!(job.result::<i64>().await.unwrap(), 1);
+    working.stop().await;
+}
+
+async fn a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt(semel: Semel) {
+    let (gate, mut begun, _told) = gate();
+    let working = Worker::new(&semel).state(gate).drain(Duration::ZERO).handle(until_told).start().unwrap();
+    let fails = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    let ends = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
+    begun.recv().await.unwrap();
+    begun.recv().await.unwrap();
+    working.stop().await;
+    let stored = fails.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
+    assert_eq!(ends.wait().await.unwrap().state(), JobState::Completed);
+}
+
+async fn what_waits_in_the_worker_is_given_back_at_once(semel: Semel) {
+    let (gate, mut begun, _told) = gate();
+    let jobs = semel.enqueue_many((0..4).map(|a| Add { a, b: 0 })).await.unwrap();
+    let working = Worker::new(&semel)
+        .state(gate)
+        .queue("default", 1)
+        .prefetch(3)
+        .drain(Duration::ZERO)
+        .handle(until_told)
+        .start()
+        .unwrap();
+    begun.recv().await.unwrap();
+    let queue = semel.engine().unwrap().queues().await.unwrap().remove(0);
+    assert_eq!(queue.count(JobState::Active), 4);
+    working.stop().await;
+    let mut found = Vec::new();
+    for outcome in jobs.outcomes {
+        let stored = outcome.unwrap().job().unwrap().load().await.unwrap().unwrap();
+        found.push((stored.state(), stored.attempt()));
+    }
+    found.sort_by_key(|(state, _)| *state);
+    let waiting = (JobState::Available, 0);
+    assert_eq!(found, [waiting, waiting, waiting, (JobState::Completed, 1)]);
+    assert!(begun.try_recv().is_err());
+}
