@@ -212,6 +212,7 @@ mod tests {
             include_str!("../../crates/semel-core/src/canon/write.rs"),
             include_str!("../../crates/semel-core/src/draft.rs"),
             include_str!("../../crates/semel-core/src/enqueue.rs"),
+            include_str!("../../crates/semel-core/src/enqueue/absorb.rs"),
             include_str!("../../crates/semel-core/src/follow_up.rs"),
             include_str!("../../crates/semel-core/src/job.rs"),
             include_str!("../../crates/semel-core/src/lease.rs"),

@@ -414,7 +414,7 @@ pub fn settle(at: &mut Loaded, piece: Piece) -> Option<u64> {
         at.pending.is_spent(*id, *stamp);
     }
     for (key, change, _) in &piece.memory {
-        at.pending.remembered(key, change.seq, change.stamp);
+        at.pending.remembered(key, change.seq, change.id, change.stamp);
     }
     if let Some(events) = piece.events.last() {
         at.log.written(events.cursor);

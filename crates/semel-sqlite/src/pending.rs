@@ -79,6 +79,8 @@ pub struct Pending {
     pub memory: Map<UniqueKey, Vec<Memory>>,
     /// Ids that requests spent, or that are free again.
     pub spent: Map<JobId, (Option<Absorbed>, Stamp)>,
+    /// Ids that callers chose and that nothing keeps any more, whatever the rows say.
+    pub freed: Map<JobId, Stamp>,
     /// Jobs that are gone and whose rows are still there.
     pub forgotten: Map<JobId, Forgotten>,
     /// Jobs whose heads moved since their rows were written; one that moved twice is here twice.
@@ -119,6 +121,11 @@ impl Pending {
     /// Changes what is remembered of a job for its key.
     pub fn remember(&mut self, key: UniqueKey, seq: i64, id: JobId, remembered: Option<Remembered>) {
         self.stamp += 1;
+        if remembered.is_none() {
+            self.freed.insert(id, self.stamp);
+        } else {
+            self.freed.remove(&id);
+        }
         let changes = self.memory.entry(key).or_default();
         changes.retain(|known| known.seq != seq);
         changes.push(Memory { seq, id, remembered, stamp: self.stamp });
@@ -153,7 +160,10 @@ impl Pending {
     }
 
     /// This change of a key's memory is in the rows now.
-    pub fn remembered(&mut self, key: &UniqueKey, seq: i64, stamp: Stamp) {
+    pub fn remembered(&mut self, key: &UniqueKey, seq: i64, id: JobId, stamp: Stamp) {
+        if self.freed.get(&id) == Some(&stamp) {
+            self.freed.remove(&id);
+        }
         if let Some(changes) = self.memory.get_mut(key) {
             changes.retain(|known| known.seq != seq || known.stamp != stamp);
             if changes.is_empty() {

@@ -87,6 +87,9 @@ pub fn spent(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Spent>, S
         let gone = at.pending.forgotten.contains_key(&job);
         return Ok(if gone { None } else { Some(Spent::absorbed_by(job, row.get(1)?)) });
     }
+    if at.pending.freed.contains_key(&id) {
+        return Ok(None);
+    }
     let stays_taken = match at.pending.forgotten.get(&id) {
         Some(forgotten) => forgotten.keeps_id && id.row() != forgotten.seq.unsigned_abs(),
         None => foreign_row(db, id)?.is_some(),

@@ -82,6 +82,9 @@ fn a_store_that_has_failed_ends_the_server() {
         )
         .unwrap();
     }
+    // A job that is not in memory is looked for in the rows.
+    let unknown = "018bcfe5-6800-7000-8000-000000000001";
+    assert_eq!(folder.run(&["job", unknown, "--server", &server.url]).code, 1);
     assert_eq!(folder.run(&["enqueue", "a.b", "--server", &server.url]).code, 1, "nothing is acknowledged");
     let (status, _, err) = server.end();
     assert_eq!(status.code(), Some(1), "{err}");

@@ -277,7 +277,12 @@ impl Witness {
                     let waits =
                         wait_until.is_none_or(|at| head.available_at >= at || head.state == State::Pending);
                     let keeps = match scheduled_at {
-                        Some(at) if wait_until.is_none() => head.available_at == (*at).max(now),
+                        Some(at) if wait_until.is_none() => {
+                            // It may inherit the wait for a run whose place one of these took.
+                            let at = (*at).max(now);
+                            head.available_at == at
+                                || Some(head.available_at) == head.burned_until.max(Some(at))
+                        }
                         _ => true,
                     };
                     *cancelled == done && waits && keeps && head.role == Role::Plain
