@@ -337,7 +337,7 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     {
         return Ok(refused);
     }
-    act(draft, offer, identity, admission, heads, named, fence)
+    act(draft, offer, identity, admission, heads, &named, fence)
 }
 
 fn act(
@@ -346,7 +346,7 @@ fn act(
     identity: &Identity,
     admission: Admission,
     heads: Vec<Head>,
-    named: Head,
+    named: &Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
@@ -356,11 +356,11 @@ fn act(
         }
         Admission::Existing { renew, .. } => {
             renew_windows(draft, heads, &renew);
-            Ok(Outcome::Existing(Box::new(draft.newest(&named))))
+            Ok(Outcome::Existing(Box::new(draft.newest(named))))
         }
         Admission::Reject { why, disclose, renew, .. } => {
             renew_windows(draft, heads, &renew);
-            let head = Box::new(draft.newest(&named));
+            let head = Box::new(draft.newest(named));
             Ok(Outcome::Rejected { holder: Holder { head, disclose }, why })
         }
         Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),

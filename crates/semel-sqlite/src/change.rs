@@ -280,24 +280,25 @@ pub struct Moving {
 
 impl Moving {
     /// The head with these values.
-    pub fn onto(self, head: &mut Head) {
-        head.state = self.state;
-        head.role = self.role;
-        if self.released {
-            head.key = None;
+    pub fn onto(self, head: &Head) -> Head {
+        Head {
+            state: self.state,
+            role: self.role,
+            key: if self.released { None } else { head.key },
+            version: self.version,
+            fence: self.fence,
+            attempt: self.attempt,
+            available_at: self.available_at,
+            expires_at: self.expires_at,
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            renewed_at: self.renewed_at,
+            burned_until: self.burned_until,
+            lease: self.lease,
+            follow_up: self.follow_up,
+            ending: self.ending,
+            ..head.clone()
         }
-        head.version = self.version;
-        head.fence = self.fence;
-        head.attempt = self.attempt;
-        head.available_at = self.available_at;
-        head.expires_at = self.expires_at;
-        head.started_at = self.started_at;
-        head.finished_at = self.finished_at;
-        head.renewed_at = self.renewed_at;
-        head.burned_until = self.burned_until;
-        head.lease = self.lease;
-        head.follow_up = self.follow_up;
-        head.ending = self.ending;
     }
 }
 
@@ -378,7 +379,7 @@ impl Changes {
 
     fn head(&mut self, names: &Names) -> Result<Option<Head>, SqliteError> {
         let Some((fixed, moving)) = self.fixed().zip(self.moving()) else { return Ok(None) };
-        let mut head = Head {
+        let head = Head {
             id: fixed.id,
             key: fixed.key,
             hold: fixed.hold,
@@ -404,8 +405,7 @@ impl Changes {
             follow_up: None,
             ending: None,
         };
-        moving.onto(&mut head);
-        Ok(Some(head))
+        Ok(Some(moving.onto(&head)))
     }
 
     fn fixed(&mut self) -> Option<Fixed> {

@@ -200,7 +200,7 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
             if seq <= used && reader::has_notes(db, seq)? {
                 loaded.noted.insert(job.head.id, ());
             }
-            admit(&mut loaded, seq, job.head, job.released);
+            take_in(&mut loaded, seq, job.head, job.released);
         }
     }
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
@@ -283,7 +283,7 @@ impl Replay<'_> {
                     loaded.pending.names.push((id, text));
                 }
                 Change::Memory { key, seq, id, remembered } => {
-                    loaded.pending.remember(key, seq, id, remembered)
+                    loaded.pending.remember(key, seq, id, remembered);
                 }
                 Change::Spend { id, absorbed } => loaded.pending.spend(id, Some(absorbed)),
                 Change::Free { id } => loaded.pending.spend(id, None),
@@ -302,7 +302,7 @@ impl Replay<'_> {
         // One that is gone was forgotten in a later record.
         if let Some((_, Some(job))) = self.jobs.get_mut(place) {
             job.released = moving.released;
-            moving.onto(&mut job.head);
+            job.head = moving.onto(&job.head);
             if !loaded.pending.bodies.contains_key(&job.head.id) {
                 loaded.pending.moved.push(job.head.id);
             }
@@ -344,7 +344,7 @@ fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &Places) -> Result
         let seq: i64 = row.get(0)?;
         if !journaled.contains_key(&seq) {
             let head = rows::head(row, &loaded.names)?;
-            admit(loaded, seq, head, rows::is_released(row)?);
+            take_in(loaded, seq, head, rows::is_released(row)?);
         }
     }
     drop(rows);
@@ -359,7 +359,7 @@ fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &Places) -> Result
 }
 
 /// Puts a job into memory that has been counted in its queue's totals, as far as it has ended.
-fn admit(loaded: &mut Loaded, seq: i64, head: Head, released: bool) {
+fn take_in(loaded: &mut Loaded, seq: i64, head: Head, released: bool) {
     let id = head.id;
     loaded.floor = loaded.floor.max(Timestamp::from_micros(rows::version(head.version)));
     if id.row() != seq.unsigned_abs() {

@@ -67,6 +67,10 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
             require(!is_burned && after.attempt == before.attempt, "a timer does not touch a run")
         }
         (State::Pending, State::Available) => require(!is_burned, "an activation burned its fence"),
+        (State::Pending, State::Scheduled) => {
+            let waits = before.available_at > now && after.available_at == before.available_at;
+            require(waits && !is_burned, "it was activated later for nothing")
+        }
         (State::Available, State::Pending) => {
             require(after.role == Role::FollowUp && !is_burned, "only a follow-up waits again")
         }
