@@ -68,7 +68,8 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
         }
         (State::Pending, State::Available) => require(!is_burned, "an activation burned its fence"),
         (State::Pending, State::Scheduled) => {
-            let waits = before.available_at > now && after.available_at == before.available_at;
+            let until = after.available_at;
+            let waits = until > now && (until == before.available_at || Some(until) == before.burned_until);
             require(waits && !is_burned, "it was activated later for nothing")
         }
         (State::Available, State::Pending) => {
