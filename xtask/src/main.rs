@@ -26,7 +26,7 @@ The workspace's own tasks
 Usage: cargo xtask TASK
 
 Tasks:
-  test [--quick]  Check everything: format, clippy, tidy, tests, doc tests, docs, licences, and the demo on a release
+  test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, licences, and the demo on a release
                   build. --quick stops after the tests
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
                   files, leftovers, licences

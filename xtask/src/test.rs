@@ -28,12 +28,13 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         format(workspace),
         clippy(workspace),
         tidy_step(workspace),
+        docs(workspace),
         tests(workspace, &suites, workspace.has_cargo_command("nextest")),
     ];
     if is_quick {
-        println!("--quick: without doc tests, docs, cargo-deny, and the demo on a release build");
+        println!("--quick: without doc tests, cargo-deny, and the demo on a release build");
     } else {
-        steps.extend([doc_tests(workspace), docs(workspace)]);
+        steps.push(doc_tests(workspace));
         if workspace.has_cargo_command("deny") {
             steps.push(deny(workspace));
         } else {
