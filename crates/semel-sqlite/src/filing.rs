@@ -89,7 +89,10 @@ pub fn file(db: &Connection, at: &mut Loaded, now: Timestamp) -> Result<Vec<JobI
     }
     heads.sort_unstable_by_key(|(seq, head)| (head.key.map(|key| *key.as_bytes()), *seq));
     for (seq, head) in &heads {
-        remember(db, at, *seq, head)?;
+        // What was left out in favour of a later one does not hold the key again by being filed.
+        if at.model.holds(head.id) {
+            remember(db, at, *seq, head)?;
+        }
     }
     set_fact(db, "floor", now.as_micros())?;
     Ok(heads.into_iter().map(|(_, head)| head.id).collect())

@@ -36,6 +36,7 @@ pub struct Writer<'a> {
     insert_fresh: CachedStatement<'a>,
     update_live: CachedStatement<'a>,
     touched: Vec<QueueName>,
+    released: Option<UniqueKey>,
 }
 
 impl<'a> Writer<'a> {
@@ -55,6 +56,7 @@ impl<'a> Writer<'a> {
             rows,
             now,
             touched: Vec::new(),
+            released: None,
         })
     }
 
@@ -158,14 +160,42 @@ impl<'a> Writer<'a> {
         let Some(before) = self.at.model.head(head.id) else {
             return self.update_filed(head);
         };
-        if before.key.is_some() && head.key.is_none() {
+        if let (Some(key), None) = (before.key, head.key) {
             self.at.released.insert(head.id);
+            self.release_left_out(key)?;
         }
+        let Some(before) = self.at.model.head(head.id) else { return Ok(()) };
         if head.state.is_finished() && before.state.is_live() {
             self.at.unfiled.push(head.id);
         }
         self.move_live(&head)?;
         self.at.model.put(head);
+        Ok(())
+    }
+
+    /// A key was released: ended heads that were left out in favour of a later one may not hold it again when that one is
+    /// looked for in vain.
+    fn release_left_out(&mut self, key: UniqueKey) -> Result<(), SqliteError> {
+        if self.released.replace(key) == Some(key) {
+            return Ok(());
+        }
+        let filed = reader::remembered(self.db, &self.at.names, &key)?;
+        self.db.prepare_cached("DELETE FROM memory WHERE key = ?1")?.execute([key.as_bytes()])?;
+        for (_, head) in filed {
+            rows::free_id(self.db, head.id)?;
+        }
+        let unfiled = self.at.unfiled.iter().chain(&self.at.round);
+        let ended: Vec<Head> = unfiled
+            .filter_map(|id| self.at.model.head(*id))
+            .filter(|head| head.key == Some(key) && head.state.is_finished())
+            .cloned()
+            .collect();
+        for head in ended {
+            let head = Head { key: None, ..head };
+            self.at.released.insert(head.id);
+            self.move_live(&head)?;
+            self.at.model.put(head);
+        }
         Ok(())
     }
 
@@ -180,21 +210,30 @@ impl<'a> Writer<'a> {
 
     /// New values for a job that has been filed: it comes back among the live rows and is filed again later.
     fn update_filed(&mut self, head: Head) -> Result<(), SqliteError> {
-        let Some((seq, before)) = reader::filed(self.db, &self.at.names, head.id)? else {
+        let Some((seq, mut before)) = reader::filed(self.db, &self.at.names, head.id)? else {
             return self.update_remembered(&head);
         };
+        if let Some(key) = before.key {
+            let forgotten = self
+                .db
+                .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
+                .execute(params![key.as_bytes(), seq])?;
+            if head.key.is_none() {
+                self.release_left_out(key)?;
+            }
+            // What was left out in favour of a later one, or released with it, does not hold the key again.
+            if forgotten == 0 {
+                before.key = None;
+            }
+        }
         // A head that a decision took from the key's memory has only what the key needs, and an ended job's update may
         // change nothing else.
         let head = if head.state.is_finished() {
-            Head { key: head.key, version: head.version, renewed_at: head.renewed_at, ..before.clone() }
+            let key = head.key.and(before.key);
+            Head { key, version: head.version, renewed_at: head.renewed_at, ..before.clone() }
         } else {
             head
         };
-        if let Some(key) = &before.key {
-            self.db
-                .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
-                .execute(params![key.as_bytes(), seq])?;
-        }
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         self.db.prepare_cached("UPDATE status SET filed = NULL WHERE seq = ?1")?.execute([seq])?;
         if rows::write_moving(&mut self.update_live, seq, &head, released)? != 1 {
@@ -246,6 +285,7 @@ impl<'a> Writer<'a> {
                 .prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
                 .execute(params![key.as_bytes(), seq])?;
             rows::free_id(self.db, head.id)?;
+            self.release_left_out(key)?;
         }
         Ok(())
     }
@@ -283,13 +323,19 @@ impl<'a> Writer<'a> {
     fn forget(&mut self, job: JobId, remember: Option<Timestamp>) -> Result<(), SqliteError> {
         let Some(seq) = reader::seq(self.db, self.at, job)? else { return Ok(()) };
         let Some(head) = reader::head(self.db, self.at, job)? else { return Ok(()) };
+        let mut remembered = false;
         if let Some(key) = &head.key {
             match remember {
                 Some(until) => {
-                    rows::write_memory(self.db, &mut self.at.names, seq, &head)?;
-                    self.db
+                    // One that was left out is not remembered under its key.
+                    if self.at.model.holds(job) {
+                        rows::write_memory(self.db, &mut self.at.names, seq, &head)?;
+                    }
+                    let updated = self
+                        .db
                         .prepare_cached("UPDATE memory SET forget_at = ?3 WHERE key = ?1 AND seq = ?2")?
                         .execute(params![key.as_bytes(), seq, until.as_micros()])?;
+                    remembered = updated > 0;
                 }
                 None => {
                     self.db
@@ -307,7 +353,7 @@ impl<'a> Writer<'a> {
             self.db.prepare_cached(sql)?.execute([seq])?;
         }
         // An id that a caller chose stays taken for as long as its key is remembered.
-        if head.key.is_none() || remember.is_none() {
+        if !remembered {
             rows::free_id(self.db, job)?;
         }
         // A row number is never given twice, whatever was deleted.

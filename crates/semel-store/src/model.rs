@@ -110,8 +110,16 @@ impl Model {
         let Some(entry) = self.keys.get(&self.heads, &read.key) else {
             return KeyView::new(self.absent_version, Vec::new(), &covered, false);
         };
-        let too_many = entry.len() > HOLDERS_PER_KEY_MAX;
         let heads = entry.places().filter_map(|place| self.heads.at(place));
+        if entry.len() > HOLDERS_PER_KEY_MAX && StateSet::LIVE.contains_all(read.states) {
+            // Ended ones, of which there may be many, do not matter to who looks at live ones alone.
+            let live: Vec<Head> = heads.clone().filter(|head| head.state.is_live()).cloned().collect();
+            if live.len() <= HOLDERS_PER_KEY_MAX {
+                let covered = KeyRead { states: StateSet::LIVE, ..covered };
+                return KeyView::new(entry.version, live, &covered, false);
+            }
+        }
+        let too_many = entry.len() > HOLDERS_PER_KEY_MAX;
         let holders: Vec<Head> =
             if too_many { deciding(heads).into_iter().cloned().collect() } else { heads.cloned().collect() };
         KeyView::new(entry.version, holders, &covered, too_many)
@@ -179,6 +187,14 @@ impl Model {
         self.put(head);
     }
 
+    /// Whether the head of this job is one of its key's holders: an ended one that another outlives is not.
+    pub fn holds(&self, id: JobId) -> bool {
+        let Some(place) = self.heads.place(id) else { return false };
+        let key = self.heads.at(place).and_then(|head| head.key);
+        key.and_then(|key| self.keys.get(&self.heads, &key))
+            .is_some_and(|entry| entry.places().any(|holder| holder == place))
+    }
+
     /// Moves a key's version for a holder that is kept elsewhere.
     pub fn touch_key(&mut self, key: &UniqueKey, version: u64) {
         if !self.keys.touch(&self.heads, key, version) {
@@ -206,9 +222,9 @@ impl Model {
             if let Some(before) = before {
                 self.unfile(&before, filing);
             }
-            // An ended holder may have been left out in favour of a later one; coming back, it holds again.
+            // What was left out in favour of a later one holds again when it lives again, and not before.
             if let Some(key) = &key {
-                if was_ended || held.is_none() {
+                if held.is_none() || (was_ended && !ended) {
                     self.keys.add(&self.heads, key, place, version, self.absent_version);
                 } else {
                     self.keys.touch(&self.heads, key, version);
@@ -224,7 +240,10 @@ impl Model {
                 self.keys.add(&self.heads, key, place, version, self.absent_version);
             }
         }
-        if ended && let Some(key) = &key {
+        if ended
+            && let Some(key) = &key
+            && self.holds(id)
+        {
             self.leave_out_outlived(id, key);
         }
     }
@@ -259,14 +278,19 @@ impl Model {
         }
     }
 
-    /// Of a key's ended holders, those that the newly ended one outlives say nothing any more.
+    /// Of a key's ended holders, those that the newly ended one outlives say nothing any more; nor does the newly ended
+    /// one when another outlives it.
     fn leave_out_outlived(&mut self, id: JobId, key: &UniqueKey) {
         let heads = &self.heads;
         let (Some(head), Some(entry)) = (heads.get(id), self.keys.get(heads, key)) else { return };
-        if entry.len() > 1 {
-            self.keys
-                .retain(heads, key, |place| heads.at(place).is_some_and(|holder| !outlives(head, holder)));
+        if entry.len() == 1 {
+            return;
         }
+        let outlived = entry.places().filter_map(|place| heads.at(place)).any(|other| outlives(other, head));
+        self.keys.retain(heads, key, |place| {
+            let holder = heads.at(place);
+            holder.is_some_and(|holder| !outlives(head, holder) && !(outlived && holder.id == id))
+        });
     }
 
     /// Takes a head out without counting it as purged: its store keeps it elsewhere.
