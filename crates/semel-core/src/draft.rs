@@ -244,12 +244,8 @@ impl Draft {
             None => {
                 // The head came from a key's holders.
                 self.group.expect.push(Expect { record: Record::Job(id), version });
-                let row = Row {
-                    head: Some(head.clone()),
-                    dirty: true,
-                    command: self.command,
-                    ..Row::default()
-                };
+                let row =
+                    Row { head: Some(head.clone()), dirty: true, command: self.command, ..Row::default() };
                 self.snapshot.jobs.insert(id, row);
                 self.undo.push(Undo::Row(id, None));
             }
@@ -387,7 +383,8 @@ impl Draft {
                         known.head = row.head;
                     }
                     // A head written here may be one that is only remembered.
-                    if known.spent.is_none() && (!known.dirty || known.head.is_some() && known.full.is_none()) {
+                    if known.spent.is_none() && (!known.dirty || known.head.is_some() && known.full.is_none())
+                    {
                         known.spent = row.spent;
                     }
                 }

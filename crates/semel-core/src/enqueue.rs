@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use self::absorb::{amend, answered_before};
+use self::mismatch::refuse_mismatch;
+use self::replace::replace;
 use crate::body::Corrupt;
 use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::event::EventKind;
@@ -16,12 +19,7 @@ use crate::ident::{JobId, JobType, QueueName};
 use crate::job::{Head, Role};
 use crate::state::State;
 use crate::time::Timestamp;
-use self::absorb::{amend, answered_before};
-use self::mismatch::refuse_mismatch;
-use self::replace::replace;
-use crate::unique::{
-    Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit,
-};
+use crate::unique::{Admission, Disclose, Hold, OnMismatch, RejectReason, UniqueKey, UniquePolicy, admit};
 
 /// A job as it is offered. Whatever could be computed without the store has been.
 #[derive(Clone, Debug)]
@@ -332,7 +330,7 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     {
         return Ok(refused);
     }
-    act(draft, offer, identity, admission, heads, named, fence)
+    act(draft, offer, identity, admission, heads, &named, fence)
 }
 
 fn act(
@@ -341,7 +339,7 @@ fn act(
     identity: &Identity,
     admission: Admission,
     heads: Vec<Head>,
-    named: Head,
+    named: &Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
@@ -351,11 +349,11 @@ fn act(
         }
         Admission::Existing { renew, .. } => {
             renew_windows(draft, heads, &renew);
-            Ok(Outcome::Existing(Box::new(draft.newest(&named))))
+            Ok(Outcome::Existing(Box::new(draft.newest(named))))
         }
         Admission::Reject { why, disclose, renew, .. } => {
             renew_windows(draft, heads, &renew);
-            let head = Box::new(draft.newest(&named));
+            let head = Box::new(draft.newest(named));
             Ok(Outcome::Rejected { holder: Holder { head, disclose }, why })
         }
         Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),

@@ -115,7 +115,10 @@ pub fn activated(view: &JobView<'_>) -> String {
         crate::write::object(object.member("job"), |object| {
             view.put(object);
             // While it waits for the lease of the run it replaced, that is the time it will start at.
-            object.time("activated_at", Some(view.head.available_at).filter(|_| view.head.state == State::Available));
+            object.time(
+                "activated_at",
+                Some(view.head.available_at).filter(|_| view.head.state == State::Available),
+            );
             object.plain("previous_state", State::Pending);
         });
     });

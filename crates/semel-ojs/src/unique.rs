@@ -223,7 +223,8 @@ mod tests {
 
     fn policy(text: &str) -> UniquePolicy {
         let raw: Box<serde_json::value::RawValue> = serde_json::from_str(text).unwrap();
-        let read = read(Value::new(&raw, "", "unique")).unwrap_or_else(|refused| panic!("{refused} in {text}"));
+        let read =
+            read(Value::new(&raw, "", "unique")).unwrap_or_else(|refused| panic!("{refused} in {text}"));
         UniquePolicy::clone(&read.unwrap())
     }
 

@@ -89,7 +89,7 @@ pub fn file(db: &Connection, at: &mut Loaded, now: Timestamp) -> Result<Vec<JobI
     }
     heads.sort_unstable_by_key(|(seq, head)| (head.key.map(|key| *key.as_bytes()), *seq));
     for (seq, head) in &heads {
-        // What was left out in favour of a later one does not hold the key again by being filed.
+        // A row for one that was left out in favour of a later one would only be deleted again.
         if at.model.holds(head.id) {
             remember(db, at, *seq, head)?;
         }

@@ -1,14 +1,14 @@
 //! Group commit: whatever callers offer while a commit is in flight is decided together over one snapshot, committed
 //! once, and answered. One code for every store; a single decision is a group of one.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot};
 use semel_core::ident::QueueName;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 use crate::backend::{
     Backend, Batch, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Recorded, Verdict,
@@ -80,13 +80,20 @@ enum Request {
     Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
+    Close,
 }
 
-/// A handle on a store behind its batcher. Cheap to clone. The batcher ends when the last handle is dropped.
+/// A handle on a store behind its batcher. Cheap to clone. The batcher ends with [`Store::close`], or when the last
+/// handle is dropped; the backend is given up with it.
 #[derive(Clone)]
 pub struct Store {
     requests: mpsc::Sender<Request>,
-    backend: Arc<dyn Backend>,
+    /// Only the batcher keeps it, so that the store is closed when the batcher has ended.
+    backend: Weak<dyn Backend>,
+    /// Held shared by a backup, which goes past the batcher.
+    copying: Arc<RwLock<()>>,
+    /// Nothing is ever sent: it ends when the batcher has given up the backend.
+    alive: watch::Receiver<()>,
     hints: Arc<Hints>,
     facts: Arc<crate::backend::Facts>,
 }
@@ -101,25 +108,22 @@ impl Store {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
-        let batcher = Batcher {
-            rows: backend.rows(),
-            backend: Arc::clone(&backend),
-            hints: Arc::clone(&hints),
-            inbox,
-            entropy: seed(),
-        };
+        let (ended, alive) = watch::channel(());
+        let weak = Arc::downgrade(&backend);
+        let batcher =
+            Batcher { rows: backend.rows(), backend, hints: Arc::clone(&hints), inbox, entropy: seed() };
         if facts.blocks {
             std::thread::Builder::new()
                 .name("semel-store".to_owned())
                 .spawn(move || match tokio::runtime::Builder::new_current_thread().build() {
-                    Ok(runtime) => runtime.block_on(batcher.run()),
+                    Ok(runtime) => runtime.block_on(batcher.run(ended)),
                     Err(error) => tracing::error!(%error, "the store's thread cannot run"),
                 })
                 .map_err(|error| StoreError::Unavailable(error.to_string()))?;
         } else {
-            tokio::spawn(batcher.run());
+            tokio::spawn(batcher.run(ended));
         }
-        Ok(Self { requests, backend, hints, facts })
+        Ok(Self { requests, backend: weak, copying: Arc::default(), alive, hints, facts })
     }
 
     /// What the store is and promises.
@@ -215,10 +219,27 @@ impl Store {
     /// # Errors
     /// When the store or the file does not allow it.
     pub async fn backup(&self, path: std::path::PathBuf) -> Result<(), StoreError> {
-        let backend = Arc::clone(&self.backend);
+        let copying = Arc::clone(&self.copying).read_owned().await;
+        let backend = self.backend.upgrade().ok_or(StoreError::Closed)?;
         let runtime = tokio::runtime::Handle::current();
-        let copied = tokio::task::spawn_blocking(move || runtime.block_on(backend.backup(path))).await;
+        let copied = tokio::task::spawn_blocking(move || {
+            // Given up in this order, and not before the copy is made, whoever waits for it.
+            let (_copying, backend) = (copying, backend);
+            runtime.block_on(backend.backup(path))
+        })
+        .await;
         copied.map_err(|error| StoreError::Unavailable(error.to_string()))?
+    }
+
+    /// Closes the store, for all handles: what was asked before is answered, what is asked afterwards is answered with
+    /// [`StoreError::Closed`]. When this returns the batcher has ended and the backend has been given up: a file can be
+    /// opened again at once, unless the caller kept the backend itself. Closing twice does no harm.
+    pub async fn close(&self) {
+        // Where nobody takes it, the batcher is ending already.
+        drop(self.requests.send(Request::Close).await);
+        let mut alive = self.alive.clone();
+        while alive.changed().await.is_ok() {}
+        drop(self.copying.write().await);
     }
 
     async fn ask<T>(
@@ -242,7 +263,14 @@ struct Batcher {
 type ClaimReply = oneshot::Sender<Result<Claimed, StoreError>>;
 
 impl Batcher {
-    async fn run(mut self) {
+    /// Serves until the store is closed. `ended` is dropped after the backend.
+    async fn run(mut self, ended: watch::Sender<()>) {
+        self.serve().await;
+        drop(self);
+        drop(ended);
+    }
+
+    async fn serve(&mut self) {
         let mut requests = Vec::with_capacity(GROUP_MAX);
         let mut again: Vec<(Box<dyn Decide>, u32)> = Vec::new();
         loop {
@@ -260,6 +288,8 @@ impl Batcher {
                 match request {
                     Request::Decide(decision, tries) => decisions.push((decision, tries)),
                     Request::Claim(claim, reply) => claims.push((claim, reply)),
+                    // What is in the inbox already is still served.
+                    Request::Close => self.inbox.close(),
                     other => self.read(other).await,
                 }
             }
@@ -364,6 +394,7 @@ impl Batcher {
     async fn read(&self, request: Request) {
         let backend = &*self.backend;
         match request {
+            Request::Close => {}
             Request::Decide(decision, _) => decision.answer(Err(StoreError::Closed)),
             Request::Claim(_, reply) => drop(reply.send(Err(StoreError::Closed))),
             Request::Due(due, limit, reply) => drop(reply.send(backend.due(due, limit).await)),

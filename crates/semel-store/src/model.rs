@@ -289,7 +289,7 @@ impl Model {
         let outlived = entry.places().filter_map(|place| heads.at(place)).any(|other| outlives(other, head));
         self.keys.retain(heads, key, |place| {
             let holder = heads.at(place);
-            holder.is_some_and(|holder| !outlives(head, holder) && !(outlived && holder.id == id))
+            holder.is_some_and(|holder| !(outlives(head, holder) || outlived && holder.id == id))
         });
     }
 

@@ -74,8 +74,7 @@ pub(super) fn amend(draft: &mut Draft, offer: &Offer, holder: JobId) -> Result<O
 fn merged(full: &Full, offer: &Offer) -> Result<(Payload, Option<[u8; 32]>), Corrupt> {
     let before = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose()?;
     let body = Body::decode(&offer.body)?;
-    let raw =
-        |text: &str| RawValue::from_string(text.to_owned()).map_err(|error| Corrupt(error.to_string()));
+    let raw = |text: &str| RawValue::from_string(text.to_owned()).map_err(|error| Corrupt(error.to_string()));
     let payload = Payload {
         args: raw(&body.args)?,
         meta: raw(&body.meta)?,

@@ -284,8 +284,6 @@ fn schedule_kept(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp>
 fn lease_waited_for(policy: &UniquePolicy, blocking: &[&Head]) -> Option<Timestamp> {
     match policy.when_active() {
         WhenActive::Now => None,
-        WhenActive::Wait => {
-            blocking.iter().filter_map(|holder| holder.run_may_last_until()).max()
-        }
+        WhenActive::Wait => blocking.iter().filter_map(|holder| holder.run_may_last_until()).max(),
     }
 }

@@ -133,7 +133,10 @@ fn what_is_wrong_with_a_policy_is_said_with_its_place() {
         (r#"{"type":"a.b","args":[{"a":1,"a":2}],"unique":{"keys":["args"]}}"#, "/args/0/a"),
         (r#"{"type":"a.b","args":[],"unique":"strict"}"#, "/type"),
         (r#"{"type":"a.b","args":[{"a":"\ud800"}],"unique":{"keys":["args"]}}"#, "/args/0/a"),
-        (r#"{"type":"a.b","args":[],"meta":{"m":"\udc00"},"unique":{"keys":["meta"],"meta_keys":["m"]}}"#, "/meta/m"),
+        (
+            r#"{"type":"a.b","args":[],"meta":{"m":"\udc00"},"unique":{"keys":["meta"],"meta_keys":["m"]}}"#,
+            "/meta/m",
+        ),
         (r#"{"type":"a.b","args":[],"unique":{"key":"\ud800"}}"#, "/unique/key"),
     ]);
 }

@@ -200,7 +200,10 @@ pub async fn a_mismatch_is_found_with_the_present_args(f: &Fixture) {
     assert!(matches!(f.enqueue(&wish("[2]").offer()).await, Outcome::Amended(_)));
     rejected(f, &strict("[2]")).await;
     let outcome = f.enqueue(&strict("[1]").offer()).await;
-    assert!(matches!(&outcome, Outcome::Mismatch { pointers, .. } if pointers == &["/args/0"]), "{outcome:?}");
+    assert!(
+        matches!(&outcome, Outcome::Mismatch { pointers, .. } if pointers == &["/args/0"]),
+        "{outcome:?}"
+    );
 }
 
 /// The strictest of the caller's, the holder's and the scope decides.

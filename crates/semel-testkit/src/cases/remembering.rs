@@ -330,10 +330,7 @@ pub async fn a_dead_letter_stands_in_for_nobody(f: &Fixture) {
     f.maintain().await;
     assert_eq!(f.holders(key("a")).await.len(), 2);
     assert_eq!(rejected(f, &strict("a")).await.id, letter.id);
-    assert!(matches!(
-        f.decide(|draft| life::delete_dead_letter(draft, letter.id)).await,
-        Settled::Done(_)
-    ));
+    assert!(matches!(f.decide(|draft| life::delete_dead_letter(draft, letter.id)).await, Settled::Done(_)));
     assert_eq!(rejected(f, &strict("a")).await.id, first.id);
 }
 

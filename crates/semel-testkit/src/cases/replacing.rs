@@ -94,7 +94,6 @@ async fn run_and_follow_up_beside(f: &Fixture) -> (Head, Head) {
     (run, next)
 }
 
-
 fn waiting() -> Want {
     keyed("a").on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned()))
 }

@@ -126,10 +126,7 @@ pub async fn a_batch_absorbs_an_id_once_or_not_at_all(f: &Fixture) {
     assert_eq!(f.head(first.id).await, Some(first.clone()));
     let each = f.decide_on(&reads, |draft| enqueue_batch(draft, &offers, Mode::Each)).await;
     let Batch::Done(outcomes) = each else { panic!("{each:?}") };
-    assert!(matches!(
-        &outcomes[..],
-        [Outcome::Amended(_), Outcome::Amended(_), Outcome::IdTaken(_)]
-    ));
+    assert!(matches!(&outcomes[..], [Outcome::Amended(_), Outcome::Amended(_), Outcome::IdTaken(_)]));
     assert_eq!(f.enqueue(&other.offer()).await, Outcome::IdTaken(foreign_id(2)));
 }
 
@@ -152,9 +149,7 @@ pub async fn an_id_absorbed_meanwhile_makes_a_decision_stale(f: &Fixture) {
 
 /// Its body is gone, and with it what was asked for; its key is remembered. No second job may have the id.
 pub async fn the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered(f: &Fixture) {
-    let strict = |text: &str| {
-        keyed(text).states(StateSet::ALL).period(DAY * 30, "created").id(foreign_id(2))
-    };
+    let strict = |text: &str| keyed(text).states(StateSet::ALL).period(DAY * 30, "created").id(foreign_id(2));
     f.finished(&strict("a").offer()).await;
     f.advance(DAY * 2).await;
     assert_eq!(f.purge().await, 1);
@@ -193,8 +188,5 @@ pub async fn a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job(f: &
     let offers = [want.offer(), keyed("b").id(foreign_id(2)).digest(2).offer()];
     let batch = f.decide(|draft| enqueue_batch(draft, &offers, Mode::Each)).await;
     let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
-    assert!(
-        matches!(&outcomes[..], [Outcome::Rejected { .. }, Outcome::IdTaken(_)]),
-        "{outcomes:?}"
-    );
+    assert!(matches!(&outcomes[..], [Outcome::Rejected { .. }, Outcome::IdTaken(_)]), "{outcomes:?}");
 }
