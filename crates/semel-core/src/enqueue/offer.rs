@@ -33,7 +33,7 @@ pub struct Offer {
     pub max_attempts: u32,
     /// Its identity, if it has a policy.
     pub unique: Option<Identity>,
-    /// The encoded [`Body`].
+    /// The encoded [`Body`](crate::body::Body).
     pub body: Bytes,
     /// Whether the caller may see other people's jobs.
     pub inspect: bool,
