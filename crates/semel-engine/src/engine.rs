@@ -36,7 +36,8 @@ const DUPLICATES_EVERY: Duration = Duration::from_millis(900);
 /// How long the duties rest after the store failed them.
 const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// A running engine. Cheap to clone; the duties stop with [`Engine::stop`] or with the last handle.
+/// A running engine. Cheap to clone; the duties stop with [`Engine::stop`], [`Engine::close`] or with the
+/// last handle.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -112,6 +113,14 @@ impl Engine {
             drop(duties.await);
         }
         while matches!(self.shared.duplicates.flush(&self.shared.store).await, Ok(true)) {}
+    }
+
+    /// Stops the duties, as [`stop`](Self::stop) does, and closes the store: what was asked before is answered, what is
+    /// asked afterwards, through whatever handle, is answered with [`StoreError::Closed`]. When this returns the store's
+    /// file can be opened again at once.
+    pub async fn close(&self) {
+        self.stop().await;
+        self.shared.store.close().await;
     }
 
     /// Admits one job. `source` says who offers it, for the duplicates record.
