@@ -284,14 +284,33 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn claim_or_wait(&self, claim: Claim, patience: Duration) -> Result<Vec<Job>, StoreError> {
+        self.claim_or_wait_until(claim, patience, std::future::pending()).await
+    }
+
+    /// The same, but waits no longer once `stop` is done. A claim that has begun is finished: its jobs are leased.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn claim_or_wait_until(
+        &self,
+        claim: Claim,
+        patience: Duration,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Vec<Job>, StoreError> {
+        let mut stop = std::pin::pin!(stop);
         let deadline = tokio::time::Instant::now() + patience;
         loop {
             // Registered before looking, so that nothing that becomes ready in between is slept through.
             let mut ready = std::pin::pin!(self.shared.store.hints().ready());
             ready.as_mut().enable();
             let jobs = self.claim(claim.clone()).await?;
-            if !jobs.is_empty() || tokio::time::timeout_at(deadline, ready).await.is_err() {
+            if !jobs.is_empty() {
                 return Ok(jobs);
+            }
+            tokio::select! {
+                () = ready => {}
+                () = tokio::time::sleep_until(deadline) => return Ok(jobs),
+                () = &mut stop => return Ok(jobs),
             }
         }
     }

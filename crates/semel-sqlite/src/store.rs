@@ -275,6 +275,7 @@ impl Inner {
             self.at.pending.since.get_or_insert(now);
             self.at.log.committed(self.journal.last(), now);
         }
+        self.time.not_before(self.at.model.after_the_gone());
         self.doubtful = false;
         Ok(applied)
     }
