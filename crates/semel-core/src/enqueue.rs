@@ -125,6 +125,10 @@ impl Holder {
         }
     }
 
+    pub(crate) fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
     /// The job that absorbed the duplicate: for the record, never for the answer.
     pub fn absorbed_by(&self) -> JobId {
         self.head.id
@@ -453,7 +457,8 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         ending: None,
     };
     draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
-    draft.tell(EventKind::Enqueued, &head, 0);
+    let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
+    draft.tell(kind, &head, 0);
     head
 }
 

@@ -19,6 +19,10 @@ pub struct Config {
     pub batch_bytes_max: usize,
     /// How long a request may take, its body and a long poll included. Longer than the longest long poll, 30 s.
     pub request_timeout: Duration,
+    /// Streams of events that may be open at one time.
+    pub streams_max: usize,
+    /// How long a stream is silent at most: then it sends a comment, so that both ends know that the other is there.
+    pub stream_heartbeat: Duration,
 }
 
 impl Default for Config {
@@ -29,6 +33,8 @@ impl Default for Config {
             body_bytes_max: 1024 * 1024,
             batch_bytes_max: 16 * 1024 * 1024,
             request_timeout: Duration::from_secs(60),
+            streams_max: 1_024,
+            stream_heartbeat: Duration::from_secs(15),
         }
     }
 }

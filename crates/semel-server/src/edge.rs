@@ -19,6 +19,7 @@ use semel_ojs::{Code, MEDIA_TYPE, Problem, VERSION, is_supported_version};
 use crate::App;
 use crate::extract::REQUEST_ID;
 use crate::respond::{Refused, status_of};
+use crate::tenancy;
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
 /// The longest request id that is taken over from a client, in bytes.
@@ -30,7 +31,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, request: Request, next: Ne
     let mut response = match check(&app, &request) {
         Err(problem) => Refused::from(problem).into_response(),
         Ok(()) => {
-            let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+            let answer = AssertUnwindSafe(answer(&app, request, next)).catch_unwind();
             match tokio::time::timeout(app.config.request_timeout, answer).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(_)) => {
@@ -47,6 +48,14 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, request: Request, next: Ne
     };
     finish(&mut response, id);
     response
+}
+
+async fn answer(app: &App, request: Request, next: Next) -> Response {
+    match tenancy::of(&request) {
+        Ok(tenant) if tenant.is_default() => next.run(request).await,
+        Ok(tenant) => tenancy::answer(app, &tenant, request).await,
+        Err(problem) => Refused::from(problem).into_response(),
+    }
 }
 
 /// There is nothing at this path.
@@ -168,7 +177,7 @@ mod tests {
     /// Asks a router of two handlers that never answer.
     async fn ask(path: &str) -> (StatusCode, HeaderMap, serde_json::Value) {
         let config = Config { request_timeout: Duration::from_millis(50), ..Config::default() };
-        let app = Arc::new(App { engine: Engine::start(Arc::new(Memory::default())).unwrap(), config });
+        let app = Arc::new(App::new(Engine::start(Arc::new(Memory::default())).unwrap(), config));
         let mut router = Router::new()
             .route("/panics", get(async || -> Refused { panic!("a secret") }))
             .route("/sleeps", get(async || -> Refused { std::future::pending().await }))

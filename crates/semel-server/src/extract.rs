@@ -24,6 +24,22 @@ const DRAINED_BYTES_MAX: usize = 32 * 1024 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
+/// Whether the server is shutting down. Of a server that never says so, never.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Closing(pub(crate) Option<tokio::sync::watch::Receiver<bool>>);
+
+impl Closing {
+    /// Waits until it does.
+    pub(crate) async fn wait(&mut self) {
+        if let Some(closing) = &mut self.0
+            && closing.wait_for(|is_closing| *is_closing).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
 /// Reads a JSON body of at most `most` bytes.
 pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String), Problem> {
     let (parts, body) = request.into_parts();

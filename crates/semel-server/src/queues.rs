@@ -32,8 +32,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Answered {
 /// `GET /queues/{name}` and `/stats`. A queue need not have had a job.
 pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
     let name = queue_name(name)?;
-    let queues = app.engine.queues().await?;
-    let found = queues.iter().find(|stats| stats.row.name == name);
+    let found = app.engine.queue(&name).await?;
     let none = QueueView {
         name: name.as_str(),
         paused: false,
@@ -42,7 +41,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
         purged: 0,
         oldest_ready: None,
     };
-    Ok(Answer::ok(found.map_or(none, view).answer()))
+    Ok(Answer::ok(found.as_ref().map_or(none, view).answer()))
 }
 
 /// `POST /queues/{name}/pause`.
@@ -75,7 +74,7 @@ fn queue_name(name: Name) -> Result<QueueName, Refused> {
 
 pub(crate) fn view(stats: &QueueStats) -> QueueView<'_> {
     QueueView {
-        name: stats.row.name.as_str(),
+        name: stats.row.name.name(),
         paused: stats.row.paused,
         counts: stats.counts,
         created: stats.created,

@@ -14,10 +14,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower_service::Service as _;
 
-use crate::extract::Peer;
+use crate::extract::{Closing, Peer};
 
 /// How long to rest when the system has no more descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -55,6 +55,7 @@ pub async fn serve(
         .keep_alive(true)
         .pipeline_flush(true);
     let graceful = GracefulShutdown::new();
+    let (close, closing) = watch::channel(false);
     let places = Arc::new(Semaphore::new(limits.connections));
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -81,8 +82,10 @@ pub async fn serve(
             continue;
         }
         let router = router.clone();
+        let closing = Closing(Some(closing.clone()));
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
+            request.extensions_mut().insert(closing.clone());
             let mut router = router.clone();
             async move { Ok::<_, Infallible>(answer(&mut router, request).await) }
         });
@@ -95,6 +98,8 @@ pub async fn serve(
         });
     }
     drop(listener);
+    // Streams would not end by themselves.
+    close.send_replace(true);
     if tokio::time::timeout(limits.drain, graceful.shutdown()).await.is_err() {
         tracing::warn!("requests were still under way when the time to drain was over");
     }

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use semel_core::ident::QueueName;
 use semel_core::state::State as JobState;
 use semel_ojs::write::object;
 
@@ -85,7 +86,7 @@ const fn status(is_well: bool) -> StatusCode {
 
 /// `GET /metrics`, in Prometheus's text form. The media type has no version, as OJS wants it.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Refused> {
-    let queues = app.engine.queues().await?;
+    let queues = app.engine.queues_of_all().await?;
     let mut out = String::with_capacity(4_096);
     // Writing to a string cannot fail.
     let mut line = |text: std::fmt::Arguments<'_>| {
@@ -97,22 +98,18 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Ref
     for stats in &queues {
         for state in JobState::ALL {
             let count = stats.count(state);
-            line(format_args!("semel_jobs{{queue=\"{}\",state=\"{state}\"}} {count}", stats.row.name));
+            line(format_args!("semel_jobs{{{},state=\"{state}\"}} {count}", of(&stats.row.name)));
         }
     }
     line(format_args!("# HELP semel_jobs_created_total Jobs ever admitted, by queue."));
     line(format_args!("# TYPE semel_jobs_created_total counter"));
     for stats in &queues {
-        line(format_args!("semel_jobs_created_total{{queue=\"{}\"}} {}", stats.row.name, stats.created));
+        line(format_args!("semel_jobs_created_total{{{}}} {}", of(&stats.row.name), stats.created));
     }
     line(format_args!("# HELP semel_queue_paused Whether a queue is paused."));
     line(format_args!("# TYPE semel_queue_paused gauge"));
     for stats in &queues {
-        line(format_args!(
-            "semel_queue_paused{{queue=\"{}\"}} {}",
-            stats.row.name,
-            u8::from(stats.row.paused)
-        ));
+        line(format_args!("semel_queue_paused{{{}}} {}", of(&stats.row.name), u8::from(stats.row.paused)));
     }
     line(format_args!(
         "# HELP semel_outcomes_total Outcomes of requests since the start, by type, queue and outcome."
@@ -120,10 +117,19 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Ref
     line(format_args!("# TYPE semel_outcomes_total counter"));
     for ((job_type, queue, outcome), count) in app.engine.counters().all() {
         line(format_args!(
-            "semel_outcomes_total{{type=\"{job_type}\",queue=\"{queue}\",outcome=\"{outcome}\"}} {count}"
+            "semel_outcomes_total{{type=\"{job_type}\",{},outcome=\"{outcome}\"}} {count}",
+            of(&queue)
         ));
     }
     let mut response = out.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     Ok(response)
+}
+
+/// The labels of a queue: its name, and its tenant when it has one. Neither has anything in it to escape.
+fn of(queue: &QueueName) -> String {
+    match queue.tenant() {
+        "" => format!("queue=\"{queue}\""),
+        tenant => format!("queue=\"{queue}\",tenant=\"{tenant}\""),
+    }
 }

@@ -12,11 +12,10 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backend::{
-    Backend, Batch, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Recorded, Verdict,
-};
+use crate::backend::{Backend, Batch, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Verdict};
 use crate::error::StoreError;
 use crate::hints::Hints;
+use crate::log::LogPage;
 
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
@@ -79,7 +78,7 @@ enum Request {
     Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
-    Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
+    Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
 }
@@ -190,6 +189,11 @@ impl Store {
         self.ask(|reply| Request::List(filter, reply)).await
     }
 
+    /// The store's [secret](Backend::secret).
+    pub fn secret(&self) -> [u8; 16] {
+        self.backend.secret()
+    }
+
     /// All queues.
     ///
     /// # Errors
@@ -202,7 +206,7 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, StoreError> {
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, StoreError> {
         self.ask(|reply| Request::Events(cursor, limit, reply)).await
     }
 
@@ -517,4 +521,6 @@ pub struct Ready {
     pub due: Option<Timestamp>,
     /// Those who wait for jobs that were written.
     pub news: Vec<Arc<tokio::sync::Notify>>,
+    /// Whether the log has grown.
+    pub told: bool,
 }

@@ -9,6 +9,8 @@ mod jobs;
 mod limits;
 mod listing;
 mod races;
+mod streams;
 mod suites;
+mod tenants;
 mod unique;
 mod workers;
