@@ -27,6 +27,9 @@ pub struct Wanted {
     pub job_types: Vec<JobType>,
     /// Of these jobs.
     pub jobs: Vec<JobId>,
+    /// Of jobs in queues that the reader may know of: their names, or beginnings of names followed by `*`. Unlike an
+    /// empty list of queues, an empty one of these lets nothing through.
+    pub visible: Option<Vec<String>>,
 }
 
 impl Wanted {
@@ -36,6 +39,13 @@ impl Wanted {
             && (self.queues.is_empty() || self.queues.contains(&event.queue))
             && (self.job_types.is_empty() || self.job_types.contains(&event.job_type))
             && (self.jobs.is_empty() || self.jobs.contains(&event.job))
+            && self.visible.as_ref().is_none_or(|patterns| {
+                let name = event.queue.name();
+                patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+                    Some(beginning) => name.starts_with(beginning),
+                    None => pattern == name,
+                })
+            })
     }
 }
 
@@ -47,6 +57,7 @@ impl Wanted {
             queues: self.queues.iter().map(|queue| space.stored_queue(queue)).collect(),
             job_types: self.job_types.clone(),
             jobs: self.jobs.iter().map(|id| space.stored_id(*id)).collect(),
+            visible: self.visible.clone(),
         }
     }
 }

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::auth::Tokens;
+use crate::drain::Drain;
+use crate::load::Bounds;
 
 /// Settings of the router.
 #[derive(Clone, Debug)]
@@ -23,6 +25,10 @@ pub struct Config {
     pub streams_max: usize,
     /// How long a stream is silent at most: then it sends a comment, so that both ends know that the other is there.
     pub stream_heartbeat: Duration,
+    /// How much may be under way at one time.
+    pub bounds: Bounds,
+    /// Tells the handlers that the server is about to end.
+    pub drain: Drain,
 }
 
 impl Default for Config {
@@ -35,6 +41,8 @@ impl Default for Config {
             request_timeout: Duration::from_secs(60),
             streams_max: 1_024,
             stream_heartbeat: Duration::from_secs(15),
+            bounds: Bounds::default(),
+            drain: Drain::default(),
         }
     }
 }

@@ -11,7 +11,8 @@ use semel_ojs::write::{list as put_list, object};
 use semel_ojs::{Code, Problem, event};
 
 use crate::App;
-use crate::extract::{self, Closing, Parameters};
+use crate::caller::Caller;
+use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
 
 const PAGE_DEFAULT: u64 = 50;
@@ -21,22 +22,23 @@ const WAIT_MS_MAX: u64 = 25_000;
 
 /// `GET /events`: `after` (or `cursor`; `end` is the place where nothing has happened yet), `types`, `queues`,
 /// `job_types`, `jobs`, `limit`. With `wait_ms` the answer waits for something to tell.
-pub(crate) async fn list(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let (mut parts, _) = request.into_parts();
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
     let wait = Duration::from_millis(query.number("wait_ms", 0, 0, WAIT_MS_MAX)?);
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let limit = usize::try_from(limit).unwrap_or(1);
     let after = from(&app, cursor(&query)?.unwrap_or(Begin::Place(0))).await?;
-    let wanted = wanted(&query)?;
+    let wanted = wanted(&query, &caller)?;
     let mut reading = app.engine.read_log(after, &wanted, limit).await?;
     check(&reading)?;
-    if reading.events.is_empty() && !wait.is_zero() {
-        let mut closing = parts.extensions.remove::<Closing>().unwrap_or_default();
+    // A server that ends, or has as many waiting as it takes, answers at once with what there is.
+    let drain = &app.config.drain;
+    if reading.events.is_empty() && !wait.is_zero() && !drain.has_begun() && extract::park(&parts) {
         let mut follow = app.engine.follow(reading.cursor, wanted);
         tokio::select! {
             biased;
-            () = closing.wait() => {}
+            () = drain.begun() => {}
             next = follow.next(limit, wait) => reading = next?,
         }
         check(&reading)?;
@@ -81,13 +83,13 @@ pub(crate) fn cursor(query: &Parameters) -> Result<Option<Begin>, Problem> {
 }
 
 /// What the reader wants. The lists are separated by commas; the singular of each name is understood, too.
-pub(crate) fn wanted(query: &Parameters) -> Result<Wanted, Problem> {
+pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Problem> {
     let list = |plural: &'static str, singular: &'static str| {
         let mut items = query.list(plural);
         items.extend(query.list(singular));
         items
     };
-    let mut wanted = Wanted::default();
+    let mut wanted = Wanted { visible: caller.queue_patterns(), ..Wanted::default() };
     for name in list("types", "type") {
         let kinds = wanted.kinds.get_or_insert_default();
         let before = kinds.len();

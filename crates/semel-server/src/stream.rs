@@ -25,8 +25,10 @@ use semel_ojs::{Code, Problem, event};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::App;
+use crate::caller::Caller;
+use crate::drain::Drain;
 use crate::events::{Begin, check, cursor, wanted};
-use crate::extract::{self, Closing, Parameters};
+use crate::extract::{self, Parameters};
 use crate::respond::Refused;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -39,10 +41,10 @@ type Streamed = Result<Response, Refused>;
 
 /// `GET /events/stream`: as [`crate::events::list`], and `channel` (`job:ID` or `queue:NAME`). Without a cursor it
 /// begins with what happens next.
-pub(crate) async fn all(State(app): State<Arc<App>>, request: Request) -> Streamed {
+pub(crate) async fn all(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Streamed {
     let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
-    let mut wanted = wanted(&query)?;
+    let mut wanted = wanted(&query, &caller)?;
     for channel in query.list("channel") {
         match channel.split_once(':') {
             Some(("job", id)) => wanted
@@ -61,27 +63,31 @@ pub(crate) async fn all(State(app): State<Arc<App>>, request: Request) -> Stream
 /// `GET /jobs/{id}/events`.
 pub(crate) async fn of_job(
     State(app): State<Arc<App>>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Streamed {
     let (parts, _) = request.into_parts();
     let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
     if app.engine.job(id).await?.is_none() {
         return Err(Problem::not_found("job").into());
     }
-    let wanted = Wanted { jobs: vec![id], ..wanted(&Parameters::of(&parts.uri)?)? };
+    let wanted = Wanted { jobs: vec![id], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
     begin(&app, &parts, wanted).await
 }
 
 /// `GET /queues/{name}/events`. A queue need not have had a job.
 pub(crate) async fn of_queue(
     State(app): State<Arc<App>>,
+    caller: Caller,
     name: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Streamed {
     let (parts, _) = request.into_parts();
     let name = QueueName::parse(&extract::name(name, "queue")?, "/name")?;
-    let wanted = Wanted { queues: vec![name], ..wanted(&Parameters::of(&parts.uri)?)? };
+    caller.check_queue(name.name())?;
+    let wanted = Wanted { queues: vec![name], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
     begin(&app, &parts, wanted).await
 }
 
@@ -89,7 +95,7 @@ pub(crate) async fn of_queue(
 struct Going {
     follow: Follow,
     heartbeat: Duration,
-    closing: Closing,
+    drain: Drain,
     has_ended: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -113,7 +119,7 @@ async fn begin(app: &App, parts: &Parts, wanted: Wanted) -> Streamed {
     let going = Going {
         follow: app.engine.follow(from, wanted),
         heartbeat: app.config.stream_heartbeat,
-        closing: parts.extensions.get::<Closing>().cloned().unwrap_or_default(),
+        drain: app.config.drain.clone(),
         has_ended: false,
         _place: place,
     };
@@ -150,7 +156,7 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
     }
     let next = tokio::select! {
         biased;
-        () = going.closing.wait() => None,
+        () = going.drain.begun() => None,
         next = going.follow.next(PAGE, going.heartbeat) => Some(next),
     };
     let mut out = String::new();
