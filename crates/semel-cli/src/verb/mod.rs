@@ -12,3 +12,4 @@ pub mod queues;
 pub mod release;
 pub mod restore;
 pub mod serve;
+pub mod token;

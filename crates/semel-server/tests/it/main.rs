@@ -11,6 +11,8 @@ mod limits;
 mod listing;
 mod openapi;
 mod races;
+mod slow;
 mod suites;
+mod tls;
 mod unique;
 mod workers;
