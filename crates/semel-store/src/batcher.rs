@@ -279,4 +279,6 @@ pub struct Ready {
     pub due: Option<Timestamp>,
     /// Those who wait for jobs that were written.
     pub news: Vec<Arc<tokio::sync::Notify>>,
+    /// Whether the log has grown.
+    pub told: bool,
 }

@@ -6,6 +6,7 @@
 //!   [`transact`](batcher::transact) for a single decision.
 //! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
 //! - [`decor`]: stores that misbehave on purpose, for tests.
+//! - [`log`]: a piece of the event log.
 //! - [`hints`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
@@ -17,6 +18,7 @@ pub mod error;
 mod heads;
 pub mod hints;
 mod holders;
+pub mod log;
 pub mod memory;
 pub mod model;
 mod request;
@@ -25,5 +27,6 @@ mod watch;
 
 pub use backend::Backend;
 pub use error::StoreError;
+pub use log::{LogPage, Recorded};
 pub use store::Store;
 pub use watch::Watch;

@@ -5,8 +5,9 @@ use semel_core::slot::Due;
 use tokio::sync::oneshot;
 
 use crate::answers::Answer;
-use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Recorded};
+use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Listing, QueueStats};
 use crate::error::StoreError;
+use crate::log::LogPage;
 
 /// Who waits for the jobs of a claim.
 pub(crate) type ClaimReply = oneshot::Sender<Result<Claimed, StoreError>>;
@@ -65,7 +66,7 @@ pub(crate) enum Request {
     Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
-    Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
+    Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
     Close,

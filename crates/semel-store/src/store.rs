@@ -7,10 +7,11 @@ use semel_core::slot::Due;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 use crate::answers::Answers;
-use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Recorded};
+use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Listing, QueueStats};
 use crate::batcher::Batcher;
 use crate::error::StoreError;
 use crate::hints::Hints;
+use crate::log::LogPage;
 use crate::request::{Decision, Outcome, Request};
 
 /// Requests that may wait for the batcher before callers wait to offer theirs.
@@ -29,6 +30,7 @@ pub struct Store {
     alive: watch::Receiver<()>,
     hints: Arc<Hints>,
     facts: Arc<crate::backend::Facts>,
+    secret: [u8; 16],
 }
 
 impl Store {
@@ -70,11 +72,12 @@ impl Store {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
+        let secret = backend.secret();
         let (ended, alive) = watch::channel(());
         let weak = Arc::downgrade(&backend);
         let hinted = Arc::clone(&hints);
         let batcher = Batcher { rows: backend.rows(), backend, hints: hinted, inbox, entropy, answers };
-        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts };
+        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts, secret };
         (store, batcher.run(ended))
     }
 
@@ -134,6 +137,11 @@ impl Store {
         self.ask(|reply| Request::List(filter, reply)).await
     }
 
+    /// The store's [secret](crate::Backend::secret).
+    pub fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
     /// All queues.
     ///
     /// # Errors
@@ -146,7 +154,7 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, StoreError> {
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, StoreError> {
         self.ask(|reply| Request::Events(cursor, limit, reply)).await
     }
 
