@@ -149,6 +149,29 @@ pub fn set_identity(db: &Connection) -> Result<(), SqliteError> {
     set_fact(db, "identity", random.cast_signed())
 }
 
+/// The number that nobody outside knows; drawn when it is first asked for, and copied with the file.
+pub fn secret(db: &Connection) -> Result<[u8; 16], SqliteError> {
+    const NAMES: [&str; 2] = ["secret_1", "secret_2"];
+    let mut secret = [0; 16];
+    let known: i64 =
+        db.query_row("SELECT count(*) FROM fact WHERE name IN (?1, ?2)", NAMES, |row| row.get(0))?;
+    if known < 2 {
+        secret = semel_store::memory::new_secret();
+        // Both halves or none.
+        let transaction = db.unchecked_transaction()?;
+        for (name, half) in NAMES.into_iter().zip(secret.chunks_exact(8)) {
+            let half = half.try_into().map_or(0, i64::from_le_bytes);
+            set_fact(&transaction, name, half)?;
+        }
+        transaction.commit()?;
+        return Ok(secret);
+    }
+    for (name, half) in NAMES.into_iter().zip(secret.chunks_exact_mut(8)) {
+        half.copy_from_slice(&fact(db, name)?.to_le_bytes());
+    }
+    Ok(secret)
+}
+
 /// The records of the journal that a backup brought with it.
 pub fn brought(db: &Connection, carried: u64) -> Result<Vec<Entry>, SqliteError> {
     let mut query =
@@ -380,7 +403,7 @@ fn take_in(loaded: &mut Loaded, seq: i64, head: Head, released: bool) {
 }
 
 /// A number the file keeps by name; 0 when it does not.
-fn fact(db: &Connection, name: &str) -> Result<i64, SqliteError> {
+pub fn fact(db: &Connection, name: &str) -> Result<i64, SqliteError> {
     let mut query = db.prepare_cached("SELECT value FROM fact WHERE name = ?1")?;
     let mut rows = query.query([name])?;
     Ok(match rows.next()? {

@@ -41,6 +41,8 @@ pub struct Model {
     forgetting: BTreeSet<(Timestamp, JobId)>,
     /// The version of a key that nobody here holds.
     absent_version: u64,
+    /// The highest version of a job that is gone.
+    gone_version: u64,
     /// Whether finished jobs are filed by the end of their retention; a store that keeps them elsewhere says no.
     files_done: bool,
 }
@@ -90,17 +92,31 @@ impl Model {
     /// not here.
     pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
         is_planted(Bug::VersionNotChecked)
-            || group.expect.iter().all(|expect| {
-                let version = match &expect.record {
-                    Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
-                    Record::Job(id) => {
-                        self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version)
-                    }
-                    Record::Key(key) => self.key_version(key),
-                    Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
-                };
-                version == expect.version
-            })
+            || !self.repeats_a_version(group)
+                && group.expect.iter().all(|expect| {
+                    let version = match &expect.record {
+                        Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
+                        Record::Job(id) => {
+                            self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version)
+                        }
+                        Record::Key(key) => self.key_version(key),
+                        Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+                    };
+                    version == expect.version
+                })
+    }
+
+    /// Whether a new job under an id that a caller chose would have a version that an earlier job with this id may have
+    /// had: it was decided on before that one was gone.
+    fn repeats_a_version(&self, group: &Group) -> bool {
+        group.writes.iter().any(|write| {
+            matches!(write, Write::Insert { head, minted: false, .. } if head.version <= self.gone_version)
+        })
+    }
+
+    /// The first moment whose versions no job that is gone has had. Before it nothing new can be decided on.
+    pub fn after_the_gone(&self) -> Timestamp {
+        Timestamp::from_micros(i64::try_from(self.gone_version).unwrap_or(i64::MAX).saturating_add(1))
     }
 
     /// Applies one write.
@@ -265,6 +281,7 @@ impl Model {
 
     fn forget(&mut self, id: JobId, remember: Option<Timestamp>) {
         let Some(head) = self.heads.get(id).cloned() else { return };
+        self.gone_version = self.gone_version.max(head.version);
         match self.remembered.remove(&id) {
             // It was counted when its body went.
             Some(until) => drop(self.forgetting.remove(&(until, id))),

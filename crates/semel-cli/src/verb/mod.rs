@@ -4,6 +4,7 @@ pub mod backup;
 pub mod bench;
 pub mod completions;
 pub mod enqueue;
+pub mod events;
 pub mod explain;
 pub mod job;
 pub mod jobs;

@@ -53,6 +53,7 @@ impl Model {
 
     /// Counts a job that is not here as purged.
     pub fn count_purged(&mut self, head: &Head) {
+        self.gone_version = self.gone_version.max(head.version);
         let queue = self.queue_mut(&head.queue);
         queue.purged += 1;
         let count = &mut queue.counts[usize::from(head.state.code())];
