@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use semel_server::Config;
 use semel_server::auth::Tokens;
+use semel_server::webhooks::Rules;
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Globals, Secret, Settings};
@@ -36,6 +37,9 @@ pub struct Serve {
     /// Let POST /ojs/v1/admin/reset delete everything; for test servers only
     #[arg(long)]
     allow_reset: bool,
+    /// Let webhooks go to this machine and its networks, and without TLS
+    #[arg(long)]
+    webhooks_allow_private: bool,
 }
 
 impl Serve {
@@ -53,6 +57,7 @@ impl Serve {
         let stop = signal()?;
         let config = Config {
             allow_reset: self.allow_reset,
+            webhooks: Rules { allow_private: self.webhooks_allow_private },
             tokens: Tokens::new(settings.tokens.iter().map(Secret::expose)),
             ..Config::default()
         };

@@ -15,4 +15,5 @@ mod streams;
 mod suites;
 mod tenants;
 mod unique;
+mod webhooks;
 mod workers;
