@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use semel_core::draft::Reads;
 use semel_engine::Engine;
-use semel_server::webhooks::Courier;
+use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Limits, check_listen, router, serve};
 use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::memory::Memory;
@@ -75,7 +75,8 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
 pub struct Host {
     address: SocketAddr,
     engine: Engine,
-    courier: Courier,
+    /// Who delivers webhooks, if anybody does.
+    courier: Option<Courier>,
     file: Option<Arc<Sqlite>>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
@@ -90,14 +91,18 @@ impl Host {
         let listener = bind(listen, &config).await?;
         let address = listener.local_addr().context("cannot tell where the server listens")?;
         let engine = Engine::start(opened.backend).context("cannot start the engine")?;
-        let courier = Courier::start(&engine, config.webhooks);
         let router = router(engine.clone(), config);
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve(listener, router, Limits::default(), async {
             // A dropped sender means the same.
             drop(stopped.await);
         }));
-        Ok(Self { address, engine, courier, file: opened.file, stop, serving })
+        Ok(Self { address, engine, courier: None, file: opened.file, stop, serving })
+    }
+
+    /// Delivers webhooks from now on. Only a server that stays does: another verb's would go by other rules.
+    pub fn deliver(&mut self, rules: Rules) {
+        self.courier = Some(Courier::start(&self.engine, rules));
     }
 
     /// The server's URL.
@@ -137,7 +142,9 @@ impl Host {
         // Whoever listened for it may have ended by itself.
         let _ = self.stop.send(());
         let served = self.serving.await;
-        self.courier.stop().await;
+        if let Some(courier) = self.courier {
+            courier.stop().await;
+        }
         // The last hold on the file but the engine's own.
         drop(self.file);
         self.engine.close().await;

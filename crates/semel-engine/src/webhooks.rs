@@ -28,7 +28,7 @@ use crate::engine::Engine;
 pub const DELIVERIES: &str = "deliveries";
 /// Subscriptions of all tenants together: the list is one document, rewritten at each change.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000;
-/// Runs of one delivery: over about a day and a half.
+/// Runs of one delivery: over about 14 hours.
 const ATTEMPTS: u32 = 15;
 /// Events looked at for one commit.
 const CHUNK: u32 = 200;

@@ -55,13 +55,15 @@ impl Serve {
         let settings = Settings::read(globals, self.listen.as_deref())?;
         start_log(&settings.log)?;
         let stop = signal()?;
+        let webhooks = Rules { allow_private: self.webhooks_allow_private };
         let config = Config {
             allow_reset: self.allow_reset,
-            webhooks: Rules { allow_private: self.webhooks_allow_private },
+            webhooks,
             tokens: Tokens::new(settings.tokens.iter().map(Secret::expose)),
             ..Config::default()
         };
-        let host = Host::start(Opened::open(&settings.store).await?, &settings.listen, config).await?;
+        let mut host = Host::start(Opened::open(&settings.store).await?, &settings.listen, config).await?;
+        host.deliver(webhooks);
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
         tracing::info!(url = host.url(), store = %settings.store, "ready");

@@ -23,5 +23,6 @@ mod against_the_model;
 mod closing;
 mod crash;
 mod disk;
+mod log;
 
 races!(racing, Fixture::in_dir(Step::Nothing, crate::open));
