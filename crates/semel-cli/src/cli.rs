@@ -9,7 +9,7 @@ use crate::{demo, verb};
 
 const AFTER: &str = "\
 Settings come from flags, then from the environment (SEMEL_STORE, SEMEL_LISTEN, SEMEL_SERVER, SEMEL_TOKEN,
-SEMEL_TOKEN_FILE, SEMEL_LOG, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
+SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
 owns the store; when nobody does, it opens the store itself for as long as it runs.
 
 ";
@@ -39,6 +39,7 @@ enum Verb {
     Release(verb::release::Release),
     Backup(verb::backup::Backup),
     Restore(verb::restore::Restore),
+    Token(verb::token::Token),
     Bench(verb::bench::Bench),
     Completions(verb::completions::Completions),
 }
@@ -63,6 +64,7 @@ impl Cli {
             Verb::Release(verb) => verb.run(globals, printer).await,
             Verb::Backup(verb) => verb.run(globals, printer).await,
             Verb::Restore(verb) => verb.run(globals, printer),
+            Verb::Token(verb) => verb.run(globals, printer),
             Verb::Bench(verb) => verb.run(globals, printer).await,
             Verb::Completions(verb) => verb.run(printer),
         }

@@ -207,23 +207,24 @@ impl Sqlite {
         };
         carrier.events = None;
         let written = filing::write(&mut carrier.db, &piece);
-        self.with(|inner, _| {
+        let over = self.with(|inner, _| {
             // What was read again since then has what the piece says in the journal, or in the rows.
-            if inner.generation == generation {
-                match written {
-                    Ok(()) => {
-                        if let Some(carried) = filing::settle(&mut inner.at, piece) {
-                            inner.journal.carried(carried);
-                        }
-                    }
-                    Err(error) => {
-                        inner.doubtful = true;
-                        return Err(error);
-                    }
-                }
+            if inner.generation != generation {
+                return Ok(None);
             }
-            Ok(true)
-        })
+            if let Err(error) = written {
+                inner.doubtful = true;
+                return Err(error);
+            }
+            let over = filing::settle(&mut inner.at, &piece);
+            if let Some(round) = &over {
+                inner.journal.carried(round.upto);
+            }
+            Ok(over)
+        })?;
+        // Nobody waits for the lock while it is let go.
+        drop((piece, over));
+        Ok(true)
     }
 
     fn answer<T: Send + 'static>(
@@ -318,7 +319,9 @@ impl Inner {
             let row = match (reader::head(db, at, *id)?, reader::seq(db, at, *id)?) {
                 (Some(head), Some(seq)) => {
                     let body = reader::body(db, at, *id, seq)?.unwrap_or_default();
-                    Some((head, Full { body, notes: reader::notes(db, at, *id, seq)? }))
+                    let has_none = at.model.head(*id).is_some() && !at.noted.contains_key(id);
+                    let notes = if has_none { Vec::new() } else { reader::notes(db, at, *id, seq)? };
+                    Some((head, Full { body, notes }))
                 }
                 _ => None,
             };

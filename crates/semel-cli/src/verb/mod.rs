@@ -13,3 +13,4 @@ pub mod queues;
 pub mod release;
 pub mod restore;
 pub mod serve;
+pub mod token;

@@ -38,7 +38,10 @@ async fn the_newest_events_are_kept_and_a_reader_of_older_ones_is_told() {
         std::thread::yield_now();
     }
     let again = page(&*open(), early).await;
-    assert_eq!((again.place(early), again.place(late), again.kept_after), (Place::TooOld, Place::Kept, kept.kept_after));
+    assert_eq!(
+        (again.place(early), again.place(late), again.kept_after),
+        (Place::TooOld, Place::Kept, kept.kept_after)
+    );
     assert!(again.newest >= all.events[49].cursor);
 }
 
