@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use semel_server::auth::{Token, Tokens};
+use semel_server::webhooks::Rules;
 use semel_server::{Config, Limits, Tls};
 use tracing::level_filters::LevelFilter;
 
@@ -43,6 +44,9 @@ pub struct Serve {
     /// Let POST /ojs/v1/admin/reset delete everything; for test servers only
     #[arg(long)]
     allow_reset: bool,
+    /// Let webhooks go to this machine and its networks, and without TLS
+    #[arg(long)]
+    webhooks_allow_private: bool,
     /// Speak TLS with this certificate, PEM, followed by those that vouch for it (SEMEL_TLS_CERT)
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -87,8 +91,14 @@ impl Serve {
             }
             None => (None, None),
         };
-        let config =
-            Config { allow_reset: self.allow_reset, tokens: tokens.clone(), spans, ..Config::default() };
+        let webhooks = Rules { allow_private: self.webhooks_allow_private };
+        let config = Config {
+            allow_reset: self.allow_reset,
+            webhooks,
+            tokens: tokens.clone(),
+            spans,
+            ..Config::default()
+        };
         let limits = Limits {
             connections: self.max_connections.clamp(1, CONNECTIONS_MAX),
             drain: Duration::from_secs(self.drain),
@@ -101,7 +111,8 @@ impl Serve {
             None => None,
         };
         let opened = Opened::open(&settings.store).await?;
-        let host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
+        let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
+        host.deliver(webhooks);
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
         tracing::info!(url = host.url(), store = %settings.store, ?tokens, tls = tls.is_some(), "ready");

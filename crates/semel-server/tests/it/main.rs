@@ -18,4 +18,5 @@ mod suites;
 mod tenants;
 mod tls;
 mod unique;
+mod webhooks;
 mod workers;

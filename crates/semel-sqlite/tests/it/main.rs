@@ -35,5 +35,6 @@ mod recovery;
 mod tap;
 #[cfg(target_os = "linux")]
 mod voyage;
+mod log;
 
 races!(racing, Fixture::in_dir(Step::Nothing, crate::open));
