@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
+//! - [`services`]: what tests talk to, started for them alone.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`golden`]: writes the golden files anew.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
@@ -11,6 +12,7 @@
 
 mod golden;
 mod planted;
+mod services;
 mod steps;
 mod test;
 mod tidy;
@@ -27,7 +29,8 @@ Usage: cargo xtask TASK
 
 Tasks:
   test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, licences, and the demo on a release
-                  build. --quick stops after the tests
+                  build. --quick stops after the tests. Starts what tests talk to (PostgreSQL) for this run alone
+  services        Start what tests talk to, and say how they find it, until Enter: for tests run by hand
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
                   files, leftovers, licences
   planted [BUG]…  Put in one bug after the other and see which suite finds it, and how fast
@@ -46,6 +49,7 @@ enum Task<'a> {
     Test { is_quick: bool },
     Tidy,
     Golden,
+    Services,
     Planted { only: Vec<&'a str> },
     Help,
 }
@@ -59,8 +63,9 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["test", "--quick"] => Ok(Task::Test { is_quick: true }),
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
+        ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
-        [name @ ("test" | "tidy" | "golden"), rest @ ..] => {
+        [name @ ("test" | "tidy" | "golden" | "services"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
         [name, ..] => Err(format!("there is no task `{name}`")),
@@ -83,6 +88,7 @@ fn main() -> ExitCode {
         Task::Test { is_quick } => test::run(&workspace, is_quick),
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
+        Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
         Task::Help => {
             println!("{HELP}");
