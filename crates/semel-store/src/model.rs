@@ -17,6 +17,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, must_remember};
 
 use self::queues::Queue;
+pub use self::keys::deciding;
 pub use self::queues::QueueTotals;
 use crate::backend::Filter;
 use crate::heads::Heads;
