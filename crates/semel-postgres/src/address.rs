@@ -39,11 +39,14 @@ impl Address {
             }
         }
         let schema = Schema::parse(schema).ok_or_else(|| {
-            refuse("the schema's name must be of lower-case letters, digits and underscores, like ?schema=semel")
+            refuse(
+                "the schema's name must be of lower-case letters, digits and underscores, like ?schema=semel",
+            )
         })?;
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
         let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| {
-            let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+            let source =
+                std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
             PostgresError::Address(format!(
                 "the address is not understood{source}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE"
             ))
@@ -59,7 +62,8 @@ impl Address {
     /// # Errors
     /// [`PostgresError::Address`] when it is no name for one.
     pub fn with_schema(&self, schema: &str) -> Result<Self, PostgresError> {
-        let schema = Schema::parse(schema).ok_or_else(|| PostgresError::Address(format!("{schema} names no schema")))?;
+        let schema = Schema::parse(schema)
+            .ok_or_else(|| PostgresError::Address(format!("{schema} names no schema")))?;
         Ok(Self { schema, ..self.clone() })
     }
 
@@ -88,14 +92,20 @@ mod tests {
 
     #[test]
     fn an_address_is_shown_without_its_password() {
-        let address = Address::parse("postgres://ada:s3cret@db.example:6543/shop?schema=jobs&connect_timeout=3").unwrap();
+        let address =
+            Address::parse("postgres://ada:s3cret@db.example:6543/shop?schema=jobs&connect_timeout=3")
+                .unwrap();
         assert_eq!(address.to_string(), "postgres://db.example:6543/shop?schema=jobs");
         assert_eq!(address.schema(), "jobs");
     }
 
     #[test]
     fn what_is_no_address_is_refused_without_being_repeated() {
-        for text in ["mysql://ada:s3cret@host/db", "postgres://ada:s3cret@host/db?schema=No", "postgres://ada:s3cret@host:x/db"] {
+        for text in [
+            "mysql://ada:s3cret@host/db",
+            "postgres://ada:s3cret@host/db?schema=No",
+            "postgres://ada:s3cret@host:x/db",
+        ] {
             let refusal = Address::parse(text).unwrap_err().to_string();
             assert!(!refusal.contains("s3cret"), "{refusal}");
         }

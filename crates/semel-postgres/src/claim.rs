@@ -55,8 +55,9 @@ impl Shared {
                     let before = rows::head(row, HEAD)?;
                     let body = Bytes::copy_from_slice(row.try_get(2)?);
                     // The row was written by the template. The core has the last word on what a grant is.
-                    let head: Head = grant(&before, &claim.grant, now, false)
-                        .map_err(|_| PostgresError::Row { id: before.id, what: "it was granted against the rule" })?;
+                    let head: Head = grant(&before, &claim.grant, now, false).map_err(|_| {
+                        PostgresError::Row { id: before.id, what: "it was granted against the rule" }
+                    })?;
                     claimed.jobs.push((head, Full { body, notes: Vec::new() }));
                 }
                 2 => {

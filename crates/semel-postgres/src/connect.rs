@@ -21,7 +21,8 @@ pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(PATIENCE);
     }
-    let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let manager =
+        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(CONNECTIONS)
         .runtime(Runtime::Tokio1)

@@ -70,16 +70,18 @@ impl PostgresError {
     pub fn is_lost_connection(&self) -> bool {
         match self {
             Self::Postgres(error) => match error.code() {
-                None => error.is_closed() || std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>()),
-                Some(code) => {
-                    [
-                        SqlState::ADMIN_SHUTDOWN,
-                        SqlState::CRASH_SHUTDOWN,
-                        SqlState::CONNECTION_FAILURE,
-                        SqlState::CONNECTION_EXCEPTION,
-                    ]
-                    .contains(code)
+                None => {
+                    error.is_closed()
+                        || std::error::Error::source(error)
+                            .is_some_and(|source| source.is::<std::io::Error>())
                 }
+                Some(code) => [
+                    SqlState::ADMIN_SHUTDOWN,
+                    SqlState::CRASH_SHUTDOWN,
+                    SqlState::CONNECTION_FAILURE,
+                    SqlState::CONNECTION_EXCEPTION,
+                ]
+                .contains(code),
             },
             _ => false,
         }

@@ -64,7 +64,8 @@ impl Shared {
             let head = answered.heads.get(id);
             let full = answered.fulls.get(id).filter(|_| head.is_some_and(|(_, kept)| !kept));
             let row = head.zip(full).map(|((head, _), full)| (head.clone(), full.clone()));
-            let remembered = || head.filter(|_| row.is_none()).map(|(head, _)| Spent::remembered(*id, head.version));
+            let remembered =
+                || head.filter(|_| row.is_none()).map(|(head, _)| Spent::remembered(*id, head.version));
             let spent = answered.absorbed.get(id).copied().or_else(remembered);
             snapshot.add_full(*id, row.clone());
             if let Some(spent) = spent {
@@ -121,7 +122,8 @@ impl Answered {
                 let (id, job) = (rows::id(row, HEAD)?, rows::id(row, 1)?);
                 let digest: Option<&[u8]> = row.try_get(5)?;
                 let digest = digest.map(<[u8; 32]>::try_from).transpose();
-                let digest = digest.map_err(|_| PostgresError::Row { id, what: "a digest is not of 32 bytes" })?;
+                let digest =
+                    digest.map_err(|_| PostgresError::Row { id, what: "a digest is not of 32 bytes" })?;
                 self.absorbed.insert(id, Spent::absorbed_by(job, digest));
             }
             5 => self.keys.entry(key(row)?).or_default().version = version()?,

@@ -1,8 +1,8 @@
 //! The schema and its versions. A step is additive and never rewritten once released; functions are made anew by whoever
 //! migrates. Ten servers that start at once wait for one of them.
 
-use tokio_postgres::GenericClient;
 use tokio_postgres::Client;
+use tokio_postgres::GenericClient;
 
 use crate::error::PostgresError;
 use crate::sql::Schema;
@@ -72,7 +72,8 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema) -> Result<Status, 
         let done = usize::try_from(found).unwrap_or(0);
         for (number, (step, text)) in (1_i32..).zip(STEPS).skip(done) {
             transaction.batch_execute(&schema.render(text)).await?;
-            let note = format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}')");
+            let note =
+                format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}')");
             transaction.batch_execute(&note).await?;
         }
         for text in FUNCTIONS {
@@ -96,11 +97,13 @@ pub(crate) fn guard(found: i32) -> Result<(), PostgresError> {
 
 async fn version(client: &impl GenericClient, schema: &Schema) -> Result<i32, PostgresError> {
     let name = schema.as_str();
-    let exists = client.query_one(&format!("SELECT to_regclass('\"{name}\".migration') IS NOT NULL"), &[]).await?;
+    let exists =
+        client.query_one(&format!("SELECT to_regclass('\"{name}\".migration') IS NOT NULL"), &[]).await?;
     if !exists.try_get::<_, bool>(0)? {
         return Ok(0);
     }
-    let row = client.query_one(&format!("SELECT coalesce(max(version), 0) FROM \"{name}\".migration"), &[]).await?;
+    let row =
+        client.query_one(&format!("SELECT coalesce(max(version), 0) FROM \"{name}\".migration"), &[]).await?;
     Ok(row.try_get(0)?)
 }
 

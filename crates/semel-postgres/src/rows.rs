@@ -86,7 +86,8 @@ pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
     params.maybe_numbers(times(&|head| head.lease.as_ref().map(|lease| lease.visible_until)));
     params.maybe_numbers(times(&|head| head.lease.as_ref().map(|lease| lease.run_until)));
     params.maybe_ids(heads.iter().map(|head| head.follow_up).collect());
-    let endings: Vec<Option<i16>> = heads.iter().map(|head| head.ending.map(|ending| ending as i16)).collect();
+    let endings: Vec<Option<i16>> =
+        heads.iter().map(|head| head.ending.map(|ending| ending as i16)).collect();
     params.push(endings, tokio_postgres::types::Type::INT2_ARRAY);
     params.codes(filings.iter().map(|filing| filing.slot as i16).collect());
     params.numbers(filings.iter().map(|filing| filing.at.as_micros()).collect());

@@ -129,12 +129,16 @@ impl Postgres {
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
         };
-        let store =
-            Self { shared: Arc::new(shared), rows: Arc::new(AtomicU64::new(first_row())), runtime: Handle::current() };
+        let store = Self {
+            shared: Arc::new(shared),
+            rows: Arc::new(AtomicU64::new(first_row())),
+            runtime: Handle::current(),
+        };
         // The first look at the time: a clock that is behind the last commit is noticed now.
-        store.unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) }).await.map_err(
-            |error| PostgresError::GivenUp(error.to_string()),
-        )?;
+        store
+            .unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) })
+            .await
+            .map_err(|error| PostgresError::GivenUp(error.to_string()))?;
         Ok(store)
     }
 
@@ -190,7 +194,8 @@ impl Backend for Postgres {
     }
 
     fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        let message = "a store in PostgreSQL is backed up with PostgreSQL's own tools, such as pg_dump".to_owned();
+        let message =
+            "a store in PostgreSQL is backed up with PostgreSQL's own tools, such as pg_dump".to_owned();
         Box::pin(std::future::ready(Err(StoreError::Unsupported(message))))
     }
 

@@ -32,7 +32,8 @@ impl Shared {
         let mut params = Params::default();
         params.number(now);
         params.push(FORGET_MAX, Type::INT4);
-        let forgotten = ask(&connection, &format!("SELECT {}($1, $2)", self.name("forget_due")), &params).await?;
+        let forgotten =
+            ask(&connection, &format!("SELECT {}($1, $2)", self.name("forget_due")), &params).await?;
         let mut params = Params::default();
         params.push(FOLD_MAX, Type::INT4);
         let folded = ask(&connection, &format!("SELECT {}($1)", self.name("fold")), &params).await?;

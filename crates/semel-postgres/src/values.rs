@@ -109,7 +109,6 @@ impl<'a> Params<'a> {
         self.push(values, Type::BYTEA_ARRAY);
     }
 
-
     /// As the client takes them.
     pub fn typed(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
         self.0.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()

@@ -11,8 +11,9 @@ use tokio::runtime::Runtime;
 const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
 
 /// Connections live in here, whatever runtime a test has.
-static RUNTIME: LazyLock<Runtime> =
-    LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+});
 
 /// A schema that goes with its owner.
 pub struct Place {
