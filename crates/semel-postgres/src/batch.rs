@@ -48,6 +48,7 @@ pub struct Columns<'a> {
     jobs: (Vec<i32>, Vec<JobId>, Vec<i64>, Vec<bool>),
     keys: (Vec<i32>, Vec<&'a [u8]>, Vec<i64>, Vec<i64>, Vec<i64>),
     queues: (Vec<i32>, Vec<&'a str>, Vec<i64>),
+    chosen: (Vec<i32>, Vec<i64>),
     order: (Vec<i32>, Vec<i32>),
     locked: Vec<&'a [u8]>,
     lookup: Vec<JobId>,
@@ -150,7 +151,15 @@ impl<'a> Columns<'a> {
             chain.becomes = becomes.or(chain.becomes);
         };
         match write {
-            Write::Insert { head, body, .. } => {
+            Write::Insert { head, body, minted } => {
+                if !minted {
+                    self.chosen.0.push(number);
+                    self.chosen.1.push(version(head.version));
+                    // The same, where it goes in this very commit.
+                    if chains.get(&Record::Job(head.id)).is_some_and(|chain| chain.becomes.is_some()) {
+                        self.stale.push(number);
+                    }
+                }
                 self.head(number, head, true, chains);
                 self.bodies.0.push(number);
                 self.bodies.1.push(head.id);
@@ -243,6 +252,8 @@ impl<'a> Columns<'a> {
         params.places(self.queues.0);
         params.texts(self.queues.1);
         params.numbers(self.queues.2);
+        params.places(self.chosen.0);
+        params.numbers(self.chosen.1);
         params.places(self.order.0);
         params.places(self.order.1);
         params.blobs(self.locked);

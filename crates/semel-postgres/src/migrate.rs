@@ -1,6 +1,7 @@
 //! The schema and its versions. A step is additive and never rewritten once released; functions are made anew by whoever
 //! migrates. Ten servers that start at once wait for one of them.
 
+use semel_store::memory::new_secret;
 use tokio_postgres::Client;
 use tokio_postgres::GenericClient;
 
@@ -76,6 +77,8 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema) -> Result<Status, 
                 format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}')");
             transaction.batch_execute(&note).await?;
         }
+        let fact = format!("INSERT INTO \"{name}\".fact (secret) VALUES ($1) ON CONFLICT DO NOTHING");
+        transaction.execute(&fact, &[&&new_secret()[..]]).await?;
         for text in FUNCTIONS {
             transaction.batch_execute(&schema.render(text)).await?;
         }
@@ -83,6 +86,13 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema) -> Result<Status, 
     let status = Status { found: VERSION, needed: VERSION, pending: Vec::new() };
     transaction.commit().await?;
     Ok(status)
+}
+
+/// The store's secret.
+pub(crate) async fn secret(client: &Client, schema: &Schema) -> Result<[u8; 16], PostgresError> {
+    let row = client.query_one(&format!("SELECT secret FROM \"{}\".fact", schema.as_str()), &[]).await?;
+    let secret: &[u8] = row.try_get(0)?;
+    secret.try_into().map_err(|_| PostgresError::Answer("the store's secret"))
 }
 
 /// Refuses a schema that this program does not know.

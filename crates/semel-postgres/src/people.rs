@@ -9,9 +9,12 @@ use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::slot::{Due, Slot};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_store::backend::{DueIds, Filter, Listing, QueueStats, Recorded};
+use semel_store::backend::{DueIds, Filter, Listing, QueueStats};
+use semel_store::{LogPage, Recorded};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
+
+use deadpool_postgres::Object;
 
 use crate::connect::ask;
 use crate::error::PostgresError;
@@ -148,36 +151,61 @@ impl Shared {
 
     /// The log after `cursor`. Transactions commit in another order than they began; a record is shown only when every
     /// transaction with a lower number is over, so that a cursor never passes one that is still to come.
-    pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, PostgresError> {
-        let event = self.name("event");
-        let sql = format!(
-            "SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, \
-             tx < pg_snapshot_xmin(pg_current_snapshot()) \
-             FROM {event} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 ORDER BY tx, first LIMIT $2"
-        );
+    pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {
         let connection = self.connection().await?;
-        let mut found = Vec::new();
-        for look in 0..LOG_LOOKS {
-            found.clear();
-            let mut is_cut = false;
-            let mut params = Params::default();
-            params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
-            // The first record may have been read already.
-            params.number(i64::from(limit) + 1);
-            for row in ask(&connection, &sql, &params).await? {
-                if !row.try_get::<_, bool>(9)? {
-                    is_cut = true;
-                    break;
-                }
-                take(&row, cursor, limit as usize, &mut found)?;
-            }
-            if !is_cut || found.len() >= limit as usize || look + 1 == LOG_LOOKS {
-                break;
+        let mut looks = 0;
+        loop {
+            let (page, waits) = self.page(&connection, cursor, limit).await?;
+            looks += 1;
+            if !waits || page.events.len() >= limit as usize || looks == LOG_LOOKS {
+                return Ok(page);
             }
             tokio::time::sleep(LOG_PAUSE).await;
         }
-        Ok(found)
     }
+
+    /// A piece of the log, and whether records are there that wait for older transactions.
+    async fn page(
+        &self,
+        connection: &Object,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<(LogPage, bool), PostgresError> {
+        let mut params = Params::default();
+        params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
+        // The first record may have been read already.
+        params.number(i64::from(limit) + 1);
+        // One statement, so that the records and the limits of what is over are of one snapshot.
+        let sql = format!(
+            "SELECT NULL::int8, 0, pg_snapshot_xmin(pg_current_snapshot())::text::int8, NULL::int2[], \
+             NULL::uuid[], NULL::text[], NULL::text[], NULL::int8[], NULL::int8[], dropped FROM {} UNION ALL \
+             (SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, NULL::int8 \
+             FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 ORDER BY tx, first LIMIT $2)",
+            self.name("fact"),
+            self.name("event")
+        );
+        let mut page = LogPage::default();
+        let mut running = 0;
+        for row in ask(connection, &sql, &params).await? {
+            let Some(transaction) = row.try_get::<_, Option<i64>>(0)? else {
+                running = row.try_get::<_, i64>(2)?;
+                let dropped: i64 = row.try_get(9)?;
+                page.kept_after = if dropped == 0 { 0 } else { end_of(dropped) };
+                page.newest = end_of(running - 1).max(page.kept_after);
+                continue;
+            };
+            if transaction >= running {
+                return Ok((page, true));
+            }
+            take(&row, cursor, limit as usize, &mut page.events)?;
+        }
+        Ok((page, false))
+    }
+}
+
+/// The last place that an event of that transaction can have.
+fn end_of(transaction: i64) -> u64 {
+    (transaction.unsigned_abs() << PLACE_BITS) | ((1 << PLACE_BITS) - 1)
 }
 
 /// Takes the events of a record that are after `cursor`, as far as there is room.

@@ -10,11 +10,9 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
-use semel_store::StoreError;
-use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
-};
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
 use semel_store::clock::Clock;
+use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
@@ -29,6 +27,7 @@ use crate::values::Params;
 pub struct Postgres {
     shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
+    secret: [u8; 16],
     /// Where units of work run: they must not end with whoever waits for them.
     runtime: Handle,
 }
@@ -120,6 +119,7 @@ impl Postgres {
         if status.found < status.needed {
             migrate::run(&mut client, &address.schema).await?;
         }
+        let secret = migrate::secret(&client, &address.schema).await?;
         drop(client);
         let shared = Shared {
             pool,
@@ -131,6 +131,7 @@ impl Postgres {
         };
         let store = Self {
             shared: Arc::new(shared),
+            secret,
             rows: Arc::new(AtomicU64::new(first_row())),
             runtime: Handle::current(),
         };
@@ -181,7 +182,7 @@ impl Backend for Postgres {
         Box::pin(self.unit(|shared| async move { shared.queues().await }))
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         Box::pin(self.unit(move |shared| async move { shared.events(cursor, limit).await }))
     }
 
@@ -201,6 +202,10 @@ impl Backend for Postgres {
 
     fn rows(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.rows)
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.secret
     }
 
     fn facts(&self) -> Facts {

@@ -46,7 +46,10 @@ impl Shared {
             params.number(RECORDS_KEPT);
             let event = self.name("event");
             let sql = format!(
-                "DELETE FROM {event} WHERE tx < (SELECT tx FROM {event} ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1)"
+                "WITH last AS (SELECT tx FROM {event} ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1), \
+                 gone AS (DELETE FROM {event} WHERE tx <= (SELECT tx FROM last)) \
+                 UPDATE {} SET dropped = last.tx::text::int8 FROM last",
+                self.name("fact")
             );
             ask(&connection, &sql, &params).await?;
             let mut params = Params::default();
@@ -66,7 +69,13 @@ impl Shared {
     pub(crate) async fn clear(&self) -> Result<(), PostgresError> {
         let tables = ["head", "body", "note", "key", "absorbed", "queue", "total", "tally", "event"];
         let tables: Vec<String> = tables.iter().map(|table| self.name(table)).collect();
-        self.connection().await?.batch_execute(&format!("TRUNCATE {}", tables.join(", "))).await?;
+        let sql = format!(
+            "TRUNCATE {}; UPDATE {} SET dropped = pg_current_xact_id()::text::int8",
+            tables.join(", "),
+            self.name("fact")
+        );
+        // Several statements sent as one are one transaction.
+        self.connection().await?.batch_execute(&sql).await?;
         Ok(())
     }
 }

@@ -5,20 +5,20 @@ mod keys;
 mod queues;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use foldhash::fast::RandomState;
 use semel_core::draft::{Group, Map, Record, Snapshot, Write};
-use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::ident::{JobId, JobType};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, must_remember};
 
-use self::queues::Queue;
 pub use self::keys::deciding;
 pub use self::queues::QueueTotals;
+use self::queues::Queues;
 use crate::backend::Filter;
 use crate::heads::Heads;
 use crate::holders::Holders;
@@ -31,7 +31,7 @@ const TOO_EARLY: std::time::Duration = std::time::Duration::from_millis(100);
 pub struct Model {
     heads: Heads,
     keys: Holders,
-    queues: BTreeMap<QueueName, Queue>,
+    queues: Queues,
     types: HashSet<JobType, RandomState>,
     timers: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
@@ -42,6 +42,8 @@ pub struct Model {
     forgetting: BTreeSet<(Timestamp, JobId)>,
     /// The version of a key that nobody here holds.
     absent_version: u64,
+    /// The highest version of a job that is gone.
+    gone_version: u64,
     /// Whether finished jobs are filed by the end of their retention; a store that keeps them elsewhere says no.
     files_done: bool,
 }
@@ -91,17 +93,31 @@ impl Model {
     /// not here.
     pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
         is_planted(Bug::VersionNotChecked)
-            || group.expect.iter().all(|expect| {
-                let version = match &expect.record {
-                    Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
-                    Record::Job(id) => {
-                        self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version)
-                    }
-                    Record::Key(key) => self.key_version(key),
-                    Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
-                };
-                version == expect.version
-            })
+            || !self.repeats_a_version(group)
+                && group.expect.iter().all(|expect| {
+                    let version = match &expect.record {
+                        Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
+                        Record::Job(id) => {
+                            self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version)
+                        }
+                        Record::Key(key) => self.key_version(key),
+                        Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+                    };
+                    version == expect.version
+                })
+    }
+
+    /// Whether a new job under an id that a caller chose would have a version that an earlier job with this id may have
+    /// had: it was decided on before that one was gone.
+    fn repeats_a_version(&self, group: &Group) -> bool {
+        group.writes.iter().any(|write| {
+            matches!(write, Write::Insert { head, minted: false, .. } if head.version <= self.gone_version)
+        })
+    }
+
+    /// The first moment whose versions no job that is gone has had. Before it nothing new can be decided on.
+    pub fn after_the_gone(&self) -> Timestamp {
+        Timestamp::from_micros(i64::try_from(self.gone_version).unwrap_or(i64::MAX).saturating_add(1))
     }
 
     /// Applies one write.
@@ -135,40 +151,42 @@ impl Model {
         }
         let filing = Filing::of(&head);
         let (id, key, version, ended) = (head.id, head.key, head.version, head.state.is_finished());
-        if let Some(before) = self.heads.get(id) {
-            let (held, was_ended) = (before.key, before.state.is_finished());
-            head.queue = before.queue.clone();
-            head.job_type = before.job_type.clone();
-            if let (Some(held), None) = (held, key) {
-                let place = self.heads.place(id);
-                self.keys.retain(&self.heads, &held, |holder| Some(holder) != place);
-            }
-            self.file(&head, filing);
-            let (place, before) = self.heads.put(head);
-            if let Some(before) = before {
-                self.unfile(&before, filing);
-            }
-            // What was left out in favour of a later one holds again when it lives again, and not before.
-            if let Some(key) = &key {
-                if held.is_none() || (was_ended && !ended) {
-                    self.keys.add(&self.heads, key, place, version, self.absent_version);
-                } else {
-                    self.keys.touch(&self.heads, key, version);
+        let known = self.heads.place(id);
+        let place =
+            if let Some((place, before)) = known.and_then(|at| self.heads.at(at).map(|head| (at, head))) {
+                let (held, was_ended) = (before.key, before.state.is_finished());
+                head.queue = before.queue.clone();
+                head.job_type = before.job_type.clone();
+                if let (Some(held), None) = (held, key) {
+                    self.keys.retain(&self.heads, &held, |holder| holder != place);
                 }
-            }
-        } else {
-            // One copy of each name for all its jobs.
-            head.queue = self.queue_mut(&head.queue).row.name.clone();
-            self.share_type(&mut head);
-            self.file(&head, filing);
-            let (place, _) = self.heads.put(head);
-            if let Some(key) = &key {
-                self.keys.add(&self.heads, key, place, version, self.absent_version);
-            }
-        }
+                self.file(&head, filing);
+                if let Some(before) = self.heads.replace(place, head) {
+                    self.unfile(&before, filing);
+                }
+                // What was left out in favour of a later one holds again when it lives again, and not before.
+                if let Some(key) = &key {
+                    if held.is_none() || (was_ended && !ended) {
+                        self.keys.add(&self.heads, key, place, version, self.absent_version);
+                    } else {
+                        self.keys.touch(&self.heads, key, version);
+                    }
+                }
+                place
+            } else {
+                // One copy of each name for all its jobs.
+                head.queue = self.queue_mut(&head.queue).row.name.clone();
+                self.share_type(&mut head);
+                self.file(&head, filing);
+                let place = self.heads.add(head);
+                if let Some(key) = &key {
+                    self.keys.add(&self.heads, key, place, version, self.absent_version);
+                }
+                place
+            };
         if ended
             && let Some(key) = &key
-            && self.holds(id)
+            && self.is_holder(place)
         {
             self.leave_out_outlived(id, key);
         }
@@ -189,8 +207,8 @@ impl Model {
             Remember::Until(until) => Some(until),
             Remember::Forever => Some(Timestamp::MAX),
         };
-        let Some(key) = head.key else { return self.forget(id, None) };
-        self.heads.put(head);
+        let (Some(key), Some(place)) = (head.key, self.heads.place(id)) else { return self.forget(id, None) };
+        self.heads.replace(place, head);
         self.keys.touch(&self.heads, &key, version);
         self.forget(id, remember);
     }
@@ -266,6 +284,7 @@ impl Model {
 
     fn forget(&mut self, id: JobId, remember: Option<Timestamp>) {
         let Some(head) = self.heads.get(id).cloned() else { return };
+        self.gone_version = self.gone_version.max(head.version);
         match self.remembered.remove(&id) {
             // It was counted when its body went.
             Some(until) => drop(self.forgetting.remove(&(until, id))),

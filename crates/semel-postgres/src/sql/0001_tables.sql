@@ -97,6 +97,13 @@ CREATE TABLE @.event (                -- one record per commit, read in the orde
     PRIMARY KEY (tx, first)
 );
 
+CREATE TABLE @.fact (                 -- one row
+    is_only  boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    secret   bytea   NOT NULL,        -- drawn when the store was made; what tenants see of ids and keys hangs on it
+    gone     int8    NOT NULL DEFAULT 0,   -- the highest version of a job that is gone
+    dropped  int8    NOT NULL DEFAULT 0    -- the last transaction whose events are kept no longer
+);
+
 CREATE VIEW @.jobs AS                 -- for people with a database shell
 SELECT h.id, h.type, h.queue,
        (ARRAY['scheduled', 'available', 'pending', 'active', 'retryable', 'completed', 'cancelled', 'discarded'])[h.state + 1]

@@ -9,6 +9,7 @@ CREATE OR REPLACE FUNCTION @.commit(
     ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs
     ek_group int4[], ek_key bytea[], ek_more int8[], ek_least int8[], ek_version int8[],   -- of keys, after earlier groups
     eq_group int4[], eq_name text[], eq_version int8[],                    -- of queues
+    c_group int4[], c_version int8[],                                      -- versions of new jobs whose ids callers chose
     p_after int4[], p_before int4[],                                       -- the first is decided on top of the second
     p_keys bytea[], p_lookup uuid[],                                       -- to lock; whose keys are to be locked as well
     h_group int4[], h_insert boolean[], h_until int8[], @head_arrays,
@@ -91,7 +92,10 @@ BEGIN
         UNION
         SELECT e.g FROM unnest(eq_group, eq_name, eq_version) AS e(g, name, version)
             LEFT JOIN @.queue q ON q.name = e.name
-            WHERE e.version <> coalesce(q.version, 0));
+            WHERE e.version <> coalesce(q.version, 0)
+        UNION
+        -- Decided on before an earlier job with that id was gone, it would have that one's version.
+        SELECT e.g FROM unnest(c_group, c_version) AS e(g, version), @.fact f WHERE e.version <= f.gone);
     IF cardinality(v_stale) > 0 THEN
         LOOP
             v_more := ARRAY(SELECT DISTINCT e.later FROM unnest(p_after, p_before) AS e(later, earlier)
@@ -235,6 +239,9 @@ BEGIN
                 UNION ALL
                 SELECT h.queue, 101::int2, 1 FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot <> -1
             ) AS c(queue, what, n) GROUP BY c.queue, c.what;
+        UPDATE @.fact SET gone = w.version
+            FROM (SELECT max(h.version) AS version FROM @.head h WHERE h.id = ANY (v_ids)) AS w
+            WHERE gone < w.version;
         UPDATE @.head h SET slot = -1, slot_at = w.until, dead = false
             FROM unnest(f_group, f_id, f_until) AS w(g, id, until)
             WHERE h.id = w.id AND w.until IS NOT NULL AND w.g <> ALL (v_stale);

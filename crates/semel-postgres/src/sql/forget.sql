@@ -10,6 +10,9 @@ BEGIN
         done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL (p_ids))
     FROM (SELECT DISTINCT h.key FROM unnest(p_ids) AS w(id) JOIN @.head h ON h.id = w.id WHERE h.key IS NOT NULL) AS w
     WHERE k.key = w.key;
+    UPDATE @.fact SET gone = w.version
+    FROM (SELECT max(h.version) AS version FROM @.head h WHERE h.id = ANY (p_ids)) AS w
+    WHERE gone < w.version;
     DELETE FROM @.head WHERE id = ANY (p_ids);
     DELETE FROM @.body WHERE id = ANY (p_ids);
     DELETE FROM @.note WHERE id = ANY (p_ids);

@@ -13,7 +13,8 @@ DECLARE
     v_holders uuid[];
 BEGIN
     RETURN QUERY SELECT 0::int2, NULL::uuid,
-        greatest(v_clock + p_ahead, p_floor, (SELECT at FROM @.event ORDER BY tx DESC, first DESC LIMIT 1)), v_clock,
+        greatest(v_clock + p_ahead, p_floor, (SELECT at FROM @.event ORDER BY tx DESC, first DESC LIMIT 1),
+            (SELECT gone + 1 FROM @.fact)), v_clock,
         NULL::boolean, NULL::bytea, NULL::text, @head_nulls;
     IF cardinality(p_keys) > 0 THEN
         RETURN QUERY SELECT 5::int2, NULL::uuid, k.version, NULL::int8, w.ended, k.key, NULL::text, @head_nulls

@@ -108,6 +108,9 @@ macro_rules! conformance {
                 a_group_that_relies_on_a_stale_one_is_stale,
                 a_claim_in_the_same_commit_sees_its_groups,
                 a_large_batch_is_stored_whole,
+                a_job_that_an_earlier_group_purges_holds_nothing_for_a_later_one,
+                a_job_whose_id_was_used_before_has_a_version_of_its_own,
+                an_id_is_free_at_once_when_its_job_is_gone,
             );
             $crate::conformance!(@topic $fixture; interleavings:
                 the_second_of_two_admissions_is_stale,
@@ -194,6 +197,7 @@ macro_rules! conformance {
                 a_listing_of_nothing_is_empty,
                 the_log_tells_what_happened_in_order,
                 the_log_is_paged_by_its_cursor,
+                the_log_says_how_far_it_reaches,
                 clearing_leaves_nothing,
             );
             $crate::conformance!(@topic $fixture; round_trip:
