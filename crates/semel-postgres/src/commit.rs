@@ -4,11 +4,14 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use deadpool_postgres::Object;
 use semel_core::draft::Group;
+use semel_core::ident::JobId;
 use semel_core::unique::leave_out_outlived;
-use semel_store::backend::{Applied, Batch, Claim, Verdict};
+use semel_store::backend::{Applied, Batch, Claim, Claimed, Verdict};
+use semel_store::memory::new_secret;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -17,10 +20,14 @@ use crate::connect::ask;
 use crate::error::PostgresError;
 use crate::rows;
 use crate::store::Shared;
-use crate::values::Params;
+use crate::values::{Id, Params};
 
 /// How often a transaction that another one was in the way of is tried.
 const TRIES: u32 = 8;
+/// How often the database is asked what became of a commit whose answer was lost: for half a minute, as a failover takes.
+const RESOLVE_TRIES: u32 = 60;
+/// How long between two tries.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
 /// What came back of one transaction.
 struct Answer {
@@ -40,7 +47,12 @@ impl Shared {
         let mut tries = 0;
         let answer = loop {
             tries += 1;
-            match self.transact(&connection, &batch.groups, &batch.claims).await {
+            let mark = new_mark();
+            match self.transact(&connection, mark, &batch.groups, &batch.claims).await {
+                Err(error) if error.is_lost_connection() => {
+                    drop(connection);
+                    return self.resolved(mark, batch, error).await;
+                }
                 // The database undid it, and nothing else was done.
                 Err(error) if error.was_in_the_way() && tries < TRIES => {
                     tracing::debug!(%error, tries, "another transaction was in the way");
@@ -49,13 +61,10 @@ impl Shared {
                 Ok(answer) => break answer,
             }
         };
-        let mut applied = Applied { groups: vec![Verdict::Applied; batch.groups.len()], claims: Vec::new() };
+        let mut applied = applied(batch.groups.len(), &[])?;
         for row in &answer.groups {
             self.saw(row.try_get(0)?);
-            for number in row.try_get::<_, Vec<i32>>(1)? {
-                let verdict = usize::try_from(number).ok().and_then(|number| applied.groups.get_mut(number));
-                *verdict.ok_or(PostgresError::Answer("commit"))? = Verdict::Stale;
-            }
+            applied = self::applied(batch.groups.len(), &row.try_get::<_, Vec<i32>>(1)?)?;
             for key in row.try_get::<_, Vec<Vec<u8>>>(2)? {
                 if let Err(error) = self.look_over(&connection, &key).await {
                     // It is only house-keeping, and what was asked is done.
@@ -69,9 +78,42 @@ impl Shared {
         Ok(applied)
     }
 
+    /// What to answer when the connection was lost before the answer came: the database is asked what became of the commit,
+    /// once it can be asked. Jobs that a claim took are not known then; their leases run out.
+    async fn resolved(&self, mark: Id, batch: &Batch, lost: PostgresError) -> Result<Applied, PostgresError> {
+        if batch.groups.is_empty() {
+            return Err(lost);
+        }
+        let mut params = Params::default();
+        params.push(mark, Type::UUID);
+        let sql = format!("SELECT {}($1)", self.name("resolve"));
+        for _ in 0..RESOLVE_TRIES {
+            let asked = match self.connection().await {
+                Ok(connection) => ask(&connection, &sql, &params).await,
+                Err(error) => Err(error),
+            };
+            match asked {
+                Ok(rows) => {
+                    let row = rows.first().ok_or(PostgresError::Answer("resolve"))?;
+                    let Some(stale) = row.try_get::<_, Option<Vec<i32>>>(0)? else { return Err(lost) };
+                    tracing::info!("the answer to a commit was lost; the database says that it was applied");
+                    let mut applied = applied(batch.groups.len(), &stale)?;
+                    applied.claims = vec![Claimed::default(); batch.claims.len()];
+                    return Ok(applied);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the answer to a commit was lost, and the database cannot be asked about it yet");
+                    tokio::time::sleep(RESOLVE_PAUSE).await;
+                }
+            }
+        }
+        Err(PostgresError::Unknown)
+    }
+
     async fn transact(
         &self,
         connection: &Object,
+        mark: Id,
         groups: &[Group],
         claims: &[Claim],
     ) -> Result<Answer, PostgresError> {
@@ -79,6 +121,7 @@ impl Shared {
         if !groups.is_empty() {
             let mut params = Params::default();
             self.push_time(&mut params);
+            params.push(mark, Type::UUID);
             Columns::of(groups).push(&mut params);
             statements.push((format!("SELECT * FROM {}({})", self.name("commit"), params.marks()), params));
         }
@@ -143,6 +186,20 @@ impl Shared {
         ask(connection, &sql, &params).await?;
         Ok(())
     }
+}
+
+fn new_mark() -> Id {
+    Id(JobId::from_bytes(new_secret()))
+}
+
+/// The verdicts on so many groups, of which these are stale.
+fn applied(groups: usize, stale: &[i32]) -> Result<Applied, PostgresError> {
+    let mut applied = Applied { groups: vec![Verdict::Applied; groups], claims: Vec::new() };
+    for number in stale {
+        let verdict = usize::try_from(*number).ok().and_then(|number| applied.groups.get_mut(number));
+        *verdict.ok_or(PostgresError::Answer("commit"))? = Verdict::Stale;
+    }
+    Ok(applied)
 }
 
 fn plain<'a>(connection: &'a Object, sql: &'static str) -> Part<'a> {

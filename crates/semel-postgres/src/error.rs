@@ -32,6 +32,12 @@ pub enum PostgresError {
     /// The address is none.
     #[error("{0}")]
     Address(String),
+    /// The connection was lost during a commit, and the database could not be asked what became of it.
+    #[error(
+        "the database was lost during a commit and did not come back in time: whether it was applied is unknown. Send the \
+         same request with the same id again"
+    )]
+    Unknown,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -104,9 +110,10 @@ impl From<PostgresError> for StoreError {
             _ if error.was_in_the_way() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
             PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
-            PostgresError::Postgres(_) | PostgresError::Pool(_) | PostgresError::GivenUp(_) => {
-                Self::Unavailable(message)
-            }
+            PostgresError::Postgres(_)
+            | PostgresError::Pool(_)
+            | PostgresError::Unknown
+            | PostgresError::GivenUp(_) => Self::Unavailable(message),
         }
     }
 }

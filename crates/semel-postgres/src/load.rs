@@ -91,8 +91,13 @@ impl Shared {
         params.texts(queues);
         let sql = format!("SELECT * FROM {}({})", self.name("load"), params.marks());
         let connection = self.connection().await?;
+        let asked = match ask(&connection, &sql, &params).await {
+            // A server that was restarted leaves connections behind that end when they are used.
+            Err(error) if error.is_lost_connection() => ask(&self.connection().await?, &sql, &params).await,
+            asked => asked,
+        };
         let mut answered = Answered::default();
-        for row in ask(&connection, &sql, &params).await? {
+        for row in asked? {
             answered.take(&row, self)?;
         }
         Ok(answered)

@@ -94,7 +94,14 @@ CREATE TABLE @.event (                -- one record per commit, read in the orde
     queues    text[] NOT NULL,
     attempts  int8[] NOT NULL,
     amounts   int8[] NOT NULL,
+    mark      uuid,                   -- which commit it was, for a server that lost the answer
+    stale     int4[],                 -- and which of its groups were not applied
     PRIMARY KEY (tx, first)
+);
+
+CREATE TABLE @.void (                 -- commits whose answers were lost and that must not be applied any more
+    mark  uuid        PRIMARY KEY,
+    at    timestamptz NOT NULL
 );
 
 CREATE TABLE @.fact (                 -- one row

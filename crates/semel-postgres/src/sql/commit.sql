@@ -1,9 +1,10 @@
 -- Applies groups of writes, each all or none, in one transaction: locks what they rely on and write, in one order for every
 -- caller; finds the groups whose versions have moved, and those that were decided on top of such; writes the others.
 --
--- Locks: guards of absent ids, keys, heads, queues, absorbed ids; each kind sorted.
+-- Locks: the commit's mark, guards of absent ids, keys, heads, queues, absorbed ids; each kind sorted.
 CREATE OR REPLACE FUNCTION @.commit(
     p_clock int8, p_ahead int8, p_floor int8,
+    p_mark uuid,                                                           -- its own, to be asked about later
     p_stale int4[],                                                        -- groups that are stale whatever is stored
     p_guards int4[], p_owned int4[],                                       -- ids that must be absent; that are to be taken
     ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs
@@ -33,6 +34,10 @@ DECLARE
     v_crowded bytea[] := '{}';
     v_guard record;
 BEGIN
+    PERFORM pg_advisory_xact_lock(@class, hashtext(p_mark::text));
+    IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
+        RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
+    END IF;
     IF cardinality(p_guards) > 0 OR cardinality(p_owned) > 0 THEN
         FOR v_guard IN
             SELECT g.guard, bool_or(g.owned) AS owned
@@ -261,11 +266,12 @@ BEGIN
     END IF;
 
     -- Also when there is nothing to tell: it says when the last commit was.
-    INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts)
+    INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
         SELECT pg_current_xact_id(), @.events_before(), v_now,
             coalesce(array_agg(w.kind ORDER BY w.place), '{}'), coalesce(array_agg(w.job ORDER BY w.place), '{}'),
             coalesce(array_agg(w.type ORDER BY w.place), '{}'), coalesce(array_agg(w.queue ORDER BY w.place), '{}'),
-            coalesce(array_agg(w.attempt ORDER BY w.place), '{}'), coalesce(array_agg(w.amount ORDER BY w.place), '{}')
+            coalesce(array_agg(w.attempt ORDER BY w.place), '{}'), coalesce(array_agg(w.amount ORDER BY w.place), '{}'),
+            p_mark, v_stale
         FROM unnest(v_group, v_kind, v_job, v_type, v_queue, v_attempt, v_amount) WITH ORDINALITY
             AS w(g, kind, job, type, queue, attempt, amount, place)
         WHERE w.g <> ALL (v_stale);

@@ -15,7 +15,17 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 });
 
-/// A schema that goes with its owner.
+/// Where the server is.
+pub fn url() -> String {
+    std::env::var(VARIABLE).unwrap_or_else(|_| {
+        panic!(
+            "{VARIABLE} is not set, and the store for PostgreSQL cannot be tested without a server: run \
+             `cargo xtask test`, or `cargo xtask services` in another terminal and export what it prints"
+        )
+    })
+}
+
+/// A schema of a test's own.
 pub struct Place {
     address: Address,
 }
@@ -23,15 +33,9 @@ pub struct Place {
 impl Place {
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let Ok(url) = std::env::var(VARIABLE) else {
-            panic!(
-                "{VARIABLE} is not set, and the store for PostgreSQL cannot be tested without a server: run \
-                 `cargo xtask test`, or `cargo xtask services` in another terminal and export what it prints"
-            );
-        };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let schema = format!("test_{}_{number}", std::process::id());
-        Self { address: Address::parse(&url).unwrap().with_schema(&schema).unwrap() }
+        Self { address: Address::parse(&url()).unwrap().with_schema(&schema).unwrap() }
     }
 
     pub fn address(&self) -> &Address {
