@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
+//! - [`services`]: what tests talk to, started for them alone.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`golden`]: writes the golden files anew.
@@ -13,6 +14,7 @@
 
 mod golden;
 mod planted;
+mod services;
 mod simulate;
 mod schemathesis;
 mod steps;
@@ -31,7 +33,8 @@ Usage: cargo xtask TASK
 
 Tasks:
   test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, licences, and the demo on a release
-                  build. --quick stops after the tests
+                  build. --quick stops after the tests. Starts what tests talk to (PostgreSQL) for this run alone
+  services        Start what tests talk to, and say how they find it, until Enter: for tests run by hand
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
                   files, leftovers, licences
   planted [BUG]…  Put in one bug after the other and see which suite finds it, and how fast
@@ -57,6 +60,7 @@ enum Task<'a> {
     Tidy,
     Golden,
     Schemathesis { examples: &'a str },
+    Services,
     Planted { only: Vec<&'a str> },
     Simulate { args: Vec<&'a str> },
     Help,
@@ -73,9 +77,10 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["golden"] => Ok(Task::Golden),
         ["schemathesis"] => Ok(Task::Schemathesis { examples: "50" }),
         ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
+        ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "golden"), rest @ ..] => {
+        [name @ ("test" | "tidy" | "golden" | "services"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
         [name, ..] => Err(format!("there is no task `{name}`")),
@@ -99,6 +104,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
         Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
+        Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
         Task::Simulate { args } => simulate::run(&workspace, &args),
         Task::Help => {
