@@ -8,6 +8,7 @@
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`tenant`]: namespaces around ids, keys and queues.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
+//! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
 

@@ -53,6 +53,16 @@ impl Tenant {
         ))
     }
 
+    /// The server's own, for the jobs it makes for itself: no request can name it.
+    pub fn system() -> Self {
+        Self(Arc::from("~"))
+    }
+
+    /// A name that was checked when it was stored.
+    pub fn from_stored(text: &str) -> Self {
+        Self(Arc::from(text))
+    }
+
     /// The name's text; empty for the default tenant.
     pub fn as_str(&self) -> &str {
         &self.0

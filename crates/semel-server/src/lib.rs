@@ -6,7 +6,7 @@
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
 //! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
-//! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `stream`, `explain`, `unique_jobs`,
+//! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `stream`, `explain`, `unique_jobs`, [`webhooks`],
 //!   `admin`, `system`.
 
 use std::sync::Arc;
@@ -21,6 +21,7 @@ pub mod drain;
 pub mod load;
 pub mod serve;
 pub mod tls;
+pub mod trace;
 
 mod admin;
 mod batch;
@@ -41,6 +42,7 @@ mod stream;
 mod system;
 mod tenancy;
 mod unique_jobs;
+pub mod webhooks;
 mod workers;
 
 pub use config::{Config, ListenRefused, check_listen};

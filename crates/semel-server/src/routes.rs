@@ -16,7 +16,7 @@ use crate::caller::Access;
 use crate::metrics::Times;
 use crate::{
     App, admin, batch, dead_letter, edge, events, explain, jobs, metrics, openapi, queues, stream, system,
-    tenancy, unique_jobs, workers,
+    tenancy, unique_jobs, webhooks, workers,
 };
 
 /// A parameter of a query, and the JSON Schema of its values.
@@ -129,6 +129,10 @@ fn post<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access,
     Endpoint::new(Method::POST, path, access, handler)
 }
 
+fn patch<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
+    Endpoint::new(Method::PATCH, path, access, handler)
+}
+
 fn delete<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
     Endpoint::new(Method::DELETE, path, access, handler)
 }
@@ -189,6 +193,14 @@ const STREAM: &[Parameter] = &[
     JOB_TYPES,
     JOB_IDS,
     parameter("channel", TEXT, "`job:ID`, `queue:NAME` or `all`."),
+];
+const WEBHOOKS: &[Parameter] = &[
+    parameter(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":100,"default":50}"#,
+        "Subscriptions on a page.",
+    ),
+    parameter("cursor", TEXT, "`pagination.next_cursor` of the page before."),
 ];
 const UNIQUE_JOBS: &[Parameter] = &[
     STATES,
@@ -350,6 +362,33 @@ pub(crate) fn table() -> Vec<Endpoint> {
             .may_take("Reason")
             .answers(200, "Released")
             .refuses(&[InvalidRequest, NotFound, TooManyHolders]),
+        post("/ojs/v1/webhooks/subscriptions", Admin, webhooks::create)
+            .named("createWebhook", "Has events delivered by HTTP; only this answer has the secret.")
+            .takes("NewWebhook")
+            .answers(201, "WebhookAnswer")
+            .refuses(&[InvalidRequest, Conflict]),
+        get("/ojs/v1/webhooks/subscriptions", Admin, webhooks::list)
+            .named("listWebhooks", "Subscriptions, oldest first.")
+            .query(WEBHOOKS)
+            .answers(200, "Webhooks")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::show)
+            .named("showWebhook", "One subscription.")
+            .answers(200, "WebhookAnswer")
+            .refuses(&[NotFound]),
+        patch("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::change)
+            .named("changeWebhook", "Changes the members that are sent.")
+            .takes("ChangedWebhook")
+            .answers(200, "WebhookAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        delete("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::remove)
+            .named("deleteWebhook", "Deletes one; what is not delivered yet is not delivered any more.")
+            .answers(200, "WebhookDeleted")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/webhooks/subscriptions/{id}/rotate-secret", Admin, webhooks::rotate)
+            .named("rotateWebhookSecret", "Makes another secret; only this answer has it.")
+            .answers(200, "WebhookAnswer")
+            .refuses(&[NotFound]),
         post("/ojs/v1/admin/reset", Admin, admin::reset)
             .named("reset", "Deletes everything; only on servers started with --allow-reset.")
             .answers(200, "Reset")
@@ -397,6 +436,15 @@ pub(crate) struct Row {
     pub(crate) path: &'static str,
     pub(crate) access: Access,
     pub(crate) times: Times,
+}
+
+impl Row {
+    /// GET, POST, …
+    pub(crate) fn name_of_method(&self) -> &'static str {
+        const KNOWN: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        const NAMES: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+        KNOWN.iter().zip(NAMES).find(|(method, _)| **method == self.method).map_or("OTHER", |(_, name)| name)
+    }
 }
 
 /// The table as the edge asks it: by path.
