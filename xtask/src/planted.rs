@@ -28,13 +28,12 @@ struct Suite {
     filter: &'static str,
 }
 
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 5] = [
     Suite { name: "Simulation", package: "semel-testkit", filter: "simulation::shard_" },
     Suite { name: "Kit", package: "semel-store", filter: "memory_store" },
     Suite { name: "Vectors", package: "semel-core", filter: "vectors" },
     Suite { name: "Power", package: "semel-sqlite", filter: "power::" },
     Suite { name: "Disk", package: "semel-sqlite", filter: "disk::" },
-    Suite { name: "Model", package: "semel-sqlite", filter: "against_the_model" },
 ];
 
 #[derive(Debug, PartialEq)]

@@ -48,8 +48,6 @@ pub enum Suite {
     Power,
     /// What the disk may do to the embedded store.
     Disk,
-    /// The embedded store against the memory model.
-    Model,
 }
 
 impl Suite {
@@ -61,7 +59,6 @@ impl Suite {
             Self::Vectors => "vectors",
             Self::Power => "power",
             Self::Disk => "disk",
-            Self::Model => "model",
         }
     }
 }
@@ -113,7 +110,6 @@ bugs! {
     BackupNotSynced = "backup-not-synced", Power: "a copy is reported before it is on the disk";
     FailedSyncIgnored = "failed-sync-ignored", Disk: "a commit is answered although the disk could not be reached";
     FailedCommitKept = "failed-commit-kept", Disk: "what a failed commit did stays in memory";
-    MovedWhileFiled = "moved-while-filed", Model: "a job that came back to life while it was filed leaves memory all the same";
     TypeNotInKey = "type-not-in-key", Vectors: "the type is no part of a key";
 }
 

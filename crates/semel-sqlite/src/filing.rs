@@ -228,11 +228,7 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
         && let Some(ended) = round.ended.pop()
     {
         // One that an operator sent back, or that changed since its row was written, stays.
-        let Some(head) = at
-            .model
-            .head(ended.id)
-            .filter(|head| head.version == ended.version || is_planted(Bug::MovedWhileFiled))
-        else {
+        let Some(head) = at.model.head(ended.id).filter(|head| head.version == ended.version) else {
             continue;
         };
         if head.key.is_some_and(|key| at.pending.memory.contains_key(&key)) {
