@@ -6,7 +6,9 @@
 //! - [`state`], [`slot`]: the eight states, the only table of moves, and where a row is filed.
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
+//! - [`tenant`]: namespaces around ids, keys and queues.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
+//! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
 
@@ -28,6 +30,8 @@ pub mod retry;
 pub mod settle;
 pub mod slot;
 pub mod state;
+pub mod tenant;
 pub mod time;
 pub mod trail;
 pub mod unique;
+pub mod webhook;

@@ -2,6 +2,8 @@
 //!
 //! # Layout
 //! - [`engine`]: the handle everyone uses, and the loop.
+//! - [`follow`]: reading the event log.
+//! - [`webhooks`]: subscriptions, and events on their way to them.
 //! - [`duty`]: promote, reap, expire, purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
 
@@ -9,7 +11,9 @@ pub mod counters;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;
+pub mod follow;
 pub mod job;
+pub mod webhooks;
 
 pub use engine::Engine;
 pub use job::Job;

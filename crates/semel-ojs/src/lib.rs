@@ -6,9 +6,11 @@
 //!   really send.
 //! - [`batch`], [`worker`]: the other requests. [`sensitive`]: what is hidden from all but the worker.
 //! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
+//! - [`webhook`]: subscriptions and deliveries.
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
 
+pub mod trace;
 pub mod answer;
 pub mod batch;
 pub mod duration;
@@ -21,6 +23,7 @@ pub mod queue;
 pub mod retry;
 pub mod sensitive;
 pub mod unique;
+pub mod webhook;
 pub mod worker;
 pub mod write;
 

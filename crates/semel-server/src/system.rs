@@ -34,7 +34,7 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             {
                 object.flag(name, true);
             }
-            for name in ["queue_pause", "unique_jobs", "unique_explain"] {
+            for name in ["queue_pause", "unique_jobs", "unique_explain", "webhooks", "multi_tenancy"] {
                 object.flag(name, true);
             }
             for name in ["cron_jobs", "workflows", "rate_limiting"] {

@@ -12,8 +12,9 @@ use semel_core::time::Timestamp;
 use semel_core::unique::admit;
 use semel_store::StoreError;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded, Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Verdict,
 };
+use semel_store::log::LogPage;
 
 use crate::differential::{KEYS, POLICIES, policy};
 use crate::make::foreign_id;
@@ -115,7 +116,7 @@ pub async fn state(backend: &dyn Backend) -> String {
                 writeln!(text, "key {number} {with} {:?}", admit(policy, holders, snapshot.now, true));
         }
     }
-    for recorded in backend.events(0, u32::MAX).await.unwrap() {
+    for recorded in backend.events(0, u32::MAX).await.unwrap().events {
         let _infallible = writeln!(text, "{recorded:?}");
     }
     text
@@ -148,7 +149,7 @@ impl Backend for Logged {
         self.inner.queues()
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         self.inner.events(cursor, limit)
     }
 
@@ -173,6 +174,10 @@ impl Backend for Logged {
 
     fn rows(&self) -> Arc<AtomicU64> {
         self.inner.rows()
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.inner.secret()
     }
 
     fn facts(&self) -> Facts {

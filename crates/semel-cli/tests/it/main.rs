@@ -10,4 +10,7 @@ mod help;
 mod run;
 mod secrets;
 mod serve;
+mod tls;
+mod token;
+mod traces;
 mod verbs;

@@ -48,6 +48,13 @@ async fn level_1() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn webhooks_and_tenants() {
+    for suite in ["ext-webhooks", "ext-multi-tenancy"] {
+        run(suite, &[]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn level_2_without_cron() {
     for suite in ["level-2-scheduled/delay", "level-2-scheduled/ttl"] {
         run(suite, &[]).await;

@@ -26,6 +26,7 @@ mod disk;
 mod kept;
 #[cfg(target_os = "linux")]
 mod killed;
+mod log;
 #[cfg(target_os = "linux")]
 mod platter;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,215 @@
+//! Webhooks: what a subscription asks for, how a delivery is signed, and which addresses it may never go to. Sending is
+//! not here.
+
+mod address;
+mod sign;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::body::Corrupt;
+use crate::draft::Full;
+use crate::event::Event;
+use crate::job::NoteKind;
+use crate::trail::Payload;
+
+pub use address::forbidden;
+pub use sign::signature;
+
+/// Somebody wants to be told of events by HTTP. Stored as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscription {
+    /// Its id.
+    pub id: String,
+    /// Whose it is; empty for the default tenant.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
+    /// What it asks for.
+    #[serde(flatten)]
+    pub wish: Wish,
+    /// When it was made, in microseconds since the epoch.
+    pub created_at: i64,
+    /// The place in the log after which it is told.
+    pub after: u64,
+}
+
+/// What a subscription asks for: what its owner can change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// Where deliveries go.
+    pub url: String,
+    /// Types of events: whole names, `*`, or a beginning such as `job.*`.
+    pub events: Vec<String>,
+    /// Only of jobs in these queues, by the names their tenant knows; empty means all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<String>,
+    /// Only of jobs of these types; empty means all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub job_types: Vec<String>,
+    /// Whether anything is delivered.
+    pub active: bool,
+    /// What deliveries are signed with.
+    pub secret: Secret,
+    /// What the subscriber wants to remember of it: a JSON object of texts.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub metadata: String,
+}
+
+/// A text that shows in no log.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl Subscription {
+    /// Whether an event that has this place in the log and this name on the wire is to be delivered to it.
+    pub fn wants(&self, cursor: u64, name: &str, event: &Event) -> bool {
+        let wish = &self.wish;
+        let is_named = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(beginning) => name.starts_with(beginning),
+            None => pattern == name,
+        };
+        wish.active
+            && cursor > self.after
+            && event.queue.tenant() == self.tenant
+            && wish.events.iter().any(is_named)
+            && (wish.queues.is_empty() || wish.queues.iter().any(|queue| queue == event.queue.name()))
+            && (wish.job_types.is_empty() || wish.job_types.iter().any(|its| its == event.job_type.as_str()))
+    }
+}
+
+/// Every subscription of a store: one small document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscriptions(pub Vec<Subscription>);
+
+/// One event on its way to one subscription: what a delivery's job carries.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The subscription's id.
+    pub subscription: String,
+    /// The event's type on the wire.
+    pub event_type: String,
+    /// The event as its subscriber is shown it.
+    pub event: Box<RawValue>,
+}
+
+impl Subscriptions {
+    /// The list that a job holds in place of its args.
+    ///
+    /// # Errors
+    /// When it is not what this program wrote.
+    pub fn of(full: &Full) -> Result<Self, Corrupt> {
+        let Some(text) = full.note(NoteKind::Payload) else { return Ok(Self::default()) };
+        Self::decode(Payload::decode(text)?.args.get().as_bytes())
+    }
+
+    /// The note by which a job holds the list.
+    pub fn payload(&self) -> Bytes {
+        let raw = |text: String| RawValue::from_string(text).unwrap_or_default();
+        let list = String::from_utf8_lossy(&self.encode()).into_owned();
+        Payload { args: raw(list), meta: raw("{}".to_owned()), absorbed: Vec::new() }.encode()
+    }
+}
+
+impl Delivery {
+    /// An event, a JSON object, on its way to a subscription.
+    ///
+    /// # Errors
+    /// When the event is no JSON.
+    pub fn new(subscription: &str, event_type: &str, event: String) -> Result<Self, Corrupt> {
+        let event = RawValue::from_string(event).map_err(|error| Corrupt(error.to_string()))?;
+        Ok(Self { subscription: subscription.to_owned(), event_type: event_type.to_owned(), event })
+    }
+
+    /// The args of the job that carries it.
+    pub fn args(&self) -> Box<str> {
+        format!("[{}]", String::from_utf8_lossy(&self.encode())).into()
+    }
+
+    /// The delivery that a job with these args carries.
+    ///
+    /// # Errors
+    /// When they are not what [`args`](Self::args) writes.
+    pub fn of_args(args: &str) -> Result<Self, Corrupt> {
+        let inner = args.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        Self::decode(inner.unwrap_or_default().as_bytes())
+    }
+}
+
+macro_rules! json {
+    ($name:ident) => {
+        impl $name {
+            /// The stored form: JSON.
+            pub fn encode(&self) -> Bytes {
+                // Strings, numbers and raw values only: nothing here can fail to serialise.
+                serde_json::to_vec(self).unwrap_or_default().into()
+            }
+
+            /// Reads the stored form.
+            ///
+            /// # Errors
+            /// When the bytes are not what [`encode`](Self::encode) writes.
+            pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+                serde_json::from_slice(bytes).map_err(|error| Corrupt(error.to_string()))
+            }
+        }
+    };
+}
+json!(Subscriptions);
+json!(Delivery);
+
+/// The unique key's text of a delivery: one per event and subscription, so that an event is delivered to a
+/// subscription by one job, however often the log is read.
+pub fn delivery_key(cursor: u64, subscription: &str) -> String {
+    format!("{cursor}:{subscription}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::EventKind;
+    use crate::ident::{JobId, JobType, QueueName};
+    use crate::time::Timestamp;
+
+    #[test]
+    fn a_subscription_wants_what_it_names() {
+        let wish = Wish {
+            url: "https://example.com".into(),
+            events: vec!["job.completed".into()],
+            active: true,
+            secret: Secret("s3cret".into()),
+            ..Wish::default()
+        };
+        let mut of = Subscription { id: "x".into(), tenant: "acme".into(), wish, created_at: 0, after: 7 };
+        assert!(!format!("{of:?}").contains("s3cret"));
+        let stored = Subscriptions(vec![of.clone()]);
+        assert_eq!(Subscriptions::decode(&stored.encode()).unwrap(), stored);
+        let event = Event {
+            kind: EventKind::Completed,
+            job: JobId::mint(Timestamp::EPOCH, 1, 1),
+            job_type: JobType::from_stored("a.b"),
+            queue: QueueName::from_stored("acme/q"),
+            attempt: 1,
+            amount: 0,
+        };
+        assert!(of.wants(8, "job.completed", &event) && !of.wants(8, "job.failed", &event));
+        assert!(!of.wants(7, "job.completed", &event), "it was told of that");
+        let others = Event { queue: QueueName::from_stored("q"), ..event.clone() };
+        assert!(!of.wants(8, "job.completed", &others), "another tenant's");
+        of.wish.events = vec!["job.*".into()];
+        assert!(of.wants(8, "job.failed", &event) && !of.wants(8, "queue.paused", &event));
+        (of.wish.events, of.wish.queues) = (vec!["*".into()], vec!["q".into()]);
+        assert!(of.wants(8, "queue.paused", &event));
+        of.wish.job_types = vec!["other".into()];
+        assert!(!of.wants(8, "job.failed", &event));
+        of.wish.job_types.clear();
+        of.wish.active = false;
+        assert!(!of.wants(8, "job.failed", &event));
+    }
+}
