@@ -3,16 +3,20 @@
 //! # Layout
 //! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
+//! - [`services`]: what tests talk to, started for them alone.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`golden`]: writes the golden files anew.
+//! - [`schemathesis`]: asks a server whatever its OpenAPI document allows.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod golden;
 mod planted;
+mod services;
 mod simulate;
+mod schemathesis;
 mod steps;
 mod test;
 mod tidy;
@@ -29,13 +33,16 @@ Usage: cargo xtask TASK
 
 Tasks:
   test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, licences, and the demo on a release
-                  build. --quick stops after the tests
+                  build. --quick stops after the tests. Starts what tests talk to (PostgreSQL) for this run alone
+  services        Start what tests talk to, and say how they find it, until Enter: for tests run by hand
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
                   files, leftovers, licences
   planted [BUG]…  Put in one bug after the other and see which suite finds it, and how fast
   simulate [--seeds N] [--from SEED] [--threads N]
                   Play so many seeds of the simulation (1,000,000) on a release build and all cores, with how far it
                   is; the first seed that fails is made smaller and printed with the command that plays it again
+  schemathesis [N]
+                  Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
   golden          Write the golden files anew; look at `git diff` afterwards
 
 Examples:
@@ -52,6 +59,8 @@ enum Task<'a> {
     Test { is_quick: bool },
     Tidy,
     Golden,
+    Schemathesis { examples: &'a str },
+    Services,
     Planted { only: Vec<&'a str> },
     Simulate { args: Vec<&'a str> },
     Help,
@@ -66,9 +75,12 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["test", "--quick"] => Ok(Task::Test { is_quick: true }),
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
+        ["schemathesis"] => Ok(Task::Schemathesis { examples: "50" }),
+        ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
+        ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "golden"), rest @ ..] => {
+        [name @ ("test" | "tidy" | "golden" | "services"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
         [name, ..] => Err(format!("there is no task `{name}`")),
@@ -91,6 +103,8 @@ fn main() -> ExitCode {
         Task::Test { is_quick } => test::run(&workspace, is_quick),
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
+        Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
+        Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
         Task::Simulate { args } => simulate::run(&workspace, &args),
         Task::Help => {

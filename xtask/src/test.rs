@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::services::Services;
 use crate::steps::{Action, Step, run as run_steps};
 use crate::tidy;
 use crate::workspace::Workspace;
@@ -24,12 +25,13 @@ const DEMO_LIMIT: Duration = Duration::from_secs(120);
 pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     let suites = Suites::find(&workspace.root, std::env::var_os(SUITES_VARIABLE).map(PathBuf::from));
     println!("{}", suites.remark());
+    let services = Services::start()?;
     let mut steps = vec![
         format(workspace),
         clippy(workspace),
         tidy_step(workspace),
         docs(workspace),
-        tests(workspace, &suites, workspace.has_cargo_command("nextest")),
+        tests(workspace, &suites, &services.variables(), workspace.has_cargo_command("nextest")),
     ];
     if is_quick {
         println!("--quick: without doc tests, cargo-deny, and the demo on a release build");
@@ -133,7 +135,12 @@ fn tidy_step(workspace: &Workspace) -> Step {
     }
 }
 
-fn tests(workspace: &Workspace, suites: &Suites, has_nextest: bool) -> Step {
+fn tests(
+    workspace: &Workspace,
+    suites: &Suites,
+    services: &[(&'static str, String)],
+    has_nextest: bool,
+) -> Step {
     let args: &[&str] = if has_nextest {
         &["nextest", "run", "--workspace", "--no-fail-fast"]
     } else {
@@ -142,8 +149,9 @@ fn tests(workspace: &Workspace, suites: &Suites, has_nextest: bool) -> Step {
     let remedy =
         "the failing tests are named above; golden files that changed on purpose: `cargo xtask golden`";
     let mut step = cargo_step(workspace, "tests", args, remedy);
-    if let (Some(folder), Action::Run(command)) = (suites.folder(), &mut step.action) {
-        command.env(SUITES_VARIABLE, folder);
+    if let Action::Run(command) = &mut step.action {
+        command.envs(suites.folder().map(|folder| (SUITES_VARIABLE, folder)));
+        command.envs(services.iter().map(|(name, value)| (*name, value.as_str())));
     }
     step
 }
@@ -222,12 +230,17 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_are_told_where_the_suites_are() {
-        let step = tests(&Workspace::here(), &Suites::Beside(PathBuf::from("somewhere")), true);
+    fn the_tests_are_told_where_suites_and_services_are() {
+        let services = [("SOME_SERVICE", "its address".to_owned())];
+        let step = tests(&Workspace::here(), &Suites::Beside(PathBuf::from("somewhere")), &services, true);
         let Action::Run(command) = step.action else { unreachable!("tests are a process") };
-        let told = command.get_envs().any(|(name, value)| {
-            name == super::SUITES_VARIABLE && value.is_some_and(|value| value == "somewhere")
-        });
-        assert!(told);
+        for (sought, told) in [(super::SUITES_VARIABLE, "somewhere"), ("SOME_SERVICE", "its address")] {
+            assert!(
+                command
+                    .get_envs()
+                    .any(|(name, value)| { name == sought && value.is_some_and(|value| value == told) }),
+                "{sought}"
+            );
+        }
     }
 }

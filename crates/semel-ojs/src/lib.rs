@@ -10,6 +10,7 @@
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
 
+pub mod trace;
 pub mod answer;
 pub mod batch;
 pub mod duration;

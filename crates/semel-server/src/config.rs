@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::auth::Tokens;
 use crate::drain::Drain;
 use crate::load::Bounds;
+use crate::trace::Spans;
 use crate::webhooks::Rules;
 
 /// Settings of the router.
@@ -32,6 +33,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// Tells the handlers that the server is about to end.
     pub drain: Drain,
+    /// Where the server's parts of traces go; without it callers' traces are passed on to workers all the same.
+    pub spans: Option<Spans>,
 }
 
 impl Default for Config {
@@ -47,6 +50,7 @@ impl Default for Config {
             stream_heartbeat: Duration::from_secs(15),
             bounds: Bounds::default(),
             drain: Drain::default(),
+            spans: None,
         }
     }
 }

@@ -30,7 +30,8 @@ const EMPTY_PAGES_MAX: usize = 16;
 /// `POST /jobs`.
 pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let (offer, body) = Enqueue::parse(&text, caller.inspect())?.into_parts();
+    let request = extract::traced(&parts, Enqueue::parse(&text, caller.inspect())?)?;
+    let (offer, body) = request.into_parts();
     caller.check_queue(offer.queue.name())?;
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
     admitted(&app, &outcome, &body).await

@@ -21,6 +21,7 @@ pub mod drain;
 pub mod load;
 pub mod serve;
 pub mod tls;
+pub mod trace;
 
 mod admin;
 mod batch;

@@ -438,6 +438,15 @@ pub(crate) struct Row {
     pub(crate) times: Times,
 }
 
+impl Row {
+    /// GET, POST, …
+    pub(crate) fn name_of_method(&self) -> &'static str {
+        const KNOWN: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        const NAMES: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+        KNOWN.iter().zip(NAMES).find(|(method, _)| **method == self.method).map_or("OTHER", |(_, name)| name)
+    }
+}
+
 /// The table as the edge asks it: by path.
 pub(crate) struct Known(Vec<Row>);
 

@@ -25,7 +25,7 @@ use crate::pending::Pending;
 use crate::reader;
 use crate::rows::{self, HEAD_COLUMNS};
 
-/// The format this program writes. Format 1 was never released.
+/// The format this program writes. Formats 1 and 2 were never released.
 pub const FORMAT: i64 = 3;
 /// Marks a file as ours: "Seml".
 const APPLICATION_ID: i64 = 0x5365_6d6c;

@@ -315,6 +315,14 @@ impl TempDir {
         Self(path)
     }
 
+    /// A fresh one in memory, where the system has such a place: for tests that write much and sync often.
+    pub fn in_memory() -> Self {
+        let made = Self::new();
+        let name = made.path().file_name().unwrap_or_default();
+        let path = Path::new("/dev/shm").join(name);
+        if std::fs::create_dir(&path).is_ok() { Self(path) } else { made }
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0

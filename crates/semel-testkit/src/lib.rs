@@ -7,6 +7,7 @@
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
 //! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
+//! - [`logbook`]: a store that tells after each commit what is in it.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
@@ -20,6 +21,8 @@ pub mod differential;
 pub mod fixture;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod history;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod logbook;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod make;
 pub mod ojs;

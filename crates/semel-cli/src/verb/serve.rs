@@ -14,6 +14,7 @@ use tracing::level_filters::LevelFilter;
 use crate::config::{Globals, Settings};
 use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
+use crate::otlp::Exporter;
 use crate::print::Printer;
 use crate::tokens::TokenFile;
 
@@ -55,6 +56,9 @@ pub struct Serve {
     /// How the log is written: text or json [default: text]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     log_format: Option<String>,
+    /// Send traces to the OpenTelemetry collector here, as in http://127.0.0.1:4318 (SEMEL_OTLP)
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
     /// Connections at one time; more wait
     #[arg(long, value_name = "COUNT", default_value_t = 4096)]
     max_connections: usize,
@@ -80,9 +84,21 @@ impl Serve {
             Some(tokens) => Tokens::only(tokens),
             None => Tokens::default(),
         };
+        let (exporter, spans) = match &settings.otlp {
+            Some(url) => {
+                let (exporter, spans) = Exporter::start(url)?;
+                (Some(exporter), Some(spans))
+            }
+            None => (None, None),
+        };
         let webhooks = Rules { allow_private: self.webhooks_allow_private };
-        let config =
-            Config { allow_reset: self.allow_reset, webhooks, tokens: tokens.clone(), ..Config::default() };
+        let config = Config {
+            allow_reset: self.allow_reset,
+            webhooks,
+            tokens: tokens.clone(),
+            spans,
+            ..Config::default()
+        };
         let limits = Limits {
             connections: self.max_connections.clamp(1, CONNECTIONS_MAX),
             drain: Duration::from_secs(self.drain),
@@ -116,6 +132,9 @@ impl Serve {
         };
         tracing::info!("stopping: requests under way may end");
         let stopped = host.stop().await;
+        if let Some(exporter) = exporter {
+            exporter.stop().await;
+        }
         match poison {
             None => stopped,
             Some(why) => Err(Failure::failed(why).next(
@@ -129,6 +148,9 @@ impl Serve {
         let mut settings = Settings::read(globals, self.listen.as_deref())?;
         if self.tls_cert.is_some() || self.tls_key.is_some() {
             (settings.tls_cert, settings.tls_key) = (self.tls_cert.clone(), self.tls_key.clone());
+        }
+        if self.otlp.is_some() {
+            settings.otlp.clone_from(&self.otlp);
         }
         if let Some(format) = &self.log_format {
             settings.log_format.clone_from(format);

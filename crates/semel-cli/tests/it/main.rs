@@ -12,4 +12,5 @@ mod secrets;
 mod serve;
 mod tls;
 mod token;
+mod traces;
 mod verbs;

@@ -11,6 +11,7 @@ mod limits;
 mod listing;
 mod openapi;
 mod races;
+mod sdks;
 mod slow;
 mod streams;
 mod suites;

@@ -89,7 +89,7 @@ impl Model {
 
 /// The holders that decide whether any blocks: one is left out only for another in its state that was created,
 /// finished and renewed no earlier, expires no earlier, and hides at least as much.
-fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
+pub fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
     let rank = |head: &Head| {
         (
             head.expires_at.unwrap_or(Timestamp::MAX),

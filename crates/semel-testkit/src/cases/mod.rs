@@ -195,6 +195,7 @@ macro_rules! conformance {
                 a_listing_is_paged_newest_first,
                 a_listing_is_filtered,
                 a_listing_of_nothing_is_empty,
+                a_listing_ends_although_its_last_job_has_just_gone,
                 the_log_tells_what_happened_in_order,
                 the_log_is_paged_by_its_cursor,
                 the_log_says_how_far_it_reaches,

@@ -1,0 +1,113 @@
+//! Where a store is: `postgres://user:password@host:port/database?schema=name`.
+
+use std::fmt;
+
+use tokio_postgres::Config;
+
+use crate::error::PostgresError;
+use crate::sql::Schema;
+
+/// The schema of a store that names none.
+const SCHEMA_DEFAULT: &str = "semel";
+/// What connections call themselves in the database's own lists.
+const APPLICATION: &str = "semel";
+
+/// The address of a store. Shown without its password.
+#[derive(Clone, Debug)]
+pub struct Address {
+    pub(crate) config: Config,
+    pub(crate) schema: Schema,
+}
+
+impl Address {
+    /// Parses an address. `?schema=NAME` says in which schema of the database the store is: `semel` if nothing does.
+    ///
+    /// # Errors
+    /// [`PostgresError::Address`], without repeating the address, which may have a password in it.
+    pub fn parse(text: &str) -> Result<Self, PostgresError> {
+        let refuse = |why: &str| PostgresError::Address(why.to_owned());
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return Err(refuse("write postgres://USER:PASSWORD@HOST:PORT/DATABASE"));
+        }
+        let (base, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut schema = SCHEMA_DEFAULT;
+        let mut others = Vec::new();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("schema", name)) => schema = name,
+                _ => others.push(part),
+            }
+        }
+        let schema = Schema::parse(schema).ok_or_else(|| {
+            refuse(
+                "the schema's name must be of lower-case letters, digits and underscores, like ?schema=semel",
+            )
+        })?;
+        let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
+        let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| {
+            let source =
+                std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+            PostgresError::Address(format!(
+                "the address is not understood{source}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+            ))
+        })?;
+        if config.get_application_name().is_none() {
+            config.application_name(APPLICATION);
+        }
+        Ok(Self { config, schema })
+    }
+
+    /// The same database with another schema.
+    ///
+    /// # Errors
+    /// [`PostgresError::Address`] when it is no name for one.
+    pub fn with_schema(&self, schema: &str) -> Result<Self, PostgresError> {
+        let schema = Schema::parse(schema)
+            .ok_or_else(|| PostgresError::Address(format!("{schema} names no schema")))?;
+        Ok(Self { schema, ..self.clone() })
+    }
+
+    /// The schema's name.
+    pub fn schema(&self) -> &str {
+        self.schema.as_str()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.config.get_hosts().first().map(|host| match host {
+            tokio_postgres::config::Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+        });
+        let port = self.config.get_ports().first().copied().unwrap_or(5432);
+        let database = self.config.get_dbname().unwrap_or_default();
+        write!(f, "postgres://{}:{port}/{database}?schema={}", host.unwrap_or_default(), self.schema.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Address;
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        let address =
+            Address::parse("postgres://ada:s3cret@db.example:6543/shop?schema=jobs&connect_timeout=3")
+                .unwrap();
+        assert_eq!(address.to_string(), "postgres://db.example:6543/shop?schema=jobs");
+        assert_eq!(address.schema(), "jobs");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_being_repeated() {
+        for text in [
+            "mysql://ada:s3cret@host/db",
+            "postgres://ada:s3cret@host/db?schema=No",
+            "postgres://ada:s3cret@host:x/db",
+        ] {
+            let refusal = Address::parse(text).unwrap_err().to_string();
+            assert!(!refusal.contains("s3cret"), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A commit: one statement for all its groups, one for each claim; where there are several, one transaction whose parts are
+//! sent without waiting for one another's answers.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use deadpool_postgres::Object;
+use semel_core::draft::Group;
+use semel_core::ident::JobId;
+use semel_core::unique::leave_out_outlived;
+use semel_store::backend::{Applied, Batch, Claim, Claimed, Verdict};
+use semel_store::memory::new_secret;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use crate::batch::Columns;
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::rows;
+use crate::store::Shared;
+use crate::values::{Id, Params};
+
+/// How often a transaction that another one was in the way of is tried.
+const TRIES: u32 = 8;
+/// How often the database is asked what became of a commit whose answer was lost: for half a minute, as a failover takes.
+const RESOLVE_TRIES: u32 = 60;
+/// How long between two tries.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
+
+/// What came back of one transaction.
+struct Answer {
+    groups: Vec<Row>,
+    claims: Vec<Vec<Row>>,
+}
+
+type Part<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PostgresError>> + Send + 'a>>;
+
+impl Shared {
+    /// Applies a batch.
+    pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, PostgresError> {
+        if batch.groups.is_empty() && batch.claims.is_empty() {
+            return Ok(Applied::default());
+        }
+        let connection = self.connection().await?;
+        let mut tries = 0;
+        let answer = loop {
+            tries += 1;
+            let mark = new_mark();
+            match self.transact(&connection, mark, &batch.groups, &batch.claims).await {
+                Err(error) if error.is_lost_connection() => {
+                    drop(connection);
+                    return self.resolved(mark, batch, error).await;
+                }
+                // The database undid it, and nothing else was done.
+                Err(error) if error.was_in_the_way() && tries < TRIES => {
+                    tracing::debug!(%error, tries, "another transaction was in the way");
+                }
+                Err(error) => return Err(error),
+                Ok(answer) => break answer,
+            }
+        };
+        let mut applied = applied(batch.groups.len(), &[])?;
+        for row in &answer.groups {
+            self.saw(row.try_get(0)?);
+            applied = self::applied(batch.groups.len(), &row.try_get::<_, Vec<i32>>(1)?)?;
+            for key in row.try_get::<_, Vec<Vec<u8>>>(2)? {
+                if let Err(error) = self.look_over(&connection, &key).await {
+                    // It is only house-keeping, and what was asked is done.
+                    tracing::debug!(%error, "the ended holders of a key were not looked over");
+                }
+            }
+        }
+        for (claim, rows) in batch.claims.iter().zip(&answer.claims) {
+            applied.claims.push(self.claimed(claim, rows)?);
+        }
+        Ok(applied)
+    }
+
+    /// What to answer when the connection was lost before the answer came: the database is asked what became of the commit,
+    /// once it can be asked. Jobs that a claim took are not known then; their leases run out.
+    async fn resolved(&self, mark: Id, batch: &Batch, lost: PostgresError) -> Result<Applied, PostgresError> {
+        if batch.groups.is_empty() {
+            return Err(lost);
+        }
+        let mut params = Params::default();
+        params.push(mark, Type::UUID);
+        let sql = format!("SELECT {}($1)", self.name("resolve"));
+        for _ in 0..RESOLVE_TRIES {
+            let asked = match self.connection().await {
+                Ok(connection) => ask(&connection, &sql, &params).await,
+                Err(error) => Err(error),
+            };
+            match asked {
+                Ok(rows) => {
+                    let row = rows.first().ok_or(PostgresError::Answer("resolve"))?;
+                    let Some(stale) = row.try_get::<_, Option<Vec<i32>>>(0)? else { return Err(lost) };
+                    tracing::info!("the answer to a commit was lost; the database says that it was applied");
+                    let mut applied = applied(batch.groups.len(), &stale)?;
+                    applied.claims = vec![Claimed::default(); batch.claims.len()];
+                    return Ok(applied);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the answer to a commit was lost, and the database cannot be asked about it yet");
+                    tokio::time::sleep(RESOLVE_PAUSE).await;
+                }
+            }
+        }
+        Err(PostgresError::Unknown)
+    }
+
+    async fn transact(
+        &self,
+        connection: &Object,
+        mark: Id,
+        groups: &[Group],
+        claims: &[Claim],
+    ) -> Result<Answer, PostgresError> {
+        let mut statements: Vec<(String, Params<'_>)> = Vec::new();
+        if !groups.is_empty() {
+            let mut params = Params::default();
+            self.push_time(&mut params);
+            params.push(mark, Type::UUID);
+            Columns::of(groups).push(&mut params);
+            statements.push((format!("SELECT * FROM {}({})", self.name("commit"), params.marks()), params));
+        }
+        for claim in claims {
+            let params = self.claim_params(claim);
+            statements.push((format!("SELECT * FROM {}({})", self.name("claim"), params.marks()), params));
+        }
+        let mut answers = if let [(sql, params)] = &statements[..] {
+            vec![ask(connection, sql, params).await?]
+        } else {
+            let mut parts: Vec<Part<'_>> = vec![plain(connection, "BEGIN")];
+            for (sql, params) in &statements {
+                parts.push(Box::pin(ask(connection, sql, params)));
+            }
+            parts.push(plain(connection, "COMMIT"));
+            let mut answers = Vec::with_capacity(parts.len());
+            let mut failed = None;
+            for answer in in_order(parts).await {
+                match answer {
+                    Ok(rows) => answers.push(rows),
+                    // Those after it fail for its sake.
+                    Err(error) => drop(failed.get_or_insert(error)),
+                }
+            }
+            if let Some(error) = failed {
+                // The database has undone it by COMMIT, unless that did not arrive.
+                return Err(error);
+            }
+            answers.pop();
+            answers.remove(0);
+            answers
+        };
+        let groups = if groups.is_empty() { Vec::new() } else { answers.remove(0) };
+        Ok(Answer { groups, claims: answers })
+    }
+
+    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short.
+    async fn look_over(&self, connection: &Object, key: &[u8]) -> Result<(), PostgresError> {
+        let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
+        let mut params = Params::default();
+        params.push(key, Type::BYTEA);
+        let sql = format!(
+            "SELECT {} FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = $1",
+            columns.join(", "),
+            self.name("key"),
+            self.name("head")
+        );
+        let rows = ask(connection, &sql, &params).await?;
+        let all = rows.iter().map(|row| rows::head(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        let mut kept = all.clone();
+        leave_out_outlived(&mut kept);
+        let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
+        let outlived: Vec<_> = outlived.map(|head| head.id).collect();
+        if outlived.is_empty() {
+            return Ok(());
+        }
+        params.ids(outlived);
+        let sql = format!(
+            "UPDATE {} SET done = ARRAY(SELECT u.id FROM unnest(done) AS u(id) WHERE u.id <> ALL ($2)) WHERE key = $1",
+            self.name("key")
+        );
+        ask(connection, &sql, &params).await?;
+        Ok(())
+    }
+}
+
+fn new_mark() -> Id {
+    Id(JobId::from_bytes(new_secret()))
+}
+
+/// The verdicts on so many groups, of which these are stale.
+fn applied(groups: usize, stale: &[i32]) -> Result<Applied, PostgresError> {
+    let mut applied = Applied { groups: vec![Verdict::Applied; groups], claims: Vec::new() };
+    for number in stale {
+        let verdict = usize::try_from(*number).ok().and_then(|number| applied.groups.get_mut(number));
+        *verdict.ok_or(PostgresError::Answer("commit"))? = Verdict::Stale;
+    }
+    Ok(applied)
+}
+
+fn plain<'a>(connection: &'a Object, sql: &'static str) -> Part<'a> {
+    Box::pin(async move {
+        connection.batch_execute(sql).await?;
+        Ok(Vec::new())
+    })
+}
+
+/// Polls futures in their order, so that each sends its message before the next, and waits for all of them.
+async fn in_order<T>(parts: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
+    let mut parts: Vec<_> = parts.into_iter().map(|part| (part, None)).collect();
+    poll_fn(|context| {
+        let mut is_done = true;
+        for (part, answer) in &mut parts {
+            if answer.is_none() {
+                match part.as_mut().poll(context) {
+                    Poll::Ready(value) => *answer = Some(value),
+                    Poll::Pending => is_done = false,
+                }
+            }
+        }
+        if is_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    parts.into_iter().filter_map(|(_, answer)| answer).collect()
+}

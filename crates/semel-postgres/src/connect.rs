@@ -1,0 +1,37 @@
+//! Connections: a pool of them. What is asked on one is asked in a task of its own, so that nobody who gives up waiting
+//! leaves it in the middle of something.
+
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use tokio_postgres::{NoTls, Row};
+
+use crate::address::Address;
+use crate::error::PostgresError;
+use crate::values::Params;
+
+/// Connections of one store: commits in flight, reads for people, and the duties.
+const CONNECTIONS: usize = 8;
+/// How long somebody waits for a free connection, or for a new one.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A pool of connections to `address`.
+pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
+    let mut config = address.config.clone();
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(PATIENCE);
+    }
+    let manager =
+        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    Pool::builder(manager)
+        .max_size(CONNECTIONS)
+        .runtime(Runtime::Tokio1)
+        .timeouts(Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) })
+        .build()
+        .map_err(|error| PostgresError::Pool(error.to_string()))
+}
+
+/// One statement, in one round trip: nothing is prepared.
+pub async fn ask(connection: &Object, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+    Ok(connection.query_typed(sql, &params.typed()).await?)
+}

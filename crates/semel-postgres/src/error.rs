@@ -1,0 +1,119 @@
+//! What may go wrong with the database, and what that means for callers.
+
+use deadpool_postgres::PoolError;
+use semel_core::ident::JobId;
+use semel_store::StoreError;
+use tokio_postgres::error::SqlState;
+
+/// A failure of the store, with its details. No address and no value of a row is in its text.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostgresError {
+    /// PostgreSQL refused, or the connection failed.
+    #[error("postgres: {}", told(.0))]
+    Postgres(#[from] tokio_postgres::Error),
+    /// No connection could be had.
+    #[error("postgres: no connection: {0}")]
+    Pool(String),
+    /// A row is not what this program wrote.
+    #[error("job {id}: {what}")]
+    Row {
+        /// Which.
+        id: JobId,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An answer is not of the form that was asked for.
+    #[error("an answer is not understood: {0}")]
+    Answer(&'static str),
+    /// The database is not fit, or of a version this program does not handle.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The address is none.
+    #[error("{0}")]
+    Address(String),
+    /// The connection was lost during a commit, and the database could not be asked what became of it.
+    #[error(
+        "the database was lost during a commit and did not come back in time: whether it was applied is unknown. Send the \
+         same request with the same id again"
+    )]
+    Unknown,
+    /// The task that did the work is gone.
+    #[error("the work was given up: {0}")]
+    GivenUp(String),
+}
+
+/// What PostgreSQL says, with its code and its hint.
+fn told(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(error) => {
+            let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            format!("{}: {}{hint}", error.code().code(), error.message())
+        }
+        None => match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        },
+    }
+}
+
+impl PostgresError {
+    fn code(&self) -> Option<&SqlState> {
+        match self {
+            Self::Postgres(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Whether the database undid the transaction because of another one: the same may be asked again at once.
+    pub fn was_in_the_way(&self) -> bool {
+        self.code().is_some_and(|code| {
+            [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
+        })
+    }
+
+    /// Whether the connection was lost: what was asked on it may have been done or not.
+    pub fn is_lost_connection(&self) -> bool {
+        match self {
+            Self::Postgres(error) => match error.code() {
+                None => {
+                    error.is_closed()
+                        || std::error::Error::source(error)
+                            .is_some_and(|source| source.is::<std::io::Error>())
+                }
+                Some(code) => [
+                    SqlState::ADMIN_SHUTDOWN,
+                    SqlState::CRASH_SHUTDOWN,
+                    SqlState::CONNECTION_FAILURE,
+                    SqlState::CONNECTION_EXCEPTION,
+                ]
+                .contains(code),
+            },
+            _ => false,
+        }
+    }
+}
+
+impl From<PoolError> for PostgresError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Backend(error) => Self::Postgres(error),
+            other => Self::Pool(other.to_string()),
+        }
+    }
+}
+
+impl From<PostgresError> for StoreError {
+    fn from(error: PostgresError) -> Self {
+        let message = error.to_string();
+        match &error {
+            _ if error.was_in_the_way() => Self::Contended,
+            PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
+            PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
+            PostgresError::Postgres(_)
+            | PostgresError::Pool(_)
+            | PostgresError::Unknown
+            | PostgresError::GivenUp(_) => Self::Unavailable(message),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Semel's store in PostgreSQL (14 and later): many servers on one database, and no leader among them.
+//!
+//! A load is one statement and one snapshot; a commit of any number of groups is one statement and one transaction; so is
+//! a claim. What they do is in functions of the schema (`sql/`), which lock what they touch in one order, compare versions
+//! and move data; they know no rule. States are numbers to them, and where a row is filed is computed by
+//! [`semel_core::slot::Filing`].
+//!
+//! # Layout
+//! - [`store`]: the store; [`address`]: where it is; `connect`: connections.
+//! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns.
+//! - `people`, `upkeep`: pages, queues, the log; housekeeping.
+//! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
+//! - `rows`, `values`: a head and its columns; values and their types.
+
+pub mod address;
+mod batch;
+mod claim;
+mod commit;
+mod connect;
+pub mod error;
+mod load;
+pub mod migrate;
+mod people;
+mod rows;
+mod sql;
+pub mod store;
+mod upkeep;
+mod values;
+
+pub use address::Address;
+pub use error::PostgresError;
+pub use store::Postgres;

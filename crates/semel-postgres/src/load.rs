@@ -1,0 +1,168 @@
+//! A load: one statement, one snapshot.
+
+use std::collections::HashMap;
+
+use semel_core::draft::{Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
+use semel_core::ident::{JobId, QueueName};
+use semel_core::job::{Head, NoteKind};
+use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::state::StateSet;
+use semel_core::time::Timestamp;
+use semel_core::unique::{UniqueKey, leave_out_outlived};
+use semel_store::model::deciding;
+use tokio_postgres::Row;
+
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::rows;
+use crate::store::Shared;
+use crate::values::Params;
+
+/// The column where a head begins, in what `load` answers.
+const HEAD: usize = 7;
+
+/// What `load` answered, sorted by what it is.
+#[derive(Default)]
+struct Answered {
+    now: Timestamp,
+    /// Heads, and whether each is kept for its key alone.
+    heads: HashMap<JobId, (Head, bool)>,
+    fulls: HashMap<JobId, Full>,
+    absorbed: HashMap<JobId, Spent>,
+    keys: HashMap<UniqueKey, Held>,
+    queues: HashMap<QueueName, QueueRow>,
+}
+
+#[derive(Default)]
+struct Held {
+    version: u64,
+    holders: Vec<JobId>,
+}
+
+impl Shared {
+    /// Everything `reads` names.
+    pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
+        // Whether ended holders are asked for, by key.
+        let mut keys: HashMap<UniqueKey, bool> = HashMap::new();
+        for read in &reads.keys {
+            *keys.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
+        }
+        let answered = self.read(reads, &keys).await?;
+        let mut snapshot = Snapshot::with_room_for(answered.now, reads);
+        for id in &reads.heads {
+            let head = answered.heads.get(id).filter(|(_, is_kept_for_key)| !is_kept_for_key);
+            snapshot.add_head(*id, head.map(|(head, _)| head.clone()));
+        }
+        for (key, with_ended) in &keys {
+            snapshot.add_key(*key, answered.view(*key, *with_ended));
+        }
+        for name in &reads.queues {
+            let row = answered.queues.get(name).cloned();
+            snapshot.add_queue(row.unwrap_or_else(|| QueueRow::fresh(name.clone())));
+        }
+        for id in &reads.fulls {
+            let head = answered.heads.get(id);
+            let full = answered.fulls.get(id).filter(|_| head.is_some_and(|(_, kept)| !kept));
+            let row = head.zip(full).map(|((head, _), full)| (head.clone(), full.clone()));
+            let remembered =
+                || head.filter(|_| row.is_none()).map(|(head, _)| Spent::remembered(*id, head.version));
+            let spent = answered.absorbed.get(id).copied().or_else(remembered);
+            snapshot.add_full(*id, row.clone());
+            if let Some(spent) = spent {
+                snapshot.add_spent(*id, spent);
+            }
+        }
+        Ok(snapshot)
+    }
+
+    async fn read(&self, reads: &Reads, keys: &HashMap<UniqueKey, bool>) -> Result<Answered, PostgresError> {
+        let mut params = Params::default();
+        self.push_time(&mut params);
+        params.ids(reads.heads.clone());
+        let mut fulls = reads.fulls.clone();
+        fulls.sort_unstable();
+        fulls.dedup();
+        params.ids(fulls);
+        params.blobs(keys.keys().map(|key| &key.as_bytes()[..]).collect());
+        params.flags(keys.values().copied().collect());
+        let mut queues: Vec<&str> = reads.queues.iter().map(QueueName::as_str).collect();
+        queues.sort_unstable();
+        queues.dedup();
+        params.texts(queues);
+        let sql = format!("SELECT * FROM {}({})", self.name("load"), params.marks());
+        let connection = self.connection().await?;
+        let asked = match ask(&connection, &sql, &params).await {
+            // A server that was restarted leaves connections behind that end when they are used.
+            Err(error) if error.is_lost_connection() => ask(&self.connection().await?, &sql, &params).await,
+            asked => asked,
+        };
+        let mut answered = Answered::default();
+        for row in asked? {
+            answered.take(&row, self)?;
+        }
+        Ok(answered)
+    }
+}
+
+impl Answered {
+    fn take(&mut self, row: &Row, shared: &Shared) -> Result<(), PostgresError> {
+        let version = || Ok::<u64, PostgresError>(u64::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0));
+        match row.try_get::<_, i16>(0)? {
+            0 => self.now = shared.saw_clock(row.try_get(2)?, row.try_get(3)?),
+            1 => {
+                let head = rows::head(row, HEAD)?;
+                self.heads.insert(head.id, (head, row.try_get::<_, i64>(2)? == 1));
+            }
+            2 => {
+                let body: &[u8] = row.try_get(5)?;
+                self.fulls.entry(rows::id(row, 1)?).or_default().body = bytes::Bytes::copy_from_slice(body);
+            }
+            3 => {
+                let (id, text): (_, &[u8]) = (rows::id(row, 1)?, row.try_get(5)?);
+                let kind = u8::try_from(row.try_get::<_, i64>(2)?).ok().and_then(NoteKind::from_code);
+                let kind = kind.ok_or(PostgresError::Row { id, what: "no such note" })?;
+                self.fulls.entry(id).or_default().notes.push((kind, bytes::Bytes::copy_from_slice(text)));
+            }
+            4 => {
+                let (id, job) = (rows::id(row, HEAD)?, rows::id(row, 1)?);
+                let digest: Option<&[u8]> = row.try_get(5)?;
+                let digest = digest.map(<[u8; 32]>::try_from).transpose();
+                let digest =
+                    digest.map_err(|_| PostgresError::Row { id, what: "a digest is not of 32 bytes" })?;
+                self.absorbed.insert(id, Spent::absorbed_by(job, digest));
+            }
+            5 => self.keys.entry(key(row)?).or_default().version = version()?,
+            6 => self.keys.entry(key(row)?).or_default().holders.push(rows::id(row, 1)?),
+            7 => {
+                let name = QueueName::from_stored(row.try_get(6)?);
+                let settings = QueueRow { name: name.clone(), paused: row.try_get(4)?, version: version()? };
+                self.queues.insert(name, settings);
+            }
+            _ => return Err(PostgresError::Answer("load")),
+        }
+        Ok(())
+    }
+
+    /// The holders of a key, as a decision may see them.
+    fn view(&self, key: UniqueKey, with_ended: bool) -> KeyView {
+        let states = if with_ended { StateSet::ALL } else { StateSet::LIVE };
+        let covered = KeyRead { key, states, all: true };
+        let Some(held) = self.keys.get(&key) else { return KeyView::new(0, Vec::new(), &covered, false) };
+        let heads = held.holders.iter().filter_map(|id| self.heads.get(id));
+        let mut holders: Vec<Head> = heads.map(|(head, _)| head.clone()).collect();
+        if with_ended {
+            leave_out_outlived(&mut holders);
+        }
+        let too_many = holders.len() > HOLDERS_PER_KEY_MAX;
+        if too_many {
+            holders = deciding(holders.iter()).into_iter().cloned().collect();
+        }
+        KeyView::new(held.version, holders, &covered, too_many)
+    }
+}
+
+fn key(row: &Row) -> Result<UniqueKey, PostgresError> {
+    let bytes: &[u8] = row.try_get(5)?;
+    let bytes = bytes.try_into().map_err(|_| PostgresError::Answer("a key is not of 32 bytes"))?;
+    Ok(UniqueKey::from_bytes(bytes))
+}

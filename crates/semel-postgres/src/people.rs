@@ -1,0 +1,243 @@
+//! What people and duties look at: what is due, pages of jobs, queues, the log.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use semel_core::draft::QueueRow;
+use semel_core::event::{Event, EventKind};
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::slot::{Due, Slot};
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_store::backend::{DueIds, Filter, Listing, QueueStats};
+use semel_store::{LogPage, Recorded};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use deadpool_postgres::Object;
+
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::rows;
+use crate::store::Shared;
+use crate::values::{Id, Params};
+
+/// Rows one page for people looks at.
+const LIST_LOOKS_MAX: usize = 5_000;
+/// A cursor of the log is a transaction's number and the event's place in it.
+const PLACE_BITS: u32 = 24;
+/// How often the log is looked at again while records wait for a transaction that is older than theirs and not over.
+const LOG_LOOKS: u32 = 20;
+/// How long between two looks.
+const LOG_PAUSE: Duration = Duration::from_millis(10);
+/// Counters of a queue that are not of a state.
+const CREATED: i16 = 100;
+const PURGED: i16 = 101;
+
+impl Shared {
+    /// What is due.
+    pub(crate) async fn due(&self, due: Due, limit: u32) -> Result<DueIds, PostgresError> {
+        let (column, filed) = match due {
+            Due::Timer => ("slot_at", format!("slot = {}", Slot::Timer as i16)),
+            Due::Lease => ("slot_at", format!("slot = {}", Slot::Lease as i16)),
+            Due::Purge => ("slot_at", format!("slot = {}", Slot::Done as i16)),
+            Due::Expiry => ("expires_at", "expires_at IS NOT NULL AND slot IN (0, 1, 2)".to_owned()),
+        };
+        let mut params = Params::default();
+        self.push_time(&mut params);
+        params.number(i64::from(limit) + 1);
+        // Parts of one statement, so that they are of one time.
+        let sql = format!(
+            "SELECT NULL::uuid, {}($1, $2, $3), (extract(epoch FROM clock_timestamp()) * 1000000)::int8 UNION ALL \
+             (SELECT id, {column}, NULL::int8 FROM {} WHERE {filed} ORDER BY {column}, id LIMIT $4)",
+            self.name("time"),
+            self.name("head")
+        );
+        let connection = self.connection().await?;
+        let mut found = DueIds::default();
+        for row in ask(&connection, &sql, &params).await? {
+            match row.try_get::<_, Option<Id>>(0)? {
+                None => found.now = self.saw(row.try_get(1)?),
+                Some(id) => {
+                    let at = Timestamp::from_micros(row.try_get(1)?);
+                    if at <= found.now && found.ids.len() < limit as usize {
+                        found.ids.push(id.0);
+                    } else if found.next.is_none() {
+                        found.next = Some(at);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A page of jobs. Looks at a bounded number of rows.
+    pub(crate) async fn list(&self, filter: Filter) -> Result<Listing, PostgresError> {
+        let limit = filter.limit as usize;
+        let mut listing = Listing::default();
+        if limit == 0 {
+            return Ok(listing);
+        }
+        let columns: Vec<&str> = rows::COLUMNS.iter().map(|(name, _)| *name).collect();
+        let sql = format!(
+            "SELECT {} FROM {} WHERE id < $1 {} {} ORDER BY id DESC LIMIT $2",
+            columns.join(", "),
+            self.name("head"),
+            // A head kept only for its key is no job any more.
+            if filter.with_key { "AND key IS NOT NULL" } else { "AND slot <> -1" },
+            if filter.dead_letters { "AND dead" } else { "" },
+        );
+        let size = limit.clamp(64, 512);
+        let mut below = filter.before.unwrap_or(JobId::from_bytes([0xff; 16]));
+        let connection = self.connection().await?;
+        let mut looked = 0;
+        while looked < LIST_LOOKS_MAX {
+            let mut params = Params::default();
+            params.push(Id(below), Type::UUID);
+            params.number(i64::try_from(size).unwrap_or(i64::MAX));
+            let rows = ask(&connection, &sql, &params).await?;
+            for row in &rows {
+                let head = rows::head(row, 0)?;
+                if listing.heads.len() >= limit {
+                    return Ok(listing);
+                }
+                below = head.id;
+                listing.next = Some(head.id);
+                if filter.admits(&head) {
+                    listing.heads.push(head);
+                }
+            }
+            looked += rows.len();
+            if rows.len() < size {
+                listing.next = None;
+                return Ok(listing);
+            }
+        }
+        Ok(listing)
+    }
+
+    /// All queues.
+    pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, PostgresError> {
+        let sql = format!("SELECT * FROM {}()", self.name("queues"));
+        let connection = self.connection().await?;
+        let mut queues: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
+        for row in ask(&connection, &sql, &Params::default()).await? {
+            let name = QueueName::from_stored(row.try_get(0)?);
+            let queue = queues.entry(name.clone()).or_insert_with(|| QueueStats {
+                row: QueueRow::fresh(name),
+                counts: [0; State::ALL.len()],
+                created: 0,
+                purged: 0,
+                oldest_ready: None,
+            });
+            let number: i64 = row.try_get(2)?;
+            let count = u64::try_from(number).unwrap_or(0);
+            match row.try_get::<_, Option<i16>>(1)? {
+                Some(CREATED) => queue.created = count,
+                Some(PURGED) => queue.purged = count,
+                Some(state) => {
+                    let place = usize::try_from(state).ok().and_then(|state| queue.counts.get_mut(state));
+                    *place.ok_or(PostgresError::Answer("queues"))? = count;
+                }
+                None => {
+                    queue.row.paused = row.try_get(3)?;
+                    queue.row.version = count;
+                    queue.oldest_ready = row.try_get::<_, Option<i64>>(4)?.map(Timestamp::from_micros);
+                }
+            }
+        }
+        Ok(queues.into_values().collect())
+    }
+
+    /// The log after `cursor`. Transactions commit in another order than they began; a record is shown only when every
+    /// transaction with a lower number is over, so that a cursor never passes one that is still to come.
+    pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {
+        let connection = self.connection().await?;
+        let mut looks = 0;
+        loop {
+            let (page, waits) = self.page(&connection, cursor, limit).await?;
+            looks += 1;
+            if !waits || page.events.len() >= limit as usize || looks == LOG_LOOKS {
+                return Ok(page);
+            }
+            tokio::time::sleep(LOG_PAUSE).await;
+        }
+    }
+
+    /// A piece of the log, and whether records are there that wait for older transactions.
+    async fn page(
+        &self,
+        connection: &Object,
+        cursor: u64,
+        limit: u32,
+    ) -> Result<(LogPage, bool), PostgresError> {
+        let mut params = Params::default();
+        params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
+        // The first record may have been read already.
+        params.number(i64::from(limit) + 1);
+        // One statement, so that the records and the limits of what is over are of one snapshot.
+        let sql = format!(
+            "SELECT NULL::int8, 0, pg_snapshot_xmin(pg_current_snapshot())::text::int8, NULL::int2[], \
+             NULL::uuid[], NULL::text[], NULL::text[], NULL::int8[], NULL::int8[], dropped FROM {} UNION ALL \
+             (SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, NULL::int8 \
+             FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 ORDER BY tx, first LIMIT $2)",
+            self.name("fact"),
+            self.name("event")
+        );
+        let mut page = LogPage::default();
+        let mut running = 0;
+        for row in ask(connection, &sql, &params).await? {
+            let Some(transaction) = row.try_get::<_, Option<i64>>(0)? else {
+                running = row.try_get::<_, i64>(2)?;
+                let dropped: i64 = row.try_get(9)?;
+                page.kept_after = if dropped == 0 { 0 } else { end_of(dropped) };
+                page.newest = end_of(running - 1).max(page.kept_after);
+                continue;
+            };
+            if transaction >= running {
+                return Ok((page, true));
+            }
+            take(&row, cursor, limit as usize, &mut page.events)?;
+        }
+        Ok((page, false))
+    }
+}
+
+/// The last place that an event of that transaction can have.
+fn end_of(transaction: i64) -> u64 {
+    (transaction.unsigned_abs() << PLACE_BITS) | ((1 << PLACE_BITS) - 1)
+}
+
+/// Takes the events of a record that are after `cursor`, as far as there is room.
+fn take(row: &Row, cursor: u64, limit: usize, found: &mut Vec<Recorded>) -> Result<(), PostgresError> {
+    let transaction = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
+    let first = u64::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0);
+    let at = Timestamp::from_micros(row.try_get(2)?);
+    let kinds: Vec<i16> = row.try_get(3)?;
+    let jobs: Vec<Id> = row.try_get(4)?;
+    let types: Vec<&str> = row.try_get(5)?;
+    let queues: Vec<&str> = row.try_get(6)?;
+    let attempts: Vec<i64> = row.try_get(7)?;
+    let amounts: Vec<i64> = row.try_get(8)?;
+    let columns = kinds.iter().zip(&jobs).zip(&types).zip(&queues).zip(&attempts).zip(&amounts);
+    for (place, (((((kind, job), job_type), queue), attempt), amount)) in (1_u64..).zip(columns) {
+        let here = (transaction << PLACE_BITS) + first + place;
+        if here <= cursor {
+            continue;
+        }
+        if found.len() >= limit {
+            return Ok(());
+        }
+        let kind = u8::try_from(*kind).ok().and_then(EventKind::from_code);
+        let event = Event {
+            kind: kind.ok_or(PostgresError::Row { id: job.0, what: "no such event" })?,
+            job: job.0,
+            job_type: JobType::from_stored(job_type),
+            queue: QueueName::from_stored(queue),
+            attempt: u32::try_from(*attempt).unwrap_or(u32::MAX),
+            amount: u32::try_from(*amount).unwrap_or(u32::MAX),
+        };
+        found.push(Recorded { cursor: here, at, event });
+    }
+    Ok(())
+}

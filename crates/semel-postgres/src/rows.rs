@@ -1,0 +1,169 @@
+//! A head and its columns.
+
+use std::sync::Arc;
+
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::job::{Ending, Head, Lease, Role};
+use semel_core::slot::Filing;
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_core::unique::{Hold, UniqueKey};
+use tokio_postgres::Row;
+
+use crate::error::PostgresError;
+use crate::values::{Id, Params};
+
+/// The columns of `head` and their types, in order.
+pub const COLUMNS: &[(&str, &str)] = &[
+    ("id", "uuid"),
+    ("key", "bytea"),
+    ("hold", "bytea"),
+    ("type", "text"),
+    ("queue", "text"),
+    ("priority", "int2"),
+    ("state", "int2"),
+    ("role", "int2"),
+    ("attempt", "int8"),
+    ("max_attempts", "int8"),
+    ("visibility_ms", "int8"),
+    ("timeout_ms", "int8"),
+    ("version", "int8"),
+    ("fence", "int8"),
+    ("created_at", "int8"),
+    ("available_at", "int8"),
+    ("expires_at", "int8"),
+    ("started_at", "int8"),
+    ("finished_at", "int8"),
+    ("renewed_at", "int8"),
+    ("burned_until", "int8"),
+    ("worker", "text"),
+    ("visible_until", "int8"),
+    ("run_until", "int8"),
+    ("follow_up", "uuid"),
+    ("ending", "int2"),
+    ("slot", "int2"),
+    ("slot_at", "int8"),
+    ("exhausted", "boolean"),
+    ("dead", "boolean"),
+];
+
+/// Versions and fences are microseconds since 1970 and counters from there: they fit until the year 294246.
+pub fn version(version: u64) -> i64 {
+    i64::try_from(version).unwrap_or(i64::MAX)
+}
+
+/// Heads as columns, in the order of [`COLUMNS`].
+pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
+    let filings: Vec<Filing> = heads.iter().map(|head| Filing::of(head)).collect();
+    let times = |at: &dyn Fn(&Head) -> Option<Timestamp>| {
+        heads.iter().map(|head| at(head).map(Timestamp::as_micros)).collect()
+    };
+    let numbers = |of: &dyn Fn(&Head) -> i64| heads.iter().map(|head| of(head)).collect();
+    let codes = |of: &dyn Fn(&Head) -> i16| heads.iter().map(|head| of(head)).collect();
+    params.ids(heads.iter().map(|head| head.id).collect());
+    params.maybe_blobs(heads.iter().map(|head| head.key.as_ref().map(|key| &key.as_bytes()[..])).collect());
+    let hold = |head: &Head| (head.hold != Hold::NONE).then(|| head.hold.to_bytes().to_vec());
+    params.maybe_bytes(heads.iter().map(|head| hold(head)).collect());
+    params.texts(heads.iter().map(|head| head.job_type.as_str()).collect());
+    params.texts(heads.iter().map(|head| head.queue.as_str()).collect());
+    params.codes(codes(&|head| i16::from(head.priority)));
+    params.codes(codes(&|head| i16::from(head.state.code())));
+    params.codes(codes(&|head| head.role as i16));
+    params.numbers(numbers(&|head| i64::from(head.attempt)));
+    params.numbers(numbers(&|head| i64::from(head.max_attempts)));
+    params.numbers(numbers(&|head| i64::from(head.visibility_ms)));
+    params.numbers(numbers(&|head| i64::from(head.timeout_ms)));
+    params.numbers(numbers(&|head| version(head.version)));
+    params.numbers(numbers(&|head| version(head.fence)));
+    params.numbers(numbers(&|head| head.created_at.as_micros()));
+    params.numbers(numbers(&|head| head.available_at.as_micros()));
+    params.maybe_numbers(times(&|head| head.expires_at));
+    params.maybe_numbers(times(&|head| head.started_at));
+    params.maybe_numbers(times(&|head| head.finished_at));
+    params.maybe_numbers(times(&|head| head.renewed_at));
+    params.maybe_numbers(times(&|head| head.burned_until));
+    params.maybe_texts(heads.iter().map(|head| head.lease.as_ref().map(|lease| &*lease.worker)).collect());
+    params.maybe_numbers(times(&|head| head.lease.as_ref().map(|lease| lease.visible_until)));
+    params.maybe_numbers(times(&|head| head.lease.as_ref().map(|lease| lease.run_until)));
+    params.maybe_ids(heads.iter().map(|head| head.follow_up).collect());
+    let endings: Vec<Option<i16>> =
+        heads.iter().map(|head| head.ending.map(|ending| ending as i16)).collect();
+    params.push(endings, tokio_postgres::types::Type::INT2_ARRAY);
+    params.codes(filings.iter().map(|filing| filing.slot as i16).collect());
+    params.numbers(filings.iter().map(|filing| filing.at.as_micros()).collect());
+    params.flags(heads.iter().map(|head| !head.has_attempts_left()).collect());
+    params.flags(heads.iter().map(|head| head.is_dead_letter()).collect());
+}
+
+/// Reads the head whose columns begin at `from`.
+pub fn head(row: &Row, from: usize) -> Result<Head, PostgresError> {
+    let id: Id = row.try_get(from)?;
+    let wrong = |what| PostgresError::Row { id: id.0, what };
+    let time = |column: usize| -> Result<Option<Timestamp>, PostgresError> {
+        Ok(row.try_get::<_, Option<i64>>(from + column)?.map(Timestamp::from_micros))
+    };
+    let small = |column: usize| -> Result<u32, PostgresError> {
+        u32::try_from(row.try_get::<_, i64>(from + column)?).map_err(|_| wrong("a number is out of range"))
+    };
+    let large = |column: usize| -> Result<u64, PostgresError> {
+        u64::try_from(row.try_get::<_, i64>(from + column)?).map_err(|_| wrong("a number is negative"))
+    };
+    let code = |column: usize| -> Result<u8, PostgresError> {
+        u8::try_from(row.try_get::<_, i16>(from + column)?).map_err(|_| wrong("a code is out of range"))
+    };
+    let lease = match (time(22)?, time(23)?) {
+        (Some(visible_until), Some(run_until)) => Some(Lease {
+            worker: Arc::from(row.try_get::<_, Option<&str>>(from + 21)?.unwrap_or("")),
+            visible_until,
+            run_until,
+        }),
+        _ => None,
+    };
+    let key = row.try_get::<_, Option<&[u8]>>(from + 1)?;
+    let hold = row.try_get::<_, Option<&[u8]>>(from + 2)?;
+    Ok(Head {
+        id: id.0,
+        key: match key {
+            Some(key) => {
+                Some(UniqueKey::from_bytes(key.try_into().map_err(|_| wrong("a key is not of 32 bytes"))?))
+            }
+            None => None,
+        },
+        hold: match hold {
+            Some(hold) => Hold::from_bytes(hold).ok_or(wrong("no such hold"))?,
+            None => Hold::NONE,
+        },
+        job_type: JobType::from_stored(row.try_get(from + 3)?),
+        queue: QueueName::from_stored(row.try_get(from + 4)?),
+        priority: i8::try_from(row.try_get::<_, i16>(from + 5)?).map_err(|_| wrong("no such priority"))?,
+        state: State::from_code(code(6)?).ok_or(wrong("no such state"))?,
+        role: Role::from_code(code(7)?).ok_or(wrong("no such role"))?,
+        attempt: small(8)?,
+        max_attempts: small(9)?,
+        visibility_ms: small(10)?,
+        timeout_ms: small(11)?,
+        version: large(12)?,
+        fence: large(13)?,
+        created_at: Timestamp::from_micros(row.try_get(from + 14)?),
+        available_at: Timestamp::from_micros(row.try_get(from + 15)?),
+        expires_at: time(16)?,
+        started_at: time(17)?,
+        finished_at: time(18)?,
+        renewed_at: time(19)?,
+        burned_until: time(20)?,
+        lease,
+        follow_up: row.try_get::<_, Option<Id>>(from + 24)?.map(|id| id.0),
+        ending: match row.try_get::<_, Option<i16>>(from + 25)? {
+            Some(code) => {
+                let ending = u8::try_from(code).ok().and_then(Ending::from_code);
+                Some(ending.ok_or(wrong("no such ending"))?)
+            }
+            None => None,
+        },
+    })
+}
+
+/// The id in a column.
+pub fn id(row: &Row, column: usize) -> Result<JobId, PostgresError> {
+    Ok(row.try_get::<_, Id>(column)?.0)
+}

@@ -1,0 +1,100 @@
+//! The text of the schema. The files of `sql/` have marks in them: `@.` is the schema, `@head_…` are lists of the columns of a
+//! head, so that they are written down once.
+
+use crate::rows::COLUMNS;
+
+/// What every function of the schema is planned under. Plans are cached for as long as a connection lives, and the first may
+/// be made while the tables are empty: it must not be one that reads a whole table.
+const PLANNING: &str = "LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off \
+     SET plan_cache_mode = force_generic_plan SET jit = off";
+
+/// A schema's name, checked: it becomes part of statements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schema(String);
+
+impl Schema {
+    /// The longest name, in bytes: PostgreSQL's own limit.
+    const BYTES_MAX: usize = 63;
+
+    /// A schema of that name: lower-case letters, digits and underscores, beginning with a letter, at most 63 bytes.
+    pub fn parse(name: &str) -> Option<Self> {
+        let begins_well = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
+        let is_plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        let is_ours = !name.starts_with("pg_") && name != "public";
+        (begins_well && is_plain && is_ours && name.len() <= Self::BYTES_MAX).then(|| Self(name.to_owned()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The class of this schema's advisory locks: a number that follows from its name.
+    pub fn class(&self) -> i32 {
+        // FNV-1a, frozen: servers of different versions must agree.
+        let hash = self
+            .0
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        i32::from_ne_bytes(hash.to_ne_bytes())
+    }
+
+    /// A text of `sql/` for this schema.
+    pub fn render(&self, text: &str) -> String {
+        let list = |item: &dyn Fn(&str, &str) -> String| {
+            let items: Vec<String> = COLUMNS.iter().map(|(name, kind)| item(name, kind)).collect();
+            items.join(", ")
+        };
+        let nulls = |columns: &[(&str, &str)]| {
+            let items: Vec<String> = columns.iter().map(|(_, kind)| format!("NULL::{kind}")).collect();
+            items.join(", ")
+        };
+        let assigned: Vec<String> = COLUMNS
+            .iter()
+            .filter(|(name, _)| !matches!(*name, "id" | "type" | "queue"))
+            .map(|(name, _)| format!("{name} = w.{name}"))
+            .collect();
+        text.replace("@head_declared", &list(&|name, kind| format!("{name} {kind}")))
+            .replace("@head_arrays", &list(&|name, kind| format!("h_{name} {kind}[]")))
+            .replace("@head_names", &list(&|name, _| format!("h_{name}")))
+            .replace("@head_columns", &list(&|name, _| name.to_owned()))
+            .replace("@head_assigned", &assigned.join(", "))
+            .replace("@head_nulls_rest", &nulls(&COLUMNS[1..]))
+            .replace("@head_nulls", &nulls(COLUMNS))
+            .replace("@h.head", &list(&|name, _| format!("h.{name}")))
+            .replace("@w.head", &list(&|name, _| format!("w.{name}")))
+            .replace("@class", &self.class().to_string())
+            .replace("LANGUAGE plpgsql", PLANNING)
+            .replace("@.", &format!("\"{}\".", self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Schema;
+
+    #[test]
+    fn a_schema_is_named_by_plain_words_only() {
+        for name in ["semel", "semel_2", "a"] {
+            assert!(Schema::parse(name).is_some(), "{name}");
+        }
+        for name in ["", "1a", "_a", "Semel", "a-b", "a\"b", "a b", "public", "pg_x", &"a".repeat(64)] {
+            assert!(Schema::parse(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_mark_is_left_in_a_text() {
+        let schema = Schema::parse("some_where").unwrap();
+        for text in crate::migrate::texts() {
+            let rendered = schema.render(text);
+            assert!(!rendered.contains('@'), "{}", rendered.lines().find(|line| line.contains('@')).unwrap());
+            assert!(rendered.contains("\"some_where\"."));
+        }
+    }
+
+    #[test]
+    fn the_class_of_a_schemas_locks_is_frozen() {
+        assert_eq!(Schema::parse("semel").unwrap().class(), -1_962_887_951);
+    }
+}

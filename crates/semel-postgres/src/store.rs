@@ -1,0 +1,221 @@
+//! The store: what the boundary asks, each as one unit of work in a task of its own.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use deadpool_postgres::{Object, Pool};
+use semel_core::draft::{Reads, Snapshot};
+use semel_core::ident::JobId;
+use semel_core::slot::Due;
+use semel_core::time::Timestamp;
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::clock::Clock;
+use semel_store::{LogPage, StoreError};
+use tokio::runtime::Handle;
+use tokio_postgres::types::Type;
+
+use crate::address::Address;
+use crate::connect;
+use crate::error::PostgresError;
+use crate::migrate::{self, Status};
+use crate::sql::Schema;
+use crate::values::Params;
+
+/// The store in a database.
+pub struct Postgres {
+    shared: Arc<Shared>,
+    rows: Arc<AtomicU64>,
+    secret: [u8; 16],
+    /// Where units of work run: they must not end with whoever waits for them.
+    runtime: Handle,
+}
+
+/// What units of work need.
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) schema: Schema,
+    /// Another clock than the database's, for tests.
+    clock: Option<Box<dyn Clock>>,
+    /// How far the clock is known to have jumped back, in microseconds.
+    ahead: AtomicI64,
+    /// The latest time seen.
+    floor: AtomicI64,
+    pub(crate) upkeep: AtomicU32,
+}
+
+impl Shared {
+    /// A connection.
+    pub(crate) async fn connection(&self) -> Result<Object, PostgresError> {
+        Ok(self.pool.get().await?)
+    }
+
+    /// The name of something in the schema.
+    pub(crate) fn name(&self, name: &str) -> String {
+        format!("\"{}\".{name}", self.schema.as_str())
+    }
+
+    /// Adds the parameters of the time.
+    pub(crate) fn push_time(&self, params: &mut Params<'_>) {
+        params.push(self.clock.as_ref().map(|clock| clock.now().as_micros()), Type::INT8);
+        params.number(self.ahead.load(Ordering::Acquire));
+        params.number(self.floor.load(Ordering::Acquire));
+    }
+
+    /// Takes note of the store's time.
+    pub(crate) fn saw(&self, now: i64) -> Timestamp {
+        self.floor.fetch_max(now, Ordering::AcqRel);
+        Timestamp::from_micros(now)
+    }
+
+    /// Takes note of the store's time and of what the clock said: when that jumped back, time goes on at its pace.
+    pub(crate) fn saw_clock(&self, now: i64, clock: i64) -> Timestamp {
+        self.ahead.fetch_max(now.saturating_sub(clock), Ordering::AcqRel);
+        self.saw(now)
+    }
+}
+
+impl Postgres {
+    /// Opens a store, and makes or updates its schema. Call it from a multi-threaded runtime that lives as long as the store.
+    ///
+    /// # Errors
+    /// When the database cannot be reached, is too old, or has a schema of a newer program.
+    pub async fn open(address: &Address) -> Result<Self, PostgresError> {
+        Self::open_with(address, None).await
+    }
+
+    /// As [`open`](Self::open), with another clock than the database's: for tests.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_with_clock(address: &Address, clock: impl Clock) -> Result<Self, PostgresError> {
+        Self::open_with(address, Some(Box::new(clock))).await
+    }
+
+    /// How the database at `address` stands to this program. Changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn status(address: &Address) -> Result<Status, PostgresError> {
+        let client = connect::pool(address)?.get().await?;
+        migrate::status(&client, &address.schema).await
+    }
+
+    /// Makes or updates the schema at `address`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn migrate(address: &Address) -> Result<Status, PostgresError> {
+        let mut client = connect::pool(address)?.get().await?;
+        migrate::run(&mut client, &address.schema).await
+    }
+
+    async fn open_with(address: &Address, clock: Option<Box<dyn Clock>>) -> Result<Self, PostgresError> {
+        let pool = connect::pool(address)?;
+        let mut client = pool.get().await?;
+        let status = migrate::status(&client, &address.schema).await?;
+        migrate::guard(status.found)?;
+        if status.found < status.needed {
+            migrate::run(&mut client, &address.schema).await?;
+        }
+        let secret = migrate::secret(&client, &address.schema).await?;
+        drop(client);
+        let shared = Shared {
+            pool,
+            schema: address.schema.clone(),
+            clock,
+            ahead: AtomicI64::new(0),
+            floor: AtomicI64::new(0),
+            upkeep: AtomicU32::new(0),
+        };
+        let store = Self {
+            shared: Arc::new(shared),
+            secret,
+            rows: Arc::new(AtomicU64::new(first_row())),
+            runtime: Handle::current(),
+        };
+        // The first look at the time: a clock that is behind the last commit is noticed now.
+        store
+            .unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) })
+            .await
+            .map_err(|error| PostgresError::GivenUp(error.to_string()))?;
+        Ok(store)
+    }
+
+    /// Does a unit of work to its end, whoever waits for it.
+    async fn unit<T, F>(&self, work: impl FnOnce(Arc<Shared>) -> F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, PostgresError>> + Send + 'static,
+    {
+        let done = self.runtime.spawn(work(Arc::clone(&self.shared))).await;
+        done.map_err(|error| PostgresError::GivenUp(error.to_string()))?.map_err(StoreError::from)
+    }
+}
+
+/// Ids minted by different servers at the same microsecond must differ: each counts from a number of its own.
+fn first_row() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() & JobId::ROW_MAX
+}
+
+impl Backend for Postgres {
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        let reads = reads.clone();
+        Box::pin(self.unit(|shared| async move { shared.load(&reads).await }))
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
+    }
+
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        Box::pin(self.unit(move |shared| async move { shared.due(due, limit).await }))
+    }
+
+    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.list(filter).await }))
+    }
+
+    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.queues().await }))
+    }
+
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
+        Box::pin(self.unit(move |shared| async move { shared.events(cursor, limit).await }))
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.maintain().await }))
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.clear().await }))
+    }
+
+    fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
+        let message =
+            "a store in PostgreSQL is backed up with PostgreSQL's own tools, such as pg_dump".to_owned();
+        Box::pin(std::future::ready(Err(StoreError::Unsupported(message))))
+    }
+
+    fn rows(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.rows)
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            engine: "postgres",
+            mechanism: "versioned commit under row locks taken in one order",
+            durability: "every answer after the database's commit: what it survives is what `synchronous_commit` and \
+                         `synchronous_standby_names` say",
+            commits_in_flight: 2,
+            blocks: false,
+        }
+    }
+}

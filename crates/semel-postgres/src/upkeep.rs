@@ -1,0 +1,81 @@
+//! Housekeeping, a bounded piece at a time.
+
+use std::sync::atomic::Ordering;
+
+use semel_core::draft::Reads;
+use tokio_postgres::types::Type;
+
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::store::Shared;
+use crate::values::Params;
+
+/// Heads forgotten in one go.
+const FORGET_MAX: i32 = 500;
+/// Counted rows folded in one go.
+const FOLD_MAX: i32 = 10_000;
+/// Records of the log that are kept; older ones are dropped.
+const RECORDS_KEPT: i64 = 200_000;
+/// One look in so many also trims the log and drops keys that nobody holds.
+const SELDOM: u32 = 64;
+/// Keys that nobody holds are kept for so long, so that no decision that is still on its way has seen an older one of
+/// the same name and takes the new one for it; in microseconds.
+const KEY_KEPT: i64 = 3_600_000_000;
+/// Keys dropped in one go.
+const KEYS_MAX: i64 = 10_000;
+
+impl Shared {
+    /// A piece of housekeeping. Says whether more is waiting.
+    pub(crate) async fn maintain(&self) -> Result<bool, PostgresError> {
+        let now = self.load(&Reads::default()).await?.now.as_micros();
+        let connection = self.connection().await?;
+        let mut params = Params::default();
+        params.number(now);
+        params.push(FORGET_MAX, Type::INT4);
+        let forgotten =
+            ask(&connection, &format!("SELECT {}($1, $2)", self.name("forget_due")), &params).await?;
+        let mut params = Params::default();
+        params.push(FOLD_MAX, Type::INT4);
+        let folded = ask(&connection, &format!("SELECT {}($1)", self.name("fold")), &params).await?;
+        let number = |rows: &[tokio_postgres::Row]| -> Result<i32, PostgresError> {
+            rows.first().ok_or(PostgresError::Answer("upkeep"))?.try_get(0).map_err(PostgresError::from)
+        };
+        let more = number(&forgotten)? >= FORGET_MAX || number(&folded)? >= FOLD_MAX;
+        if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
+            let mut params = Params::default();
+            params.number(RECORDS_KEPT);
+            let event = self.name("event");
+            let sql = format!(
+                "WITH last AS (SELECT tx FROM {event} ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1), \
+                 gone AS (DELETE FROM {event} WHERE tx <= (SELECT tx FROM last)) \
+                 UPDATE {} SET dropped = last.tx::text::int8 FROM last",
+                self.name("fact")
+            );
+            ask(&connection, &sql, &params).await?;
+            let mut params = Params::default();
+            params.number(now - KEY_KEPT);
+            params.number(KEYS_MAX);
+            let key = self.name("key");
+            let sql = format!(
+                "DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
+                 WHERE live = '{{}}' AND done = '{{}}' AND version < $1 LIMIT $2 FOR UPDATE SKIP LOCKED))"
+            );
+            ask(&connection, &sql, &params).await?;
+        }
+        Ok(more)
+    }
+
+    /// Deletes everything.
+    pub(crate) async fn clear(&self) -> Result<(), PostgresError> {
+        let tables = ["head", "body", "note", "key", "absorbed", "queue", "total", "tally", "event"];
+        let tables: Vec<String> = tables.iter().map(|table| self.name(table)).collect();
+        let sql = format!(
+            "TRUNCATE {}; UPDATE {} SET dropped = pg_current_xact_id()::text::int8",
+            tables.join(", "),
+            self.name("fact")
+        );
+        // Several statements sent as one are one transaction.
+        self.connection().await?.batch_execute(&sql).await?;
+        Ok(())
+    }
+}

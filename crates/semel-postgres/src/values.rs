@@ -1,0 +1,122 @@
+//! Values on their way to the database, each with its type: so that a statement needs no preparation, which a pooler that
+//! hands connections from transaction to transaction would forget.
+
+use std::error::Error;
+
+use bytes::{BufMut, BytesMut};
+use semel_core::ident::JobId;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+/// A job's id as the database's `uuid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id(pub JobId);
+
+impl ToSql for Id {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.put_slice(&self.0.to_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Id {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(JobId::from_bytes(raw.try_into()?)))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+}
+
+/// The parameters of one statement, in order.
+#[derive(Default)]
+pub struct Params<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
+
+impl<'a> Params<'a> {
+    /// Adds one.
+    pub fn push(&mut self, value: impl ToSql + Sync + Send + 'a, kind: Type) {
+        self.0.push((Box::new(value), kind));
+    }
+
+    /// Adds a number.
+    pub fn number(&mut self, value: i64) {
+        self.push(value, Type::INT8);
+    }
+
+    /// Adds a list of numbers.
+    pub fn numbers(&mut self, values: Vec<i64>) {
+        self.push(values, Type::INT8_ARRAY);
+    }
+
+    /// Adds a list of numbers or nothing.
+    pub fn maybe_numbers(&mut self, values: Vec<Option<i64>>) {
+        self.push(values, Type::INT8_ARRAY);
+    }
+
+    /// Adds a list of numbers below 2^31: groups, guards.
+    pub fn places(&mut self, values: Vec<i32>) {
+        self.push(values, Type::INT4_ARRAY);
+    }
+
+    /// Adds a list of codes.
+    pub fn codes(&mut self, values: Vec<i16>) {
+        self.push(values, Type::INT2_ARRAY);
+    }
+
+    /// Adds a list of yes and no.
+    pub fn flags(&mut self, values: Vec<bool>) {
+        self.push(values, Type::BOOL_ARRAY);
+    }
+
+    /// Adds a list of ids.
+    pub fn ids(&mut self, values: Vec<JobId>) {
+        self.push(values.into_iter().map(Id).collect::<Vec<_>>(), Type::UUID_ARRAY);
+    }
+
+    /// Adds a list of ids or nothing.
+    pub fn maybe_ids(&mut self, values: Vec<Option<JobId>>) {
+        self.push(values.into_iter().map(|id| id.map(Id)).collect::<Vec<_>>(), Type::UUID_ARRAY);
+    }
+
+    /// Adds a list of texts.
+    pub fn texts(&mut self, values: Vec<&'a str>) {
+        self.push(values, Type::TEXT_ARRAY);
+    }
+
+    /// Adds a list of texts or nothing.
+    pub fn maybe_texts(&mut self, values: Vec<Option<&'a str>>) {
+        self.push(values, Type::TEXT_ARRAY);
+    }
+
+    /// Adds a list of bytes.
+    pub fn blobs(&mut self, values: Vec<&'a [u8]>) {
+        self.push(values, Type::BYTEA_ARRAY);
+    }
+
+    /// Adds a list of bytes or nothing.
+    pub fn maybe_blobs(&mut self, values: Vec<Option<&'a [u8]>>) {
+        self.push(values, Type::BYTEA_ARRAY);
+    }
+
+    /// Adds a list of owned bytes or nothing.
+    pub fn maybe_bytes(&mut self, values: Vec<Option<Vec<u8>>>) {
+        self.push(values, Type::BYTEA_ARRAY);
+    }
+
+    /// As the client takes them.
+    pub fn typed(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
+        self.0.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
+    }
+
+    /// `$1, $2, …` for all of them.
+    pub fn marks(&self) -> String {
+        let marks: Vec<String> = (1..=self.0.len()).map(|place| format!("${place}")).collect();
+        marks.join(", ")
+    }
+}

@@ -1,0 +1,55 @@
+//! Where a test has its store: a schema of its own in the server that the run was given.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use semel_postgres::{Address, Postgres};
+use semel_store::Backend;
+use semel_store::clock::ManualClock;
+use tokio::runtime::Runtime;
+
+const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
+
+/// Connections live in here, whatever runtime a test has.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+});
+
+/// Where the server is.
+pub fn url() -> String {
+    std::env::var(VARIABLE).unwrap_or_else(|_| {
+        panic!(
+            "{VARIABLE} is not set, and the store for PostgreSQL cannot be tested without a server: run \
+             `cargo xtask test`, or `cargo xtask services` in another terminal and export what it prints"
+        )
+    })
+}
+
+/// A schema of a test's own.
+pub struct Place {
+    address: Address,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let schema = format!("test_{}_{number}", std::process::id());
+        Self { address: Address::parse(&url()).unwrap().with_schema(&schema).unwrap() }
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The store, by a clock that is moved by hand.
+    pub fn open_with(&self, clock: &ManualClock) -> Arc<dyn Backend> {
+        let (address, clock) = (self.address.clone(), clock.clone());
+        wait_for(async move { Arc::new(Postgres::open_with_clock(&address, clock).await.unwrap()) })
+    }
+}
+
+/// Waits for something outside of the test's own runtime, which may have one thread only.
+pub fn wait_for<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    std::thread::spawn(move || RUNTIME.block_on(work)).join().unwrap()
+}

@@ -1,0 +1,97 @@
+//! Several servers on one database.
+
+use std::sync::Arc;
+
+use semel_core::enqueue::{Batch, Mode, Outcome};
+use semel_engine::Engine;
+use semel_postgres::Postgres;
+use semel_store::backend::Filter;
+use semel_testkit::make::{job, keyed};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use crate::place::Place;
+
+/// So many servers, each with connections and a batcher of its own, by the database's clock.
+async fn servers(place: &Place, number: usize) -> Vec<Engine> {
+    let mut opening = JoinSet::new();
+    for _ in 0..number {
+        // All at once, on an empty database: one makes the schema.
+        let address = place.address().clone();
+        opening.spawn(async move { Arc::new(Postgres::open(&address).await.unwrap()) });
+    }
+    let opened = opening.join_all().await;
+    opened.into_iter().map(|backend| Engine::without_duties(backend).unwrap()).collect()
+}
+
+async fn at_once<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    tasks: usize,
+    act: impl Fn(usize) -> F,
+) -> Vec<T> {
+    let barrier = Arc::new(Barrier::new(tasks));
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        let (barrier, act) = (Arc::clone(&barrier), act(task));
+        running.spawn(async move {
+            barrier.wait().await;
+            act.await
+        });
+    }
+    running.join_all().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_servers_that_start_at_once_make_one_schema() {
+    let place = Place::new();
+    let engines = servers(&place, 10).await;
+    for engine in &engines {
+        engine.enqueue(job().offer(), "").await.unwrap();
+    }
+    assert_eq!(engines[0].queues().await.unwrap()[0].created, 10);
+    let status = Postgres::status(place.address()).await.unwrap();
+    assert_eq!((status.found, status.pending.len()), (status.needed, 0));
+    let secrets: Vec<_> = engines.iter().map(|engine| engine.store().secret()).collect();
+    assert!(secrets.windows(2).all(|pair| pair[0] == pair[1]), "one store has one secret");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_equal_jobs_over_three_servers_one_is_created() {
+    let engines = servers(&Place::new(), 3).await;
+    for round in 0..30 {
+        let name = format!("round {round}");
+        let outcomes = at_once(48, |task| {
+            let (engine, offer) = (engines[task % 3].clone(), keyed(&name).on_conflict("ignore").offer());
+            async move { engine.enqueue(offer, "").await.unwrap() }
+        })
+        .await;
+        let created: Vec<_> =
+            outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Created(_))).collect();
+        assert_eq!(created.len(), 1, "{outcomes:?}");
+    }
+    let live = engines[0].list(Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
+    assert_eq!(live.heads.len(), 30);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_with_the_same_keys_in_opposite_order_wait_for_nobody_forever() {
+    let engines = servers(&Place::new(), 2).await;
+    for round in 0..10 {
+        let counts = at_once(4, |task| {
+            let engine = engines[task % 2].clone();
+            let mut offers: Vec<_> =
+                (0..100).map(|key| keyed(&format!("{round}/{key}")).on_conflict("ignore").offer()).collect();
+            if task % 2 == 1 {
+                offers.reverse();
+            }
+            async move {
+                let Batch::Done(outcomes) = engine.enqueue_batch(offers, Mode::Each, "").await.unwrap()
+                else {
+                    panic!("refused")
+                };
+                outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Created(_))).count()
+            }
+        })
+        .await;
+        assert_eq!(counts.iter().sum::<usize>(), 100, "{counts:?}");
+    }
+}
