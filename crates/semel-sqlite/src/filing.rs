@@ -291,6 +291,10 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
         db.prepare_cached("INSERT OR REPLACE INTO name (id, text) VALUES (?1, ?2)")?
             .execute(params![id, text])?;
     }
+    if !piece.forgotten.is_empty() {
+        // No job that is gone has had a later version.
+        set_fact(db, "gone", piece.floor.as_micros())?;
+    }
     for (id, Forgotten { seq, keeps_id }) in &piece.forgotten {
         db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         db.prepare_cached("DELETE FROM note WHERE seq = ?1")?.execute([seq])?;

@@ -239,6 +239,8 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
             take_in(&mut loaded, seq, job.head, job.released);
         }
     }
+    loaded.model.note_gone(fact(db, "gone")?.unsigned_abs());
+    loaded.floor = loaded.floor.max(loaded.model.after_the_gone());
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
     Ok(loaded)
 }
@@ -307,6 +309,7 @@ impl Replay<'_> {
                 Change::Update { seq, moving } => self.update(loaded, seq, moving)?,
                 Change::Note { seq, job, kind, text } => loaded.pending.note(seq, job, kind, text),
                 Change::Forget { seq, job, keeps_id } => {
+                    loaded.model.note_gone(at.as_micros().unsigned_abs());
                     self.put(seq, None);
                     loaded.pending.forget(seq, job, keeps_id);
                 }

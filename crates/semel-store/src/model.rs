@@ -115,6 +115,11 @@ impl Model {
         })
     }
 
+    /// A job that was here before, whose versions went up to this, is gone.
+    pub fn note_gone(&mut self, version: u64) {
+        self.gone_version = self.gone_version.max(version);
+    }
+
     /// The first moment whose versions no job that is gone has had. Before it nothing new can be decided on.
     pub fn after_the_gone(&self) -> Timestamp {
         Timestamp::from_micros(i64::try_from(self.gone_version).unwrap_or(i64::MAX).saturating_add(1))

@@ -10,10 +10,10 @@ use semel_core::draft::{KeyRead, Reads, Snapshot};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_core::unique::admit;
-use semel_store::StoreError;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded, Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Verdict,
 };
+use semel_store::{LogPage, StoreError};
 
 use crate::differential::{KEYS, POLICIES, policy};
 use crate::make::foreign_id;
@@ -115,7 +115,7 @@ pub async fn state(backend: &dyn Backend) -> String {
                 writeln!(text, "key {number} {with} {:?}", admit(policy, holders, snapshot.now, true));
         }
     }
-    for recorded in backend.events(0, u32::MAX).await.unwrap() {
+    for recorded in backend.events(0, u32::MAX).await.unwrap().events {
         let _infallible = writeln!(text, "{recorded:?}");
     }
     text
@@ -148,7 +148,7 @@ impl Backend for Logged {
         self.inner.queues()
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         self.inner.events(cursor, limit)
     }
 
@@ -173,6 +173,10 @@ impl Backend for Logged {
 
     fn rows(&self) -> Arc<AtomicU64> {
         self.inner.rows()
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.inner.secret()
     }
 
     fn facts(&self) -> Facts {
