@@ -4,13 +4,14 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 15] = [
     "serve",
     "demo",
     "enqueue",
     "explain",
     "job",
     "jobs",
+    "events",
     "queues",
     "keys",
     "release",

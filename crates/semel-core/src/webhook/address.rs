@@ -1,6 +1,7 @@
 //! Which addresses a delivery may never go to.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+// The types of addresses, and nothing that could speak to one.
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Why nothing is delivered to an address, unless the operator allows it: it is not one of the public internet, so a
 /// subscription could make the server speak to its own network. `None` for a public address.
