@@ -13,8 +13,8 @@
 
 mod golden;
 mod planted;
-mod simulate;
 mod schemathesis;
+mod simulate;
 mod steps;
 mod test;
 mod tidy;

@@ -9,7 +9,6 @@
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
 
-pub mod trace;
 pub mod answer;
 pub mod batch;
 pub mod duration;
@@ -21,6 +20,7 @@ pub mod problem;
 pub mod queue;
 pub mod retry;
 pub mod sensitive;
+pub mod trace;
 pub mod unique;
 pub mod worker;
 pub mod write;
