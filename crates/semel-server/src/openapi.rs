@@ -123,9 +123,12 @@ fn put_parameters(endpoint: &Endpoint, operation: &mut Object<'_>) {
     });
 }
 
+/// What one status may mean: answers, each a media type and a schema, and codes of refusals.
+type Responses<'t> = (Vec<(&'t str, &'t str)>, Vec<&'t str>);
+
 fn put_responses(endpoint: &Endpoint, operation: &mut Object<'_>) {
     // A status may have an answer and refusals.
-    let mut responses: BTreeMap<u16, (Vec<(&str, &str)>, Vec<&str>)> = BTreeMap::new();
+    let mut responses: BTreeMap<u16, Responses<'_>> = BTreeMap::new();
     for (status, media, schema) in &endpoint.answers {
         responses.entry(*status).or_default().0.push((media.unwrap_or(MEDIA_TYPE), schema));
     }
