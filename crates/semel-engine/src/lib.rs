@@ -4,12 +4,18 @@
 //! - [`engine`]: the handle everyone uses, and the loop.
 //! - [`duty`]: promote, reap, expire, purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
+//! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
+//!   bound.
 
 pub mod counters;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;
 pub mod job;
+pub mod limits;
+mod queues;
+pub mod throughput;
+pub mod workers;
 
 pub use engine::Engine;
 pub use job::Job;

@@ -18,6 +18,7 @@ use semel_ojs::{Code, MEDIA_TYPE, Problem, VERSION, is_supported_version};
 
 use crate::App;
 use crate::extract::REQUEST_ID;
+use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::respond::{Refused, status_of};
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
@@ -102,6 +103,13 @@ fn finish(response: &mut Response, id: HeaderValue) {
         match refused.problem.code() {
             Code::Unauthorized => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::QueueFull => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                if let Some(depth) = refused.problem.depth() {
+                    headers.insert(QUEUE_DEPTH, HeaderValue::from(depth.waiting));
+                    headers.insert(QUEUE_BOUND, HeaderValue::from(depth.bound));
+                }
             }
             Code::Contended | Code::Unavailable => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));

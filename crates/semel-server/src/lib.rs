@@ -3,13 +3,13 @@
 //! # Layout
 //! - [`config`], [`auth`], [`serve`](mod@serve): what an operator decides, tokens, and the accept loop.
 //! - `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers.
-//! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `explain`, `unique_jobs`,
-//!   `admin`, `system`.
+//! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
+//!   `explain`, `unique_jobs`, `admin`, `system`.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use semel_engine::Engine;
 
 pub mod auth;
@@ -24,6 +24,8 @@ mod events;
 mod explain;
 mod extract;
 mod jobs;
+mod limits;
+mod progress;
 mod queues;
 mod respond;
 mod system;
@@ -55,11 +57,16 @@ pub fn router(engine: Engine, config: Config) -> Router {
         .route("/jobs/bulk", post(batch::each))
         .route("/jobs/{id}", get(jobs::show).delete(jobs::cancel))
         .route("/jobs/{id}/activate", post(jobs::activate))
+        .route("/jobs/{id}/ack", post(workers::ack_named))
+        .route("/jobs/{id}/nack", post(workers::nack_named))
+        .route("/jobs/{id}/progress", put(progress::report).get(progress::show))
         .route("/workers/fetch", post(workers::fetch))
         .route("/workers/ack", post(workers::ack))
         .route("/workers/nack", post(workers::nack))
         .route("/workers/heartbeat", post(workers::heartbeat))
         .route("/workers/beat", post(workers::heartbeat))
+        .route("/workers/progress", post(progress::report_percent))
+        .route("/workers/{id}/health", get(admin::workers::health))
         .route("/dead-letter", get(dead_letter::list))
         .route("/dead-letter/stats", get(dead_letter::stats))
         .route("/dead-letter/{id}", delete(dead_letter::remove))
@@ -69,11 +76,33 @@ pub fn router(engine: Engine, config: Config) -> Router {
         .route("/queues/{name}/stats", get(queues::show))
         .route("/queues/{name}/pause", post(queues::pause))
         .route("/queues/{name}/resume", post(queues::resume))
+        .route("/queues/{name}/purge", post(queues::purge))
+        .route("/rate-limits/{key}", get(limits::show))
         .route("/events", get(events::list))
         .route("/unique/explain", post(explain::explain))
         .route("/unique-jobs", get(unique_jobs::list))
         .route("/unique-jobs/{key}", get(unique_jobs::show).delete(unique_jobs::release))
         .route("/admin/reset", post(admin::reset))
+        .route("/admin/stats", get(admin::stats::show))
+        .route("/admin/jobs", get(admin::jobs::list))
+        .route("/admin/jobs/bulk/cancel", post(admin::jobs::bulk_cancel))
+        .route("/admin/jobs/bulk/retry", post(admin::jobs::bulk_retry))
+        .route("/admin/jobs/bulk/delete", post(admin::jobs::bulk_delete))
+        .route("/admin/jobs/{id}", get(admin::jobs::show))
+        .route("/admin/jobs/{id}/cancel", post(admin::jobs::cancel))
+        .route("/admin/jobs/{id}/retry", post(dead_letter::retry))
+        .route("/admin/dead-letter", get(admin::dead_letter::list))
+        .route("/admin/dead-letter/stats", get(dead_letter::stats))
+        .route("/admin/dead-letter/{id}", delete(admin::dead_letter::remove))
+        .route("/admin/dead-letter/{id}/retry", post(dead_letter::retry))
+        .route("/admin/queues", get(admin::queues::list))
+        .route("/admin/queues/{name}", get(queues::show))
+        .route("/admin/queues/{name}/config", get(admin::queues::config).put(admin::queues::configure))
+        .route("/admin/queues/{name}/pause", post(queues::pause))
+        .route("/admin/queues/{name}/resume", post(queues::resume))
+        .route("/admin/queues/{name}/purge", post(queues::purge))
+        .route("/admin/workers", get(admin::workers::list))
+        .route("/admin/workers/{id}/directive", put(admin::workers::direct))
         .route("/health", get(system::health));
     Router::new()
         .nest("/ojs/v1", v1)

@@ -79,7 +79,7 @@ async fn is_well(app: &App) -> bool {
     matches!(tokio::time::timeout(HEALTH_PATIENCE, app.engine.now()).await, Ok(Ok(_)))
 }
 
-const fn status(is_well: bool) -> StatusCode {
+pub(crate) const fn status(is_well: bool) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 

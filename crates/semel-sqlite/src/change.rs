@@ -5,6 +5,7 @@ use bytes::Bytes;
 use semel_core::draft::QueueRow;
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head, Lease, NoteKind, Role};
+use semel_core::limit::Lane;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Hold, UniqueKey};
@@ -39,6 +40,23 @@ mod has {
     pub const ENDING: u16 = 1 << 8;
     pub const BURNED: u16 = 1 << 9;
     pub const ALL: u16 = (1 << 10) - 1;
+}
+
+/// Bits of what a fixed part has.
+mod fixed {
+    pub const KEY: u8 = 1;
+    pub const LANE: u8 = 1 << 1;
+    pub const ALL: u8 = (1 << 2) - 1;
+}
+
+/// Bits of what a queue's record has.
+mod queue {
+    pub const PAUSED: u8 = 1;
+    pub const SETTINGS: u8 = 1 << 1;
+}
+
+const fn bit(is: bool, bit: u8) -> u8 {
+    if is { bit } else { 0 }
 }
 
 /// The record of the present commit: room for the journal's header, then the changes.
@@ -117,10 +135,13 @@ impl Record {
             self.put(&small.to_le_bytes());
         }
         self.time(head.created_at);
-        self.put(&[u8::from(head.key.is_some())]);
+        self.put(&[bit(head.key.is_some(), fixed::KEY) | bit(head.lane.is_some(), fixed::LANE)]);
         if let Some(key) = &head.key {
             self.put(key.as_bytes());
             self.put(&head.hold.to_bytes());
+        }
+        if let Some(lane) = head.lane {
+            self.put(&lane.code().to_le_bytes());
         }
     }
 
@@ -165,9 +186,13 @@ impl Record {
     pub fn queue(&mut self, row: &QueueRow, totals: &QueueTotals) {
         self.put(&[QUEUE]);
         self.blob(row.name.as_str().as_bytes());
-        self.put(&[u8::from(row.paused)]);
+        let settings = row.settings.as_deref();
+        self.put(&[bit(row.paused, queue::PAUSED) | bit(settings.is_some(), queue::SETTINGS)]);
         for number in [row.version, totals.created, totals.purged].iter().chain(&totals.counts) {
             self.put(&number.to_le_bytes());
+        }
+        if let Some(settings) = settings {
+            self.blob(settings.as_bytes());
         }
     }
 
@@ -385,6 +410,7 @@ impl Changes {
             hold: fixed.hold,
             job_type: names.job_type(fixed.job_type)?,
             queue: names.queue(fixed.queue)?,
+            lane: fixed.lane,
             priority: fixed.priority,
             state: State::Available,
             role: Role::Plain,
@@ -414,18 +440,25 @@ impl Changes {
         let priority = i8::from_le_bytes(self.take()?);
         let (max_attempts, visibility_ms, timeout_ms) = (self.small()?, self.small()?, self.small()?);
         let created_at = self.time()?;
-        let (key, hold) = match self.take()? {
-            [0] => (None, Hold::NONE),
-            [1] => (Some(UniqueKey::from_bytes(self.take()?)), {
+        let [parts] = self.take()?;
+        if parts & !fixed::ALL != 0 {
+            return None;
+        }
+        let (key, hold) = if parts & fixed::KEY == 0 {
+            (None, Hold::NONE)
+        } else {
+            (Some(UniqueKey::from_bytes(self.take()?)), {
                 let hold: [u8; Hold::BYTES] = self.take()?;
                 Hold::from_bytes(&hold)?
-            }),
-            _ => return None,
+            })
         };
+        let lane =
+            if parts & fixed::LANE == 0 { None } else { Lane::from_code(u64::from_le_bytes(self.take()?)) };
         Some(Fixed {
             id,
             key,
             hold,
+            lane,
             job_type,
             queue,
             priority,
@@ -512,13 +545,19 @@ impl Changes {
     fn queue(&mut self) -> Option<Change> {
         let name = self.blob()?;
         let name = semel_core::ident::QueueName::from_stored(str::from_utf8(&name).ok()?);
-        let [paused] = self.take()?;
+        let [parts] = self.take()?;
         let mut big = || Some(u64::from_le_bytes(self.take()?));
-        let row = QueueRow { name, paused: paused != 0, version: big()? };
+        let version = big()?;
         let mut totals = QueueTotals { created: big()?, purged: big()?, ..QueueTotals::default() };
         for count in &mut totals.counts {
             *count = big()?;
         }
+        let settings = if parts & queue::SETTINGS == 0 {
+            None
+        } else {
+            Some(str::from_utf8(&self.blob()?).ok()?.into())
+        };
+        let row = QueueRow { name, paused: parts & queue::PAUSED != 0, settings, version };
         Some(Change::Queue { row, totals })
     }
 
@@ -550,6 +589,7 @@ struct Fixed {
     id: JobId,
     key: Option<UniqueKey>,
     hold: Hold,
+    lane: Option<Lane>,
     job_type: i64,
     queue: i64,
     priority: i8,

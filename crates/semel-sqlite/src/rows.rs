@@ -6,6 +6,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, Statement, params};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Lease, Role};
+use semel_core::limit::Lane;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Hold, UniqueKey};
@@ -19,13 +20,13 @@ const KEY_RELEASED: i64 = 2;
 /// The columns of `job` that make a head, in the order [`head`] reads them.
 pub const HEAD_COLUMNS: &str = "seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, timeout_ms, \
      created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, finished_at, renewed_at, \
-     visible_until, run_until, worker, follow_up, ending, burned_until";
+     visible_until, run_until, worker, follow_up, ending, burned_until, lane";
 
 /// Writes a whole row where there is none. Not `OR REPLACE`: that copies every page aside before it touches it.
 pub const INSERT: &str = "INSERT INTO job (seq, id, key, hold, type, queue, priority, max_attempts, \
      visibility_ms, timeout_ms, created_at, state, version, available_at, fence, attempt, flags, expires_at, started_at, \
-     finished_at, renewed_at, visible_until, run_until, worker, follow_up, ending, burned_until, filed, body) VALUES (?1, ?2, ?3, ?4, \
-     ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)";
+     finished_at, renewed_at, visible_until, run_until, worker, follow_up, ending, burned_until, lane, filed, body) VALUES (?1, ?2, ?3, ?4, \
+     ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)";
 
 /// Writes what moves of a row.
 pub const UPDATE: &str = "UPDATE job SET state = ?2, version = ?3, available_at = ?4, fence = ?5, attempt = ?6, \
@@ -82,6 +83,8 @@ pub fn insert(
         head.follow_up.map(JobId::to_bytes),
         head.ending.map(|ending| ending as u8),
         head.burned_until.map(Timestamp::as_micros),
+        // A number of 64 bits, whatever its sign in there.
+        head.lane.map(|lane| lane.code().cast_signed()),
         filed,
         body,
     ])
@@ -149,6 +152,7 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
         hold: hold(row, 3)?,
         job_type: names.job_type(row.get(4)?)?,
         queue: names.queue(row.get(5)?)?,
+        lane: row.get::<_, Option<i64>>(27)?.and_then(|code| Lane::from_code(code.cast_unsigned())),
         priority: row.get(6)?,
         max_attempts: row.get(7)?,
         visibility_ms: row.get(8)?,
@@ -188,6 +192,7 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteEr
             Some(names) => names.queue(row.get(5)?)?,
             None => QueueName::from_stored(""),
         },
+        lane: None,
         priority: 0,
         state: State::from_code(row.get(6)?).ok_or(wrong("no such state"))?,
         role: Role::Plain,

@@ -28,7 +28,8 @@ CREATE TABLE queue (              -- settings and counters
     purged     INTEGER NOT NULL,
     completed  INTEGER NOT NULL,
     cancelled  INTEGER NOT NULL,
-    discarded  INTEGER NOT NULL
+    discarded  INTEGER NOT NULL,
+    settings   TEXT                -- also of rows that are no queue's: limits, what workers are told
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job (                -- times in microseconds since 1970, UTC
@@ -59,6 +60,7 @@ CREATE TABLE job (                -- times in microseconds since 1970, UTC
     follow_up      BLOB,
     ending         INTEGER,
     burned_until   INTEGER,
+    lane           INTEGER,             -- the limit it is under
     filed          INTEGER,             -- of an ended job: 1, or 2 for a dead letter
     body           BLOB NOT NULL        -- what was asked for; last, so that looking at a head does not read it
 ) STRICT;

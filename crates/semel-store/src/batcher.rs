@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot, Write};
 use semel_core::ident::QueueName;
+use semel_core::limit::Lane;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -513,6 +514,8 @@ fn seed() -> u64 {
 pub struct Ready {
     /// Queues with new ready jobs.
     pub queues: Vec<QueueName>,
+    /// Limits under which a job moved that may have held others back.
+    pub lanes: Vec<Lane>,
     /// The soonest new due time.
     pub due: Option<Timestamp>,
     /// Those who wait for jobs that were written.

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Claimed;
 use crate::batcher::Ready;
+use crate::lanes::ClosedLanes;
 use crate::watch::{Watch, Watchers};
 
 /// What wakes those who wait for jobs, and the duties that wait for a time.
@@ -21,6 +22,7 @@ pub struct Hints {
     /// When the duties mean to look next, in microseconds.
     looks_at: AtomicI64,
     watchers: Arc<Watchers>,
+    closed: ClosedLanes,
 }
 
 impl Default for Hints {
@@ -30,6 +32,7 @@ impl Default for Hints {
             timers: Notify::new(),
             looks_at: AtomicI64::new(i64::MAX),
             watchers: Arc::default(),
+            closed: ClosedLanes::default(),
         }
     }
 }
@@ -38,6 +41,11 @@ impl Hints {
     /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
     pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
         self.ready.notified()
+    }
+
+    /// Limits that let nothing start just now.
+    pub fn closed_lanes(&self) -> &ClosedLanes {
+        &self.closed
     }
 
     /// Watches one job: every committed write of it is news.
@@ -74,9 +82,17 @@ impl Hints {
             | Write::Queue { .. } => None,
         });
         ready.news = self.watchers.among(written);
+        let any_closed = self.closed.is_any();
         for write in groups.iter().flat_map(|group| &group.writes) {
             let (Write::Insert { head, .. } | Write::Update { head }) = write else { continue };
             let filing = Filing::of(head);
+            // A run that ends leaves a place; a new job may have changed what the limit is.
+            if let Some(lane) = head.lane
+                && any_closed
+                && filing.slot != Slot::Lease
+            {
+                ready.lanes.push(lane);
+            }
             match filing.slot {
                 Slot::Ready => {
                     if ready.queues.last() != Some(&head.queue) {
@@ -101,7 +117,7 @@ impl Hints {
     }
 
     pub(crate) fn give(&self, ready: &Ready) {
-        if !ready.queues.is_empty() {
+        if self.closed.open(&ready.lanes) || !ready.queues.is_empty() {
             self.ready.notify_waiters();
         }
         for news in &ready.news {

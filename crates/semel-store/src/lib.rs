@@ -5,7 +5,7 @@
 //! - [`batcher`]: group commit in front of any store, and [`transact`](batcher::transact) for a single decision.
 //! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
 //! - [`decor`]: stores that misbehave on purpose, for tests.
-//! - [`hints`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 pub mod backend;
 pub mod batcher;
@@ -15,8 +15,10 @@ pub mod error;
 mod heads;
 pub mod hints;
 mod holders;
+pub mod lanes;
 pub mod memory;
 pub mod model;
+mod ready;
 mod watch;
 
 pub use backend::Backend;

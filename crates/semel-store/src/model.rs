@@ -11,6 +11,7 @@ use semel_core::job::Head;
 use semel_core::lease::{Unclaimable, grant};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::planted::{Bug, is_planted};
+use semel_core::settings::waiting;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
@@ -19,6 +20,7 @@ use semel_core::unique::{Remember, UniqueKey, must_remember, outlives};
 use crate::backend::{Claim, Filter, QueueStats};
 use crate::heads::Heads;
 use crate::holders::Holders;
+use crate::ready::ReadyJobs;
 
 /// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
 const CLAIM_LOOKS_EXTRA: usize = 64;
@@ -26,12 +28,10 @@ const CLAIM_LOOKS_EXTRA: usize = 64;
 /// By how much [`Bug::PromoteEarly`] is early.
 const TOO_EARLY: std::time::Duration = std::time::Duration::from_millis(100);
 
-type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
-
 #[derive(Debug)]
 struct Queue {
     row: QueueRow,
-    ready: BTreeSet<ReadyOrder>,
+    ready: ReadyJobs,
     counts: [u64; State::ALL.len()],
     created: u64,
     purged: u64,
@@ -39,7 +39,7 @@ struct Queue {
 
 impl Queue {
     fn new(row: QueueRow) -> Self {
-        Self { row, ready: BTreeSet::new(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
+        Self { row, ready: ReadyJobs::default(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
     }
 }
 
@@ -137,7 +137,8 @@ impl Model {
             }
         }
         for name in &reads.queues {
-            snapshot.add_queue(self.queue_row(name));
+            let waiting = self.queues.get(name).map_or(0, |queue| waiting(&queue.counts));
+            snapshot.add_queue(self.queue_row(name), waiting);
         }
     }
 
@@ -310,13 +311,18 @@ impl Model {
             }
             let wanted = limit - granted.len();
             let first = granted.len();
-            for (_, _, id) in queue.ready.iter().take(wanted + CLAIM_LOOKS_EXTRA) {
-                let Some(head) = self.heads.get(*id) else { continue };
+            let mut limited = 0;
+            for id in queue.ready.first(wanted, wanted + CLAIM_LOOKS_EXTRA, &claim.closed) {
+                let Some(head) = self.heads.get(id) else { continue };
                 match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
                     Ok(head) => granted.push(head),
-                    Err(reason) => unclaimable.push((*id, reason)),
+                    Err(reason) => {
+                        // It keeps its place: the core may yet grant it.
+                        limited += usize::from(reason == Unclaimable::Limited);
+                        unclaimable.push((id, reason));
+                    }
                 }
-                if granted.len() - first >= wanted {
+                if granted.len() - first + limited >= wanted {
                     break;
                 }
             }
@@ -389,7 +395,7 @@ impl Model {
             counts: queue.counts,
             created: queue.created,
             purged: queue.purged,
-            oldest_ready: oldest(&queue.ready),
+            oldest_ready: queue.ready.oldest(),
         };
         self.queues.values().map(stats).collect()
     }
@@ -457,7 +463,7 @@ impl Model {
         let queue = self.queue_mut(&head.queue);
         queue.counts[usize::from(head.state.code())] += 1;
         match filing.slot {
-            Slot::Ready => drop(queue.ready.insert((Reverse(head.priority), filing.at, head.id))),
+            Slot::Ready => queue.ready.insert(head, filing.at),
             Slot::Timer => drop(self.timers.insert((filing.at, head.id))),
             Slot::Lease => drop(self.leases.insert((filing.at, head.id))),
             Slot::Done if files_done => drop(self.done.insert((filing.at, head.id))),
@@ -476,7 +482,7 @@ impl Model {
         *count = count.saturating_sub(1);
         if (filing.slot, filing.at) != (now.slot, now.at) {
             match filing.slot {
-                Slot::Ready => drop(queue.ready.remove(&(Reverse(head.priority), filing.at, head.id))),
+                Slot::Ready => queue.ready.remove(head, filing.at),
                 Slot::Timer => drop(self.timers.remove(&(filing.at, head.id))),
                 Slot::Lease => drop(self.leases.remove(&(filing.at, head.id))),
                 Slot::Done => drop(self.done.remove(&(filing.at, head.id))),
@@ -489,18 +495,6 @@ impl Model {
             self.expiry.remove(&(at, head.id));
         }
     }
-}
-
-/// The longest waiting of the ready jobs: the first of each priority is the oldest of it.
-fn oldest(ready: &BTreeSet<ReadyOrder>) -> Option<Timestamp> {
-    let mut oldest = None;
-    let mut next = ready.first();
-    while let Some((priority, at, _)) = next {
-        oldest = Some(oldest.map_or(*at, |oldest: Timestamp| oldest.min(*at)));
-        let after = (*priority, Timestamp::MAX, JobId::from_bytes([0xff; 16]));
-        next = ready.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next();
-    }
-    oldest
 }
 
 /// The holders that decide whether any blocks: one is left out only for another in its state that was created,

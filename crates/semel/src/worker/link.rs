@@ -130,6 +130,7 @@ impl Link for Local {
                 queues: vec![ask.queue.clone()],
                 limit: ask.limit,
                 grant: Grant::new(Arc::clone(&ask.worker), ask.lease.map(millis)),
+                closed: Vec::new(),
             };
             let hints = Arc::clone(self.engine()?.store().hints());
             loop {
