@@ -26,6 +26,8 @@ pub enum Code {
     TooLarge,
     /// The request names no valid token.
     Unauthorized,
+    /// The token is not for this.
+    Forbidden,
     /// There is no such thing.
     NotFound,
     /// The path does not know the method.
@@ -42,6 +44,10 @@ pub enum Code {
     QueueFull,
     /// The request took too long.
     Timeout,
+    /// The request did not arrive in time.
+    Slow,
+    /// The caller has too many requests under way.
+    TooManyRequests,
     /// The store is in too much demand.
     Contended,
     /// The store cannot be reached, or the server is shutting down.
@@ -81,7 +87,7 @@ const fn entry(
 }
 
 /// The catalogue.
-pub const CATALOGUE: [Entry; 19] = [
+pub const CATALOGUE: [Entry; 22] = [
     entry(
         Code::InvalidPayload,
         "invalid_payload",
@@ -137,6 +143,14 @@ pub const CATALOGUE: [Entry; 19] = [
         false,
         "authentication_error",
         "Send Authorization: Bearer with one of the server's tokens.",
+    ),
+    entry(
+        Code::Forbidden,
+        "forbidden",
+        403,
+        false,
+        "authorization_error",
+        "Use a token with the role and queues that this needs; semel token list shows what there is.",
     ),
     entry(
         Code::NotFound,
@@ -201,6 +215,22 @@ pub const CATALOGUE: [Entry; 19] = [
         true,
         "server_error",
         "It is not known whether the request was carried out; repeat it with the same job id to be sure.",
+    ),
+    entry(
+        Code::Slow,
+        "request_timeout",
+        408,
+        true,
+        "client_error",
+        "Nothing was done; send the whole request at once.",
+    ),
+    entry(
+        Code::TooManyRequests,
+        "rate_limited",
+        429,
+        true,
+        "rate_limit_error",
+        "Wait for answers before sending more, and try again after Retry-After.",
     ),
     entry(Code::Contended, "key_busy", 503, true, "server_error", "Try again after a short random delay."),
     entry(

@@ -9,11 +9,17 @@ use semel_ojs::Problem;
 use semel_ojs::limit::LimitView;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered};
 
 /// `GET /rate-limits/{key}`. The key of a queue's own limit is `queue:NAME`.
-pub(crate) async fn show(State(app): State<Arc<App>>, key: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    key: Result<Path<String>, PathRejection>,
+) -> Answered {
+    caller.check_all_queues()?;
     let key = extract::name(key, "rate limit")?;
     match app.engine.limit(&key).await? {
         Some(seen) => Ok(Answer::ok(view(&seen).answer())),

@@ -13,14 +13,16 @@ use semel_ojs::write::{list as put_list, object};
 use semel_store::backend::{Filter, QueueStats};
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered, Refused};
 
 type Name = Result<Path<String>, PathRejection>;
 
 /// `GET /queues`, by name.
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Answered {
-    let queues = app.engine.queues().await?;
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+    let mut queues = app.engine.queues().await?;
+    queues.retain(|stats| caller.sees(stats.row.name.as_str()));
     let mut out = String::with_capacity(300 * queues.len() + 64);
     object(&mut out, |outer| {
         put_list(outer.member("queues"), &queues, |out, stats| view(stats).write(out));
@@ -33,8 +35,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Answered {
 }
 
 /// `GET /queues/{name}` and `/stats`. A queue need not have had a job.
-pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
+pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
     let queues = app.engine.queues().await?;
     let found = queues.iter().find(|stats| stats.row.name == name);
     let none = QueueView {
@@ -50,13 +53,13 @@ pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
 }
 
 /// `POST /queues/{name}/pause`.
-pub(crate) async fn pause(State(app): State<Arc<App>>, name: Name) -> Answered {
-    set_paused(&app, name, true).await
+pub(crate) async fn pause(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    set_paused(&app, &caller, name, true).await
 }
 
 /// `POST /queues/{name}/resume`.
-pub(crate) async fn resume(State(app): State<Arc<App>>, name: Name) -> Answered {
-    set_paused(&app, name, false).await
+pub(crate) async fn resume(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    set_paused(&app, &caller, name, false).await
 }
 
 /// Jobs that one purge ends at most; the answer says whether more wait.
@@ -64,8 +67,14 @@ const PURGED_MAX: usize = 10_000;
 
 /// `POST /queues/{name}/purge`: cancels the jobs that wait in the given `states`, available ones unless said. They end
 /// as any other cancelled job, so their keys are free at once and they can be read until their retention is over.
-pub(crate) async fn purge(State(app): State<Arc<App>>, name: Name, request: Request) -> Answered {
+pub(crate) async fn purge(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    name: Name,
+    request: Request,
+) -> Answered {
     let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let filter = Filter { states: bulk::purge(&text)?, queue: Some(name.clone()), ..Filter::default() };
     let ids = crate::admin::jobs::found(&app, filter, PURGED_MAX).await?;
@@ -85,8 +94,10 @@ pub(crate) async fn purge(State(app): State<Arc<App>>, name: Name, request: Requ
     Ok(Answer::ok(out))
 }
 
-async fn set_paused(app: &App, name: Name, paused: bool) -> Answered {
-    let row = app.engine.set_paused(queue_name(name)?, paused).await?;
+async fn set_paused(app: &App, caller: &Caller, name: Name, paused: bool) -> Answered {
+    let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
+    let row = app.engine.set_paused(name, paused).await?;
     let mut out = String::new();
     object(&mut out, |outer| {
         object(outer.member("queue"), |object| {

@@ -17,6 +17,7 @@ use semel_store::backend::Filter;
 
 use super::Page;
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
 
@@ -26,8 +27,9 @@ const LOOKED_AT_MAX: usize = 10_000;
 const CHUNK: u32 = 1_000;
 
 /// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most.
-pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
+    caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
     let ids = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
     let jobs = app.engine.jobs(page.of_items(&ids).to_vec()).await?;
@@ -56,8 +58,13 @@ pub(crate) async fn found(app: &App, filter: Filter, most: usize) -> Result<Vec<
 }
 
 /// `GET /admin/jobs/{id}`: the job without a wrapper.
-pub(crate) async fn show(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
     let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
     match app.engine.job(id).await? {
         Some(job) => {
             let mut out = String::with_capacity(1_024);
@@ -69,15 +76,20 @@ pub(crate) async fn show(State(app): State<Arc<App>>, id: Result<Path<String>, P
 }
 
 /// `POST /admin/jobs/{id}/cancel`.
-pub(crate) async fn cancel(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
     let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
     let head = settled(app.engine.cancel(id, Bearer::default()).await?)?;
     Ok(Answer::ok(show_job(&app.engine, &head, answer::job).await?))
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.
-pub(crate) async fn bulk_cancel(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let bulk = read(&app, request).await?;
+pub(crate) async fn bulk_cancel(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let bulk = read(&app, &caller, request).await?;
     let ids = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
     let mut done = Vec::new();
     for id in &ids {
@@ -89,8 +101,8 @@ pub(crate) async fn bulk_cancel(State(app): State<Arc<App>>, request: Request) -
 }
 
 /// `POST /admin/jobs/bulk/retry`: dead letters that the filter admits. One whose key another job holds stays.
-pub(crate) async fn bulk_retry(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let bulk = read(&app, request).await?;
+pub(crate) async fn bulk_retry(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let bulk = read(&app, &caller, request).await?;
     let ids = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
     let mut done = Vec::new();
     for id in &ids {
@@ -102,8 +114,8 @@ pub(crate) async fn bulk_retry(State(app): State<Arc<App>>, request: Request) ->
 }
 
 /// `POST /admin/jobs/bulk/delete`: dead letters that the filter admits.
-pub(crate) async fn bulk_delete(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let bulk = read(&app, request).await?;
+pub(crate) async fn bulk_delete(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let bulk = read(&app, &caller, request).await?;
     let ids = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
     let mut done = Vec::new();
     for id in &ids {
@@ -114,9 +126,10 @@ pub(crate) async fn bulk_delete(State(app): State<Arc<App>>, request: Request) -
     Ok(Answer::ok(told("deleted", ids.len(), &done)))
 }
 
-async fn read(app: &App, request: Request) -> Result<Bulk, Refused> {
+async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refused> {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let bulk = Bulk::parse(&text)?;
+    caller.check_listed(bulk.queue.as_ref().map(semel_core::ident::QueueName::as_str))?;
     if !bulk.is_confirmed {
         return Err(Problem::new(
             Code::InvalidRequest,

@@ -13,6 +13,7 @@ use semel_ojs::Problem;
 use semel_ojs::write::Object;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::Parameters;
 use crate::respond::{Answer, Answered};
 
@@ -22,7 +23,8 @@ const PER_PAGE_MAX: u64 = 100;
 const PAGES_MAX: u64 = 10_000;
 
 /// `POST /admin/reset`: deletes everything, if the server was started to allow it.
-pub(crate) async fn reset(State(app): State<Arc<App>>) -> Answered {
+pub(crate) async fn reset(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+    caller.check_all_queues()?;
     if !app.config.allow_reset {
         return Err(Problem::not_found("endpoint on this server").into());
     }

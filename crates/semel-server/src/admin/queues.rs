@@ -12,6 +12,7 @@ use semel_store::backend::QueueStats;
 
 use super::Page;
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::queues::queue_name;
 use crate::respond::{Answer, Answered};
@@ -19,9 +20,10 @@ use crate::respond::{Answer, Answered};
 type Name = Result<Path<String>, PathRejection>;
 
 /// `GET /admin/queues`, by name.
-pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
     let page = Page::of(&Parameters::of(&uri)?)?;
-    let queues = app.engine.queues().await?;
+    let mut queues = app.engine.queues().await?;
+    queues.retain(|stats| caller.sees(stats.row.name.as_str()));
     let mut out = String::with_capacity(1_024);
     object(&mut out, |outer| {
         put_list(outer.member("items"), page.of_items(&queues), |out, stats| put(stats, out));
@@ -45,15 +47,22 @@ fn put(stats: &QueueStats, out: &mut String) {
 }
 
 /// `GET /admin/queues/{name}/config`.
-pub(crate) async fn config(State(app): State<Arc<App>>, name: Name) -> Answered {
+pub(crate) async fn config(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
     let (set, _) = app.engine.queue_settings(&name).await?;
     Ok(Answer::ok(configured(name.as_str(), &set)))
 }
 
 /// `PUT /admin/queues/{name}/config`: all of the settings; what is left out is unset. The queue need not exist.
-pub(crate) async fn configure(State(app): State<Arc<App>>, name: Name, request: Request) -> Answered {
+pub(crate) async fn configure(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    name: Name,
+    request: Request,
+) -> Answered {
     let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let set = settings::queue(&text)?;
     app.engine.set_queue(name.clone(), set).await?;

@@ -7,10 +7,12 @@ use semel_core::state::State as JobState;
 use semel_ojs::write::object;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::respond::{Answer, Answered};
 
 /// `GET /admin/stats`. The throughput and the workers are those of this server; jobs and queues are the store's.
-pub(crate) async fn show(State(app): State<Arc<App>>) -> Answered {
+pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+    caller.check_all_queues()?;
     let queues = app.engine.queues().await?;
     let lately = app.engine.throughput();
     let mut out = String::with_capacity(512);

@@ -13,13 +13,15 @@ use semel_ojs::{Problem, settings};
 
 use super::Page;
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered};
 
 type Id = Result<Path<String>, PathRejection>;
 
 /// `GET /admin/workers`: those that this server has heard of in the last ten minutes, by id.
-pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+    caller.check_all_queues()?;
     let page = Page::of(&Parameters::of(&uri)?)?;
     let workers = app.engine.workers().all();
     let shown = page.of_items(&workers);
@@ -78,8 +80,14 @@ pub(crate) async fn health(State(app): State<Arc<App>>, id: Id) -> Answered {
 
 /// `PUT /admin/workers/{id}/directive`: what the worker is told at its next heartbeat, until it is told otherwise. It
 /// need not have been heard of.
-pub(crate) async fn direct(State(app): State<Arc<App>>, id: Id, request: Request) -> Answered {
+pub(crate) async fn direct(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Id,
+    request: Request,
+) -> Answered {
     let id = extract::name(id, "worker")?;
+    caller.check_all_queues()?;
     if id.is_empty() || id.len() > WORKER_ID_BYTES_MAX {
         return Err(Problem::not_found("worker").into());
     }
