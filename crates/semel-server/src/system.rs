@@ -5,10 +5,33 @@ use std::time::Duration;
 
 use axum::extract::State;
 use http::StatusCode;
+use semel_core::limits;
 use semel_ojs::write::object;
 
 use crate::App;
 use crate::respond::{Answer, Answered};
+
+/// Extensions of Open Job Spec that this server has. Tests hold the list to what its suites say.
+const EXTENSIONS: [&str; 8] = [
+    "admin-api",
+    "backpressure",
+    "dead-letter",
+    "graceful-shutdown",
+    "job-versioning",
+    "observability",
+    "progress",
+    "rate-limiting",
+];
+/// Extensions that it does not have.
+const NOT_SUPPORTED: [&str; 7] = [
+    "durable-execution",
+    "encryption",
+    "fair-scheduling",
+    "middleware",
+    "multi-tenancy",
+    "schema-registry",
+    "webhooks",
+];
 
 /// How long the store may take to say that it is well.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
@@ -34,14 +57,31 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             {
                 object.flag(name, true);
             }
-            for name in ["queue_pause", "unique_jobs", "unique_explain"] {
+            for name in ["backpressure", "progress", "queue_pause", "rate_limiting", "unique_jobs", "unique_explain"] {
                 object.flag(name, true);
             }
-            for name in ["cron_jobs", "workflows", "rate_limiting"] {
+            for name in ["cron_jobs", "workflows"] {
                 object.flag(name, false);
             }
         });
-        outer.raw("extensions", "[]");
+        outer.texts("extensions", EXTENSIONS);
+        outer.texts("extensions_not_supported", NOT_SUPPORTED);
+        object(outer.member("limits"), |object| {
+            object.number("args_bytes", limits::ARGS_BYTES_MAX);
+            object.number("meta_bytes", limits::META_BYTES_MAX);
+            object.number("request_bytes", app.config.body_bytes_max);
+            object.number("batch_bytes", app.config.batch_bytes_max);
+            object.number("batch_jobs", limits::BATCH_JOBS_MAX);
+            object.number("fetch_jobs", limits::CLAIM_JOBS_MAX);
+            object.number("fetch_queues", limits::CLAIM_QUEUES_MAX);
+            object.number("fetch_wait_ms", semel_ojs::worker::WAIT_MS_MAX);
+            object.number("concurrency", limits::CONCURRENCY_MAX);
+            object.number("holders_per_key", limits::HOLDERS_PER_KEY_MAX);
+            object.number("visibility_timeout_default_ms", limits::VISIBILITY_DEFAULT_MS);
+            object.number("timeout_default_ms", limits::EXECUTION_DEFAULT_MS);
+            object.number("retention_completed_s", limits::RETENTION_DEFAULT_S);
+            object.number("retention_discarded_s", limits::RETENTION_DISCARDED_S);
+        });
         outer.plain("unique_job_strength", "strong");
         outer.text("unique_job_mechanism", facts.mechanism);
         outer.text("durability", facts.durability);

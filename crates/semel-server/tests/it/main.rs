@@ -3,14 +3,21 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
 mod access;
+mod admin;
+mod backpressure;
 mod cancellation;
 mod errors;
+mod catalogue;
 mod harness;
 mod jobs;
 mod limits;
 mod listing;
 mod openapi;
+mod polling;
+mod progress;
 mod races;
+mod rates;
 mod suites;
 mod unique;
+mod unique_spec;
 mod workers;

@@ -21,11 +21,13 @@ enum Why {
     NothingToFillIn,
     /// It is about something that this server does not do, and says so in its manifest.
     NotSupported,
+    /// It needs an extension besides its own that is not supported.
+    NeedsAnother,
     /// It asks a test hook of the server that no user has a use for.
     Hook,
 }
 
-use Why::{ContradictsItself, Hook, NotSupported, NothingToFillIn};
+use Why::{ContradictsItself, Hook, NeedsAnother, NotSupported, NothingToFillIn};
 
 /// Tests that are expected to fail.
 const KNOWN: &[(&str, Why)] = &[
@@ -39,7 +41,7 @@ const KNOWN: &[(&str, Why)] = &[
     ("ext-middleware/middleware-validation-reject.json", Hook),
     ("ext-fair-scheduling/fair-scheduling-stats.json", NotSupported),
     ("ext-fair-scheduling/fair-scheduling-weighted-pool.json", NotSupported),
-    ("ext-job-versioning/job-versioning-schema-register.json", NotSupported),
+    ("ext-job-versioning/job-versioning-schema-register.json", NeedsAnother),
     ("ext-schema-registry/schema-complex-schema.json", NotSupported),
     ("ext-schema-registry/schema-delete.json", NotSupported),
     ("ext-schema-registry/schema-duplicate-register.json", NotSupported),
@@ -167,6 +169,30 @@ fn what_is_known_to_fail_is_there() {
     }
     let counts = |why| KNOWN.iter().filter(|(_, known)| *known == why).count();
     assert_eq!((counts(ContradictsItself), counts(Hook)), (1, 1));
+}
+
+/// An extension is either there, and then its suite finds nothing that is not supported, or it is not, and then the
+/// manifest says so.
+#[tokio::test]
+async fn the_manifest_says_what_the_suites_say() {
+    let server = Server::in_memory().await;
+    let manifest = server.get("/ojs/manifest").await.body;
+    let named = |member: &str, name: &str| {
+        manifest[member].as_array().unwrap().iter().any(|known| known.as_str() == Some(name))
+    };
+    for suite in EXTENSIONS {
+        let name = suite.strip_prefix("ext-").unwrap();
+        let is_there = named("extensions", name);
+        assert_ne!(is_there, named("extensions_not_supported", name), "{name}");
+        let lacks = KNOWN.iter().any(|(path, why)| path.starts_with(suite) && *why == NotSupported);
+        assert!(!(is_there && lacks), "{name}");
+    }
+    assert_eq!(manifest["unique_job_strength"], "strong");
+    for member in ["unique_job_mechanism", "durability"] {
+        assert!(manifest[member].as_str().is_some_and(|text| !text.is_empty()), "{member}");
+    }
+    assert!(manifest["limits"]["args_bytes"].as_u64().is_some_and(|bytes| bytes >= 1024 * 1024));
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
