@@ -161,7 +161,7 @@ async fn what_is_no_limit_is_refused_at_its_place() {
         (json!({ "rate": 1, "period": "fortnight" }), "/period"),
         (json!({ "rate": 1, "period": "P2D" }), "/period"),
         (json!({ "period": "second" }), ""),
-        (json!({ "rate": 1, "max_per_second": 2 }), "/max_per_second"),
+        (json!({ "rate": 1, "max_per_second": 2 }), "/rate"),
         (json!({ "concurrency": 1, "on_limit": "drop" }), "/on_limit"),
         (json!({ "concurrency": 1, "key": "" }), "/key"),
         (json!({ "concurency": 1 }), "/concurency"),
