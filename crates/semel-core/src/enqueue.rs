@@ -237,7 +237,8 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Re
         ending: None,
     };
     draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
-    draft.tell(EventKind::Enqueued, &head, 0);
+    let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
+    draft.tell(kind, &head, 0);
     Ok(head)
 }
 

@@ -58,5 +58,7 @@ pub const RATE_COUNT_MAX: u32 = 1_000_000;
 pub const RATE_PERIOD_S_MAX: u64 = 24 * 3600;
 /// Longest key of a limit, in bytes.
 pub const LIMIT_KEY_BYTES_MAX: usize = 255;
+/// Longest name of a tenant, in bytes.
+pub const TENANT_BYTES_MAX: usize = 64;
 /// Longest worker id, in bytes.
 pub const WORKER_ID_BYTES_MAX: usize = 255;

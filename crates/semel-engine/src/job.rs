@@ -5,6 +5,7 @@ use semel_core::body::{Body, Corrupt};
 use semel_core::draft::Full;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
+use semel_core::tenant::{Namespace, Show};
 use semel_core::trail::{Duplicates, Failures, Marks, Payload};
 
 /// A whole job: head, body and notes, decoded.
@@ -24,6 +25,13 @@ pub struct Job {
     pub progress: Option<Bytes>,
     /// The job that took its place.
     pub replaced_by: Option<JobId>,
+}
+
+impl Show for Job {
+    fn show(&mut self, space: &Namespace) {
+        self.head.show(space);
+        self.replaced_by.show(space);
+    }
 }
 
 impl Job {

@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`engine`]: the handle everyone uses, and the loop.
+//! - [`follow`]: reading the event log.
 //! - [`duty`]: promote, reap, expire, purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
@@ -11,6 +12,7 @@ pub mod counters;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;
+pub mod follow;
 pub mod job;
 pub mod limits;
 mod queues;

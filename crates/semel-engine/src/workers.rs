@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::ident::QueueName;
+use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use tokio::time::Instant;
 
@@ -53,28 +54,32 @@ pub struct SaidOfItself<'a> {
 
 /// The workers this process has heard of.
 #[derive(Debug, Default)]
-pub struct Workers(Mutex<BTreeMap<Arc<str>, WorkerSeen>>);
+pub struct Workers(Mutex<Seen>);
+
+/// By whose they are and by their ids.
+type Seen = BTreeMap<(Tenant, Arc<str>), WorkerSeen>;
 
 impl Workers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, WorkerSeen>> {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A worker was heard of. One without a name is nobody.
-    pub fn heard(&self, id: &Arc<str>, now: Timestamp, said: &SaidOfItself<'_>) {
+    pub fn heard(&self, tenant: &Tenant, id: &Arc<str>, now: Timestamp, said: &SaidOfItself<'_>) {
         if id.is_empty() {
             return;
         }
+        let key = (tenant.clone(), Arc::clone(id));
         let mut workers = self.lock();
-        if !workers.contains_key(id) && workers.len() >= WORKERS_MAX {
+        if !workers.contains_key(&key) && workers.len() >= WORKERS_MAX {
             workers.retain(|_, worker| worker.heard.elapsed() < FORGOTTEN_AFTER);
             if workers.len() >= WORKERS_MAX {
-                let silent =
-                    workers.values().min_by_key(|worker| worker.heard).map(|worker| worker.id.clone());
-                silent.map(|id| workers.remove(&id));
+                let silent = workers.iter().min_by_key(|(_, worker)| worker.heard);
+                let silent = silent.map(|(key, _)| key.clone());
+                silent.map(|key| workers.remove(&key));
             }
         }
-        let worker = workers.entry(Arc::clone(id)).or_insert_with(|| WorkerSeen {
+        let worker = workers.entry(key).or_insert_with(|| WorkerSeen {
             id: Arc::clone(id),
             queues: Vec::new(),
             active_jobs: 0,
@@ -92,20 +97,20 @@ impl Workers {
     }
 
     /// One worker.
-    pub fn get(&self, id: &str) -> Option<WorkerSeen> {
-        self.lock().get(id).cloned()
+    pub fn get(&self, tenant: &Tenant, id: &str) -> Option<WorkerSeen> {
+        self.lock().get(&(tenant.clone(), id.into())).cloned()
     }
 
     /// Whether a worker has said that it takes no more jobs.
-    pub fn is_draining(&self, id: &str) -> bool {
-        self.lock().get(id).is_some_and(|worker| worker.is_draining)
+    pub fn is_draining(&self, tenant: &Tenant, id: &str) -> bool {
+        self.lock().get(&(tenant.clone(), id.into())).is_some_and(|worker| worker.is_draining)
     }
 
-    /// All that have been heard of lately, by id.
-    pub fn all(&self) -> Vec<WorkerSeen> {
+    /// A tenant's that have been heard of lately, by id.
+    pub fn all(&self, tenant: &Tenant) -> Vec<WorkerSeen> {
         let mut workers = self.lock();
         workers.retain(|_, worker| worker.heard.elapsed() < FORGOTTEN_AFTER);
-        workers.values().cloned().collect()
+        workers.iter().filter(|((whose, _), _)| whose == tenant).map(|(_, worker)| worker.clone()).collect()
     }
 
     /// Forgets all of them.

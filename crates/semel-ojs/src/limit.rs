@@ -83,8 +83,10 @@ fn small(value: Value<'_>, most: u32) -> Result<u32, Invalid> {
 
 fn read_key(value: Value<'_>) -> Result<Box<str>, Invalid> {
     let key = value.string()?;
-    if key.is_empty() || key.len() > LIMIT_KEY_BYTES_MAX {
-        return Err(value.refuse(format!("is empty or longer than {LIMIT_KEY_BYTES_MAX} bytes")));
+    if key.is_empty() || key.contains(char::is_control) || key.len() > LIMIT_KEY_BYTES_MAX {
+        return Err(value.refuse(format!(
+            "is empty, longer than {LIMIT_KEY_BYTES_MAX} bytes, or has control characters"
+        )));
     }
     Ok(key.as_ref().into())
 }

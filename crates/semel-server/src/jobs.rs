@@ -40,16 +40,16 @@ const EMPTY_PAGES_MAX: usize = 16;
 pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let (offer, body) = Enqueue::parse(&text, caller.inspect())?.into_parts();
-    caller.check_queue(offer.queue.as_str())?;
+    caller.check_queue(offer.queue.name())?;
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
+    let queue = offer.queue.clone();
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
     let mut answer = admitted(&app, &outcome, &body).await?;
     if let Some(key) = limit {
         answer = with_limit(&app, &key, answer).await?;
     }
     if outcome.is_inserted()
-        && let Ok((head, _)) = told(&outcome)
-        && let Some((bound, waiting)) = app.engine.pressure(&head.queue).await?
+        && let Some((bound, waiting)) = app.engine.pressure(&queue).await?
         && bound.warns(waiting)
     {
         let pressure = waiting as f64 / bound.max_depth as f64;
@@ -117,7 +117,7 @@ pub(crate) async fn show(
 ) -> Answered {
     let id = extract::job_id(id)?;
     match app.engine.job(id).await? {
-        Some(job) if caller.sees(job.head.queue.as_str()) => Ok(Answer::ok(answer::job(&view(&job)))),
+        Some(job) if caller.sees(job.head.queue.name()) => Ok(Answer::ok(answer::job(&view(&job)))),
         Some(_) | None => Err(Problem::not_found("job").into()),
     }
 }

@@ -22,7 +22,7 @@ type Name = Result<Path<String>, PathRejection>;
 /// `GET /queues`, by name.
 pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered {
     let mut queues = app.engine.queues().await?;
-    queues.retain(|stats| caller.sees(stats.row.name.as_str()));
+    queues.retain(|stats| caller.sees(stats.row.name.name()));
     let mut out = String::with_capacity(300 * queues.len() + 64);
     object(&mut out, |outer| {
         put_list(outer.member("queues"), &queues, |out, stats| view(stats).write(out));
@@ -38,8 +38,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answere
 pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
-    let queues = app.engine.queues().await?;
-    let found = queues.iter().find(|stats| stats.row.name == name);
+    let found = app.engine.queue(&name).await?;
     let none = QueueView {
         name: name.as_str(),
         paused: false,
@@ -49,7 +48,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name
         oldest_ready: None,
     };
     let (settings, _) = app.engine.queue_settings(&name).await?;
-    Ok(Answer::ok(found.map_or(none, view).answer(&settings)))
+    Ok(Answer::ok(found.as_ref().map_or(none, view).answer(&settings)))
 }
 
 /// `POST /queues/{name}/pause`.
@@ -116,7 +115,7 @@ pub(crate) fn queue_name(name: Name) -> Result<QueueName, Refused> {
 
 pub(crate) fn view(stats: &QueueStats) -> QueueView<'_> {
     QueueView {
-        name: stats.row.name.as_str(),
+        name: stats.row.name.name(),
         paused: stats.row.paused,
         counts: stats.counts,
         created: stats.created,

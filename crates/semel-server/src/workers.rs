@@ -26,14 +26,14 @@ pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: 
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let fetch = Fetch::parse(&text)?;
     for queue in &fetch.queues {
-        caller.check_queue(queue.as_str())?;
+        caller.check_queue(queue.name())?;
     }
     if !fetch.worker.is_empty() {
         let said = SaidOfItself { queues: &fetch.queues, ..SaidOfItself::default() };
         let workers = app.engine.workers();
-        workers.heard(&fetch.worker, app.engine.now().await?, &said);
+        workers.heard(app.engine.tenant(), &fetch.worker, app.engine.now().await?, &said);
         // It has said that it takes no more.
-        if workers.is_draining(&fetch.worker) {
+        if workers.is_draining(app.engine.tenant(), &fetch.worker) {
             return Ok(Answer::ok(answer::fetched([])));
         }
     }
@@ -128,7 +128,7 @@ pub(crate) async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, reque
     let mut state = "running";
     if !beat.worker.is_empty() {
         let said = SaidOfItself { active_jobs: beat.count, is_draining: beat.is_draining, queues: &[] };
-        app.engine.workers().heard(&beat.worker, now, &said);
+        app.engine.workers().heard(app.engine.tenant(), &beat.worker, now, &said);
         state = app.engine.directive(&beat.worker).await?.name();
     }
     if app.config.allow_reset && state == "running" {

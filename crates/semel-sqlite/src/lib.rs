@@ -18,6 +18,7 @@ pub mod lock;
 mod log;
 mod names;
 mod open;
+mod packed;
 mod pending;
 mod reader;
 mod rows;

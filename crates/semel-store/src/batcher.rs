@@ -13,11 +13,10 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
-use crate::backend::{
-    Backend, Batch, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Recorded, Verdict,
-};
+use crate::backend::{Backend, Batch, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Verdict};
 use crate::error::StoreError;
 use crate::hints::Hints;
+use crate::log::LogPage;
 
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
@@ -80,7 +79,7 @@ enum Request {
     Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
-    Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
+    Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
     Close,
@@ -99,6 +98,7 @@ pub struct Store {
     alive: watch::Receiver<()>,
     hints: Arc<Hints>,
     facts: Arc<crate::backend::Facts>,
+    secret: [u8; 16],
 }
 
 impl Store {
@@ -132,10 +132,11 @@ impl Store {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
+        let secret = backend.secret();
         let (ended, alive) = watch::channel(());
         let weak = Arc::downgrade(&backend);
         let batcher = Batcher { rows: backend.rows(), backend, hints: Arc::clone(&hints), inbox, entropy };
-        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts };
+        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts, secret };
         (store, batcher.run(ended))
     }
 
@@ -195,6 +196,11 @@ impl Store {
         self.ask(|reply| Request::List(filter, reply)).await
     }
 
+    /// The store's [secret](Backend::secret).
+    pub fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
     /// All queues.
     ///
     /// # Errors
@@ -207,7 +213,7 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, StoreError> {
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, StoreError> {
         self.ask(|reply| Request::Events(cursor, limit, reply)).await
     }
 
@@ -560,4 +566,6 @@ pub struct Ready {
     pub due: Option<Timestamp>,
     /// Those who wait for jobs that were written.
     pub news: Vec<Arc<tokio::sync::Notify>>,
+    /// Whether the log has grown.
+    pub told: bool,
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 14] = [
     "serve",
     "demo",
     "enqueue",
@@ -16,6 +16,7 @@ const VERBS: [&str; 13] = [
     "release",
     "backup",
     "restore",
+    "token",
     "bench",
     "completions",
 ];

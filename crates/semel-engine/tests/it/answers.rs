@@ -9,10 +9,10 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::Outcome;
 use semel_core::slot::Due;
 use semel_engine::Engine;
-use semel_store::backend::{Applied, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded};
+use semel_store::backend::{Applied, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
-use semel_store::{Backend, StoreError};
+use semel_store::{Backend, LogPage, StoreError};
 use semel_testkit::make::{job, keyed};
 use tokio::sync::Semaphore;
 
@@ -48,7 +48,7 @@ impl Backend for Gated {
         self.inner.queues()
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         self.inner.events(cursor, limit)
     }
 
@@ -66,6 +66,10 @@ impl Backend for Gated {
 
     fn rows(&self) -> Arc<AtomicU64> {
         self.inner.rows()
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.inner.secret()
     }
 
     fn facts(&self) -> Facts {

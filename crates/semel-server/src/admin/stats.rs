@@ -18,7 +18,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller) -> Answere
     let mut out = String::with_capacity(512);
     object(&mut out, |outer| {
         outer.number("queues", queues.len());
-        outer.number("workers", app.engine.workers().all().len());
+        outer.number("workers", app.engine.workers().all(app.engine.tenant()).len());
         object(outer.member("jobs"), |object| {
             for state in JobState::ALL {
                 object.number(state.name(), queues.iter().map(|stats| stats.count(state)).sum::<u64>());

@@ -23,7 +23,7 @@ type Id = Result<Path<String>, PathRejection>;
 pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let page = Page::of(&Parameters::of(&uri)?)?;
-    let workers = app.engine.workers().all();
+    let workers = app.engine.workers().all(app.engine.tenant());
     let shown = page.of_items(&workers);
     let mut directives = Vec::with_capacity(shown.len());
     for worker in shown {
@@ -68,7 +68,7 @@ fn state(worker: &WorkerSeen, directive: Directive) -> &'static str {
 /// `GET /workers/{id}/health`: 503 for a worker that is about to end or has been silent for too long.
 pub(crate) async fn health(State(app): State<Arc<App>>, id: Id) -> Answered {
     let id = extract::name(id, "worker")?;
-    let Some(worker) = app.engine.workers().get(&id) else {
+    let Some(worker) = app.engine.workers().get(app.engine.tenant(), &id) else {
         return Err(Problem::not_found("worker").into());
     };
     let directive = app.engine.directive(&id).await?;

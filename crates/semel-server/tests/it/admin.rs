@@ -21,7 +21,8 @@ async fn dead_letter(server: &Server, queue: &str, unique: Option<Value>) -> Str
 async fn a_worker_is_told_what_an_operator_says_until_it_is_taken_back() {
     let server = Server::start().await;
     let beat = async || {
-        let told = server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w-1", "active_jobs": [] })).await;
+        let told =
+            server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w-1", "active_jobs": [] })).await;
         told.body["state"].as_str().unwrap().to_owned()
     };
     assert_eq!(beat().await, "running");
@@ -74,7 +75,10 @@ async fn a_worker_that_is_about_to_end_gets_no_more_jobs() {
     assert_eq!(server.get("/ojs/v1/workers/w/health").await.status, 200);
     assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body["jobs"].as_array().unwrap().len(), 1);
     let listed = server.get("/ojs/v1/admin/workers").await.body;
-    assert_eq!((&listed["summary"]["total"], &listed["items"][0]["queues"]), (&json!(1), &json!(["default"])));
+    assert_eq!(
+        (&listed["summary"]["total"], &listed["items"][0]["queues"]),
+        (&json!(1), &json!(["default"]))
+    );
     server.stop().await;
 }
 
@@ -130,7 +134,10 @@ async fn dead_letters_are_listed_sent_back_and_deleted() {
     assert_eq!((&listed["items"][0]["id"], &listed["pagination"]["total"]), (&json!(second), &json!(2)));
     assert_eq!(server.get("/ojs/v1/admin/dead-letter/stats").await.body["total"], 2);
     let told = server.post(&format!("/ojs/v1/admin/dead-letter/{first}/retry"), &json!({})).await;
-    assert_eq!((told.status, &told.body["job"]["state"], &told.body["job"]["attempt"]), (200, &json!("available"), &json!(0)));
+    assert_eq!(
+        (told.status, &told.body["job"]["state"], &told.body["job"]["attempt"]),
+        (200, &json!("available"), &json!(0))
+    );
     let told = server.delete(&format!("/ojs/v1/admin/dead-letter/{second}")).await;
     assert_eq!(told.status, 204);
     assert_eq!(server.delete(&format!("/ojs/v1/admin/dead-letter/{second}")).await.status, 404);
@@ -153,8 +160,13 @@ async fn what_is_done_to_many_must_be_meant() {
     assert_eq!(server.post("/ojs/v1/admin/jobs/bulk/cancel", &odd).await.pointer(), "/filter/colour");
     let wish = json!({ "confirm": true, "filter": { "state": "discarded", "queue": "a" } });
     let told = server.post("/ojs/v1/admin/jobs/bulk/retry", &wish).await;
-    assert_eq!((&told.body["matched"], &told.body["retried"], &told.body["failed"]), (&json!(2), &json!(1), &json!(1)));
-    let told = server.post("/ojs/v1/admin/jobs/bulk/cancel", &json!({ "confirm": true, "filter": { "queue": "a" } })).await;
+    assert_eq!(
+        (&told.body["matched"], &told.body["retried"], &told.body["failed"]),
+        (&json!(2), &json!(1), &json!(1))
+    );
+    let told = server
+        .post("/ojs/v1/admin/jobs/bulk/cancel", &json!({ "confirm": true, "filter": { "queue": "a" } }))
+        .await;
     assert_eq!(told.body["cancelled"], 1, "{}", told.body);
     let told = server.post("/ojs/v1/admin/jobs/bulk/delete", &json!({ "confirm": true })).await;
     assert_eq!(told.body["job_ids"], json!([kept]));
@@ -174,7 +186,10 @@ async fn a_purge_ends_what_waits_and_nothing_else() {
     let told = server.post("/ojs/v1/queues/q/purge", &json!({})).await;
     assert_eq!((told.status, &told.body["purged"]), (200, &json!(1)), "{}", told.body);
     let stats = server.get("/ojs/v1/queues/q/stats").await.body["queue"].clone();
-    assert_eq!((&stats["active"], &stats["scheduled"], &stats["cancelled"]), (&json!(1), &json!(1), &json!(1)));
+    assert_eq!(
+        (&stats["active"], &stats["scheduled"], &stats["cancelled"]),
+        (&json!(1), &json!(1), &json!(1))
+    );
     // Its key is free, and the run goes on.
     server.create(&job(&json!({ "n": 1 }), &unique)).await;
     assert_eq!(server.post("/ojs/v1/workers/ack", &json!({ "job_id": running })).await.status, 200);

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use crate::harness::{Server, Told, job};
 
 async fn bounded(server: &Server, bound: u64) {
-    let config = json!({ "backpressure": { "max_depth": bound, "strategy": "reject", "warning_threshold": 0.5 } });
+    let config =
+        json!({ "backpressure": { "max_depth": bound, "strategy": "reject", "warning_threshold": 0.5 } });
     let told = server.put("/ojs/v1/admin/queues/q/config", &config).await;
     assert_eq!((told.status, &told.body["config"]["backpressure"]["max_depth"]), (200, &json!(bound)));
 }
@@ -119,7 +120,10 @@ async fn what_is_no_setting_is_refused_at_its_place() {
         (json!({ "backpressure": {} }), "/backpressure"),
         (json!({ "backpressure": { "max_depth": 0 } }), "/backpressure/max_depth"),
         (json!({ "backpressure": { "max_depth": 1, "strategy": "drop_oldest" } }), "/backpressure/strategy"),
-        (json!({ "backpressure": { "max_depth": 1, "warning_threshold": 2 } }), "/backpressure/warning_threshold"),
+        (
+            json!({ "backpressure": { "max_depth": 1, "warning_threshold": 2 } }),
+            "/backpressure/warning_threshold",
+        ),
         (json!({ "maxDepth": 3 }), "/maxDepth"),
     ] {
         let told = server.put("/ojs/v1/admin/queues/q/config", &config).await;

@@ -9,7 +9,11 @@ async fn a_run_tells_how_far_it_has_come() {
     for server in [Server::start().await, Server::in_memory().await] {
         let id = server.create(&json!({ "type": "a.b", "args": [] })).await.job_id().to_owned();
         let path = format!("/ojs/v1/jobs/{id}/progress");
-        assert_eq!(server.put(&path, &json!({ "progress": 0.1 })).await.code(), "conflict", "it does not run");
+        assert_eq!(
+            server.put(&path, &json!({ "progress": 0.1 })).await.code(),
+            "conflict",
+            "it does not run"
+        );
         let lease = server.take("default", "w").await["lease"].clone();
         assert_eq!(server.get(&path).await.body["progress"], json!(null));
         for (sent, kept) in [(json!(0.5), json!(0.5)), (json!(1.5), json!(1)), (json!(-3), json!(0))] {
@@ -47,7 +51,10 @@ async fn a_run_is_ended_by_the_path_of_its_job_as_well() {
         let told = server.post(&format!("/ojs/v1/jobs/{id}/{verb}"), &other).await;
         assert_eq!((told.status, told.pointer()), (400, "/job_id"));
         let told = server.post(&format!("/ojs/v1/jobs/{id}/{verb}"), &body).await;
-        assert_eq!((told.status, &told.body["state"], &told.body["job"]["state"]), (200, &json!(state), &json!(state)));
+        assert_eq!(
+            (told.status, &told.body["state"], &told.body["job"]["state"]),
+            (200, &json!(state), &json!(state))
+        );
     }
     server.stop().await;
 }

@@ -59,7 +59,9 @@ async fn every_end_of_a_run_lets_the_next_one_start() {
     let failure = json!({ "job_id": id, "error": { "code": "x", "message": "x", "retryable": false } });
     assert_eq!(server.post("/ojs/v1/workers/nack", &failure).await.status, 200);
     let id = take().await;
-    let told = server.post("/ojs/v1/workers/nack", &json!({ "job_id": id, "requeue": true, "delay_ms": 60_000 })).await;
+    let told = server
+        .post("/ojs/v1/workers/nack", &json!({ "job_id": id, "requeue": true, "delay_ms": 60_000 }))
+        .await;
     assert_eq!(told.status, 200);
     let id = take().await;
     assert_eq!(server.delete(&format!("/ojs/v1/jobs/{}", id.as_str().unwrap())).await.status, 200);

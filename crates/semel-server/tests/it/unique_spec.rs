@@ -124,7 +124,10 @@ async fn a_job_that_waits_for_its_next_attempt_holds_its_key() {
     offer(&server, "q", &args, &meta, &unique).await;
     end(&server, "retryable").await;
     let told = offer(&server, "q", &args, &meta, &unique).await;
-    assert_eq!((told.status, &told.body["error"]["details"]["existing_job_state"]), (409, &json!("retryable")));
+    assert_eq!(
+        (told.status, &told.body["error"]["details"]["existing_job_state"]),
+        (409, &json!("retryable"))
+    );
     server.stop().await;
 }
 
@@ -155,7 +158,10 @@ async fn an_ignored_duplicate_says_that_it_is_one() {
     let first = offer(&server, "q", &args, &meta, &ignore).await;
     assert!(first.body.get("deduplicated").is_none_or(|flag| *flag == json!(false)));
     let again = offer(&server, "q", &args, &meta, &ignore).await;
-    assert_eq!((again.status, &again.body["deduplicated"], again.job_id()), (200, &json!(true), first.job_id()));
+    assert_eq!(
+        (again.status, &again.body["deduplicated"], again.job_id()),
+        (200, &json!(true), first.job_id())
+    );
     server.stop().await;
 }
 
@@ -178,11 +184,12 @@ async fn a_replaced_run_can_no_longer_complete() {
 #[tokio::test]
 async fn a_batch_sees_its_own_duplicates() {
     let server = Server::start().await;
-    let item = |on_conflict: &str| {
-        json!({ "type": "a.b", "args": [], "options": { "unique": { "on_conflict": on_conflict } } })
-    };
+    let item = |on_conflict: &str| json!({ "type": "a.b", "args": [], "options": { "unique": { "on_conflict": on_conflict } } });
     let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": [item("reject"), item("reject")] })).await;
-    assert_eq!((told.status, told.code(), &told.body["error"]["details"]["index"]), (409, "duplicate", &json!(1)));
+    assert_eq!(
+        (told.status, told.code(), &told.body["error"]["details"]["index"]),
+        (409, "duplicate", &json!(1))
+    );
     assert_eq!(server.stored().await, 0);
     let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": [item("reject"), item("ignore")] })).await;
     assert_eq!((told.status, &told.body["counts"]["skipped"]), (201, &json!(1)));
@@ -204,7 +211,10 @@ async fn a_dead_letter_is_sent_back_under_its_own_policy() {
     let newer = offer(&server, "q", &args, &meta, &json!({})).await.job_id().to_owned();
     let path = format!("/ojs/v1/dead-letter/{dead}/retry");
     let told = server.post(&path, &json!({})).await;
-    assert_eq!((told.status, told.code(), &told.body["error"]["details"]["existing_job_id"]), (409, "duplicate", &json!(newer)));
+    assert_eq!(
+        (told.status, told.code(), &told.body["error"]["details"]["existing_job_id"]),
+        (409, "duplicate", &json!(newer))
+    );
     assert_eq!(server.get("/ojs/v1/dead-letter").await.body["jobs"][0]["id"], dead, "it stays");
     server.delete(&format!("/ojs/v1/jobs/{newer}")).await;
     assert_eq!(server.post(&path, &json!({})).await.status, 200);
@@ -217,7 +227,8 @@ async fn a_restart_forgets_no_key_limit_or_bound() {
     let server = Server::start().await;
     let (args, meta) = (json!([]), json!({}));
     let first = offer(&server, "q", &args, &meta, &json!({})).await.job_id().to_owned();
-    let limited = json!({ "type": "a.b", "args": [], "options": { "rate_limit": { "key": "k", "concurrency": 1 } } });
+    let limited =
+        json!({ "type": "a.b", "args": [], "options": { "rate_limit": { "key": "k", "concurrency": 1 } } });
     server.create(&limited).await;
     server.create(&limited).await;
     server.take("default", "w").await;
@@ -230,7 +241,8 @@ async fn a_restart_forgets_no_key_limit_or_bound() {
     assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body["jobs"], json!([]));
     assert_eq!(offer(&server, "full", &args, &meta, &json!({ "keys": ["queue"] })).await.status, 201);
     assert_eq!(offer(&server, "full", &json!([1]), &meta, &json!({ "keys": ["args"] })).await.status, 429);
-    let beat = server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w", "active_jobs": [] })).await;
+    let beat =
+        server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w", "active_jobs": [] })).await;
     assert_eq!(beat.body["state"], "quiet");
     server.stop().await;
 }

@@ -65,11 +65,17 @@ pub async fn jobs_of_closed_limits_are_passed_over(f: &Fixture) {
 
 /// Whoever ends a run in whatever way, the place is free.
 pub async fn a_limit_counts_who_runs_and_nobody_else(f: &Fixture) {
-    let jobs = [f.create(&limited("k", 1)).await, f.create(&limited("k", 1)).await, f.create(&limited("k", 1)).await];
+    let jobs = [
+        f.create(&limited("k", 1)).await,
+        f.create(&limited("k", 1)).await,
+        f.create(&limited("k", 1)).await,
+    ];
     let first = granted(f, &jobs[0]).await;
     assert_eq!((first.state, first.attempt), (State::Active, 1));
     assert_eq!(f.head(first.id).await.unwrap(), first);
-    assert!(matches!(turn(f, &jobs[1]).await, Turn::HeldBack(lane, Gate::Full(Some(_))) if lane == Lane::of("k")));
+    assert!(
+        matches!(turn(f, &jobs[1]).await, Turn::HeldBack(lane, Gate::Full(Some(_))) if lane == Lane::of("k"))
+    );
     f.reopen();
     assert!(matches!(turn(f, &jobs[1]).await, Turn::HeldBack(..)), "a restart frees no place");
     f.complete(&first).await;

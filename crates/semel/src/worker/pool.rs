@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::ident::QueueName;
-use semel_core::settings::Directive;
 use semel_core::limits::CLAIM_JOBS_MAX;
+use semel_core::settings::Directive;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +53,7 @@ impl Pool {
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => return,
-                running = told.wait_for(|directive| *directive == Directive::Run) => if running.is_err() { return },
+                () = async { drop(told.wait_for(|directive| *directive == Directive::Run).await) } => {}
             }
             let first = tokio::select! {
                 biased;
@@ -73,7 +73,7 @@ impl Pool {
             let fetched = tokio::select! {
                 biased;
                 fetched = &mut fetch => fetched,
-                _ = told.wait_for(|directive| *directive != Directive::Run) => {
+                () = async { drop(told.wait_for(|directive| *directive != Directive::Run).await) } => {
                     hush.cancel();
                     fetch.await
                 }

@@ -259,8 +259,7 @@ impl Link for Remote {
             text.push(b'}');
             let path = format!("/ojs/v1/jobs/{}/progress", run.id);
             let headers = http::HeaderMap::new();
-            let response =
-                self.client.request(http::Method::PUT, &path, Some(text.into()), headers).await?;
+            let response = self.client.request(http::Method::PUT, &path, Some(text.into()), headers).await?;
             match response.status.as_u16() {
                 200..=299 => Ok(()),
                 404 | 409 => Err(Error::LeaseLost(run.id)),

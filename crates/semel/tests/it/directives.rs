@@ -11,23 +11,18 @@ async fn tell(url: &str, worker: &str, directive: &str) {
     let client = semel_client::Client::new(url).unwrap();
     let path = format!("/ojs/v1/admin/workers/{worker}/directive");
     let text = format!("{{\"directive\":\"{directive}\"}}");
-    let response = client
-        .request(http::Method::PUT, &path, Some(text.into()), http::HeaderMap::new())
-        .await
-        .unwrap();
+    let response =
+        client.request(http::Method::PUT, &path, Some(text.into()), http::HeaderMap::new()).await.unwrap();
     assert_eq!(response.status, 200);
 }
 
 /// A worker whose lease is so short that it is heard of often.
 fn worker(builder: Worker, begun: mpsc::UnboundedSender<i64>) -> Worker {
-    builder
-        .name("w-1")
-        .lease(std::time::Duration::from_millis(300))
-        .concurrency(1)
-        .state(begun)
-        .handle(async |job: Add, State(begun): State<mpsc::UnboundedSender<i64>>| {
+    builder.name("w-1").lease(std::time::Duration::from_millis(300)).concurrency(1).state(begun).handle(
+        async |job: Add, State(begun): State<mpsc::UnboundedSender<i64>>| {
             begun.send(job.a).unwrap();
-        })
+        },
+    )
 }
 
 async fn told_before_it_starts(semel: Semel, url: &str, builder: Worker) {
@@ -106,7 +101,10 @@ async fn progress_is_told_over_http_as_well() {
     let working = Worker::remote(&admin.url())
         .unwrap()
         .handle(async |_: Add, progress: Progress| {
-            progress.set(&serde_json::json!({ "page": 3 })).await.map_err(|error| Failure::new("Lost", error.to_string()))
+            progress
+                .set(&serde_json::json!({ "page": 3 }))
+                .await
+                .map_err(|error| Failure::new("Lost", error.to_string()))
         })
         .start()
         .unwrap();
