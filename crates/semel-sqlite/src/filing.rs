@@ -419,9 +419,9 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
     let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let count = |state: State| signed(totals.counts[usize::from(state.code())]);
     db.prepare_cached(
-        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
-         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8",
+        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded, settings) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
+         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8, settings = ?9",
     )?
     .execute(params![
         row.name.as_str(),
@@ -432,6 +432,7 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
         count(State::Completed),
         count(State::Cancelled),
         count(State::Discarded),
+        row.settings.as_deref(),
     ])?;
     Ok(())
 }
