@@ -14,9 +14,9 @@
 
 mod golden;
 mod planted;
+mod schemathesis;
 mod services;
 mod simulate;
-mod schemathesis;
 mod steps;
 mod test;
 mod tidy;

@@ -9,7 +9,8 @@ use crate::workspace::Workspace;
 
 /// The program, if it is not `st` on the path.
 const VARIABLE: &str = "SCHEMATHESIS";
-const INSTALL: &str = "schemathesis is not there; pip install 'schemathesis>=4', or name its program in SCHEMATHESIS";
+const INSTALL: &str =
+    "schemathesis is not there; pip install 'schemathesis>=4', or name its program in SCHEMATHESIS";
 /// What an answer must be: no fault of the server's, and as it is documented.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
 /// Longer than the longest long poll.

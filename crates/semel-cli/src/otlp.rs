@@ -55,9 +55,8 @@ impl Exporter {
 async fn run(client: Client, mut receiver: mpsc::Receiver<Span>) {
     let mut batch = Vec::new();
     while receiver.recv_many(&mut batch, BATCH_MAX).await > 0 {
-        let more = async {
-            while batch.len() < BATCH_MAX && receiver.recv_many(&mut batch, BATCH_MAX).await > 0 {}
-        };
+        let more =
+            async { while batch.len() < BATCH_MAX && receiver.recv_many(&mut batch, BATCH_MAX).await > 0 {} };
         // When it is over, what is there is sent.
         drop(tokio::time::timeout(BATCH_WAIT, more).await);
         let body = Bytes::from(message(&batch).to_string());

@@ -10,7 +10,6 @@
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
 
-pub mod trace;
 pub mod answer;
 pub mod batch;
 pub mod duration;
@@ -22,6 +21,7 @@ pub mod problem;
 pub mod queue;
 pub mod retry;
 pub mod sensitive;
+pub mod trace;
 pub mod unique;
 pub mod webhook;
 pub mod worker;

@@ -83,8 +83,7 @@ impl Enqueue {
             }
         });
         self.body.meta = meta.into();
-        self.offer.body =
-            self.body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?;
+        self.offer.body = self.body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?;
         Ok(self)
     }
 }

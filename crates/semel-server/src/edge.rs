@@ -25,8 +25,8 @@ use crate::extract::REQUEST_ID;
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
-use crate::trace::{self, Span};
 use crate::tenancy::Misnamed;
+use crate::trace::{self, Span};
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
 /// The longest request id that is taken over from a client, in bytes.

@@ -62,7 +62,10 @@ fn the_servers_part_reaches_the_collector() {
     });
     let server = Server::start(&folder, &["--otlp", &url]);
     let carried = carried(&server);
-    assert!(carried.starts_with(&PARENT[..36]) && carried != PARENT, "the same trace, the server's part: {carried}");
+    assert!(
+        carried.starts_with(&PARENT[..36]) && carried != PARENT,
+        "the same trace, the server's part: {carried}"
+    );
     assert_eq!(server.stop().0.code(), Some(0));
     let (head, message) = collected.join().unwrap();
     assert!(head.starts_with("POST /v1/traces HTTP/1.1") && head.contains("application/json"), "{head}");
@@ -71,6 +74,7 @@ fn the_servers_part_reaches_the_collector() {
     assert_eq!(span["traceId"], &PARENT[3..35]);
     assert_eq!(span["parentSpanId"], &PARENT[36..52]);
     assert_eq!(span["spanId"], &carried[36..52]);
-    let times = ["startTimeUnixNano", "endTimeUnixNano"].map(|name| span[name].as_str().unwrap().parse::<u64>().unwrap());
+    let times = ["startTimeUnixNano", "endTimeUnixNano"]
+        .map(|name| span[name].as_str().unwrap().parse::<u64>().unwrap());
     assert!(times[0] > 1_600_000_000_000_000_000 && times[1] >= times[0], "{span}");
 }

@@ -79,14 +79,20 @@ async fn the_js_client_is_understood() {
             "unique": { "key": ["to"], "period": "PT5M", "on_conflict": "reject", "states": ["available", "active"] },
         },
     });
-    let fetch = json!({ "queues": ["js"], "count": 1, "worker_id": "worker_js", "visibility_timeout_ms": 30_000 });
+    let fetch =
+        json!({ "queues": ["js"], "count": 1, "worker_id": "worker_js", "visibility_timeout_ms": 30_000 });
     let again = enqueue.clone();
     JS.runs(&server, enqueue, fetch, json!({ "result": "done" })).await;
-    assert_eq!(JS.post(&server, "/ojs/v1/jobs", again.clone()).await.status, 201, "completed is not in its states");
+    assert_eq!(
+        JS.post(&server, "/ojs/v1/jobs", again.clone()).await.status,
+        201,
+        "completed is not in its states"
+    );
     assert_duplicate(&JS.post(&server, "/ojs/v1/jobs", again).await);
     let jobs = json!({ "jobs": [{ "type": "a.b", "args": [1] }, { "type": "a.b", "args": [2] }] });
     let told = JS.post(&server, "/ojs/v1/jobs/batch", jobs).await;
-    let ids: Vec<&str> = told.body["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
+    let ids: Vec<&str> =
+        told.body["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
     assert_eq!((told.status, ids.len()), (201, 2));
     let path = format!("/ojs/v1/jobs/{}", ids[0]);
     assert_eq!(JS.ask(&server, Method::GET, &path, None).await.body["job"]["id"], ids[0]);
@@ -120,11 +126,13 @@ async fn the_go_client_is_understood() {
     GO.post(&server, "/ojs/v1/jobs", again.clone()).await;
     assert_duplicate(&GO.post(&server, "/ojs/v1/jobs", again).await);
     // A period alone speaks of type and args.
-    let period = |n: u8| json!({ "type": "p.q", "args": [n], "options": { "unique": { "period_ms": 60_000 } } });
+    let period =
+        |n: u8| json!({ "type": "p.q", "args": [n], "options": { "unique": { "period_ms": 60_000 } } });
     assert_eq!(GO.post(&server, "/ojs/v1/jobs", period(1)).await.status, 201);
     assert_eq!(GO.post(&server, "/ojs/v1/jobs", period(2)).await.status, 201);
     assert_duplicate(&GO.post(&server, "/ojs/v1/jobs", period(2)).await);
-    let told = GO.post(&server, "/ojs/v1/jobs/batch", json!({ "jobs": [{ "type": "a.b", "args": [] }] })).await;
+    let told =
+        GO.post(&server, "/ojs/v1/jobs/batch", json!({ "jobs": [{ "type": "a.b", "args": [] }] })).await;
     assert_eq!(told.body["count"], 1);
     // What its typed parsers insist on.
     let manifest = GO.ask(&server, Method::GET, "/ojs/manifest", None).await.body;
@@ -166,10 +174,12 @@ async fn the_rust_client_is_understood() {
     let told = RUST.ask(&server, Method::DELETE, &format!("/ojs/v1/jobs/{}", second.job_id()), None).await;
     assert_eq!(told.body["state"], "cancelled");
     // A failure it reads needs a type and a message.
-    RUST.post(&server, "/ojs/v1/jobs", json!({ "type": "f.f", "args": [], "options": { "queue": "f" } })).await;
+    RUST.post(&server, "/ojs/v1/jobs", json!({ "type": "f.f", "args": [], "options": { "queue": "f" } }))
+        .await;
     let job = server.take("f", "w").await;
     let error = json!({ "code": "handler_error", "message": "no", "retryable": false });
-    let told = RUST.post(&server, "/ojs/v1/workers/nack", json!({ "job_id": job["id"], "error": error })).await;
+    let told =
+        RUST.post(&server, "/ojs/v1/workers/nack", json!({ "job_id": job["id"], "error": error })).await;
     assert_eq!(told.body["state"], "discarded", "{}", told.body);
     assert!(told.body["job"]["error"]["type"].is_string() || told.body["job"]["error"].is_null());
     let beat = json!({ "worker_id": "w", "active_jobs": [job["id"]] });

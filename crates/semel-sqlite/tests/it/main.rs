@@ -26,6 +26,7 @@ mod disk;
 mod kept;
 #[cfg(target_os = "linux")]
 mod killed;
+mod log;
 #[cfg(target_os = "linux")]
 mod platter;
 #[cfg(target_os = "linux")]
@@ -35,6 +36,5 @@ mod recovery;
 mod tap;
 #[cfg(target_os = "linux")]
 mod voyage;
-mod log;
 
 races!(racing, Fixture::in_dir(Step::Nothing, crate::open));
