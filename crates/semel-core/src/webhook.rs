@@ -14,7 +14,7 @@ use crate::event::Event;
 use crate::job::NoteKind;
 use crate::trail::Payload;
 
-pub use address::forbidden;
+pub use address::{forbidden_v4, forbidden_v6};
 pub use sign::signature;
 
 /// Somebody wants to be told of events by HTTP. Stored as JSON.

@@ -11,7 +11,7 @@ use http::StatusCode;
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
-use semel_core::webhook::{Secret, Subscription, Wish, forbidden};
+use semel_core::webhook::{Secret, Subscription, Wish};
 use semel_engine::Engine;
 use semel_engine::webhooks::{SUBSCRIPTIONS_MAX, Webhooks, Wording};
 use semel_ojs::webhook::{self, Target};
@@ -24,6 +24,7 @@ use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
 
 pub use courier::Courier;
+use send::forbidden;
 
 /// Subscriptions of one tenant.
 const PER_TENANT_MAX: usize = 100;

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use semel_core::webhook::forbidden;
+use semel_core::webhook::{forbidden_v4, forbidden_v6};
 use semel_ojs::webhook::Target;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -117,6 +117,14 @@ impl Sender {
     }
 }
 
+/// Why nothing is delivered to an address; `None` for a public one.
+pub(super) fn forbidden(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(address) => forbidden_v4(address.octets()),
+        IpAddr::V6(address) => forbidden_v6(address.segments()),
+    }
+}
+
 async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failed> {
     for address in addresses.iter().take(ADDRESSES_MAX) {
         if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_MAX, TcpStream::connect(address)).await {
@@ -187,4 +195,69 @@ fn request(letter: &Letter) -> Result<Request<Full<Bytes>>, Failed> {
         request.headers_mut().insert(HeaderName::from_static(name), value);
     }
     Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_public_internet_is_delivered_to() {
+        for text in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "127.255.255.254",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "100.64.0.1",
+            "169.254.169.254",
+            "192.0.0.1",
+            "192.0.2.1",
+            "198.18.0.1",
+            "198.51.100.7",
+            "203.0.113.9",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::ffff:8.8.8.8",
+            "::7f00:1",
+            "fc00::1",
+            "fd12:3456::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "2001:db8::1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:7f00:1::",
+            "2002:808:808::",
+            "2001::1",
+            "100::1",
+            "4000::1",
+        ] {
+            assert!(forbidden(text.parse().unwrap()).is_some(), "{text}");
+        }
+        for text in [
+            "8.8.8.8",
+            "1.1.1.1",
+            "172.15.0.1",
+            "172.32.0.1",
+            "100.63.0.1",
+            "100.128.0.1",
+            "192.0.1.1",
+            "93.184.216.34",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "64:ff9b::808:808",
+        ] {
+            assert_eq!(forbidden(text.parse().unwrap()), None, "{text}");
+        }
+    }
 }
