@@ -84,6 +84,7 @@ impl Work {
             unique,
             body: body.encode().map_err(|error| BenchError::Invalid(error.to_string()))?,
             inspect: true,
+            awaited: false,
         })
     }
 }

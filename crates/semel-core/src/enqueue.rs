@@ -49,6 +49,8 @@ pub struct Offer {
     pub body: Bytes,
     /// Whether the caller may see other people's jobs.
     pub inspect: bool,
+    /// Whether somebody is to be told of its end, and will say so in this very decision.
+    pub awaited: bool,
 }
 
 /// The identity of an offered job.
@@ -370,6 +372,7 @@ fn act(
                 available_at: now,
                 role: Role::FollowUp,
                 burned_until: None,
+                awaited: false,
             };
             let follow_up = create(draft, offer, &placing, fence);
             for head in heads {
@@ -389,12 +392,19 @@ struct Placing {
     available_at: Timestamp,
     role: Role,
     burned_until: Option<Timestamp>,
+    /// Whether the job takes over those who waited for another.
+    awaited: bool,
 }
 
 impl Placing {
     fn of(offer: &Offer, now: Timestamp) -> Self {
-        let mut placing =
-            Self { state: State::Available, available_at: now, role: Role::Plain, burned_until: None };
+        let mut placing = Self {
+            state: State::Available,
+            available_at: now,
+            role: Role::Plain,
+            burned_until: None,
+            awaited: false,
+        };
         match offer.start {
             Start::Now => {}
             Start::Later(when) => placing.start_at(when.resolve(now), now),
@@ -451,6 +461,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         lease: None,
         follow_up: None,
         ending: None,
+        awaited: offer.awaited || placing.awaited,
     };
     draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
     draft.tell(EventKind::Enqueued, &head, 0);

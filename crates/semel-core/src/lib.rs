@@ -8,10 +8,14 @@
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
+//! - [`cron`], [`workflow`]: jobs offered by a schedule, jobs that depend on each other; [`deferred`], [`waiting`]: a job
+//!   that is kept to be offered later, and who is told of a job's end.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
 
 pub mod body;
 pub mod canon;
+pub mod cron;
+pub mod deferred;
 pub mod draft;
 pub mod enqueue;
 pub mod error;
@@ -31,3 +35,5 @@ pub mod state;
 pub mod time;
 pub mod trail;
 pub mod unique;
+pub mod waiting;
+pub mod workflow;

@@ -2,14 +2,17 @@
 //!
 //! # Layout
 //! - [`engine`]: the handle everyone uses, and the loop.
-//! - [`duty`]: promote, reap, expire, purge.
+//! - [`crons`], [`workflows`]: what people ask about those.
+//! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
 
 pub mod counters;
+pub mod crons;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;
 pub mod job;
+pub mod workflows;
 
 pub use engine::Engine;
 pub use job::Job;

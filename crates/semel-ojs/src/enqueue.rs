@@ -135,6 +135,7 @@ impl Enqueue {
             unique,
             body: body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?,
             inspect,
+            awaited: false,
         };
         Ok(Self { offer, body, version })
     }

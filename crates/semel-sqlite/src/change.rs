@@ -2,7 +2,7 @@
 //! numbers in little endian, optional parts announced by bits.
 
 use bytes::Bytes;
-use semel_core::draft::QueueRow;
+use semel_core::draft::{Document, DocumentKey, DocumentKind, QueueRow};
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head, Lease, NoteKind, Role};
 use semel_core::state::State;
@@ -25,6 +25,7 @@ const MEMORY: u8 = 7;
 const EVENTS: u8 = 8;
 const SPEND: u8 = 9;
 const FREE: u8 = 10;
+const DOCUMENT: u8 = 11;
 
 /// Bits of what a moving part has.
 mod has {
@@ -38,7 +39,8 @@ mod has {
     pub const FOLLOW_UP: u16 = 1 << 7;
     pub const ENDING: u16 = 1 << 8;
     pub const BURNED: u16 = 1 << 9;
-    pub const ALL: u16 = (1 << 10) - 1;
+    pub const AWAITED: u16 = 1 << 10;
+    pub const ALL: u16 = (1 << 11) - 1;
 }
 
 /// The record of the present commit: room for the journal's header, then the changes.
@@ -171,6 +173,19 @@ impl Record {
         }
     }
 
+    /// A document's new values, or its end.
+    pub fn document(&mut self, key: &DocumentKey, document: Option<&Document>) {
+        self.put(&[DOCUMENT, key.kind.code()]);
+        self.blob(key.name.as_bytes());
+        self.put(&[u8::from(document.is_some())]);
+        if let Some(document) = document {
+            self.put(&document.version.to_le_bytes());
+            self.put(&[u8::from(document.due.is_some())]);
+            self.time(document.due.unwrap_or(Timestamp::EPOCH));
+            self.blob(&document.text);
+        }
+    }
+
     fn moving(&mut self, head: &Head, released: bool) {
         let bit = |is: bool, bit: u16| if is { bit } else { 0 };
         let parts = bit(head.role == Role::FollowUp, has::FOLLOW_UP_ROLE)
@@ -182,7 +197,8 @@ impl Record {
             | bit(head.lease.is_some(), has::LEASE)
             | bit(head.follow_up.is_some(), has::FOLLOW_UP)
             | bit(head.ending.is_some(), has::ENDING)
-            | bit(head.burned_until.is_some(), has::BURNED);
+            | bit(head.burned_until.is_some(), has::BURNED)
+            | bit(head.awaited, has::AWAITED);
         self.put(&parts.to_le_bytes());
         self.put(&[head.state.code()]);
         self.put(&head.version.to_le_bytes());
@@ -255,6 +271,8 @@ pub enum Change {
     Spend { id: JobId, absorbed: Absorbed },
     /// An id that is kept no longer.
     Free { id: JobId },
+    /// A document's new values, or its end.
+    Document { key: DocumentKey, document: Option<Document> },
 }
 
 /// What moves of a head.
@@ -276,6 +294,7 @@ pub struct Moving {
     lease: Option<Lease>,
     follow_up: Option<JobId>,
     ending: Option<Ending>,
+    awaited: bool,
 }
 
 impl Moving {
@@ -297,6 +316,7 @@ impl Moving {
             lease: self.lease,
             follow_up: self.follow_up,
             ending: self.ending,
+            awaited: self.awaited,
             ..head.clone()
         }
     }
@@ -341,6 +361,7 @@ impl Changes {
             QUEUE => self.queue(),
             SPEND => self.spend(),
             FREE => self.take().map(|id| Change::Free { id: JobId::from_bytes(id) }),
+            DOCUMENT => self.document(),
             NAME => self.name(),
             EVENTS => {
                 let (count, data) = (self.number(), self.blob());
@@ -370,6 +391,22 @@ impl Changes {
             _ => return Ok(None),
         };
         Ok(Some(Change::Memory { key, seq, id, remembered }))
+    }
+
+    fn document(&mut self) -> Option<Change> {
+        let kind = DocumentKind::from_code(u8::from_le_bytes(self.take()?))?;
+        let name = self.blob()?;
+        let key = DocumentKey::new(kind, str::from_utf8(&name).ok()?);
+        let document = match self.take()? {
+            [0] => None,
+            [1] => {
+                let version = u64::from_le_bytes(self.take()?);
+                let ([has_due], at) = (self.take()?, self.time()?);
+                Some(Document { version, due: (has_due == 1).then_some(at), text: self.blob()? })
+            }
+            _ => return None,
+        };
+        Some(Change::Document { key, document })
     }
 
     fn name(&mut self) -> Option<Change> {
@@ -404,6 +441,7 @@ impl Changes {
             lease: None,
             follow_up: None,
             ending: None,
+            awaited: false,
         };
         Ok(Some(moving.onto(&head)))
     }
@@ -480,6 +518,7 @@ impl Changes {
             lease,
             follow_up,
             ending,
+            awaited: parts & has::AWAITED != 0,
         })
     }
 

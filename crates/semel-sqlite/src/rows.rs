@@ -15,6 +15,7 @@ use crate::names::Names;
 
 const FOLLOW_UP: i64 = 1;
 const KEY_RELEASED: i64 = 2;
+const AWAITED: i64 = 4;
 
 /// The columns of `job` that make a head, in the order [`head`] reads them.
 pub const HEAD_COLUMNS: &str = "seq, id, key, hold, type, queue, priority, max_attempts, visibility_ms, timeout_ms, \
@@ -39,7 +40,8 @@ pub const INSERT_MEMORY: &str = "INSERT INTO memory (key, seq, id, hold, type, q
 
 fn flags(head: &Head, released: bool) -> i64 {
     let role = if head.role == Role::FollowUp { FOLLOW_UP } else { 0 };
-    role | if released { KEY_RELEASED } else { 0 }
+    let awaited = if head.awaited { AWAITED } else { 0 };
+    role | awaited | if released { KEY_RELEASED } else { 0 }
 }
 
 /// Writes the row of a job that has none, by [`INSERT`]. `names` are the numbers of its type and queue.
@@ -168,6 +170,7 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<Head, SqliteError> {
         lease,
         follow_up: id(row, 24)?,
         ending: row.get::<_, Option<u8>>(25)?.and_then(Ending::from_code),
+        awaited: flags & AWAITED != 0,
     })
 }
 
@@ -207,6 +210,7 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteEr
         lease: None,
         follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),
+        awaited: false,
     })
 }
 

@@ -48,7 +48,7 @@ CREATE TABLE job (                -- times in microseconds since 1970, UTC
     available_at   INTEGER NOT NULL,
     fence          INTEGER NOT NULL,
     attempt        INTEGER NOT NULL,
-    flags          INTEGER NOT NULL,    -- 1: follow-up, 2: key released
+    flags          INTEGER NOT NULL,    -- 1: follow-up, 2: key released, 4: awaited
     expires_at     INTEGER,
     started_at     INTEGER,
     finished_at    INTEGER,
@@ -104,6 +104,16 @@ CREATE TABLE absorbed (           -- ids of requests that became part of another
     digest  BLOB
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX absorbed_by ON absorbed (seq);
+
+CREATE TABLE document (           -- small records of the core's: crons, workflows, their parts
+    kind     INTEGER NOT NULL,
+    name     TEXT NOT NULL,
+    version  INTEGER NOT NULL,
+    due      INTEGER,
+    text     BLOB NOT NULL,
+    UNIQUE (kind, name)
+) STRICT;
+CREATE INDEX document_due ON document (due) WHERE due IS NOT NULL;
 
 CREATE TABLE fact (
     name   TEXT PRIMARY KEY,

@@ -13,10 +13,11 @@ use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::StoreError;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
 };
 use semel_store::clock::{Clock, SteadyTime, SystemClock};
 
+use crate::documents;
 use crate::error::SqliteError;
 use crate::filing::{self, Patience};
 use crate::journal::Journal;
@@ -296,6 +297,9 @@ impl Inner {
             view.states = StateSet::ALL;
             snapshot.add_key(read.key, view);
         }
+        for key in &reads.documents {
+            snapshot.add_document(key.clone(), documents::get(db, &at.pending.documents, key)?);
+        }
         for id in &reads.heads {
             if !snapshot.has_head(*id) {
                 snapshot.add_head(*id, reader::filed(db, at, *id)?.map(|(_, head)| head));
@@ -338,8 +342,18 @@ impl Carrier {
         // Neither a row's number nor a record's is given twice, whatever was deleted.
         set_fact(&transaction, "next_row", signed(next_row))?;
         set_fact(&transaction, "carried", signed(last))?;
-        for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "absorbed", "event", "name"]
-        {
+        for table in [
+            "journal",
+            "queue",
+            "job",
+            "note",
+            "memory",
+            "foreign_id",
+            "absorbed",
+            "event",
+            "name",
+            "document",
+        ] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
         }
         transaction.commit()?;
@@ -397,6 +411,13 @@ impl Backend for Sqlite {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         self.answer(|inner, _| Ok(inner.at.model.queues()))
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.answer(|inner, _| {
+            let now = inner.time.now();
+            documents::find(&inner.db, &inner.at.pending.documents, &seek, now)
+        })
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {

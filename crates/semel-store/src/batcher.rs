@@ -13,7 +13,7 @@ use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::{
-    Backend, Batch, Claim, Claimed, DueIds, Filter, Listing, QueueStats, Recorded, Verdict,
+    Backend, Batch, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Recorded, Seek, Verdict,
 };
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -24,8 +24,9 @@ const GROUP_MAX: usize = 1024;
 const WAITING_MAX: usize = 16 * 1024;
 /// How often a decision is taken again because a record moved under it.
 const COMMIT_ATTEMPTS_MAX: u32 = 16;
-/// How often one decision may ask for more than was loaded.
-const LOADS_PER_DECISION_MAX: u32 = 8;
+/// How often one decision may ask for more than was loaded. The end of a workflow's step is the longest way: the job, who
+/// waits for it, the workflow, the next step, its key's holders, what they leave behind, and who waits for those.
+const LOADS_PER_DECISION_MAX: u32 = 16;
 
 /// A decision on its way to the store.
 trait Decide: Send {
@@ -54,6 +55,7 @@ where
         reads.fulls.extend_from_slice(&self.reads.fulls);
         reads.keys.extend_from_slice(&self.reads.keys);
         reads.queues.extend_from_slice(&self.reads.queues);
+        reads.documents.extend_from_slice(&self.reads.documents);
     }
 
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing> {
@@ -78,6 +80,7 @@ enum Request {
     Due(Due, u32, oneshot::Sender<Result<DueIds, StoreError>>),
     Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
+    Documents(Seek, oneshot::Sender<Result<Found, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
     Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
@@ -196,6 +199,14 @@ impl Store {
     /// When the store cannot be read.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
         self.ask(Request::Queues).await
+    }
+
+    /// Documents that are due, or of a kind.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn documents(&self, seek: Seek) -> Result<Found, StoreError> {
+        self.ask(|reply| Request::Documents(seek, reply)).await
     }
 
     /// The log after `cursor`.
@@ -416,6 +427,7 @@ impl Batcher {
             Request::Load(reads, reply) => drop(reply.send(backend.load(&reads).await)),
             Request::List(filter, reply) => drop(reply.send(backend.list(filter).await)),
             Request::Queues(reply) => drop(reply.send(backend.queues().await)),
+            Request::Documents(seek, reply) => drop(reply.send(backend.documents(seek).await)),
             Request::Events(cursor, limit, reply) => drop(reply.send(backend.events(cursor, limit).await)),
             Request::Maintain(reply) => drop(reply.send(backend.maintain().await)),
             Request::Clear(reply) => drop(reply.send(backend.clear().await)),

@@ -11,7 +11,7 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::slot::Due;
 
 use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
 };
 use crate::error::StoreError;
 
@@ -117,6 +117,10 @@ macro_rules! the_rest_is_the_inner_stores {
 
         fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
             self.inner.queues()
+        }
+
+        fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+            self.inner.documents(seek)
         }
 
         fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {

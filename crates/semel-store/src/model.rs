@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use foldhash::fast::RandomState;
-use semel_core::draft::{Group, KeyRead, KeyView, Map, QueueRow, Record, Snapshot, Write};
+use semel_core::draft::{DocumentKey, Group, KeyRead, KeyView, Map, QueueRow, Record, Snapshot, Write};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Unclaimable, grant};
@@ -147,8 +147,13 @@ impl Model {
     }
 
     /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
-    /// not here.
-    pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
+    /// not here, `document` that of a document.
+    pub fn is_current(
+        &self,
+        group: &Group,
+        mut elsewhere: impl FnMut(JobId) -> u64,
+        mut document: impl FnMut(&DocumentKey) -> u64,
+    ) -> bool {
         is_planted(Bug::VersionNotChecked)
             || group.expect.iter().all(|expect| {
                 let version = match &expect.record {
@@ -158,6 +163,7 @@ impl Model {
                     }
                     Record::Key(key) => self.key_version(key),
                     Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+                    Record::Document(key) => document(key),
                 };
                 version == expect.version
             })
@@ -168,7 +174,7 @@ impl Model {
         match write {
             Write::Insert { head, .. } => self.insert(head.clone()),
             Write::Update { head } => self.put(head.clone()),
-            Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } => {}
+            Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } | Write::Document { .. } => {}
             Write::Forget { job, remember } => self.forget(*job, *remember),
             Write::Queue { row } => self.queue_mut(&row.name).row = row.clone(),
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Recorded,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
 };
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
@@ -106,6 +106,10 @@ impl Backend for Deaf {
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, semel_store::StoreError>> {
         self.inner.list(filter)
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, semel_store::StoreError>> {
+        self.inner.documents(seek)
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, semel_store::StoreError>> {
