@@ -4,6 +4,7 @@
 //! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
+//! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`golden`]: writes the golden files anew.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
@@ -11,6 +12,7 @@
 
 mod golden;
 mod planted;
+mod simulate;
 mod steps;
 mod test;
 mod tidy;
@@ -31,6 +33,9 @@ Tasks:
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
                   files, leftovers, licences
   planted [BUG]…  Put in one bug after the other and see which suite finds it, and how fast
+  simulate [--seeds N] [--from SEED] [--threads N]
+                  Play so many seeds of the simulation (1,000,000) on a release build and all cores, with how far it
+                  is; the first seed that fails is made smaller and printed with the command that plays it again
   golden          Write the golden files anew; look at `git diff` afterwards
 
 Examples:
@@ -39,6 +44,7 @@ Examples:
   OJS_SUITES=../ojs/suites cargo xtask test   # with Open Job Spec's conformance suites
   cargo xtask tidy
   cargo xtask planted fail-open               # this bug alone
+  cargo xtask simulate --seeds 50000          # more than the tests do
 
 Exit codes: 0 everything holds, 1 something does not, 2 wrong usage.";
 
@@ -47,6 +53,7 @@ enum Task<'a> {
     Tidy,
     Golden,
     Planted { only: Vec<&'a str> },
+    Simulate { args: Vec<&'a str> },
     Help,
 }
 
@@ -60,6 +67,7 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
+        ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
         [name @ ("test" | "tidy" | "golden"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
@@ -84,6 +92,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
         Task::Planted { only } => planted::run(&workspace, &only),
+        Task::Simulate { args } => simulate::run(&workspace, &args),
         Task::Help => {
             println!("{HELP}");
             Ok(())
@@ -107,6 +116,8 @@ mod tests {
         assert!(matches!(task(&["test", "--quick"]), Ok(Task::Test { is_quick: true })));
         assert!(matches!(task(&["test", "--help"]), Ok(Task::Help)));
         assert!(matches!(task(&[]), Ok(Task::Help)));
+        let Ok(Task::Simulate { args }) = task(&["simulate", "--seeds", "5"]) else { unreachable!() };
+        assert_eq!(args, ["--seeds", "5"]);
     }
 
     #[test]

@@ -134,7 +134,9 @@ impl Host {
         // Whoever listened for it may have ended by itself.
         let _ = self.stop.send(());
         let served = self.serving.await;
-        self.engine.stop().await;
+        // The last hold on the file but the engine's own.
+        drop(self.file);
+        self.engine.close().await;
         served.context("the server broke off")?.context("the server cannot listen any more")
     }
 }

@@ -350,6 +350,7 @@ impl Draft {
             self.undo.push(Undo::Row(head.id, Some(Box::new(row.clone()))));
             row.head = None;
             row.full = None;
+            row.gone = remember.is_none();
         }
         if remember.is_none()
             && let Some(key) = &head.key
@@ -456,6 +457,7 @@ impl Draft {
             }
         }
         for (key, mut view) in more.keys {
+            view.holders.retain(|holder| !self.snapshot.jobs.get(&holder.id).is_some_and(|row| row.gone));
             let mut dirty: Vec<&Head> = self
                 .snapshot
                 .jobs

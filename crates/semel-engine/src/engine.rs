@@ -36,7 +36,8 @@ const DUPLICATES_EVERY: Duration = Duration::from_millis(900);
 /// How long the duties rest after the store failed them.
 const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// A running engine. Cheap to clone; the duties stop with [`Engine::stop`] or with the last handle.
+/// A running engine. Cheap to clone; the duties stop with [`Engine::stop`], [`Engine::close`] or with the
+/// last handle.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -112,6 +113,14 @@ impl Engine {
             drop(duties.await);
         }
         while matches!(self.shared.duplicates.flush(&self.shared.store).await, Ok(true)) {}
+    }
+
+    /// Stops the duties, as [`stop`](Self::stop) does, and closes the store: what was asked before is answered, what is
+    /// asked afterwards, through whatever handle, is answered with [`StoreError::Closed`]. When this returns the store's
+    /// file can be opened again at once.
+    pub async fn close(&self) {
+        self.stop().await;
+        self.shared.store.close().await;
     }
 
     /// Admits one job. `source` says who offers it, for the duplicates record.
@@ -275,14 +284,33 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn claim_or_wait(&self, claim: Claim, patience: Duration) -> Result<Vec<Job>, StoreError> {
+        self.claim_or_wait_until(claim, patience, std::future::pending()).await
+    }
+
+    /// The same, but waits no longer once `stop` is done. A claim that has begun is finished: its jobs are leased.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn claim_or_wait_until(
+        &self,
+        claim: Claim,
+        patience: Duration,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Vec<Job>, StoreError> {
+        let mut stop = std::pin::pin!(stop);
         let deadline = tokio::time::Instant::now() + patience;
         loop {
             // Registered before looking, so that nothing that becomes ready in between is slept through.
             let mut ready = std::pin::pin!(self.shared.store.hints().ready());
             ready.as_mut().enable();
             let jobs = self.claim(claim.clone()).await?;
-            if !jobs.is_empty() || tokio::time::timeout_at(deadline, ready).await.is_err() {
+            if !jobs.is_empty() {
                 return Ok(jobs);
+            }
+            tokio::select! {
+                () = ready => {}
+                () = tokio::time::sleep_until(deadline) => return Ok(jobs),
+                () = &mut stop => return Ok(jobs),
             }
         }
     }

@@ -25,6 +25,8 @@ pub enum Code {
     TooLarge,
     /// The request names no valid token.
     Unauthorized,
+    /// The token is not for this.
+    Forbidden,
     /// There is no such thing.
     NotFound,
     /// The path does not know the method.
@@ -39,6 +41,10 @@ pub enum Code {
     TooManyHolders,
     /// The request took too long.
     Timeout,
+    /// The request did not arrive in time.
+    Slow,
+    /// The caller has too many requests under way.
+    TooManyRequests,
     /// The store is in too much demand.
     Contended,
     /// The store cannot be reached, or the server is shutting down.
@@ -78,7 +84,7 @@ const fn entry(
 }
 
 /// The catalogue.
-pub const CATALOGUE: [Entry; 18] = [
+pub const CATALOGUE: [Entry; 21] = [
     entry(
         Code::InvalidPayload,
         "invalid_payload",
@@ -136,6 +142,14 @@ pub const CATALOGUE: [Entry; 18] = [
         "Send Authorization: Bearer with one of the server's tokens.",
     ),
     entry(
+        Code::Forbidden,
+        "forbidden",
+        403,
+        false,
+        "authorization_error",
+        "Use a token with the role and queues that this needs; semel token list shows what there is.",
+    ),
+    entry(
         Code::NotFound,
         "not_found",
         404,
@@ -190,6 +204,22 @@ pub const CATALOGUE: [Entry; 18] = [
         true,
         "server_error",
         "It is not known whether the request was carried out; repeat it with the same job id to be sure.",
+    ),
+    entry(
+        Code::Slow,
+        "request_timeout",
+        408,
+        true,
+        "client_error",
+        "Nothing was done; send the whole request at once.",
+    ),
+    entry(
+        Code::TooManyRequests,
+        "rate_limited",
+        429,
+        true,
+        "rate_limit_error",
+        "Wait for answers before sending more, and try again after Retry-After.",
     ),
     entry(Code::Contended, "key_busy", 503, true, "server_error", "Try again after a short random delay."),
     entry(

@@ -1,41 +1,188 @@
-//! Bearer tokens: kept as digests, compared in constant time, never logged.
+//! Bearer tokens: kept as digests, compared in constant time, never logged; and what each of them may do.
 
 use std::fmt;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use semel_core::time::Timestamp;
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq as _};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
-/// The tokens a server accepts. None at all means that everybody is let in.
+/// What a token is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Enqueues jobs, asks about them, cancels them.
+    Producer,
+    /// Fetches jobs, reports on them, beats.
+    Worker,
+    /// Everything.
+    Admin,
+    /// Reads `/metrics` and nothing else.
+    Metrics,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Producer, Self::Worker, Self::Admin, Self::Metrics];
+
+    /// As it is written in files and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Producer => "producer",
+            Self::Worker => "worker",
+            Self::Admin => "admin",
+            Self::Metrics => "metrics",
+        }
+    }
+
+    /// The role of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// The queues a token is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    /// Every queue there is or will be.
+    #[default]
+    All,
+    /// Those whose names match one of the patterns: a name, or the beginning of names followed by `*`.
+    Only(Vec<String>),
+}
+
+impl Queues {
+    /// Whether the queue is among them.
+    pub fn include(&self, queue: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(patterns) => patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(beginning) => queue.starts_with(beginning),
+                None => pattern == queue,
+            }),
+        }
+    }
+}
+
+/// One token: the digest of its text, and what it may do.
+#[derive(Debug)]
+pub struct Token {
+    /// Names the token in lists and logs; says nothing about its text.
+    pub id: String,
+    /// SHA-256 of the token's text. The text is 256 random bits, so a slow hash would add nothing.
+    pub digest: [u8; 32],
+    /// What it is for.
+    pub roles: Vec<Role>,
+    /// Which queues it is for.
+    pub queues: Queues,
+    /// The tenant it is bound to, if any.
+    pub tenant: Option<String>,
+    /// Whether answers may tell its holder of jobs that others enqueued.
+    pub inspect: bool,
+    /// When it ends: during a rotation the old and the new one are good side by side.
+    pub expires_at: Option<Timestamp>,
+    /// Requests of this token that are under way: 0 in a new one.
+    pub under_way: AtomicUsize,
+}
+
+impl Token {
+    /// A token of this text that may do everything.
+    pub fn all(id: impl Into<String>, text: &str) -> Self {
+        Self::new(id, digest(text), vec![Role::Admin])
+    }
+
+    /// A token for these roles, on every queue, of no tenant, without an end.
+    pub fn new(id: impl Into<String>, digest: [u8; 32], roles: Vec<Role>) -> Self {
+        Self {
+            id: id.into(),
+            digest,
+            roles,
+            queues: Queues::All,
+            tenant: None,
+            inspect: true,
+            expires_at: None,
+            under_way: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// The digest under which a token is kept.
+pub fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.trim()).into()
+}
+
+/// The tokens a server accepts. Clones share them, so that they can be replaced while it runs.
 #[derive(Clone, Default)]
-pub struct Tokens(Vec<[u8; 32]>);
+pub struct Tokens(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// None means that everybody is let in; an empty list lets nobody in.
+    tokens: RwLock<Option<Vec<Arc<Token>>>>,
+}
+
+/// What became of a request's token.
+pub(crate) enum Admitted {
+    /// The server asks for none.
+    Open,
+    /// It is this one.
+    As(Arc<Token>),
+    /// It is missing, unknown or over.
+    Refused,
+}
 
 impl Tokens {
-    /// Takes the tokens; their texts are not kept. Blank ones are left out.
-    pub fn new<T: AsRef<str>>(tokens: impl IntoIterator<Item = T>) -> Self {
-        let trimmed = |token: T| token.as_ref().trim().to_owned();
-        let tokens = tokens.into_iter().map(trimmed).filter(|token| !token.is_empty());
-        Self(tokens.map(|token| Sha256::digest(token).into()).collect())
+    /// Tokens that may do everything; their texts are not kept. Blank ones are left out, and none at all means that
+    /// everybody is let in.
+    pub fn new<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Self {
+        let texts = texts.into_iter().map(|text| text.as_ref().trim().to_owned());
+        let tokens: Vec<Token> = texts
+            .filter(|text| !text.is_empty())
+            .enumerate()
+            .map(|(at, text)| Token::all(format!("line-{}", at + 1), &text))
+            .collect();
+        if tokens.is_empty() { Self::default() } else { Self::only(tokens) }
+    }
+
+    /// These tokens and no others: an empty list lets nobody in.
+    pub fn only(tokens: Vec<Token>) -> Self {
+        let made = Self::default();
+        made.replace(tokens);
+        made
+    }
+
+    /// From now on these tokens and no others. Requests under way end as they began.
+    pub fn replace(&self, tokens: Vec<Token>) {
+        let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        *present = Some(tokens.into_iter().map(Arc::new).collect());
     }
 
     /// Whether nobody needs a token.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.tokens.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Whether a request with these headers is let in.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
-        if self.is_empty() {
-            return true;
-        }
-        let Some(token) = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
-            return false;
+    /// Whose request it is.
+    pub(crate) fn admit(&self, headers: &HeaderMap, now: impl FnOnce() -> Timestamp) -> Admitted {
+        let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = &*tokens else { return Admitted::Open };
+        let Some(text) = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
+            return Admitted::Refused;
         };
-        let digest: [u8; 32] = Sha256::digest(token).into();
+        let digest: [u8; 32] = Sha256::digest(text).into();
         // Every token is looked at, so that the time says nothing about which.
-        let known = self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&digest));
-        known.into()
+        let mut found = u32::MAX;
+        for (at, token) in (0_u32..).zip(tokens) {
+            let same: Choice = token.digest.ct_eq(&digest);
+            found.conditional_assign(&at, same);
+        }
+        let token = usize::try_from(found).ok().and_then(|found| tokens.get(found));
+        match token {
+            Some(token) if token.expires_at.is_none_or(|end| now() < end) => Admitted::As(Arc::clone(token)),
+            _ => Admitted::Refused,
+        }
     }
 }
 
@@ -46,6 +193,62 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tokens", self.0.len())
+        match &*self.0.tokens.read().unwrap_or_else(PoisonError::into_inner) {
+            None => f.write_str("no tokens needed"),
+            Some(tokens) => write!(f, "{} tokens", tokens.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn ask(tokens: &Tokens, header: &str, now: i64) -> Option<String> {
+        let value = HeaderValue::try_from(header).unwrap();
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
+        match tokens.admit(&headers, || Timestamp::from_micros(now)) {
+            Admitted::Open => Some("open".to_owned()),
+            Admitted::As(token) => Some(token.id.clone()),
+            Admitted::Refused => None,
+        }
+    }
+
+    #[test]
+    fn an_empty_list_lets_nobody_in_and_no_list_everybody() {
+        assert_eq!(ask(&Tokens::default(), "x", 0).as_deref(), Some("open"));
+        assert_eq!(ask(&Tokens::new([" "]), "x", 0).as_deref(), Some("open"));
+        assert_eq!(ask(&Tokens::only(Vec::new()), "Bearer x", 0), None);
+    }
+
+    #[test]
+    fn a_rotation_has_both_for_a_while() {
+        let end = Some(Timestamp::from_micros(10));
+        let tokens = Tokens::only(vec![
+            Token { expires_at: end, ..Token::all("old", "one") },
+            Token::all("new", "two"),
+        ]);
+        assert_eq!(ask(&tokens, "Bearer one", 9).as_deref(), Some("old"));
+        assert_eq!(ask(&tokens, "bearer  two", 9).as_deref(), Some("new"));
+        assert_eq!(ask(&tokens, "Bearer one", 10), None, "its end has come");
+        let clone = tokens.clone();
+        tokens.replace(vec![Token::all("newest", "three")]);
+        assert_eq!((ask(&clone, "Bearer two", 0), ask(&clone, "Bearer three", 0).is_some()), (None, true));
+    }
+
+    #[test]
+    fn patterns_are_names_or_beginnings() {
+        let queues = Queues::Only(vec!["mail".to_owned(), "billing.*".to_owned()]);
+        for (queue, is_in) in [("mail", true), ("mail2", false), ("billing.eu", true), ("billing", false)] {
+            assert_eq!(queues.include(queue), is_in, "{queue}");
+        }
+    }
+
+    #[test]
+    fn no_text_is_shown() {
+        let token = Token::all("a", "s3cret");
+        assert!(!format!("{token:?} {:?}", Tokens::new(["s3cret"])).contains("s3cret"));
     }
 }

@@ -15,6 +15,7 @@ use semel_ojs::write::{Object, object};
 use semel_ojs::{JobView, Problem};
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract;
 use crate::jobs::told;
 use crate::respond::{Answer, Answered, Refused, view};
@@ -23,12 +24,17 @@ use crate::respond::{Answer, Answered, Refused, view};
 const ITEM_BYTES: usize = 700;
 
 /// `POST /jobs/batch`.
-pub(crate) async fn all_or_nothing(State(app): State<Arc<App>>, request: Request) -> Answered {
+pub(crate) async fn all_or_nothing(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let batch = Batch::parse(&text)?;
     let (mut offers, mut bodies) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-    for (index, item) in batch.requests(app.inspect()).enumerate() {
+    for (index, item) in batch.requests(caller.inspect()).enumerate() {
         let (offer, body) = item.map_err(|invalid| Problem::from(invalid).at_index(index))?.into_parts();
+        caller.check_queue(offer.queue.as_str()).map_err(|problem| problem.at_index(index))?;
         offers.push(offer);
         bodies.push(body);
     }
@@ -63,17 +69,20 @@ pub(crate) async fn all_or_nothing(State(app): State<Arc<App>>, request: Request
 }
 
 /// `POST /jobs/bulk`: 200 when every item was admitted, 422 when none was, else 207.
-pub(crate) async fn each(State(app): State<Arc<App>>, request: Request) -> Answered {
+pub(crate) async fn each(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let batch = Batch::parse(&text)?;
     let mut offers = Vec::with_capacity(batch.len());
     let mut items: Vec<Result<Body, Problem>> = Vec::with_capacity(batch.len());
-    for item in batch.requests(app.inspect()) {
+    for item in batch.requests(caller.inspect()) {
         items.push(match item {
             Ok(request) => {
                 let (offer, body) = request.into_parts();
-                offers.push(offer);
-                Ok(body)
+                let allowed = caller.check_queue(offer.queue.as_str());
+                if allowed.is_ok() {
+                    offers.push(offer);
+                }
+                allowed.map(|()| body)
             }
             Err(invalid) => Err(invalid.into()),
         });

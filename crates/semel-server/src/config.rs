@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::auth::Tokens;
+use crate::drain::Drain;
+use crate::load::Bounds;
 
 /// Settings of the router.
 #[derive(Clone, Debug)]
@@ -19,6 +21,10 @@ pub struct Config {
     pub batch_bytes_max: usize,
     /// How long a request may take, its body and a long poll included. Longer than the longest long poll, 30 s.
     pub request_timeout: Duration,
+    /// How much may be under way at one time.
+    pub bounds: Bounds,
+    /// Tells the handlers that the server is about to end.
+    pub drain: Drain,
 }
 
 impl Default for Config {
@@ -29,6 +35,8 @@ impl Default for Config {
             body_bytes_max: 1024 * 1024,
             batch_bytes_max: 16 * 1024 * 1024,
             request_timeout: Duration::from_secs(60),
+            bounds: Bounds::default(),
+            drain: Drain::default(),
         }
     }
 }

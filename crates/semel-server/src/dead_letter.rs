@@ -12,6 +12,7 @@ use semel_ojs::{Code, Problem, answer};
 use semel_store::backend::Filter;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused, settled, show, view};
 
@@ -21,8 +22,9 @@ const PAGE_MAX: u64 = 100;
 const COUNTED_MAX: usize = 10_000;
 
 /// `GET /dead-letter`, newest first.
-pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
+    caller.check_listed(query.get("queue"))?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let offset = query.number("offset", 0, 0, COUNTED_MAX as u64)?;
     let heads = all(&app, crate::jobs::filter(&query)?).await?;
@@ -43,8 +45,10 @@ pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
 }
 
 /// `GET /dead-letter/stats`.
-pub(crate) async fn stats(State(app): State<Arc<App>>, uri: Uri) -> Answered {
-    let heads = all(&app, crate::jobs::filter(&Parameters::of(&uri)?)?).await?;
+pub(crate) async fn stats(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+    let query = Parameters::of(&uri)?;
+    caller.check_listed(query.get("queue"))?;
+    let heads = all(&app, crate::jobs::filter(&query)?).await?;
     let mut queues: Vec<(&str, u64)> = Vec::new();
     for head in &heads {
         match queues.iter_mut().find(|(name, _)| *name == head.queue.as_str()) {
@@ -81,8 +85,13 @@ async fn all(app: &App, filter: Filter) -> Result<Vec<Head>, Refused> {
 }
 
 /// `POST /dead-letter/{id}/retry`: a new admission under the job's own policy.
-pub(crate) async fn retry(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn retry(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
     let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
     match app.engine.revive(id).await? {
         Revived::Done(head) => Ok(Answer::ok(show(&app.engine, &head, answer::job).await?)),
         Revived::Blocked { holder } => Err(Problem::new(
@@ -104,8 +113,14 @@ pub(crate) async fn retry(State(app): State<Arc<App>>, id: Result<Path<String>, 
 }
 
 /// `DELETE /dead-letter/{id}`.
-pub(crate) async fn remove(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
-    let head = settled(app.engine.delete_dead_letter(extract::job_id(id)?).await?)?;
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
+    let head = settled(app.engine.delete_dead_letter(id).await?)?;
     let mut out = String::new();
     object(&mut out, |object| {
         object.flag("deleted", true);

@@ -6,32 +6,45 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use semel_ojs::{Code, MEDIA_TYPE, Problem, VERSION, is_supported_version};
+use semel_store::clock::{Clock as _, SystemClock};
 
 use crate::App;
+use crate::auth::Admitted;
+use crate::caller::{Access, Caller};
 use crate::extract::REQUEST_ID;
+use crate::load::Place;
 use crate::respond::{Refused, status_of};
+use crate::routes::Row;
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
 /// The longest request id that is taken over from a client, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Wraps every request.
-pub(crate) async fn edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let began = Instant::now();
     let id = request_id(request.headers());
-    let mut response = match check(&app, &request) {
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let row = route.as_ref().and_then(|route| app.routes.find(route.as_str(), request.method()));
+    let mut caller = Caller::default();
+    let mut response = match admit(&app, row, &mut request) {
         Err(problem) => Refused::from(problem).into_response(),
-        Ok(()) => {
+        Ok((who, place)) => {
+            caller = who;
             let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
-            match tokio::time::timeout(app.config.request_timeout, answer).await {
+            let answer = tokio::time::timeout(app.config.request_timeout, answer).await;
+            drop(place);
+            match answer {
                 Ok(Ok(response)) => response,
                 Ok(Err(_)) => {
                     let cause = Some("a handler panicked".to_owned());
@@ -46,6 +59,14 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, request: Request, next: Ne
         }
     };
     finish(&mut response, id);
+    let took = began.elapsed();
+    if let Some(row) = row {
+        row.times.count(response.status(), took);
+    }
+    // The route and not the path: that may hold a key.
+    let (method, route) = row.map_or(("", ""), |row| (row.method.as_str(), row.path));
+    let status = response.status().as_u16();
+    tracing::debug!(target: "semel::request", method, route, status, ?took, token = caller.id());
     response
 }
 
@@ -67,15 +88,48 @@ pub(crate) async fn no_such_method() -> Refused {
     .into()
 }
 
-fn check(app: &App, request: &Request) -> Result<(), Problem> {
-    let path = request.uri().path();
-    if path.starts_with("/ojs/v1") && !app.config.tokens.admit(request.headers()) {
-        return Err(Problem::new(
+/// Whether the request is let in, whose it is, and its place among those under way. Handlers find the last two among
+/// the extensions.
+fn admit(
+    app: &App,
+    row: Option<&Row>,
+    request: &mut Request,
+) -> Result<(Caller, Option<Arc<Place>>), Problem> {
+    let access = row.map(|row| row.access);
+    // What is no endpoint is told apart by whoever has a token, and by nobody else below OJS's path.
+    let is_public = match access {
+        Some(access) => access == Access::Public,
+        None => !request.uri().path().starts_with("/ojs/v1"),
+    };
+    let caller = if is_public { Caller::default() } else { identify(app, request.headers())? };
+    if let Some(access) = access {
+        caller.check(access)?;
+    }
+    check_version(request.headers())?;
+    let place = if is_public {
+        None
+    } else {
+        let place = Place::take(&app.load, app.config.bounds, caller.token())?;
+        request.extensions_mut().insert(Arc::clone(&place));
+        Some(place)
+    };
+    request.extensions_mut().insert(caller.clone());
+    Ok((caller, place))
+}
+
+fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
+    match app.config.tokens.admit(headers, || SystemClock.now()) {
+        Admitted::Open => Ok(Caller::default()),
+        Admitted::As(token) => Ok(Caller::with(token)),
+        Admitted::Refused => Err(Problem::new(
             Code::Unauthorized,
             "the request carries no token that this server knows; send Authorization: Bearer and a token",
-        ));
+        )),
     }
-    match request.headers().get(OJS_VERSION) {
+}
+
+fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
+    match headers.get(OJS_VERSION) {
         Some(version) if !version.to_str().is_ok_and(is_supported_version) => Err(Problem::new(
             Code::UnsupportedVersion,
             "this version of Open Job Spec is not supported; send OJS-Version: 1.0",
@@ -103,7 +157,7 @@ fn finish(response: &mut Response, id: HeaderValue) {
             Code::Unauthorized => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            Code::Contended | Code::Unavailable => {
+            Code::Contended | Code::Unavailable | Code::TooManyRequests => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}
@@ -168,7 +222,9 @@ mod tests {
     /// Asks a router of two handlers that never answer.
     async fn ask(path: &str) -> (StatusCode, HeaderMap, serde_json::Value) {
         let config = Config { request_timeout: Duration::from_millis(50), ..Config::default() };
-        let app = Arc::new(App { engine: Engine::start(Arc::new(Memory::default())).unwrap(), config });
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let routes = crate::routes::Known::of(&[]);
+        let app = Arc::new(App { engine, config, routes, load: Arc::default(), openapi: String::new() });
         let mut router = Router::new()
             .route("/panics", get(async || -> Refused { panic!("a secret") }))
             .route("/sleeps", get(async || -> Refused { std::future::pending().await }))

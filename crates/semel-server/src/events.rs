@@ -9,6 +9,7 @@ use semel_ojs::write::{list as put_list, object};
 use semel_store::backend::Recorded;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered};
 
@@ -20,7 +21,7 @@ const LOOKED_AT_MAX: usize = 20_000;
 const CHUNK: u32 = 1_000;
 
 /// `GET /events`: `after` (or `cursor`), `types`, `queues`, `limit`.
-pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let (types, queues) = (query.list("types"), query.list("queues"));
@@ -37,6 +38,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
     let is_wanted = |recorded: &Recorded| {
         let event = &recorded.event;
         (types.is_empty() || types.contains(&event::name(event.kind)))
+            && caller.sees(event.queue.as_str())
             && (queues.is_empty() || queues.contains(&event.queue.as_str()))
     };
     let mut found: Vec<Recorded> = Vec::new();

@@ -8,13 +8,15 @@ use semel_core::unique::Disclose;
 use semel_ojs::{Enqueue, explain as ojs};
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered};
 
 /// Takes the body of an enqueue request.
-pub(crate) async fn explain(State(app): State<Arc<App>>, request: Request) -> Answered {
+pub(crate) async fn explain(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let request = Enqueue::parse(&text, app.inspect())?;
+    let request = Enqueue::parse(&text, caller.inspect())?;
+    caller.check_queue(request.offer.queue.as_str())?;
     let explained = app.engine.explain(request.offer.clone()).await?;
     let named = match &explained.outcome {
         _ if explained.disclose != Disclose::Always => None,

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, Request};
 use bytes::BytesMut;
@@ -12,6 +15,8 @@ use http::{HeaderMap, Uri};
 use http_body_util::BodyExt as _;
 use semel_core::ident::JobId;
 use semel_ojs::{Code, MEDIA_TYPE, Problem};
+
+use crate::load::{Place, Received};
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -26,9 +31,31 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// Reads a JSON body of at most `most` bytes.
 pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String), Problem> {
-    let (parts, body) = request.into_parts();
-    let media = check_media_type(&parts.headers);
-    let mut body = body;
+    let (parts, mut body) = request.into_parts();
+    let place = parts.extensions.get::<Arc<Place>>().cloned();
+    let body_time = place.as_ref().map_or(Duration::MAX, |place| place.body_time());
+    let mut received = Received::none(place);
+    match tokio::time::timeout(body_time, read(&parts.headers, &mut body, &mut received, most)).await {
+        Ok(text) => Ok((parts, text?)),
+        Err(_) => Err(Problem::new(
+            Code::Slow,
+            "the body did not arrive in time, and nothing was done; send the whole request at once",
+        )),
+    }
+}
+
+/// The request gives its place to others while it waits; whether it may.
+pub(crate) fn park(parts: &Parts) -> bool {
+    parts.extensions.get::<Arc<Place>>().is_none_or(|place| place.park())
+}
+
+async fn read(
+    headers: &HeaderMap,
+    body: &mut Body,
+    received: &mut Received,
+    most: usize,
+) -> Result<String, Problem> {
+    let media = check_media_type(headers);
     let mut read = BytesMut::new();
     let mut first = None;
     let mut length = 0_usize;
@@ -44,6 +71,7 @@ pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String
         if length > most {
             continue;
         }
+        received.add(data.len())?;
         // Nearly every body is one frame, which need not be copied together.
         match first.take() {
             None if read.is_empty() => first = Some(data),
@@ -68,12 +96,8 @@ pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String
         Some(only) => Vec::from(only),
         None => Vec::from(read),
     };
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok((parts, text)),
-        Err(_) => {
-            Err(Problem::new(Code::InvalidPayload, "the request body is not UTF-8; send JSON in UTF-8"))
-        }
-    }
+    String::from_utf8(bytes)
+        .map_err(|_| Problem::new(Code::InvalidPayload, "the request body is not UTF-8; send JSON in UTF-8"))
 }
 
 /// The type OJS names, plain JSON, or none at all.

@@ -17,6 +17,7 @@ use semel_ojs::{Enqueue, JobView, Problem, worker};
 use semel_store::backend::Filter;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
 
@@ -27,9 +28,10 @@ const PAGE_MAX: u64 = 200;
 const EMPTY_PAGES_MAX: usize = 16;
 
 /// `POST /jobs`.
-pub(crate) async fn create(State(app): State<Arc<App>>, request: Request) -> Answered {
+pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let (offer, body) = Enqueue::parse(&text, app.inspect())?.into_parts();
+    let (offer, body) = Enqueue::parse(&text, caller.inspect())?.into_parts();
+    caller.check_queue(offer.queue.as_str())?;
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
     admitted(&app, &outcome, &body).await
 }
@@ -76,17 +78,22 @@ pub(crate) fn told(outcome: &Outcome) -> Result<(&semel_core::job::Head, Admitte
 }
 
 /// `GET /jobs/{id}`.
-pub(crate) async fn show(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
     let id = extract::job_id(id)?;
     match app.engine.job(id).await? {
-        Some(job) => Ok(Answer::ok(answer::job(&view(&job)))),
-        None => Err(Problem::not_found("job").into()),
+        Some(job) if caller.sees(job.head.queue.as_str()) => Ok(Answer::ok(answer::job(&view(&job)))),
+        Some(_) | None => Err(Problem::not_found("job").into()),
     }
 }
 
 /// `GET /jobs`: a page, newest first.
-pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
+    caller.check_listed(query.get("queue"))?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let mut filter = filter(&query)?;
     filter.limit = u32::try_from(limit).unwrap_or(1);
@@ -143,10 +150,12 @@ pub(crate) fn filter(query: &Parameters) -> Result<Filter, Problem> {
 /// `DELETE /jobs/{id}`.
 pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Answered {
     let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let head = settled(app.engine.cancel(id, worker::bearer(&text)?).await?)?;
     Ok(Answer::ok(show_job(&app.engine, &head, answer::job).await?))
@@ -155,9 +164,11 @@ pub(crate) async fn cancel(
 /// `POST /jobs/{id}/activate`.
 pub(crate) async fn activate(
     State(app): State<Arc<App>>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
     let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
     match app.engine.activate(id).await? {
         Settled::Done(head) | Settled::Repeated(head) => {
             Ok(Answer::ok(show_job(&app.engine, &head, answer::activated).await?))

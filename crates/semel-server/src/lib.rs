@@ -1,88 +1,70 @@
 //! Semel over HTTP: Open Job Spec at `/ojs/v1`, explanations and keys beside it, metrics and health at the root.
 //!
 //! # Layout
-//! - [`config`], [`auth`], [`serve`](mod@serve): what an operator decides, tokens, and the accept loop.
-//! - `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers.
+//! - [`config`], [`auth`]: what an operator decides, and tokens.
+//! - [`serve`](mod@serve), [`tls`], [`load`], [`drain`]: connections, what may be under way, and the end.
+//! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
+//!   asks, and what they may.
+//! - `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
 //! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `explain`, `unique_jobs`,
 //!   `admin`, `system`.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{delete, get, post};
 use semel_engine::Engine;
 
 pub mod auth;
 pub mod config;
+pub mod drain;
+pub mod load;
 pub mod serve;
+pub mod tls;
 
 mod admin;
 mod batch;
+mod caller;
 mod dead_letter;
 mod edge;
 mod events;
 mod explain;
 mod extract;
 mod jobs;
+mod metrics;
+mod openapi;
+mod patience;
 mod queues;
 mod respond;
+mod routes;
 mod system;
 mod unique_jobs;
 mod workers;
 
 pub use config::{Config, ListenRefused, check_listen};
-pub use serve::{Limits, serve};
+pub use drain::Drain;
+pub use load::Bounds;
+pub use serve::{Limits, serve, serve_with};
+pub use tls::Tls;
+
+use load::Load;
+use routes::Known;
 
 /// What handlers share.
 pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
-}
-
-impl App {
-    /// Whether the caller may see other people's jobs: everybody who is let in, until tokens have scopes.
-    pub(crate) const fn inspect(&self) -> bool {
-        true
-    }
+    /// What the edge knows of each route.
+    pub(crate) routes: Known,
+    /// What is under way.
+    pub(crate) load: Arc<Load>,
+    /// The OpenAPI document.
+    pub(crate) openapi: String,
 }
 
 /// The whole server as a service: routes, errors and headers.
 pub fn router(engine: Engine, config: Config) -> Router {
-    let app = Arc::new(App { engine, config });
-    let v1 = Router::new()
-        .route("/jobs", post(jobs::create).get(jobs::list))
-        .route("/jobs/batch", post(batch::all_or_nothing))
-        .route("/jobs/bulk", post(batch::each))
-        .route("/jobs/{id}", get(jobs::show).delete(jobs::cancel))
-        .route("/jobs/{id}/activate", post(jobs::activate))
-        .route("/workers/fetch", post(workers::fetch))
-        .route("/workers/ack", post(workers::ack))
-        .route("/workers/nack", post(workers::nack))
-        .route("/workers/heartbeat", post(workers::heartbeat))
-        .route("/workers/beat", post(workers::heartbeat))
-        .route("/dead-letter", get(dead_letter::list))
-        .route("/dead-letter/stats", get(dead_letter::stats))
-        .route("/dead-letter/{id}", delete(dead_letter::remove))
-        .route("/dead-letter/{id}/retry", post(dead_letter::retry))
-        .route("/queues", get(queues::list))
-        .route("/queues/{name}", get(queues::show))
-        .route("/queues/{name}/stats", get(queues::show))
-        .route("/queues/{name}/pause", post(queues::pause))
-        .route("/queues/{name}/resume", post(queues::resume))
-        .route("/events", get(events::list))
-        .route("/unique/explain", post(explain::explain))
-        .route("/unique-jobs", get(unique_jobs::list))
-        .route("/unique-jobs/{key}", get(unique_jobs::show).delete(unique_jobs::release))
-        .route("/admin/reset", post(admin::reset))
-        .route("/health", get(system::health));
-    Router::new()
-        .nest("/ojs/v1", v1)
-        .route("/ojs/manifest", get(system::manifest))
-        .route("/health", get(system::health))
-        .route("/ready", get(system::ready))
-        .route("/metrics", get(system::metrics))
-        .fallback(edge::no_such_path)
-        .method_not_allowed_fallback(edge::no_such_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), edge::edge))
-        .with_state(app)
+    let table = routes::table();
+    let routes = Known::of(&table);
+    let app = App { engine, config, routes, load: Arc::default(), openapi: openapi::document(&table) };
+    routes::router(table, &Arc::new(app))
 }

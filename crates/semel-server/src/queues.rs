@@ -10,14 +10,16 @@ use semel_ojs::write::{list as put_list, object};
 use semel_store::backend::QueueStats;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered, Refused};
 
 type Name = Result<Path<String>, PathRejection>;
 
 /// `GET /queues`, by name.
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Answered {
-    let queues = app.engine.queues().await?;
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+    let mut queues = app.engine.queues().await?;
+    queues.retain(|stats| caller.sees(stats.row.name.as_str()));
     let mut out = String::with_capacity(300 * queues.len() + 64);
     object(&mut out, |outer| {
         put_list(outer.member("queues"), &queues, |out, stats| view(stats).write(out));
@@ -30,8 +32,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Answered {
 }
 
 /// `GET /queues/{name}` and `/stats`. A queue need not have had a job.
-pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
+pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
     let queues = app.engine.queues().await?;
     let found = queues.iter().find(|stats| stats.row.name == name);
     let none = QueueView {
@@ -46,17 +49,19 @@ pub(crate) async fn show(State(app): State<Arc<App>>, name: Name) -> Answered {
 }
 
 /// `POST /queues/{name}/pause`.
-pub(crate) async fn pause(State(app): State<Arc<App>>, name: Name) -> Answered {
-    set_paused(&app, name, true).await
+pub(crate) async fn pause(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    set_paused(&app, &caller, name, true).await
 }
 
 /// `POST /queues/{name}/resume`.
-pub(crate) async fn resume(State(app): State<Arc<App>>, name: Name) -> Answered {
-    set_paused(&app, name, false).await
+pub(crate) async fn resume(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    set_paused(&app, &caller, name, false).await
 }
 
-async fn set_paused(app: &App, name: Name, paused: bool) -> Answered {
-    let row = app.engine.set_paused(queue_name(name)?, paused).await?;
+async fn set_paused(app: &App, caller: &Caller, name: Name, paused: bool) -> Answered {
+    let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
+    let row = app.engine.set_paused(name, paused).await?;
     let mut out = String::new();
     object(&mut out, |outer| {
         object(outer.member("queue"), |object| {

@@ -1,10 +1,12 @@
-//! The accept loop: HTTP/1 with kept connections, bounded in number and in the time to send a header, and drained at
-//! the end.
+//! The accept loop: HTTP/1 with kept connections, with or without TLS, bounded in number and in every wait for the other
+//! end, and drained at the end.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -12,12 +14,15 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower_service::Service as _;
 
 use crate::extract::Peer;
+use crate::patience::Patient;
+use crate::tls::Tls;
 
 /// How long to rest when the system has no more descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -27,15 +32,26 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 pub struct Limits {
     /// Connections at one time; more wait to be accepted.
     pub connections: usize,
-    /// How long a client may take to send a request's header, and how long a kept connection may be idle.
+    /// Connections of one address, those of this machine aside; more are closed at once.
+    pub connections_per_client: usize,
+    /// How long a client may take to send a request's header or to agree on TLS, and how long a kept connection may be
+    /// idle.
     pub header_timeout: Duration,
+    /// How long a client may leave an answer unread.
+    pub write_timeout: Duration,
     /// How long requests under way may take after the shutdown began.
     pub drain: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 4_096, header_timeout: Duration::from_secs(60), drain: Duration::from_secs(10) }
+        Self {
+            connections: 4_096,
+            connections_per_client: 1_024,
+            header_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
     }
 }
 
@@ -49,13 +65,23 @@ pub async fn serve(
     limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .keep_alive(true)
-        .pipeline_flush(true);
+    serve_with(listener, router, limits, None, shutdown).await
+}
+
+/// As [`serve`], with TLS when it is given: then nobody is served without.
+///
+/// # Errors
+/// When the listener cannot be used any more.
+pub async fn serve_with(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    tls: Option<Tls>,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(limits.connections));
+    let clients = Clients::default();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let place = tokio::select! {
@@ -76,22 +102,15 @@ pub async fn serve(
             },
             () = &mut shutdown => break,
         };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection broke before it was served");
+        let Some(client) = clients.enter(peer.ip(), limits.connections_per_client) else {
+            tracing::debug!(client = %peer.ip(), "a client has too many connections; another one was closed");
             continue;
-        }
-        let router = router.clone();
-        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(Peer(peer));
-            let mut router = router.clone();
-            async move { Ok::<_, Infallible>(answer(&mut router, request).await) }
-        });
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        };
+        let connection = Connection { router: router.clone(), limits, peer };
+        let (tls, watcher) = (tls.clone(), graceful.watcher());
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended with an error");
-            }
-            drop(place);
+            connection.run(stream, tls, watcher).await;
+            drop((place, client));
         });
     }
     drop(listener);
@@ -99,6 +118,86 @@ pub async fn serve(
         tracing::warn!("requests were still under way when the time to drain was over");
     }
     Ok(())
+}
+
+/// One connection and what it is served with.
+struct Connection {
+    router: Router,
+    limits: Limits,
+    peer: SocketAddr,
+}
+
+impl Connection {
+    async fn run(self, stream: TcpStream, tls: Option<Tls>, watcher: Watcher) {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection broke before it was served");
+            return;
+        }
+        let stream = Patient::new(stream, self.limits.write_timeout);
+        let Some(tls) = tls else { return self.serve(stream, watcher).await };
+        match tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream, watcher).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a client could not agree on TLS"),
+            Err(_) => tracing::debug!("a client did not agree on TLS in time"),
+        }
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, watcher: Watcher) {
+        let Self { router, limits, peer } = self;
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            let mut router = router.clone();
+            async move { Ok::<_, Infallible>(answer(&mut router, request).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_timeout)
+            .keep_alive(true)
+            .pipeline_flush(true)
+            .serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%error, "a connection ended with an error");
+        }
+    }
+}
+
+/// How many connections each client has. Those of this machine are not counted: a proxy's are everybody's.
+#[derive(Clone, Default)]
+struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+impl Clients {
+    /// Counts one more, unless there are as many as there may be.
+    fn enter(&self, address: IpAddr, most: usize) -> Option<Client> {
+        if address.is_loopback() {
+            return Some(Client { clients: None, address });
+        }
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Client { clients: Some(self.clone()), address })
+    }
+}
+
+/// One connection of a client; counted until it is dropped.
+struct Client {
+    clients: Option<Clients>,
+    address: IpAddr,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let Some(clients) = &self.clients else { return };
+        let mut counts = clients.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
 }
 
 async fn answer(router: &mut Router, request: hyper::Request<Incoming>) -> axum::response::Response {
@@ -111,4 +210,23 @@ async fn answer(router: &mut Router, request: hyper::Request<Incoming>) -> axum:
 /// Whether the listener itself is broken; anything else concerns one connection, or passes.
 fn is_fatal(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_so_many_connections() {
+        let clients = Clients::default();
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let first = clients.enter(address, 1);
+        assert!(first.is_some() && clients.enter(address, 1).is_none());
+        assert!(clients.enter(IpAddr::from([192, 0, 2, 2]), 1).is_some(), "another client");
+        drop(first);
+        assert!(clients.enter(address, 1).is_some());
+        let own = IpAddr::from([127, 0, 0, 1]);
+        let (_one, two) = (clients.enter(own, 1), clients.enter(own, 1));
+        assert!(two.is_some(), "a proxy on this machine");
+    }
 }

@@ -1,18 +1,14 @@
-//! The manifest, health and metrics.
+//! The manifest, and whether the server is well.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
-use semel_core::state::State as JobState;
+use http::StatusCode;
 use semel_ojs::write::object;
 
 use crate::App;
-use crate::respond::{Answer, Answered, Refused};
+use crate::respond::{Answer, Answered};
 
 /// How long the store may take to say that it is well.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
@@ -70,9 +66,14 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Answered {
 
 /// `GET /ready`.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Answered {
-    let is_well = is_well(&app).await;
+    let is_well = !app.config.drain.has_begun() && is_well(&app).await;
     let word = if is_well { "ready" } else { "not_ready" };
     Ok(Answer::status(status(is_well), format!("{{\"status\":\"{word}\"}}")))
+}
+
+/// `GET /live`: the process answers, whatever its store does.
+pub(crate) async fn live() -> Answer {
+    Answer::ok("{\"status\":\"live\"}".to_owned())
 }
 
 async fn is_well(app: &App) -> bool {
@@ -81,49 +82,4 @@ async fn is_well(app: &App) -> bool {
 
 const fn status(is_well: bool) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-}
-
-/// `GET /metrics`, in Prometheus's text form. The media type has no version, as OJS wants it.
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Refused> {
-    let queues = app.engine.queues().await?;
-    let mut out = String::with_capacity(4_096);
-    // Writing to a string cannot fail.
-    let mut line = |text: std::fmt::Arguments<'_>| {
-        let _ = out.write_fmt(text);
-        out.push('\n');
-    };
-    line(format_args!("# HELP semel_jobs Jobs now stored, by queue and state."));
-    line(format_args!("# TYPE semel_jobs gauge"));
-    for stats in &queues {
-        for state in JobState::ALL {
-            let count = stats.count(state);
-            line(format_args!("semel_jobs{{queue=\"{}\",state=\"{state}\"}} {count}", stats.row.name));
-        }
-    }
-    line(format_args!("# HELP semel_jobs_created_total Jobs ever admitted, by queue."));
-    line(format_args!("# TYPE semel_jobs_created_total counter"));
-    for stats in &queues {
-        line(format_args!("semel_jobs_created_total{{queue=\"{}\"}} {}", stats.row.name, stats.created));
-    }
-    line(format_args!("# HELP semel_queue_paused Whether a queue is paused."));
-    line(format_args!("# TYPE semel_queue_paused gauge"));
-    for stats in &queues {
-        line(format_args!(
-            "semel_queue_paused{{queue=\"{}\"}} {}",
-            stats.row.name,
-            u8::from(stats.row.paused)
-        ));
-    }
-    line(format_args!(
-        "# HELP semel_outcomes_total Outcomes of requests since the start, by type, queue and outcome."
-    ));
-    line(format_args!("# TYPE semel_outcomes_total counter"));
-    for ((job_type, queue, outcome), count) in app.engine.counters().all() {
-        line(format_args!(
-            "semel_outcomes_total{{type=\"{job_type}\",queue=\"{queue}\",outcome=\"{outcome}\"}} {count}"
-        ));
-    }
-    let mut response = out.into_response();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-    Ok(response)
 }

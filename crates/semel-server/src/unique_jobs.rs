@@ -15,6 +15,7 @@ use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, worker};
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
 
@@ -26,7 +27,8 @@ const REACH_MAX: u64 = 10_000;
 const REASON_CHARS_MAX: usize = 500;
 
 /// `GET /unique-jobs`: `page`, `per_page`, `type`, `queue`. Jobs that may not be shown are left out.
-pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+    caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
     let per_page = query.number("per_page", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let page = query.number("page", 1, 1, REACH_MAX / per_page)?;
@@ -61,7 +63,12 @@ pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answered {
 }
 
 /// `GET /unique-jobs/{key}`.
-pub(crate) async fn show(State(app): State<Arc<App>>, key: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    key: Result<Path<String>, PathRejection>,
+) -> Answered {
+    caller.check_all_queues()?;
     let key = unique_key(key)?;
     let (mut holders, now) = app.engine.holders(key).await?;
     holders.retain(is_shown);
@@ -91,9 +98,11 @@ pub(crate) async fn show(State(app): State<Arc<App>>, key: Result<Path<String>, 
 /// `DELETE /unique-jobs/{key}`: its holders lose it. The reason, in the body or the query, goes to the audit log.
 pub(crate) async fn release(
     State(app): State<Arc<App>>,
+    caller: Caller,
     key: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Answered {
+    caller.check_all_queues()?;
     let key = unique_key(key)?;
     let query = Parameters::of(request.uri())?;
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;

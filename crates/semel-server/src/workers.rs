@@ -13,38 +13,46 @@ use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
 use semel_store::backend::Claim;
 
 use crate::App;
+use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered, Refused, settled, show, view};
 
 /// `POST /workers/fetch`. With `wait_ms` the answer waits for something to do.
-pub(crate) async fn fetch(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let fetch = Fetch::parse(&text)?;
+    for queue in &fetch.queues {
+        caller.check_queue(queue.as_str())?;
+    }
     let claim = Claim {
         queues: fetch.queues,
         limit: fetch.count,
         grant: Grant::new(fetch.worker, fetch.visibility_ms),
     };
-    let jobs = if fetch.wait.is_zero() {
-        app.engine.claim(claim).await?
+    // A server that ends, or has as many waiting as it takes, answers at once with what there is.
+    let waits = !fetch.wait.is_zero() && !app.config.drain.has_begun() && extract::park(&parts);
+    let jobs = if waits {
+        app.engine.claim_or_wait_until(claim, fetch.wait, app.config.drain.begun()).await?
     } else {
-        app.engine.claim_or_wait(claim, fetch.wait).await?
+        app.engine.claim(claim).await?
     };
     Ok(Answer::ok(answer::fetched(jobs.iter().map(view))))
 }
 
 /// `POST /workers/ack`.
-pub(crate) async fn ack(State(app): State<Arc<App>>, request: Request) -> Answered {
+pub(crate) async fn ack(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Ack { id, bearer, result } = Ack::parse(&text)?;
+    caller.check_job(&app, id).await?;
     let head = settled(app.engine.complete(id, bearer, result.clone().map(Into::into)).await?)?;
     Ok(Answer::ok(answer::acknowledged(&JobView { result: result.as_deref(), ..JobView::bare(&head) })))
 }
 
 /// `POST /workers/nack`: a failure, or `requeue: true`, which `delay_ms` puts off.
-pub(crate) async fn nack(State(app): State<Arc<App>>, request: Request) -> Answered {
+pub(crate) async fn nack(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Nack { id, bearer, report, delay } = Nack::parse(&text)?;
+    caller.check_job(&app, id).await?;
     let head = settled(match (report, delay) {
         (Some(report), _) => app.engine.fail(id, bearer, report).await?,
         (None, Some(delay)) => app.engine.snooze(id, bearer, delay).await?,
@@ -54,11 +62,17 @@ pub(crate) async fn nack(State(app): State<Arc<App>>, request: Request) -> Answe
 }
 
 /// `POST /workers/heartbeat`.
-pub(crate) async fn heartbeat(State(app): State<Arc<App>>, request: Request) -> Answered {
+pub(crate) async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let beat = Heartbeat::parse(&text)?;
-    let ids: Vec<JobId> = beat.jobs.iter().map(|(id, _)| *id).collect();
+    let mut beat = Heartbeat::parse(&text)?;
     let (mut extended, mut lost) = (Vec::new(), Vec::new());
+    if caller.is_limited() {
+        let seen = caller.sees_jobs(&app, beat.jobs.iter().map(|(id, _)| *id).collect()).await?;
+        let hidden = beat.jobs.iter().map(|(id, _)| *id).filter(|id| !seen.contains(id));
+        lost.extend(hidden.map(|id| (id, reason(&Refusal::NotFound))));
+        beat.jobs.retain(|(id, _)| seen.contains(id));
+    }
+    let ids: Vec<JobId> = beat.jobs.iter().map(|(id, _)| *id).collect();
     if !beat.jobs.is_empty() {
         let answers = app.engine.extend(beat.jobs, beat.visibility_ms).await?;
         for (id, settled) in ids.iter().zip(answers) {

@@ -244,7 +244,9 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
         }
         *left -= 1;
         let names = numbers(&mut at.names, head);
-        let head = head.clone();
+        // What was left out in favour of a later one does not hold the key again by being filed.
+        let key = head.key.filter(|_| at.model.holds(ended.id));
+        let head = Head { key, ..head.clone() };
         piece.filed.push(Written { seq: ended.seq, head, names, released: false, filed: None, body: None });
     }
 }

@@ -10,7 +10,7 @@ use semel_core::ident::JobId;
 use semel_core::slot::Due;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
-use semel_core::unique::UniqueKey;
+use semel_core::unique::{UniqueKey, leave_out_outlived};
 use semel_store::StoreError;
 use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
@@ -275,6 +275,7 @@ impl Inner {
             self.at.pending.since.get_or_insert(now);
             self.at.log.committed(self.journal.last(), now);
         }
+        self.time.not_before(self.at.model.after_the_gone());
         self.doubtful = false;
         Ok(applied)
     }
@@ -294,6 +295,8 @@ impl Inner {
                     view.holders.push(head);
                 }
             }
+            // Those in memory may outlive those that are filed, and the other way round.
+            leave_out_outlived(&mut view.holders);
             view.states = StateSet::ALL;
             snapshot.add_key(read.key, view);
         }

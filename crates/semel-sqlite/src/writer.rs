@@ -26,13 +26,14 @@ pub struct Writer<'a> {
     rows: &'a AtomicU64,
     now: Timestamp,
     touched: Vec<QueueName>,
+    released: Option<UniqueKey>,
 }
 
 impl<'a> Writer<'a> {
     /// A writer of the commit at `now`.
     pub fn new(db: &'a Connection, at: &'a mut Loaded, rows: &'a AtomicU64, now: Timestamp) -> Self {
         at.record.clear();
-        Self { db, at, rows, now, touched: Vec::new() }
+        Self { db, at, rows, now, touched: Vec::new(), released: None }
     }
 
     /// Applies a batch. The caller appends the record to the journal, or loads everything anew.
@@ -136,14 +137,44 @@ impl<'a> Writer<'a> {
         let Some(before) = self.at.model.head(head.id) else {
             return self.update_filed(head);
         };
-        if before.key.is_some() && head.key.is_none() {
-            self.at.released.insert(head.id, ());
+        if let (Some(key), None) = (before.key, head.key) {
+            self.release(head.id, key);
+            self.release_left_out(key)?;
         }
+        let Some(before) = self.at.model.head(head.id) else { return Ok(()) };
         if head.state.is_finished() && before.state.is_live() {
             self.at.pending.ended += 1;
         }
         self.moved(self.at.seq(head.id), &head);
         self.at.model.put(head);
+        Ok(())
+    }
+
+    /// A job in memory holds its key no more.
+    fn release(&mut self, id: JobId, key: UniqueKey) {
+        self.at.released.insert(id, ());
+        // It may be on its way to the key's memory just now.
+        self.remember(key, self.at.seq(id), id, None);
+    }
+
+    /// A key was released: ended heads that were left out in favour of a later one may not hold it again when that one is
+    /// looked for in vain.
+    fn release_left_out(&mut self, key: UniqueKey) -> Result<(), SqliteError> {
+        if self.released.replace(key) == Some(key) {
+            return Ok(());
+        }
+        for (seq, head) in reader::remembered(self.db, self.at, &key)? {
+            self.remember(key, seq, head.id, None);
+        }
+        let unsettled = self.at.unsettled().filter_map(|id| self.at.model.head(id));
+        let ended: Vec<Head> =
+            unsettled.filter(|head| head.key == Some(key) && head.state.is_finished()).cloned().collect();
+        for head in ended {
+            self.release(head.id, key);
+            let head = Head { key: None, ..head };
+            self.moved(self.at.seq(head.id), &head);
+            self.at.model.put(head);
+        }
         Ok(())
     }
 
@@ -158,19 +189,27 @@ impl<'a> Writer<'a> {
 
     /// New values for a job that has been filed: it comes back among the live rows and is filed again later.
     fn update_filed(&mut self, head: Head) -> Result<(), SqliteError> {
-        let Some((seq, before)) = reader::filed(self.db, self.at, head.id)? else {
+        let Some((seq, mut before)) = reader::filed(self.db, self.at, head.id)? else {
             return self.update_remembered(&head);
         };
+        if let Some(key) = before.key {
+            // What was left out in favour of a later one, or released with it, does not hold the key again.
+            if self.remembered(&key, seq)?.is_none() {
+                before.key = None;
+            }
+            self.remember(key, seq, head.id, None);
+            if head.key.is_none() {
+                self.release_left_out(key)?;
+            }
+        }
         // A head that a decision took from the key's memory has only what the key needs, and an ended job's update may
         // change nothing else.
         let head = if head.state.is_finished() {
-            Head { key: head.key, version: head.version, renewed_at: head.renewed_at, ..before.clone() }
+            let key = head.key.and(before.key);
+            Head { key, version: head.version, renewed_at: head.renewed_at, ..before.clone() }
         } else {
             head
         };
-        if let Some(key) = &before.key {
-            self.remember(*key, seq, head.id, None);
-        }
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
@@ -197,7 +236,7 @@ impl<'a> Writer<'a> {
         };
         if head.key.is_none() {
             self.remember(key, seq, head.id, None);
-            return Ok(());
+            return self.release_left_out(key);
         }
         // A window that was renewed is to be remembered for longer.
         let forget_at = match must_remember(&head.hold, head, self.now) {
@@ -205,13 +244,18 @@ impl<'a> Writer<'a> {
             Remember::Until(until) => until,
             Remember::Forever => Timestamp::MAX,
         };
-        let known = reader::remembered(self.db, self.at, &key)?.into_iter().find(|(known, _)| *known == seq);
-        if let Some((_, known)) = known {
+        if let Some(known) = self.remembered(&key, seq)? {
             let head = Head { version: head.version, renewed_at: head.renewed_at, ..known };
             self.remember(key, seq, head.id, Some(Remembered { head, forget_at: Some(forget_at) }));
         }
         self.at.model.touch_key(&key, head.version);
         Ok(())
+    }
+
+    /// What is remembered of a job for its key.
+    fn remembered(&self, key: &UniqueKey, seq: i64) -> Result<Option<Head>, SqliteError> {
+        let mut remembered = reader::remembered(self.db, self.at, key)?.into_iter();
+        Ok(remembered.find(|(known, _)| *known == seq).map(|(_, head)| head))
     }
 
     /// Changes what is remembered of a job for its key.
@@ -248,12 +292,19 @@ impl<'a> Writer<'a> {
     fn forget(&mut self, job: JobId, remember: Option<Timestamp>) -> Result<(), SqliteError> {
         let Some(seq) = reader::seq(self.db, self.at, job)? else { return Ok(()) };
         let Some(head) = reader::head(self.db, self.at, job)? else { return Ok(()) };
+        let mut keeps_id = false;
         if let Some(key) = head.key {
-            let remembered = remember.map(|until| Remembered { head: head.clone(), forget_at: Some(until) });
+            // One that was left out is not remembered under its key.
+            let kept = match self.at.model.head(job) {
+                Some(head) => self.at.model.holds(job).then(|| head.clone()),
+                None => self.remembered(&key, seq)?,
+            };
+            let remembered =
+                kept.zip(remember).map(|(head, until)| Remembered { head, forget_at: Some(until) });
+            // An id that a caller chose stays taken for as long as its key is remembered.
+            keeps_id = remembered.is_some();
             self.remember(key, seq, job, remembered);
         }
-        // An id that a caller chose stays taken for as long as its key is remembered.
-        let keeps_id = head.key.is_some() && remember.is_some();
         self.at.record.forget(seq, job, keeps_id);
         self.at.pending.forget(seq, job, keeps_id);
         self.touch(&head.queue);

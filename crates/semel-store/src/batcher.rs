@@ -1,8 +1,8 @@
 //! Group commit: whatever callers offer while a commit is in flight is decided together over one snapshot, committed
 //! once, and answered. One code for every store; a single decision is a group of one.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot, Write};
@@ -10,7 +10,7 @@ use semel_core::ident::QueueName;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 use crate::backend::{
     Backend, Batch, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Recorded, Seek, Verdict,
@@ -85,13 +85,20 @@ enum Request {
     Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
+    Close,
 }
 
-/// A handle on a store behind its batcher. Cheap to clone. The batcher ends when the last handle is dropped.
+/// A handle on a store behind its batcher. Cheap to clone. The batcher ends with [`Store::close`], or when the last
+/// handle is dropped; the backend is given up with it.
 #[derive(Clone)]
 pub struct Store {
     requests: mpsc::Sender<Request>,
-    backend: Arc<dyn Backend>,
+    /// Only the batcher keeps it, so that the store is closed when the batcher has ended.
+    backend: Weak<dyn Backend>,
+    /// Held shared by what goes past the batcher: upkeep and backups.
+    busy: Arc<RwLock<()>>,
+    /// Nothing is ever sent: it ends when the batcher has given up the backend.
+    alive: watch::Receiver<()>,
     hints: Arc<Hints>,
     facts: Arc<crate::backend::Facts>,
 }
@@ -127,14 +134,11 @@ impl Store {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
-        let batcher = Batcher {
-            rows: backend.rows(),
-            backend: Arc::clone(&backend),
-            hints: Arc::clone(&hints),
-            inbox,
-            entropy,
-        };
-        (Self { requests, backend, hints, facts }, batcher.run())
+        let (ended, alive) = watch::channel(());
+        let weak = Arc::downgrade(&backend);
+        let batcher = Batcher { rows: backend.rows(), backend, hints: Arc::clone(&hints), inbox, entropy };
+        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts };
+        (store, batcher.run(ended))
     }
 
     /// What the store is and promises.
@@ -226,10 +230,7 @@ impl Store {
             return self.ask(Request::Maintain).await;
         }
         // Where work blocks, it goes on beside the commits instead of between them.
-        let backend = Arc::clone(&self.backend);
-        let runtime = tokio::runtime::Handle::current();
-        let kept = tokio::task::spawn_blocking(move || runtime.block_on(backend.maintain())).await;
-        kept.map_err(|error| StoreError::Unavailable(error.to_string()))?
+        self.beside(|backend| async move { backend.maintain().await }).await
     }
 
     /// Deletes everything.
@@ -245,10 +246,39 @@ impl Store {
     /// # Errors
     /// When the store or the file does not allow it.
     pub async fn backup(&self, path: std::path::PathBuf) -> Result<(), StoreError> {
-        let backend = Arc::clone(&self.backend);
+        self.beside(|backend| async move { backend.backup(path).await }).await
+    }
+
+    /// Does what blocks beside the commits, on a thread of its own.
+    async fn beside<T, F>(
+        &self,
+        work: impl FnOnce(Arc<dyn Backend>) -> F + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let busy = Arc::clone(&self.busy).read_owned().await;
+        let backend = self.backend.upgrade().ok_or(StoreError::Closed)?;
         let runtime = tokio::runtime::Handle::current();
-        let copied = tokio::task::spawn_blocking(move || runtime.block_on(backend.backup(path))).await;
-        copied.map_err(|error| StoreError::Unavailable(error.to_string()))?
+        let done = tokio::task::spawn_blocking(move || {
+            // Given up in this order, and not before the work is done, whoever waits for it.
+            let _busy = busy;
+            runtime.block_on(work(backend))
+        })
+        .await;
+        done.map_err(|error| StoreError::Unavailable(error.to_string()))?
+    }
+
+    /// Closes the store, for all handles: what was asked before is answered, what is asked afterwards is answered with
+    /// [`StoreError::Closed`]. When this returns the batcher has ended and the backend has been given up: a file can be
+    /// opened again at once, unless the caller kept the backend itself. Closing twice does no harm.
+    pub async fn close(&self) {
+        // Where nobody takes it, the batcher is ending already.
+        drop(self.requests.send(Request::Close).await);
+        let mut alive = self.alive.clone();
+        while alive.changed().await.is_ok() {}
+        drop(self.busy.write().await);
     }
 
     async fn ask<T>(
@@ -272,7 +302,14 @@ struct Batcher {
 type ClaimReply = oneshot::Sender<Result<Claimed, StoreError>>;
 
 impl Batcher {
-    async fn run(mut self) {
+    /// Serves until the store is closed. `ended` is dropped after the backend.
+    async fn run(mut self, ended: watch::Sender<()>) {
+        self.serve().await;
+        drop(self);
+        drop(ended);
+    }
+
+    async fn serve(&mut self) {
         let mut requests = Vec::with_capacity(GROUP_MAX);
         let mut again: Vec<(Box<dyn Decide>, u32)> = Vec::new();
         loop {
@@ -290,6 +327,8 @@ impl Batcher {
                 match request {
                     Request::Decide(decision, tries) => decisions.push((decision, tries)),
                     Request::Claim(claim, reply) => claims.push((claim, reply)),
+                    // What is in the inbox already is still served.
+                    Request::Close => self.inbox.close(),
                     other => self.read(other).await,
                 }
             }
@@ -421,6 +460,7 @@ impl Batcher {
     async fn read(&self, request: Request) {
         let backend = &*self.backend;
         match request {
+            Request::Close => {}
             Request::Decide(decision, _) => decision.answer(Err(StoreError::Closed)),
             Request::Claim(_, reply) => drop(reply.send(Err(StoreError::Closed))),
             Request::Due(due, limit, reply) => drop(reply.send(backend.due(due, limit).await)),

@@ -202,6 +202,8 @@ impl Backend for Memory {
             }
             applied.groups.push(Verdict::Applied);
         }
+        let after = inner.model.after_the_gone();
+        inner.time.not_before(after);
         for claim in &batch.claims {
             let (heads, unclaimable) = inner.model.claim(claim, now);
             for head in &heads {

@@ -1,47 +1,29 @@
 //! The heads of jobs and every index over them, in memory: the reference model, the whole of the `memory:` store,
 //! and the index half of the embedded engine.
 
+mod keys;
+mod queues;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use foldhash::fast::RandomState;
-use semel_core::draft::{DocumentKey, Group, KeyRead, KeyView, Map, QueueRow, Record, Snapshot, Write};
+use semel_core::draft::{DocumentKey, Group, Map, Record, Snapshot, Write};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
-use semel_core::lease::{Unclaimable, grant};
-use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::{Due, Filing, Slot};
-use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, UniqueKey, must_remember, outlives};
+use semel_core::unique::{Remember, must_remember};
 
-use crate::backend::{Claim, Filter, QueueStats};
+use self::queues::Queue;
+pub use self::queues::QueueTotals;
+use crate::backend::Filter;
 use crate::heads::Heads;
 use crate::holders::Holders;
 
-/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
-const CLAIM_LOOKS_EXTRA: usize = 64;
-
 /// By how much [`Bug::PromoteEarly`] is early.
 const TOO_EARLY: std::time::Duration = std::time::Duration::from_millis(100);
-
-type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
-
-#[derive(Debug)]
-struct Queue {
-    row: QueueRow,
-    ready: BTreeSet<ReadyOrder>,
-    counts: [u64; State::ALL.len()],
-    created: u64,
-    purged: u64,
-}
-
-impl Queue {
-    fn new(row: QueueRow) -> Self {
-        Self { row, ready: BTreeSet::new(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
-    }
-}
 
 /// The heads of jobs and every index over them.
 #[derive(Debug, Default)]
@@ -59,19 +41,10 @@ pub struct Model {
     forgetting: BTreeSet<(Timestamp, JobId)>,
     /// The version of a key that nobody here holds.
     absent_version: u64,
+    /// The highest version of a job that is gone.
+    gone_version: u64,
     /// Whether finished jobs are filed by the end of their retention; a store that keeps them elsewhere says no.
     files_done: bool,
-}
-
-/// The counters of a queue, as a store keeps them across restarts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueTotals {
-    /// Jobs ever admitted.
-    pub created: u64,
-    /// Jobs whose bodies were deleted after their retention.
-    pub purged: u64,
-    /// Finished jobs now stored, by state number; live ones are counted as they are loaded.
-    pub counts: [u64; State::ALL.len()],
 }
 
 impl Model {
@@ -95,32 +68,6 @@ impl Model {
         self.heads.len() == 0
     }
 
-    /// The version of a key.
-    pub fn key_version(&self, key: &UniqueKey) -> u64 {
-        self.keys.get(&self.heads, key).map_or(self.absent_version, |entry| entry.version)
-    }
-
-    /// Moves the version of all keys that nobody here holds: heads with keys were moved elsewhere, so a decision taken
-    /// on what was there before must be taken again.
-    pub fn move_absent_version(&mut self, version: u64) {
-        self.absent_version = (self.absent_version + 1).max(version);
-    }
-
-    /// The holders of a key that are here, as a decision may see them.
-    pub fn key_view(&self, read: &KeyRead) -> KeyView {
-        // Ended holders may be kept elsewhere: then a view of what is here must not pass for a view of them.
-        let states = if self.files_done { StateSet::ALL } else { StateSet::LIVE };
-        let covered = KeyRead { states, all: true, ..*read };
-        let Some(entry) = self.keys.get(&self.heads, &read.key) else {
-            return KeyView::new(self.absent_version, Vec::new(), &covered, false);
-        };
-        let too_many = entry.len() > HOLDERS_PER_KEY_MAX;
-        let heads = entry.places().filter_map(|place| self.heads.at(place));
-        let holders: Vec<Head> =
-            if too_many { deciding(heads).into_iter().cloned().collect() } else { heads.cloned().collect() };
-        KeyView::new(entry.version, holders, &covered, too_many)
-    }
-
     /// Adds what `reads` names and this model has to a snapshot.
     pub fn load(&self, reads: &semel_core::draft::Reads, snapshot: &mut Snapshot) {
         for id in &reads.heads {
@@ -141,11 +88,6 @@ impl Model {
         }
     }
 
-    /// The settings of a queue.
-    pub fn queue_row(&self, name: &QueueName) -> QueueRow {
-        self.queues.get(name).map_or_else(|| QueueRow::fresh(name.clone()), |queue| queue.row.clone())
-    }
-
     /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
     /// not here, `document` that of a document.
     pub fn is_current(
@@ -155,18 +97,32 @@ impl Model {
         mut document: impl FnMut(&DocumentKey) -> u64,
     ) -> bool {
         is_planted(Bug::VersionNotChecked)
-            || group.expect.iter().all(|expect| {
-                let version = match &expect.record {
-                    Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
-                    Record::Job(id) => {
-                        self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version)
-                    }
-                    Record::Key(key) => self.key_version(key),
-                    Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
-                    Record::Document(key) => document(key),
-                };
-                version == expect.version
-            })
+            || !self.repeats_a_version(group)
+                && group.expect.iter().all(|expect| {
+                    let version = match &expect.record {
+                        Record::Job(id) if self.remembered.contains_key(id) && group.found_none(*id) => 0,
+                        Record::Job(id) => {
+                            self.heads.get(*id).map_or_else(|| elsewhere(*id), |head| head.version)
+                        }
+                        Record::Key(key) => self.key_version(key),
+                        Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+                        Record::Document(key) => document(key),
+                    };
+                    version == expect.version
+                })
+    }
+
+    /// Whether a new job under an id that a caller chose would have a version that an earlier job with this id may have
+    /// had: it was decided on before that one was gone.
+    fn repeats_a_version(&self, group: &Group) -> bool {
+        group.writes.iter().any(|write| {
+            matches!(write, Write::Insert { head, minted: false, .. } if head.version <= self.gone_version)
+        })
+    }
+
+    /// The first moment whose versions no job that is gone has had. Before it nothing new can be decided on.
+    pub fn after_the_gone(&self) -> Timestamp {
+        Timestamp::from_micros(i64::try_from(self.gone_version).unwrap_or(i64::MAX).saturating_add(1))
     }
 
     /// Applies one write.
@@ -193,13 +149,6 @@ impl Model {
         self.put(head);
     }
 
-    /// Moves a key's version for a holder that is kept elsewhere.
-    pub fn touch_key(&mut self, key: &UniqueKey, version: u64) {
-        if !self.keys.touch(&self.heads, key, version) {
-            self.absent_version = (self.absent_version + 1).max(version);
-        }
-    }
-
     /// Files a head: a new one, new values for one that is here, or one that comes back from elsewhere.
     pub fn put(&mut self, mut head: Head) {
         if self.remembered.contains_key(&head.id) {
@@ -220,9 +169,9 @@ impl Model {
             if let Some(before) = before {
                 self.unfile(&before, filing);
             }
-            // An ended holder may have been left out in favour of a later one; coming back, it holds again.
+            // What was left out in favour of a later one holds again when it lives again, and not before.
             if let Some(key) = &key {
-                if was_ended || held.is_none() {
+                if held.is_none() || (was_ended && !ended) {
                     self.keys.add(&self.heads, key, place, version, self.absent_version);
                 } else {
                     self.keys.touch(&self.heads, key, version);
@@ -238,7 +187,10 @@ impl Model {
                 self.keys.add(&self.heads, key, place, version, self.absent_version);
             }
         }
-        if ended && let Some(key) = &key {
+        if ended
+            && let Some(key) = &key
+            && self.holds(id)
+        {
             self.leave_out_outlived(id, key);
         }
     }
@@ -273,16 +225,6 @@ impl Model {
         }
     }
 
-    /// Of a key's ended holders, those that the newly ended one outlives say nothing any more.
-    fn leave_out_outlived(&mut self, id: JobId, key: &UniqueKey) {
-        let heads = &self.heads;
-        let (Some(head), Some(entry)) = (heads.get(id), self.keys.get(heads, key)) else { return };
-        if entry.len() > 1 {
-            self.keys
-                .retain(heads, key, |place| heads.at(place).is_some_and(|holder| !outlives(head, holder)));
-        }
-    }
-
     /// Takes a head out without counting it as purged: its store keeps it elsewhere.
     pub fn evict(&mut self, id: JobId) -> Option<Head> {
         let place = self.heads.place(id)?;
@@ -294,56 +236,6 @@ impl Model {
             self.keys.retain(&self.heads, &key, |holder| holder != place);
         }
         self.heads.take(id).map(|(_, head)| head)
-    }
-
-    /// Counts a job that is not here as purged.
-    pub fn count_purged(&mut self, head: &Head) {
-        let queue = self.queue_mut(&head.queue);
-        queue.purged += 1;
-        let count = &mut queue.counts[usize::from(head.state.code())];
-        *count = count.saturating_sub(1);
-    }
-
-    /// Serves a claim: grants, and what may not be granted.
-    pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> (Vec<Head>, Vec<(JobId, Unclaimable)>) {
-        let limit = claim.limit as usize;
-        let mut granted: Vec<Head> = Vec::new();
-        let mut unclaimable = Vec::new();
-        for name in &claim.queues {
-            let Some(queue) = self.queues.get(name) else { continue };
-            if (queue.row.paused && !is_planted(Bug::PausedQueueGives)) || granted.len() >= limit {
-                continue;
-            }
-            let wanted = limit - granted.len();
-            let first = granted.len();
-            for (_, _, id) in queue.ready.iter().take(wanted + CLAIM_LOOKS_EXTRA) {
-                let Some(head) = self.heads.get(*id) else { continue };
-                match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
-                    Ok(head) => granted.push(head),
-                    Err(reason) => unclaimable.push((*id, reason)),
-                }
-                if granted.len() - first >= wanted {
-                    break;
-                }
-            }
-            for head in &granted[first..] {
-                self.put(head.clone());
-            }
-        }
-        (granted, unclaimable)
-    }
-
-    fn runs_of_key(&self, head: &Head, granted: &[Head]) -> bool {
-        let Some(key) = &head.key else { return false };
-        // Only a follow-up asks; an ordinary job is spared the look.
-        if head.role == semel_core::job::Role::Plain {
-            return false;
-        }
-        granted.iter().any(|other| other.key.as_ref() == Some(key))
-            || self.keys.get(&self.heads, key).is_some_and(|entry| {
-                let holders = entry.places().filter_map(|place| self.heads.at(place));
-                holders.filter(|other| other.id != head.id).any(|other| other.lease.is_some())
-            })
     }
 
     /// Ids that are due, oldest first, and when the next one is.
@@ -388,37 +280,6 @@ impl Model {
         (found.into_iter().cloned().collect(), next)
     }
 
-    /// All queues, by name.
-    pub fn queues(&self) -> Vec<QueueStats> {
-        let stats = |queue: &Queue| QueueStats {
-            row: queue.row.clone(),
-            counts: queue.counts,
-            created: queue.created,
-            purged: queue.purged,
-            oldest_ready: oldest(&queue.ready),
-        };
-        self.queues.values().map(stats).collect()
-    }
-
-    /// The counters of a queue, for a store to keep. Live jobs are not counted in `counts`.
-    pub fn totals(&self, name: &QueueName) -> QueueTotals {
-        let Some(queue) = self.queues.get(name) else { return QueueTotals::default() };
-        let mut counts = queue.counts;
-        for state in StateSet::LIVE.iter() {
-            counts[usize::from(state.code())] = 0;
-        }
-        QueueTotals { created: queue.created, purged: queue.purged, counts }
-    }
-
-    /// Restores a queue as a store kept it.
-    pub fn restore_queue(&mut self, row: QueueRow, totals: QueueTotals) {
-        let queue = self.queue_mut(&row.name);
-        queue.row = row;
-        queue.created = totals.created;
-        queue.purged = totals.purged;
-        queue.counts = totals.counts;
-    }
-
     /// Every head here, in no order.
     pub fn heads(&self) -> impl Iterator<Item = &Head> {
         self.heads.iter()
@@ -426,6 +287,7 @@ impl Model {
 
     fn forget(&mut self, id: JobId, remember: Option<Timestamp>) {
         let Some(head) = self.heads.get(id).cloned() else { return };
+        self.gone_version = self.gone_version.max(head.version);
         match self.remembered.remove(&id) {
             // It was counted when its body went.
             Some(until) => drop(self.forgetting.remove(&(until, id))),
@@ -443,17 +305,6 @@ impl Model {
                 self.drop_holder(id);
                 self.heads.take(id);
             }
-        }
-    }
-
-    fn queue_mut(&mut self, name: &QueueName) -> &mut Queue {
-        self.queues.entry(name.clone()).or_insert_with(|| Queue::new(QueueRow::fresh(name.clone())))
-    }
-
-    fn drop_holder(&mut self, id: JobId) {
-        let place = self.heads.place(id);
-        if let Some(key) = self.heads.get(id).and_then(|head| head.key) {
-            self.keys.retain(&self.heads, &key, |holder| Some(holder) != place);
         }
     }
 
@@ -495,43 +346,4 @@ impl Model {
             self.expiry.remove(&(at, head.id));
         }
     }
-}
-
-/// The longest waiting of the ready jobs: the first of each priority is the oldest of it.
-fn oldest(ready: &BTreeSet<ReadyOrder>) -> Option<Timestamp> {
-    let mut oldest = None;
-    let mut next = ready.first();
-    while let Some((priority, at, _)) = next {
-        oldest = Some(oldest.map_or(*at, |oldest: Timestamp| oldest.min(*at)));
-        let after = (*priority, Timestamp::MAX, JobId::from_bytes([0xff; 16]));
-        next = ready.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next();
-    }
-    oldest
-}
-
-/// The holders that decide whether any blocks: one is left out only for another in its state that was created,
-/// finished and renewed no earlier, expires no earlier, and hides at least as much.
-fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
-    let rank = |head: &Head| {
-        (
-            head.expires_at.unwrap_or(Timestamp::MAX),
-            head.finished_at,
-            head.renewed_at.unwrap_or(head.created_at),
-            head.hold.disclose,
-        )
-    };
-    let mut heads: Vec<&Head> = heads.collect();
-    heads.sort_unstable_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
-    let mut kept: Vec<&Head> = Vec::new();
-    for head in heads {
-        let (expires, finished, renewed, disclose) = rank(head);
-        let covered = kept.iter().filter(|other| other.state == head.state).any(|other| {
-            let other = rank(other);
-            other.0 >= expires && other.1 >= finished && other.2 >= renewed && other.3 >= disclose
-        });
-        if !covered {
-            kept.push(head);
-        }
-    }
-    kept
 }

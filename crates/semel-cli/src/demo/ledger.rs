@@ -23,6 +23,7 @@ pub struct Ledger {
     created: AtomicU64,
     deduplicated: [AtomicU64; Reason::ALL.len()],
     runs: AtomicU64,
+    in_hand: AtomicU64,
     acknowledged: AtomicU64,
     lost_leases: AtomicU64,
     /// How often each business id has had its effect.
@@ -79,23 +80,39 @@ impl Ledger {
 
     /// A worker began a run.
     pub fn run(&self) {
+        self.in_hand.fetch_add(1, Ordering::Relaxed);
         self.runs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many runs have ended; what they came to is visible to whoever sees that.
+    fn put_down(&self, runs: usize) {
+        self.in_hand.fetch_sub(runs as u64, Ordering::Release);
+    }
+
+    /// Runs whose worker has not heard yet what became of its ack. The server may have ended their jobs already, so an
+    /// account that is closed while there are any lacks their effects.
+    pub fn in_hand(&self) -> u64 {
+        self.in_hand.load(Ordering::Acquire)
     }
 
     /// The ack of a run was accepted: only now does the work count as done.
     pub fn effect(&self, business_id: String) {
         *lock(&self.effects).entry(business_id).or_default() += 1;
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
+        self.put_down(1);
     }
 
     /// The ack of a run was refused: somebody else has the job, or had it.
     pub fn lost_lease(&self) {
         self.lost_leases.fetch_add(1, Ordering::Relaxed);
+        self.put_down(1);
     }
 
     /// The worker died with these in its hands.
     pub fn kill(&self, held: Vec<Orphan>) {
+        let runs = held.len();
         *lock(&self.orphans) = held;
+        self.put_down(runs);
         self.is_killed.store(true, Ordering::Release);
     }
 
@@ -130,5 +147,22 @@ impl Ledger {
             executed: load(&self.acknowledged),
             lost_leases: load(&self.lost_leases),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ledger, Orphan};
+
+    #[test]
+    fn a_run_is_in_hand_until_its_worker_knows_what_became_of_it() {
+        let ledger = Ledger::default();
+        (0..4).for_each(|_| ledger.run());
+        ledger.effect("evt_1".to_owned());
+        assert_eq!((ledger.in_hand(), ledger.executed()), (3, 1));
+        ledger.lost_lease();
+        let orphan = Orphan { job: String::new(), lease: String::new() };
+        ledger.kill(vec![orphan.clone(), orphan]);
+        assert_eq!(ledger.in_hand(), 0);
     }
 }

@@ -213,7 +213,8 @@ async fn broken(workers: &mut JoinSet<Result<(), Failure>>) -> Failure {
     Failure::failed("all workers have stopped")
 }
 
-/// Waits until no queue has anything left to do.
+/// Waits until no queue has anything left to do and every worker knows what became of its runs: a job has ended on the
+/// server before its worker hears of it.
 async fn drained(shared: &Shared, client: &Client) -> Result<(), Failure> {
     let (mut last, mut moved) = (0, Instant::now());
     loop {
@@ -224,6 +225,8 @@ async fn drained(shared: &Shared, client: &Client) -> Result<(), Failure> {
                 left += number(&answer, &format!("/queue/{state}"));
             }
         }
+        // Asked after the server: the runs of jobs that had ended by then are among them.
+        left += shared.ledger.in_hand();
         if left == 0 {
             return Ok(());
         }

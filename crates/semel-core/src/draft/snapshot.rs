@@ -189,6 +189,8 @@ pub(super) struct Row {
     pub(super) pending: Vec<(NoteKind, Option<Bytes>)>,
     /// Written in this group; what the store has is older.
     pub(super) dirty: bool,
+    /// Forgotten in this group, its key's memory included: what the store still says of it is older.
+    pub(super) gone: bool,
     pub(super) command: u32,
 }
 

@@ -20,7 +20,7 @@ pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, Period
 pub use frees::{Frees, frees};
 pub use hold::{Hold, Remember, must_remember};
 pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
-pub use outlive::outlives;
+pub use outlive::{leave_out_outlived, outlives};
 pub use period::Period;
 pub use policy::{MetaPart, UniquePolicy};
 pub use spec::PolicySpec;

@@ -8,6 +8,9 @@ use crate::time::Timestamp;
 /// hides at least as much: then `earlier` may be left out of the key's holders. This keeps a key's finished holders
 /// few, however often it was used.
 ///
+/// What is left out is left out for good: it holds the key no more, whatever becomes of the later one. So neither is a
+/// dead letter, which an operator may delete or send back, and a released key is released by those left out as well.
+///
 /// Both must have ended in the same state; every time a window can start from must be no earlier, the fence no lower
 /// (a new job starts from the highest it saw), and it must be remembered at least as long.
 pub fn outlives(later: &Head, earlier: &Head) -> bool {
@@ -17,12 +20,23 @@ pub fn outlives(later: &Head, earlier: &Head) -> bool {
         && later.key == earlier.key
         && later.state == earlier.state
         && later.state.is_finished()
+        && !later.is_dead_letter()
+        && !earlier.is_dead_letter()
         && (later.ending == Some(Ending::Expired)) <= (earlier.ending == Some(Ending::Expired))
         && later.finished_at >= earlier.finished_at
         && renewed(later) >= renewed(earlier)
         && later.fence >= earlier.fence
         && later.hold.disclose >= earlier.hold.disclose
         && remembered_until(later) >= remembered_until(earlier)
+}
+
+/// Leaves out the holders that another outlives.
+pub fn leave_out_outlived(holders: &mut Vec<Head>) {
+    let left_out = |holder: &Head, all: &[Head]| all.iter().any(|other| outlives(other, holder));
+    if holders.iter().any(|holder| left_out(holder, holders)) {
+        let all = holders.clone();
+        holders.retain(|holder| !left_out(holder, &all));
+    }
 }
 
 /// The end of a finished head's memory by its own policy, or of its retention, whichever is later.

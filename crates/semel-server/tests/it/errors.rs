@@ -143,7 +143,7 @@ async fn a_token_is_asked_for_when_one_is_set() {
             "{value}"
         );
     }
-    for open in ["/health", "/ready", "/metrics", "/ojs/manifest"] {
+    for open in ["/health", "/ready", "/live", "/ojs/manifest"] {
         assert_eq!(server.get(open).await.status, 200, "{open}");
     }
     server.stop().await;

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
+mod access;
 mod cancellation;
 mod errors;
 mod harness;
 mod jobs;
 mod limits;
 mod listing;
+mod openapi;
 mod races;
 mod suites;
 mod unique;

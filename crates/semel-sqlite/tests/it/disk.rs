@@ -17,7 +17,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-async fn offer(store: &Store, number: u32, bytes: usize) -> Result<JobId, StoreError> {
+pub(crate) async fn offer(store: &Store, number: u32, bytes: usize) -> Result<JobId, StoreError> {
     let want =
         keyed(&format!("key {number}")).states(StateSet::ALL).args(&format!("[\"{}\"]", "x".repeat(bytes)));
     let offer = want.offer();
@@ -30,7 +30,7 @@ async fn offer(store: &Store, number: u32, bytes: usize) -> Result<JobId, StoreE
 }
 
 /// How many jobs a store says were created, all of them readable.
-async fn stored(path: &Path, ids: &[JobId]) -> u64 {
+pub(crate) async fn stored(path: &Path, ids: &[JobId]) -> u64 {
     let store = Sqlite::open(path).unwrap().filing_at_once();
     let snapshot =
         store.load(&semel_core::draft::Reads { fulls: ids.to_vec(), ..Default::default() }).await.unwrap();
@@ -41,14 +41,6 @@ async fn stored(path: &Path, ids: &[JobId]) -> u64 {
     let queues = store.queues().await.unwrap();
     assert!(queues.iter().all(|queue| queue.created == queue.counts.iter().sum::<u64>()));
     queues.iter().map(|queue| queue.created).sum()
-}
-
-/// Gives a store back and waits until nobody has the file: its thread ends a moment after its last handle.
-async fn closed(store: Store, path: &Path) {
-    drop(store);
-    while semel_sqlite::lock::owner(path).is_some() {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[test]
@@ -186,7 +178,7 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
                 acknowledged.push(offer(&store, number, 20_000).await.unwrap());
                 number += 1;
             }
-            closed(store, &path).await;
+            store.close().await;
             let created = stored(&path, &acknowledged).await;
             assert_eq!(created, acknowledged.len() as u64);
             if fill < 2 {

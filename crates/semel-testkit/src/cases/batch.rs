@@ -1,8 +1,10 @@
 //! One commit of many groups (SEMANTICS 5, ARCHITECTURE 3).
 
+use std::time::Duration;
+
 use semel_core::draft::{Draft, Group, KeyRead, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
-use semel_core::life;
+use semel_core::life::{self, KeyReleased};
 use semel_core::state::StateSet;
 use semel_store::backend::Verdict::{Applied, Stale};
 
@@ -61,13 +63,10 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
 
 /// The draft's overlay and the store move versions alike.
 pub async fn a_later_group_may_rely_on_what_an_earlier_one_writes(f: &Fixture) {
-    let ended = f
-        .finished(
-            &keyed("a").states(StateSet::ALL).period(std::time::Duration::from_secs(1), "created").offer(),
-        )
-        .await;
+    let ended =
+        f.finished(&keyed("a").states(StateSet::ALL).period(Duration::from_secs(1), "created").offer()).await;
     f.maintain().await;
-    f.advance(std::time::Duration::from_secs(5)).await;
+    f.advance(Duration::from_secs(5)).await;
     let all = KeyRead { key: key("a"), states: StateSet::ALL, all: true };
     let fulls = vec![ended.id];
     let mut draft = f.draft(&Reads { keys: vec![all], fulls, ..Reads::default() }).await;
@@ -110,6 +109,55 @@ pub async fn a_group_that_relies_on_a_stale_one_is_stale(f: &Fixture) {
     let hot = f.create(&keyed("hot").offer()).await;
     assert_eq!(f.commit(groups).await, [Stale, Stale, Stale, Applied]);
     assert_eq!(f.holders(key("hot")).await, [hot]);
+}
+
+/// A key that a later decision asks for is loaded as it was before the batch.
+pub async fn a_job_that_an_earlier_group_purges_holds_nothing_for_a_later_one(f: &Fixture) {
+    let ended = f.finished(&keyed("a").offer()).await;
+    f.maintain().await;
+    f.advance(Duration::from_secs(48 * 3600)).await;
+    let mut draft = f.draft(&Reads { heads: vec![ended.id], ..Reads::default() }).await;
+    assert!(life::purge(&mut draft, ended.id).unwrap());
+    let purge = draft.finish();
+    assert!(life::release_key(&mut draft, key("a")).is_err(), "its holders are not loaded");
+    draft.roll_back();
+    let missing = draft.take_missing();
+    draft.extend(f.load(&missing).await);
+    assert_eq!(life::release_key(&mut draft, key("a")), Ok(KeyReleased::NobodyHolds));
+    let release = draft.finish();
+    assert_eq!(f.commit(vec![purge, release]).await, [Applied; 2]);
+    assert_eq!(f.head(ended.id).await, None);
+    let queue = f.queue("default").await.unwrap();
+    assert_eq!((queue.counts.iter().sum::<u64>(), queue.purged), (0, 1));
+}
+
+/// A version says which of two jobs with one id, the second stored after the first had gone, a decision has seen.
+pub async fn a_job_whose_id_was_used_before_has_a_version_of_its_own(f: &Fixture) {
+    let offer = job().id(foreign_id(1)).offer();
+    // Decided on, and under way for so long that another request with the same id has come and gone meanwhile.
+    let mut draft = f.draft(&reads(std::slice::from_ref(&offer))).await;
+    enqueue(&mut draft, &offer).unwrap();
+    let late = draft.finish();
+    let first = f.finished(&offer).await;
+    f.maintain().await;
+    f.advance(Duration::from_secs(48 * 3600)).await;
+    assert!(f.decide(|draft| life::purge(draft, first.id)).await);
+    assert_eq!(f.commit(vec![late]).await, [Stale]);
+    // Decided again it is a new job.
+    let second = f.create(&offer).await;
+    assert!(second.id == first.id && second.version > first.version, "{second:?}");
+}
+
+/// Time does not stand still between a job's end and the next one with its id.
+pub async fn an_id_is_free_at_once_when_its_job_is_gone(f: &Fixture) {
+    let offer = job().id(foreign_id(1)).attempts(1).dead_letter().offer();
+    for _ in 0..3 {
+        let head = f.create(&offer).await;
+        let (run, _) = f.claim_one().await;
+        f.fail(&run).await;
+        f.decide(|draft| life::delete_dead_letter(draft, head.id)).await;
+        assert_eq!(f.head(head.id).await, None);
+    }
 }
 
 /// Claims are served after the groups.

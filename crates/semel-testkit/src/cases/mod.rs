@@ -96,6 +96,10 @@ macro_rules! conformance {
                 a_later_holder_never_hides_an_earlier_one_that_blocks_longer,
                 holders_that_ended_differently_are_all_remembered,
                 a_released_ended_holder_stays_released,
+                a_released_key_is_released_by_holders_that_were_left_out,
+                a_holder_left_out_does_not_come_back,
+                a_dead_letter_stands_in_for_nobody,
+                many_dead_letters_are_in_nobodys_way,
                 a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
             );
             $crate::conformance!(@topic $fixture; batch:
@@ -107,6 +111,9 @@ macro_rules! conformance {
                 a_group_that_relies_on_a_stale_one_is_stale,
                 a_claim_in_the_same_commit_sees_its_groups,
                 a_large_batch_is_stored_whole,
+                a_job_that_an_earlier_group_purges_holds_nothing_for_a_later_one,
+                a_job_whose_id_was_used_before_has_a_version_of_its_own,
+                an_id_is_free_at_once_when_its_job_is_gone,
             );
             $crate::conformance!(@topic $fixture; interleavings:
                 the_second_of_two_admissions_is_stale,

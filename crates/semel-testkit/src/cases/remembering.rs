@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Outcome, enqueue};
-use semel_core::job::Head;
+use semel_core::job::{Head, NoteKind};
 use semel_core::life::{self, KeyReleased};
+use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::settle::{Report, Settled, fail};
 use semel_core::state::{State, StateSet};
 
 use super::admission::{admitted, rejected};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, bearer, bytes};
 use crate::make::{Want, job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -253,4 +255,101 @@ pub async fn a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_t
     let reads = Reads { keys: vec![live], ..Reads::default() };
     let outcome = f.decide_on(&reads, |draft| enqueue(draft, &strict("a").offer())).await;
     assert!(matches!(outcome, Outcome::Rejected { .. }));
+}
+
+/// Uses a key twice; the second end outlives the first.
+async fn twice(f: &Fixture) -> (Head, Head) {
+    let first = f.finished(&keyed("a").offer()).await;
+    f.advance(SECOND).await;
+    let second = f.finished(&keyed("a").offer()).await;
+    let holders = f.holders(key("a")).await;
+    assert_eq!(holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [second.id]);
+    (first, second)
+}
+
+async fn touch(f: &Fixture, head: &Head) {
+    f.decide_on(&Reads { heads: vec![head.id], ..Reads::default() }, |draft| {
+        let mut head = draft.head(head.id)?.unwrap();
+        draft.update(&mut head);
+        draft.note(head.id, NoteKind::Duplicates, Some(bytes("late")));
+        Ok(())
+    })
+    .await;
+}
+
+/// Those left out in favour of a later one are released with it, filed before or after, touched or purged since.
+pub async fn a_released_key_is_released_by_holders_that_were_left_out(f: &Fixture) {
+    for (filed_between, filed_after) in [(false, false), (false, true), (true, false), (true, true)] {
+        let first = f.finished(&keyed("a").offer()).await;
+        if filed_between {
+            f.maintain().await;
+        }
+        f.advance(SECOND).await;
+        f.finished(&keyed("a").offer()).await;
+        if filed_after {
+            f.maintain().await;
+        }
+        let released = f.decide(|draft| life::release_key(draft, key("a"))).await;
+        assert!(matches!(&released, KeyReleased::Done(heads) if heads.len() == 1), "{released:?}");
+        for _ in 0..2 {
+            assert!(f.holders(key("a")).await.is_empty(), "{filed_between} {filed_after}");
+            touch(f, &first).await;
+            assert!(f.holders(key("a")).await.is_empty(), "{filed_between} {filed_after}");
+            f.maintain().await;
+        }
+        f.advance(DAY * 2).await;
+        f.purge().await;
+        assert!(f.holders(key("a")).await.is_empty());
+    }
+}
+
+/// Left out for good: neither a late record of its duplicates nor its purge makes it hold again.
+pub async fn a_holder_left_out_does_not_come_back(f: &Fixture) {
+    let (first, second) = twice(f).await;
+    for _ in 0..2 {
+        touch(f, &first).await;
+        assert_eq!(rejected(f, &strict("a")).await.id, second.id);
+        f.maintain().await;
+        let holders = f.holders(key("a")).await;
+        assert_eq!(holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [second.id]);
+    }
+}
+
+/// An operator may delete it, and whoever it stood in for would be forgotten with it.
+pub async fn a_dead_letter_stands_in_for_nobody(f: &Fixture) {
+    let failed = |want: Want| async move {
+        let head = f.create(&want.attempts(1).offer()).await;
+        let (run, _) = f.claim_one().await;
+        assert_eq!(run.id, head.id);
+        f.fail(&run).await;
+        f.advance(SECOND).await;
+        head
+    };
+    let first = failed(keyed("a")).await;
+    let letter = failed(keyed("a").dead_letter()).await;
+    f.maintain().await;
+    assert_eq!(f.holders(key("a")).await.len(), 2);
+    assert_eq!(rejected(f, &strict("a")).await.id, letter.id);
+    assert!(matches!(f.decide(|draft| life::delete_dead_letter(draft, letter.id)).await, Settled::Done(_)));
+    assert_eq!(rejected(f, &strict("a")).await.id, first.id);
+}
+
+/// However many dead letters a key has: who looks at live holders alone is not concerned.
+pub async fn many_dead_letters_are_in_nobodys_way(f: &Fixture) {
+    let want = keyed("a").states(StateSet::EMPTY.with(State::Discarded)).attempts(1).dead_letter().offer();
+    let many = HOLDERS_PER_KEY_MAX + 1;
+    f.decide(|draft| (0..many).try_for_each(|_| enqueue(draft, &want).map(drop))).await;
+    let runs = f.claim("default", u32::try_from(many).unwrap()).await.jobs;
+    let reads = Reads { fulls: runs.iter().map(|(run, _)| run.id).collect(), ..Reads::default() };
+    let report = Report { code: "boom".to_owned(), ..Report::default() };
+    f.decide_on(&reads, |draft| {
+        runs.iter().try_for_each(|(run, _)| fail(draft, run.id, &bearer(run), &report).map(drop))
+    })
+    .await;
+    assert_eq!(f.queue("default").await.unwrap().count(State::Discarded), many as u64);
+    assert!(admitted(f, &keyed("a").on_conflict("replace")).await);
+    assert!(matches!(
+        f.enqueue(&keyed("a").on_conflict("replace").offer()).await,
+        Outcome::Replaced { cancelled, .. } if cancelled.len() == 1
+    ));
 }

@@ -136,21 +136,11 @@ impl Pair {
             }
             Command::Revive(number) => {
                 let Some(id) = self.job(*number) else { return Ok(()) };
-                if let Some(key) = self.model.head(id).await.and_then(|head| head.key)
-                    && self.leaves_some_out(key).await
-                {
-                    return Ok(());
-                }
                 let (model, store) = both!(self, |f| f.decide(|draft| life::revive(draft, id)));
                 same("revive", &(revived(&model), revived(&store)))
             }
             Command::DeleteDead(number) => {
                 let Some(id) = self.job(*number) else { return Ok(()) };
-                if let Some(key) = self.model.head(id).await.and_then(|head| head.key)
-                    && self.leaves_some_out(key).await
-                {
-                    return Ok(());
-                }
                 same(
                     "delete",
                     &settled(both!(self, |f| f.decide(|draft| life::delete_dead_letter(draft, id)))),
@@ -158,9 +148,6 @@ impl Pair {
             }
             Command::Release(number) => {
                 let key = key(&format!("key {number}"));
-                if self.leaves_some_out(key).await {
-                    return Ok(());
-                }
                 let (model, store) = both!(self, |f| f.decide(|draft| life::release_key(draft, key)));
                 let any = |released: &KeyReleased| !matches!(released, KeyReleased::NobodyHolds);
                 // Ended holders that decide nothing may be there or not.
@@ -192,20 +179,6 @@ impl Pair {
                 Ok(())
             }
         }
-    }
-
-    /// Whether ended jobs with this key stand behind one that outlives them. What becomes of them when that one is
-    /// taken away by an operator is not decided yet; stores differ.
-    async fn leaves_some_out(&self, key: UniqueKey) -> bool {
-        for f in [&self.model, &self.store] {
-            let holders = f.holders(key).await;
-            let mut with_key =
-                dump(f, &self.jobs).await.into_iter().flatten().filter(|head| head.key == Some(key));
-            if with_key.any(|head| holders.iter().all(|holder| holder.id != head.id)) {
-                return true;
-            }
-        }
-        false
     }
 
     async fn enqueue(&mut self, plans: &[Plan], whole: bool) -> Checked {

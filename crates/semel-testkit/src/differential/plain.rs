@@ -29,8 +29,11 @@ pub(super) async fn dump(f: &Fixture, jobs: &[JobId]) -> Vec<Option<Head>> {
 }
 
 /// An unstarted job's fence is that of the holders its admission saw; which ended ones it saw is the store's affair.
+/// Likewise whether an ended job that no longer holds its key still shows it: who holds it is compared by decisions.
 fn plain(head: &Head) -> Head {
-    Head { fence: if head.attempt == 0 { 0 } else { head.fence }, ..head.clone() }
+    let fence = if head.attempt == 0 { 0 } else { head.fence };
+    let key = head.key.filter(|_| head.state.is_live() || head.is_dead_letter());
+    Head { fence, key, ..head.clone() }
 }
 
 /// What would be decided about a job with this key and policy.

@@ -12,7 +12,8 @@ use semel_core::unique::{Disclose, OnMismatch, PeriodFrom, UniquePolicy};
 
 use super::Checked;
 use super::spec::{Expected, blocks, decide};
-use super::witness::{Mark, Stored, Witness};
+use super::stored::{Mark, Stored};
+use super::witness::Witness;
 
 impl Witness {
     /// An offer made at `from` has just been answered.

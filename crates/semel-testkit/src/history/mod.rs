@@ -7,16 +7,18 @@
 //!
 //! # Layout
 //! - [`spec`]: the decision about an offered job; [`moves`]: what one write of a job may change.
-//! - [`witness`]: commits in their order; [`answers`]: what callers were told, against them.
+//! - [`stored`]: a job as the commits made it; [`witness`]: commits in their order; [`answers`]: what callers were told, against them.
 //! - [`intervals`]: two jobs that surely held one key at one time.
 
 pub mod answers;
 pub mod intervals;
 pub mod moves;
 pub mod spec;
+pub mod stored;
 pub mod witness;
 
 pub use intervals::Holds;
+pub use stored::{Mark, Stored};
 pub use witness::Witness;
 
 /// A judgement: nothing, or what does not hold.

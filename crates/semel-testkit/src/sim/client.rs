@@ -15,7 +15,7 @@ use semel_core::unique::OnConflict;
 use super::dice::Dice;
 use super::plan::LEASE;
 use super::world::World;
-use crate::history::witness::Mark;
+use crate::history::Mark;
 
 /// The queues of a run.
 pub const QUEUES: [&str; 2] = ["default", "other"];

@@ -16,7 +16,7 @@ use super::dice::Dice;
 use super::executor::{Handle, Owner, pass};
 use super::plan::{KeyClass, Plan};
 use super::store::{Connection, SharedStore, SimClock};
-use crate::history::witness::Mark;
+use crate::history::Mark;
 use crate::history::{Checked, Holds};
 
 /// How long a caller waits for an answer.

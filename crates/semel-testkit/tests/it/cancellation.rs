@@ -19,7 +19,7 @@ use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Reap};
 use semel_store::Backend;
 use semel_store::backend::{Claim, Filter};
-use semel_testkit::history::witness::Mark;
+use semel_testkit::history::Mark;
 use semel_testkit::make::{Want, foreign_id, key, keyed};
 use semel_testkit::planted::plant_from_environment;
 use semel_testkit::sim::Plan;

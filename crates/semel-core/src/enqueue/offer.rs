@@ -1,0 +1,100 @@
+//! What is offered: a job as its caller wants it, and what admitting it needs to know.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::draft::{KeyRead, Reads};
+use crate::ident::{JobId, JobType, QueueName};
+use crate::time::Timestamp;
+use crate::unique::{UniqueKey, UniquePolicy};
+
+/// A job as it is offered. Whatever could be computed without the store has been.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// The caller's own id.
+    pub id: Option<JobId>,
+    /// The job's type.
+    pub job_type: JobType,
+    /// The queue it is to wait in.
+    pub queue: QueueName,
+    /// Its priority, -100..=100.
+    pub priority: i8,
+    /// When it may start.
+    pub start: Start,
+    /// When it ends unstarted.
+    pub expires: Option<When>,
+    /// How long a lease on it lasts, in milliseconds; 0 when it does not say.
+    pub visibility_ms: u32,
+    /// How long one attempt may run, in milliseconds; 0 when it does not say.
+    pub timeout_ms: u32,
+    /// Runs allowed.
+    pub max_attempts: u32,
+    /// Its identity, if it has a policy.
+    pub unique: Option<Identity>,
+    /// The encoded [`Body`](crate::body::Body).
+    pub body: Bytes,
+    /// Whether the caller may see other people's jobs.
+    pub inspect: bool,
+    /// Whether somebody is to be told of its end, and will say so in this very decision.
+    pub awaited: bool,
+}
+
+/// The identity of an offered job.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The effective policy.
+    pub policy: Arc<UniquePolicy>,
+    /// The key it makes of this job.
+    pub key: UniqueKey,
+}
+
+/// A point in time as a caller names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// A point in time.
+    At(Timestamp),
+    /// So long after the admission.
+    In(Duration),
+}
+
+impl When {
+    /// The point in time it names at `now`.
+    pub fn resolve(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => at,
+            Self::In(after) => now.saturating_add(after),
+        }
+    }
+}
+
+/// When an offered job may start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// At once.
+    #[default]
+    Now,
+    /// Not before then.
+    Later(When),
+    /// When it is activated.
+    OnActivation,
+}
+
+impl Offer {
+    /// What admitting this job will surely need to know.
+    pub fn reads(&self, reads: &mut Reads) {
+        if let Some(id) = self.id {
+            reads.fulls.push(id);
+        }
+        if let Some(identity) = &self.unique {
+            reads.keys.push(identity.read());
+        }
+    }
+}
+
+impl Identity {
+    pub(super) fn read(&self) -> KeyRead {
+        KeyRead { key: self.key, states: self.policy.states(), all: self.policy.needs_all_holders() }
+    }
+}

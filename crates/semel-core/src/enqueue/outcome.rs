@@ -1,0 +1,162 @@
+//! What becomes of what is offered.
+
+use crate::body::Corrupt;
+use crate::ident::{JobId, JobType, QueueName};
+use crate::job::Head;
+use crate::planted::{Bug, is_planted};
+use crate::unique::{Disclose, RejectReason};
+
+/// The job an answer may name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holder {
+    pub(super) head: Box<Head>,
+    pub(super) disclose: Disclose,
+}
+
+impl Holder {
+    /// The holder, if the answer may show it (SEMANTICS 4, `disclose`).
+    pub fn named(&self) -> Option<&Head> {
+        match self.disclose {
+            Disclose::Always => Some(&self.head),
+            Disclose::Never => is_planted(Bug::DuplicateShown).then_some(&*self.head),
+        }
+    }
+
+    /// The job that absorbed the duplicate: for the record, never for the answer.
+    pub fn absorbed_by(&self) -> JobId {
+        self.head.id
+    }
+
+    /// Type and queue of the job that absorbed the duplicate: for counters, never for the answer.
+    pub fn labels(&self) -> (&JobType, &QueueName) {
+        (&self.head.job_type, &self.head.queue)
+    }
+}
+
+/// What became of one offered job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It was created.
+    Created(Box<Head>),
+    /// It had been created before by the same request, under the caller's own id; this is the job now.
+    Repeated(Box<Head>),
+    /// It was created in place of these, which were cancelled in the same commit.
+    Replaced {
+        /// The new job.
+        head: Box<Head>,
+        /// The cancelled ones.
+        cancelled: Vec<JobId>,
+        /// Whether the answer may name them.
+        disclose: Disclose,
+    },
+    /// It was created as the follow-up of a run.
+    FollowUp(Box<Head>),
+    /// It was not created: the existing job, which took over its args and meta, is the answer.
+    Amended(Box<Head>),
+    /// It was not created: the existing job is the answer.
+    Existing(Box<Head>),
+    /// It was refused as a duplicate.
+    Rejected {
+        /// Of which job.
+        holder: Holder,
+        /// Why.
+        why: RejectReason,
+    },
+    /// It was refused: its key stands for other work.
+    Mismatch {
+        /// Which job has the key.
+        holder: Holder,
+        /// JSON pointers of the places that differ; empty when the holder may not be shown.
+        pointers: Vec<String>,
+    },
+    /// It was refused: another request has used its id.
+    IdTaken(JobId),
+    /// It was refused: more jobs hold its key than one commit may touch.
+    TooManyHolders,
+    /// It was refused: what is stored of the job it meets cannot be read.
+    Corrupt(Corrupt),
+}
+
+impl Outcome {
+    /// Whether a job of its own was created by this very request.
+    pub const fn is_inserted(&self) -> bool {
+        matches!(self, Self::Created(_) | Self::Replaced { .. } | Self::FollowUp(_))
+    }
+
+    /// Whether a batch of which all or none is to be stored fails by it.
+    pub const fn is_refused(&self) -> bool {
+        matches!(
+            self,
+            Self::Rejected { .. }
+                | Self::Mismatch { .. }
+                | Self::IdTaken(_)
+                | Self::TooManyHolders
+                | Self::Corrupt(_)
+        )
+    }
+
+    /// The job that absorbed this duplicate.
+    pub fn absorbed_by(&self) -> Option<JobId> {
+        match self {
+            Self::Amended(head) | Self::Existing(head) => Some(head.id),
+            Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } => Some(holder.absorbed_by()),
+            _ => None,
+        }
+    }
+}
+
+/// How a batch fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// A refused item does not stop the others.
+    #[default]
+    Each,
+    /// One refused item, and nothing is stored.
+    AllOrNothing,
+}
+
+/// Counts of a batch's outcomes (SEMANTICS 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs created, replacements included.
+    pub inserted: u64,
+    /// Answered with an existing job.
+    pub skipped: u64,
+    /// Jobs created in place of others.
+    pub replaced: u64,
+    /// Refused.
+    pub rejected: u64,
+}
+
+impl Counts {
+    /// The counts of these outcomes.
+    pub fn of<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Self {
+        let mut counts = Self::default();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Created(_) | Outcome::FollowUp(_) => counts.inserted += 1,
+                Outcome::Replaced { .. } => {
+                    counts.inserted += 1;
+                    counts.replaced += 1;
+                }
+                Outcome::Repeated(_) | Outcome::Amended(_) | Outcome::Existing(_) => counts.skipped += 1,
+                _ => counts.rejected += 1,
+            }
+        }
+        counts
+    }
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Batch {
+    /// One outcome per item, in order.
+    Done(Vec<Outcome>),
+    /// Nothing was stored because of this item (all or nothing).
+    Refused {
+        /// The item's index.
+        index: usize,
+        /// Its outcome.
+        outcome: Outcome,
+    },
+}

@@ -1,0 +1,170 @@
+//! Who is asking, and what they may: the one place that says no.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+use semel_core::ident::JobId;
+use semel_ojs::{Code, Problem};
+
+use crate::App;
+use crate::auth::{Queues, Role, Token};
+use crate::respond::Refused;
+
+/// What an endpoint asks of its callers. Each endpoint names one, in the table of `routes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing, not even a token.
+    Public,
+    /// To enqueue: producers.
+    Produce,
+    /// To run jobs: workers.
+    Work,
+    /// To act on a job one knows: producers and workers.
+    Touch,
+    /// To read of jobs: producers and workers whose token may inspect.
+    Inspect,
+    /// To read the metrics.
+    Metrics,
+    /// To administer.
+    Admin,
+}
+
+impl Access {
+    /// The roles that have it; an admin has all.
+    pub(crate) const fn roles(self) -> &'static [Role] {
+        match self {
+            Self::Public => &[],
+            Self::Produce => &[Role::Producer, Role::Admin],
+            Self::Work => &[Role::Worker, Role::Admin],
+            Self::Touch | Self::Inspect => &[Role::Producer, Role::Worker, Role::Admin],
+            Self::Metrics => &[Role::Metrics, Role::Admin],
+            Self::Admin => &[Role::Admin],
+        }
+    }
+}
+
+/// Who is asking. Without a token the server is open to everybody who reaches it, which only its own machine can.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller(Option<Arc<Token>>);
+
+impl Caller {
+    pub(crate) const fn with(token: Arc<Token>) -> Self {
+        Self(Some(token))
+    }
+
+    /// The token's name for logs.
+    pub(crate) fn id(&self) -> Option<&str> {
+        self.0.as_ref().map(|token| token.id.as_str())
+    }
+
+    /// The tenant the caller is bound to.
+    #[allow(dead_code, reason = "asked by whoever keeps tenants apart")]
+    pub(crate) fn tenant(&self) -> Option<&str> {
+        self.0.as_ref().and_then(|token| token.tenant.as_deref())
+    }
+
+    pub(crate) fn token(&self) -> Option<&Arc<Token>> {
+        self.0.as_ref()
+    }
+
+    /// Whether answers may tell the caller of other people's jobs.
+    pub(crate) fn inspect(&self) -> bool {
+        self.0.as_ref().is_none_or(|token| token.inspect || token.roles.contains(&Role::Admin))
+    }
+
+    /// Whether the caller may use an endpoint at all.
+    pub(crate) fn check(&self, access: Access) -> Result<(), Problem> {
+        let Some(token) = &self.0 else { return Ok(()) };
+        if access == Access::Public {
+            return Ok(());
+        }
+        if !access.roles().iter().any(|role| token.roles.contains(role)) {
+            let wanted: Vec<&str> = access.roles().iter().map(|role| role.name()).collect();
+            return Err(Problem::new(
+                Code::Forbidden,
+                format!("the token is not for this; use one with the role {}", wanted.join(" or ")),
+            )
+            .with_details(|object| object.texts("roles", &wanted)));
+        }
+        if access == Access::Inspect && !self.inspect() {
+            return Err(Problem::new(
+                Code::Forbidden,
+                "the token may not read of jobs; use one that may inspect",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the caller sees a queue and its jobs.
+    pub(crate) fn sees(&self, queue: &str) -> bool {
+        self.0.as_ref().is_none_or(|token| token.queues.include(queue))
+    }
+
+    /// The queue must be one of the caller's.
+    pub(crate) fn check_queue(&self, queue: &str) -> Result<(), Problem> {
+        if self.sees(queue) {
+            return Ok(());
+        }
+        Err(Problem::new(
+            Code::Forbidden,
+            "the token is not for this queue; use one that is, or another queue",
+        )
+        .with_details(|object| object.text("queue", queue)))
+    }
+
+    /// Whether the caller has some queues only.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.0.as_ref().is_some_and(|token| token.queues != Queues::All)
+    }
+
+    /// Keys go across queues, and so does a reset.
+    pub(crate) fn check_all_queues(&self) -> Result<(), Problem> {
+        if self.is_limited() {
+            return Err(Problem::new(
+                Code::Forbidden,
+                "this concerns every queue and the token is for some only; use one that is for all",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The queue that a list is asked for: whoever has some queues only must name one of them.
+    pub(crate) fn check_listed(&self, queue: Option<&str>) -> Result<(), Problem> {
+        match queue {
+            _ if !self.is_limited() => Ok(()),
+            Some(queue) => self.check_queue(queue),
+            None => Err(Problem::new(
+                Code::Forbidden,
+                "the token is for some queues only; name one of them in the query, as in ?queue=mail",
+            )),
+        }
+    }
+
+    /// A job of another queue is not there, as far as the caller can tell.
+    pub(crate) async fn check_job(&self, app: &App, id: JobId) -> Result<(), Refused> {
+        if self.is_limited() && !self.sees_jobs(app, vec![id]).await?.contains(&id) {
+            return Err(Problem::not_found("job").into());
+        }
+        Ok(())
+    }
+
+    /// Those of the jobs that the caller sees.
+    pub(crate) async fn sees_jobs(&self, app: &App, ids: Vec<JobId>) -> Result<Vec<JobId>, Refused> {
+        if !self.is_limited() {
+            return Ok(ids);
+        }
+        let jobs = app.engine.jobs(ids).await?;
+        let seen = jobs.iter().filter(|job| self.sees(job.head.queue.as_str()));
+        Ok(seen.map(|job| job.head.id).collect())
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}

@@ -1,0 +1,189 @@
+//! `/metrics`: what is stored, what became of requests, and how long they took, in Prometheus's text form.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use semel_core::state::State as JobState;
+use semel_core::time::Timestamp;
+use semel_store::backend::QueueStats;
+
+use crate::App;
+use crate::respond::Refused;
+use crate::routes::Row;
+
+/// Upper bounds of the buckets, in microseconds: from a batch in memory to the longest long poll.
+const BOUNDS: [u64; 12] =
+    [500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 30_000_000];
+
+/// The answers of one endpoint: their times, and how many there were of each class of status.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    /// The last one holds what is above every bound.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    micros: AtomicU64,
+    /// 1xx to 5xx.
+    classes: [AtomicU64; 5],
+}
+
+impl Times {
+    /// Counts one answer.
+    pub(crate) fn count(&self, status: StatusCode, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS.partition_point(|bound| *bound < micros);
+        let class = usize::from(status.as_u16() / 100).wrapping_sub(1);
+        let counts = [self.buckets.get(bucket), self.classes.get(class)];
+        for count in counts.into_iter().flatten() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// How many of each class there were, from 1xx on.
+    pub(crate) fn classes(&self) -> [u64; 5] {
+        self.classes.each_ref().map(|class| class.load(Ordering::Relaxed))
+    }
+
+    /// Writes the histogram of `name`; `labels` stand in every line. Nothing for an endpoint nobody has asked.
+    pub(crate) fn write(&self, name: &str, labels: &str, out: &mut String) {
+        let counts = self.buckets.each_ref().map(|bucket| bucket.load(Ordering::Relaxed));
+        let total: u64 = counts.iter().sum();
+        if total == 0 {
+            return;
+        }
+        let mut so_far = 0;
+        for (count, bound) in counts.iter().zip(BOUNDS) {
+            so_far += count;
+            let seconds = Duration::from_micros(bound).as_secs_f64();
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{seconds}\"}} {so_far}");
+        }
+        let sum = Duration::from_micros(self.micros.load(Ordering::Relaxed)).as_secs_f64();
+        let _ = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {total}");
+        let _ = writeln!(out, "{name}_sum{{{labels}}} {sum}");
+        let _ = writeln!(out, "{name}_count{{{labels}}} {total}");
+    }
+}
+
+/// `GET /metrics`. The media type has no version, as OJS wants it; Prometheus takes it all the same when its scrape
+/// configuration says `fallback_scrape_protocol: PrometheusText0.0.4`.
+pub(crate) async fn show(State(app): State<Arc<App>>) -> Result<Response, Refused> {
+    let (queues, now) = (app.engine.queues().await?, app.engine.now().await?);
+    let mut page = Page(String::with_capacity(16 * 1024));
+    page.put_queues(&queues, now);
+    page.family(
+        "semel_outcomes_total",
+        "counter",
+        "Outcomes of requests since the start, by type, queue and outcome.",
+    );
+    for ((job_type, queue, outcome), count) in app.engine.counters().all() {
+        let labels = [("type", job_type.as_str()), ("queue", queue.as_str()), ("outcome", outcome)];
+        page.sample("semel_outcomes_total", &labels, count);
+    }
+    page.put_requests(app.routes.rows());
+    page.family("semel_http_requests_under_way", "gauge", "Requests under way, long polls aside.");
+    page.sample("semel_http_requests_under_way", &[], app.load.requests());
+    page.family("semel_http_polls_waiting", "gauge", "Long polls that wait for a job.");
+    page.sample("semel_http_polls_waiting", &[], app.load.polls());
+    page.family("semel_build_info", "gauge", "The version that runs.");
+    page.sample("semel_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let mut response = page.0.into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    Ok(response)
+}
+
+/// The text that is being written: families in order, all samples of one together.
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        let _ = match labels {
+            [] => writeln!(self.0, "{name} {value}"),
+            labels => writeln!(self.0, "{name}{{{}}} {value}", text(labels)),
+        };
+    }
+
+    fn put_queues(&mut self, queues: &[QueueStats], now: Timestamp) {
+        self.family("semel_jobs", "gauge", "Jobs now stored, by queue and state.");
+        for stats in queues {
+            for state in JobState::ALL {
+                let labels = [("queue", stats.row.name.as_str()), ("state", state.name())];
+                self.sample("semel_jobs", &labels, stats.count(state));
+            }
+        }
+        self.family("semel_jobs_created_total", "counter", "Jobs ever admitted, by queue.");
+        for stats in queues {
+            self.sample("semel_jobs_created_total", &[("queue", stats.row.name.as_str())], stats.created);
+        }
+        self.family("semel_queue_depth", "gauge", "Jobs that a worker could take now, by queue.");
+        for stats in queues {
+            let depth = stats.count(JobState::Available);
+            self.sample("semel_queue_depth", &[("queue", stats.row.name.as_str())], depth);
+        }
+        let help = "How long the job at the head of the queue has waited to be taken; 0 when none waits.";
+        self.family("semel_queue_oldest_seconds", "gauge", help);
+        for stats in queues {
+            let age = stats.oldest_ready.map_or(Duration::ZERO, |oldest| now.since(oldest)).as_secs_f64();
+            self.sample("semel_queue_oldest_seconds", &[("queue", stats.row.name.as_str())], age);
+        }
+        self.family("semel_queue_paused", "gauge", "Whether a queue is paused.");
+        for stats in queues {
+            let paused = u8::from(stats.row.paused);
+            self.sample("semel_queue_paused", &[("queue", stats.row.name.as_str())], paused);
+        }
+    }
+
+    fn put_requests(&mut self, rows: &[Row]) {
+        const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+        self.family("semel_http_responses_total", "counter", "Answers, by endpoint and class of status.");
+        for row in rows {
+            for (class, count) in CLASSES.iter().zip(row.times.classes()).filter(|(_, count)| *count > 0) {
+                let labels = [("method", row.method.as_str()), ("route", row.path), ("class", class)];
+                self.sample("semel_http_responses_total", &labels, count);
+            }
+        }
+        const NAME: &str = "semel_http_request_duration_seconds";
+        self.family(NAME, "histogram", "How long answers took, long polls included, by endpoint.");
+        for row in rows {
+            let labels = text(&[("method", row.method.as_str()), ("route", row.path)]);
+            row.times.write(NAME, &labels, &mut self.0);
+        }
+    }
+}
+
+/// Labels as they stand between braces.
+fn text(labels: &[(&str, &str)]) -> String {
+    let escape = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let labels = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value)));
+    labels.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_add_up() {
+        let times = Times::default();
+        for micros in [500, 501, 40_000_000] {
+            times.count(StatusCode::OK, Duration::from_micros(micros));
+        }
+        let mut out = String::new();
+        times.write("x_seconds", "route=\"/a\"", &mut out);
+        assert!(out.contains("x_seconds_bucket{route=\"/a\",le=\"0.0005\"} 1\n"), "{out}");
+        assert!(out.contains("x_seconds_bucket{route=\"/a\",le=\"0.001\"} 2\n"), "{out}");
+        assert!(out.contains("le=\"30\"} 2\n") && out.contains("le=\"+Inf\"} 3\n"), "{out}");
+        assert!(out.contains("x_seconds_count{route=\"/a\"} 3\n"), "{out}");
+        assert_eq!(times.classes(), [0, 3, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,417 @@
+//! Every endpoint of the server, in one table: its path, who may use it, what it takes and answers. The router, the
+//! check of tokens and the OpenAPI document are made from it, so an endpoint that is not in it does not exist.
+//!
+//! To add one: write its handler in its resource's file, add a row here, add the schemas it names to
+//! `openapi/schemas.json`, and run `cargo xtask golden`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use http::Method;
+use semel_ojs::Code;
+
+use crate::caller::Access;
+use crate::metrics::Times;
+use crate::{
+    App, admin, batch, dead_letter, edge, events, explain, jobs, metrics, openapi, queues, system,
+    unique_jobs, workers,
+};
+
+/// A parameter of a query, and the JSON Schema of its values.
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) schema: &'static str,
+    pub(crate) says: &'static str,
+}
+
+/// What a request carries.
+#[derive(Clone, Copy)]
+pub(crate) enum Body {
+    /// Nothing that is read.
+    None,
+    /// A schema's JSON, or nothing.
+    May(&'static str),
+    /// A schema's JSON.
+    Must(&'static str),
+}
+
+/// One row.
+pub(crate) struct Endpoint {
+    pub(crate) method: Method,
+    /// With axum's braces around parameters, which are OpenAPI's too.
+    pub(crate) path: &'static str,
+    pub(crate) access: Access,
+    /// What it is called in OpenAPI; unique.
+    pub(crate) name: &'static str,
+    pub(crate) says: &'static str,
+    pub(crate) query: &'static [Parameter],
+    pub(crate) body: Body,
+    /// Each success's status, media type (none for OJS's) and schema.
+    pub(crate) answers: Vec<(u16, Option<&'static str>, &'static str)>,
+    /// The refusals of its own; those that every endpoint has are known.
+    pub(crate) refuses: Vec<Code>,
+    handler: MethodRouter<Arc<App>>,
+}
+
+impl Endpoint {
+    fn new<H, T>(method: Method, path: &'static str, access: Access, handler: H) -> Self
+    where
+        H: Handler<T, Arc<App>>,
+        T: 'static,
+    {
+        let filter = MethodFilter::try_from(method.clone()).unwrap_or(MethodFilter::TRACE);
+        Self {
+            method,
+            path,
+            access,
+            name: "",
+            says: "",
+            query: &[],
+            body: Body::None,
+            answers: Vec::new(),
+            refuses: Vec::new(),
+            handler: on(filter, handler),
+        }
+    }
+
+    /// Its name in OpenAPI, and what it does in one sentence.
+    fn named(self, name: &'static str, says: &'static str) -> Self {
+        Self { name, says, ..self }
+    }
+
+    fn query(self, query: &'static [Parameter]) -> Self {
+        Self { query, ..self }
+    }
+
+    /// A body of this schema.
+    fn takes(self, schema: &'static str) -> Self {
+        Self { body: Body::Must(schema), ..self }
+    }
+
+    /// A body of this schema, or none.
+    fn may_take(self, schema: &'static str) -> Self {
+        Self { body: Body::May(schema), ..self }
+    }
+
+    /// A success: its status and schema.
+    fn answers(mut self, status: u16, schema: &'static str) -> Self {
+        self.answers.push((status, None, schema));
+        self
+    }
+
+    /// A success of another media type than OJS's.
+    fn answers_as(mut self, status: u16, media: &'static str, schema: &'static str) -> Self {
+        self.answers.push((status, Some(media), schema));
+        self
+    }
+
+    fn refuses(mut self, codes: &[Code]) -> Self {
+        self.refuses.extend_from_slice(codes);
+        self
+    }
+}
+
+fn get<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
+    Endpoint::new(Method::GET, path, access, handler)
+}
+
+fn post<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
+    Endpoint::new(Method::POST, path, access, handler)
+}
+
+fn delete<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
+    Endpoint::new(Method::DELETE, path, access, handler)
+}
+
+const fn parameter(name: &'static str, schema: &'static str, says: &'static str) -> Parameter {
+    Parameter { name, schema, says }
+}
+
+const STATES: Parameter = parameter("state", r#"{"type":"string"}"#, "States, separated by commas.");
+const QUEUE: Parameter = parameter("queue", r#"{"type":"string"}"#, "This queue only.");
+const TYPE: Parameter = parameter("type", r#"{"type":"string"}"#, "This type only.");
+const JOBS: &[Parameter] = &[
+    STATES,
+    QUEUE,
+    TYPE,
+    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#, "Jobs on a page."),
+    parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
+];
+const DEAD_LETTERS: &[Parameter] = &[
+    STATES,
+    QUEUE,
+    TYPE,
+    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":100,"default":50}"#, "Jobs on a page."),
+    parameter(
+        "offset",
+        r#"{"type":"integer","minimum":0,"maximum":10000,"default":0}"#,
+        "Jobs to pass over.",
+    ),
+];
+const EVENTS: &[Parameter] = &[
+    parameter("after", r#"{"type":"string"}"#, "A cursor or an event's id: what came after it."),
+    parameter("cursor", r#"{"type":"string"}"#, "The same."),
+    parameter("types", r#"{"type":"string"}"#, "Kinds of events, separated by commas."),
+    parameter("queues", r#"{"type":"string"}"#, "Queues, separated by commas."),
+    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":1000,"default":50}"#, "Events on a page."),
+];
+const UNIQUE_JOBS: &[Parameter] = &[
+    STATES,
+    QUEUE,
+    TYPE,
+    parameter("page", r#"{"type":"integer","minimum":1,"default":1}"#, "Which page."),
+    parameter("per_page", r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#, "Keys on a page."),
+];
+const REASON: &[Parameter] = &[parameter("reason", r#"{"type":"string"}"#, "Why, for the audit log.")];
+
+/// Every endpoint.
+pub(crate) fn table() -> Vec<Endpoint> {
+    use Access::{Admin, Inspect, Metrics, Produce, Public, Touch, Work};
+    use Code::{
+        Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound, PayloadMismatch,
+        TooManyHolders, Unsupported,
+    };
+    let admission =
+        [InvalidRequest, InvalidRetryPolicy, Duplicate, PayloadMismatch, TooManyHolders, Contended];
+    vec![
+        post("/ojs/v1/jobs", Produce, jobs::create)
+            .named("enqueue", "Offers one job; its unique policy decides what becomes of it.")
+            .takes("Enqueue")
+            .answers(201, "Enqueued")
+            .answers(200, "Enqueued")
+            .refuses(&admission),
+        get("/ojs/v1/jobs", Inspect, jobs::list)
+            .named("listJobs", "A page of jobs, newest first.")
+            .query(JOBS)
+            .answers(200, "Jobs")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/jobs/batch", Produce, batch::all_or_nothing)
+            .named("enqueueBatch", "Offers jobs, all or nothing.")
+            .takes("Batch")
+            .answers(201, "BatchEnqueued")
+            .refuses(&admission),
+        post("/ojs/v1/jobs/bulk", Produce, batch::each)
+            .named(
+                "enqueueBulk",
+                "Offers jobs, each for itself: 207 when some were refused, 422 when all were.",
+            )
+            .takes("Batch")
+            .answers(200, "BulkEnqueued")
+            .answers(207, "BulkEnqueued")
+            .answers(422, "BulkEnqueued")
+            .refuses(&admission),
+        get("/ojs/v1/jobs/{id}", Inspect, jobs::show)
+            .named("showJob", "One job.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound]),
+        delete("/ojs/v1/jobs/{id}", Touch, jobs::cancel)
+            .named("cancelJob", "Cancels a job that has not ended.")
+            .may_take("Bearer")
+            .answers(200, "JobAnswer")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        post("/ojs/v1/jobs/{id}/activate", Produce, jobs::activate)
+            .named("activateJob", "Makes a pending or scheduled job available.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/workers/fetch", Work, workers::fetch)
+            .named("fetch", "Leases jobs; `wait_ms` waits for the first.")
+            .takes("Fetch")
+            .answers(200, "Fetched")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/workers/ack", Work, workers::ack)
+            .named("ack", "Completes a job.")
+            .takes("Ack")
+            .answers(200, "Acknowledged")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        post("/ojs/v1/workers/nack", Work, workers::nack)
+            .named("nack", "Reports a failure, or gives a job back.")
+            .takes("Nack")
+            .answers(200, "Failed")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        post("/ojs/v1/workers/heartbeat", Work, workers::heartbeat)
+            .named("heartbeat", "Extends the leases of jobs that are being worked on.")
+            .takes("Heartbeat")
+            .answers(200, "Beat")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/workers/beat", Work, workers::heartbeat)
+            .named("beat", "The same as heartbeat.")
+            .takes("Heartbeat")
+            .answers(200, "Beat")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/dead-letter", Inspect, dead_letter::list)
+            .named("listDeadLetters", "Jobs that failed for good, newest first.")
+            .query(DEAD_LETTERS)
+            .answers(200, "DeadLetters")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/dead-letter/stats", Inspect, dead_letter::stats)
+            .named("deadLetterStats", "How many there are, by queue.")
+            .query(&[STATES, QUEUE, TYPE])
+            .answers(200, "DeadLetterStats")
+            .refuses(&[InvalidRequest]),
+        delete("/ojs/v1/dead-letter/{id}", Admin, dead_letter::remove)
+            .named("deleteDeadLetter", "Deletes one.")
+            .answers(200, "Deleted")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/dead-letter/{id}/retry", Admin, dead_letter::retry)
+            .named("retryDeadLetter", "Offers one again, under its own policy.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict, Duplicate]),
+        get("/ojs/v1/queues", Inspect, queues::list)
+            .named("listQueues", "Queues and how many jobs are in them.")
+            .answers(200, "Queues"),
+        get("/ojs/v1/queues/{name}", Inspect, queues::show)
+            .named("showQueue", "One queue.")
+            .answers(200, "QueueAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/queues/{name}/stats", Inspect, queues::show)
+            .named("queueStats", "The same.")
+            .answers(200, "QueueAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/queues/{name}/pause", Admin, queues::pause)
+            .named("pauseQueue", "Lets no worker take jobs from a queue.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/queues/{name}/resume", Admin, queues::resume)
+            .named("resumeQueue", "Lets workers take jobs from it again.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/events", Inspect, events::list)
+            .named("listEvents", "What happened, oldest first.")
+            .query(EVENTS)
+            .answers(200, "Events")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/unique/explain", Produce, explain::explain)
+            .named("explain", "What an enqueue request would lead to, and why; stores nothing.")
+            .takes("Enqueue")
+            .answers(200, "Explanation")
+            .refuses(&admission),
+        get("/ojs/v1/unique-jobs", Admin, unique_jobs::list)
+            .named("listUniqueJobs", "Which jobs hold which keys.")
+            .query(UNIQUE_JOBS)
+            .answers(200, "UniqueJobs")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::show)
+            .named("showUniqueJob", "Who holds a key.")
+            .answers(200, "UniqueJob")
+            .refuses(&[InvalidRequest, NotFound]),
+        delete("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::release)
+            .named("releaseKey", "Takes a key from its holders; the jobs stay what they are.")
+            .query(REASON)
+            .may_take("Reason")
+            .answers(200, "Released")
+            .refuses(&[InvalidRequest, NotFound, TooManyHolders]),
+        post("/ojs/v1/admin/reset", Admin, admin::reset)
+            .named("reset", "Deletes everything; only on servers started with --allow-reset.")
+            .answers(200, "Reset")
+            .refuses(&[NotFound, Unsupported]),
+        get("/ojs/v1/health", Public, system::health)
+            .named("ojsHealth", "Whether the server and its store are well.")
+            .answers(200, "Health")
+            .answers(503, "Health"),
+        get("/ojs/v1/openapi.json", Public, openapi::show)
+            .named("openapi", "This document.")
+            .answers(200, "OpenApi"),
+        get("/openapi.json", Public, openapi::show)
+            .named("rootOpenapi", "This document.")
+            .answers(200, "OpenApi"),
+        get("/ojs/manifest", Public, system::manifest)
+            .named("manifest", "What this server does.")
+            .answers(200, "Manifest"),
+        get("/health", Public, system::health)
+            .named("health", "Whether the server and its store are well.")
+            .answers(200, "Health")
+            .answers(503, "Health"),
+        get("/live", Public, system::live)
+            .named("live", "Whether the process answers at all.")
+            .answers(200, "Status"),
+        get("/ready", Public, system::ready)
+            .named("ready", "Whether requests should be sent here.")
+            .answers(200, "Status")
+            .answers(503, "Status"),
+        get("/metrics", Metrics, metrics::show)
+            .named("metrics", "Metrics in Prometheus's text form.")
+            .answers_as(200, "text/plain", "Metrics"),
+    ]
+}
+
+/// What the edge knows of one row.
+pub(crate) struct Row {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    pub(crate) access: Access,
+    pub(crate) times: Times,
+}
+
+/// The table as the edge asks it: by path.
+pub(crate) struct Known(Vec<Row>);
+
+impl Known {
+    pub(crate) fn of(table: &[Endpoint]) -> Self {
+        let row = |endpoint: &Endpoint| Row {
+            method: endpoint.method.clone(),
+            path: endpoint.path,
+            access: endpoint.access,
+            times: Times::default(),
+        };
+        let mut rows: Vec<Row> = table.iter().map(row).collect();
+        rows.sort_by_key(|row| row.path);
+        Self(rows)
+    }
+
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.0
+    }
+
+    /// The row of `method` on the route of this path. None for a method that the route does not have.
+    pub(crate) fn find(&self, path: &str, method: &Method) -> Option<&Row> {
+        // HEAD is a GET whose body is not sent.
+        let method = if *method == Method::HEAD { &Method::GET } else { method };
+        let first = self.0.partition_point(|row| row.path < path);
+        self.0.get(first..)?.iter().take_while(|row| row.path == path).find(|row| row.method == *method)
+    }
+}
+
+/// The router of the table.
+pub(crate) fn router(table: Vec<Endpoint>, app: &Arc<App>) -> Router {
+    let mut router = Router::new();
+    for endpoint in table {
+        router = router.route(endpoint.path, endpoint.handler);
+    }
+    router
+        .fallback(edge::no_such_path)
+        .method_not_allowed_fallback(edge::no_such_method)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), edge::edge))
+        .with_state(Arc::clone(app))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_row_is_complete_and_named_once() {
+        let mut names = BTreeSet::new();
+        for endpoint in table() {
+            assert!(names.insert(endpoint.name), "{} twice", endpoint.name);
+            assert!(!endpoint.name.is_empty() && endpoint.says.ends_with('.'), "{}", endpoint.path);
+            assert!(!endpoint.answers.is_empty(), "{}", endpoint.path);
+            let is_public = endpoint.access == Access::Public;
+            assert!(!is_public || endpoint.method == Method::GET, "{} changes something", endpoint.path);
+        }
+    }
+
+    #[test]
+    fn the_edge_finds_each_row() {
+        let known = Known::of(&table());
+        let access = |path, method: &Method| known.find(path, method).map(|row| row.access);
+        for endpoint in table() {
+            assert_eq!(access(endpoint.path, &endpoint.method), Some(endpoint.access));
+        }
+        assert_eq!(access("/ojs/v1/jobs", &Method::HEAD), Some(Access::Inspect));
+        assert_eq!(access("/ojs/v1/jobs", &Method::PUT), None);
+    }
+}

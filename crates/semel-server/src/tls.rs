@@ -1,0 +1,74 @@
+//! TLS: a certificate and its key, which can be replaced while the server runs.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+/// Why a certificate or its key cannot be used. Says nothing of the key itself.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The certificate's text is no PEM, or empty.
+    #[error("the certificate cannot be read ({0}); give a PEM file, the server's certificate first")]
+    Certificate(String),
+    /// The key's text is no PEM.
+    #[error("the key cannot be read; give a PEM file with the certificate's private key")]
+    Key,
+    /// They do not belong together, or are of an unknown kind.
+    #[error("the certificate and key cannot be used together ({0})")]
+    Unusable(#[from] rustls::Error),
+}
+
+/// What a server proves itself with. Clones share it: connections made after [`replace`](Self::replace) get the new one.
+#[derive(Clone)]
+pub struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
+
+impl Tls {
+    /// Reads a chain of certificates and a private key, both PEM.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn new(certificates: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+        Ok(Self(Arc::new(RwLock::new(config(certificates, key)?))))
+    }
+
+    /// Takes others from now on; connections that are open keep theirs.
+    ///
+    /// # Errors
+    /// [`TlsError`]; then the old ones stay.
+    pub fn replace(&self, certificates: &[u8], key: &[u8]) -> Result<(), TlsError> {
+        let config = config(certificates, key)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn config(certificates: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificates)
+        .collect::<Result<_, _>>()
+        .map_err(|error| TlsError::Certificate(error.to_string()))?;
+    if chain.is_empty() {
+        return Err(TlsError::Certificate("there is none in it".to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::Key)?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

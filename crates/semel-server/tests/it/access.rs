@@ -1,0 +1,137 @@
+//! Tokens: every endpoint asks for the role its row names, and queues bound what a token sees.
+
+use semel_client::{HeaderMap, Method};
+use semel_server::Config;
+use semel_server::auth::{Queues, Role, Token, Tokens, digest};
+use serde_json::{Value, json};
+
+use crate::harness::{Server, Told, header};
+
+fn token(text: &str, roles: &[Role]) -> Token {
+    Token::new(text, digest(text), roles.to_vec())
+}
+
+/// A server with a token of each role, named like it, and some more.
+async fn server() -> Server {
+    let mut tokens: Vec<Token> = Role::ALL.into_iter().map(|role| token(role.name(), &[role])).collect();
+    let both = [Role::Producer, Role::Worker];
+    tokens.push(Token { queues: Queues::Only(vec!["mail".to_owned()]), ..token("mail", &both) });
+    tokens.push(Token { inspect: false, ..token("blind", &both) });
+    tokens
+        .push(Token { queues: Queues::Only(vec!["mail".to_owned()]), ..token("mail-admin", &[Role::Admin]) });
+    Server::with(Config { allow_reset: true, tokens: Tokens::only(tokens), ..Config::default() }).await
+}
+
+async fn ask(server: &Server, token: &str, method: Method, path: &str, body: Option<&Value>) -> Told {
+    let headers =
+        if token.is_empty() { HeaderMap::new() } else { header("authorization", &format!("Bearer {token}")) };
+    server.ask(method, path, body.map(Value::to_string).as_deref(), headers).await
+}
+
+#[tokio::test]
+async fn every_endpoint_asks_for_the_role_it_names() {
+    let server = server().await;
+    let document = server.get("/ojs/v1/openapi.json").await.body;
+    let mut asked = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let real = path.replace("{id}", "01961111-aaaa-7bbb-8ccc-dddddddddddd").replace("{name}", "q");
+        let real = real.replace("{key}", &"ab".repeat(32));
+        for (method, operation) in methods.as_object().unwrap() {
+            let method: Method = method.to_uppercase().parse().unwrap();
+            if path.contains("stream") {
+                continue; // Its answer has no end; what it asks for is the same check.
+            }
+            let roles = operation["x-semel-roles"].as_array();
+            let body = operation.get("requestBody").map(|_| json!({}));
+            let without = ask(&server, "", method.clone(), &real, body.as_ref()).await.status;
+            assert_eq!(without == 401, roles.is_some(), "{method} {path} without a token: {without}");
+            for role in Role::ALL.map(Role::name) {
+                let status = ask(&server, role, method.clone(), &real, body.as_ref()).await.status;
+                let may = roles.is_none_or(|roles| roles.iter().any(|allowed| allowed == role));
+                assert_eq!(status == 403, !may, "{method} {path} as {role}: {status}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 30, "{asked}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_endpoint_is_not_told_to_strangers() {
+    let server = server().await;
+    for (token, status) in [("", 401), ("wrong", 401), ("producer", 404)] {
+        assert_eq!(ask(&server, token, Method::GET, "/ojs/v1/nothing", None).await.status, status);
+    }
+    assert_eq!(ask(&server, "", Method::PUT, "/ojs/v1/jobs", None).await.status, 401);
+    assert_eq!(ask(&server, "producer", Method::PUT, "/ojs/v1/jobs", None).await.status, 405);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_of_one_queue_knows_of_no_other() {
+    let server = server().await;
+    let job = |queue: &str| json!({ "type": "a.b", "args": [], "options": { "queue": queue } });
+    let foreign = ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&job("billing"))).await;
+    let id = foreign.job_id();
+    let post = async |path: &str, body: Value| ask(&server, "mail", Method::POST, path, Some(&body)).await;
+    assert_eq!(post("/ojs/v1/jobs", job("mail")).await.status, 201);
+    for (path, body) in [
+        ("/ojs/v1/jobs", job("billing")),
+        ("/ojs/v1/jobs/batch", json!({ "jobs": [job("mail"), job("billing")] })),
+        ("/ojs/v1/unique/explain", job("billing")),
+        ("/ojs/v1/workers/fetch", json!({ "queues": ["mail", "billing"] })),
+    ] {
+        let told = post(path, body).await;
+        assert_eq!((told.status, told.code()), (403, "forbidden"), "{path}: {}", told.body);
+    }
+    let bulk = post("/ojs/v1/jobs/bulk", json!({ "jobs": [job("mail"), job("billing")] })).await;
+    assert_eq!((bulk.status, &bulk.body["results"][1]["error"]["code"]), (207, &"forbidden".into()));
+    // What is in another queue is not there.
+    let path = format!("/ojs/v1/jobs/{id}");
+    for (method, path, body) in [
+        (Method::GET, path.as_str(), None),
+        (Method::DELETE, path.as_str(), None),
+        (Method::POST, &format!("{path}/activate"), None),
+        (Method::POST, "/ojs/v1/workers/ack", Some(json!({ "job_id": id }))),
+        (Method::POST, "/ojs/v1/workers/nack", Some(json!({ "job_id": id, "requeue": true }))),
+    ] {
+        let told = ask(&server, "mail", method.clone(), path, body.as_ref()).await;
+        assert_eq!((told.status, told.code()), (404, "not_found"), "{method} {path}");
+    }
+    let beat = post("/ojs/v1/workers/heartbeat", json!({ "worker_id": "w", "active_jobs": [id] })).await;
+    assert_eq!(beat.body["jobs_lost"][0]["reason"], "not_found", "{}", beat.body);
+    // Lists are of its queue alone.
+    let get = async |path: &str| ask(&server, "mail", Method::GET, path, None).await;
+    assert_eq!(get("/ojs/v1/jobs").await.status, 403);
+    assert_eq!(get("/ojs/v1/jobs?queue=billing").await.status, 403);
+    assert_eq!(get("/ojs/v1/jobs?queue=mail").await.body["jobs"].as_array().unwrap().len(), 2);
+    assert_eq!(get("/ojs/v1/queues").await.body["queues"].as_array().unwrap().len(), 1);
+    assert_eq!(get("/ojs/v1/queues/billing").await.status, 403);
+    assert_eq!(get("/ojs/v1/dead-letter").await.status, 403);
+    let events = get("/ojs/v1/events").await.body["events"].as_array().unwrap().clone();
+    assert!(!events.is_empty() && events.iter().all(|event| event["data"]["queue"] == "mail"), "{events:?}");
+    // An admin of one queue rules that queue.
+    let pause = |queue: &str| format!("/ojs/v1/queues/{queue}/pause");
+    for (path, status) in [(pause("mail"), 200), (pause("billing"), 403), ("/ojs/v1/admin/reset".into(), 403)]
+    {
+        assert_eq!(ask(&server, "mail-admin", Method::POST, &path, None).await.status, status, "{path}");
+    }
+    assert_eq!(ask(&server, "mail-admin", Method::GET, "/ojs/v1/unique-jobs", None).await.status, 403);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_may_not_inspect_is_told_of_no_other_job() {
+    let server = server().await;
+    let job = json!({ "type": "a.b", "args": [1], "options": { "unique": { "keys": ["type", "args"] } } });
+    let first = ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&job)).await;
+    let shown = ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&job)).await;
+    assert_eq!(shown.body["error"]["details"]["existing_job_id"], first.job_id());
+    let hidden = ask(&server, "blind", Method::POST, "/ojs/v1/jobs", Some(&job)).await;
+    assert_eq!((hidden.status, hidden.code()), (409, "duplicate"));
+    assert_eq!(hidden.body["error"]["details"], json!({}));
+    let path = format!("/ojs/v1/jobs/{}", first.job_id());
+    assert_eq!(ask(&server, "blind", Method::GET, &path, None).await.status, 403);
+    server.stop().await;
+}

@@ -1,0 +1,58 @@
+//! Closing: what was asked is answered, and the file is free when the call returns.
+
+use std::sync::Arc;
+
+use semel_core::enqueue::Outcome;
+use semel_engine::Engine;
+use semel_sqlite::Sqlite;
+use semel_store::{Store, StoreError};
+use semel_testkit::TempDir;
+use semel_testkit::make::keyed;
+
+use crate::disk::{offer, stored};
+
+#[tokio::test]
+async fn a_closed_store_has_answered_and_its_file_can_be_opened_at_once() {
+    let dir = TempDir::new();
+    let path = dir.path().join("semel.db");
+    let mut ids = Vec::new();
+    for round in 0..20 {
+        let store = Store::open(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
+        let asked: Vec<_> = (0..50)
+            .map(|number| {
+                let store = store.clone();
+                tokio::spawn(async move { offer(&store, round * 50 + number, 10).await })
+            })
+            .collect();
+        // One thread: each task has asked when this one goes on.
+        tokio::task::yield_now().await;
+        store.close().await;
+        for answer in asked {
+            ids.push(answer.await.unwrap().unwrap());
+        }
+        assert_eq!(stored(&path, &ids).await, ids.len() as u64);
+        assert_eq!(store.queues().await, Err(StoreError::Closed));
+        assert_eq!(store.backup(dir.path().join("copy.db")).await, Err(StoreError::Closed));
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_closed_engine_has_written_what_its_duties_held() {
+    let dir = TempDir::new();
+    let path = dir.path().join("semel.db");
+    let open = || Engine::start(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
+    let engine = open();
+    let Outcome::Created(head) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
+        panic!("not created")
+    };
+    for _ in 0..7 {
+        engine.enqueue(keyed("a").offer(), "again").await.unwrap();
+    }
+    engine.close().await;
+    assert_eq!(engine.enqueue(keyed("b").offer(), "").await, Err(StoreError::Closed));
+    let engine = open();
+    let job = engine.job(head.id).await.unwrap().unwrap();
+    assert_eq!(job.duplicates.count, 7);
+    engine.close().await;
+}

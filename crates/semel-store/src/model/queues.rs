@@ -1,0 +1,151 @@
+//! Queues: their ready jobs in order, their settings, their counters.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use semel_core::draft::QueueRow;
+use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Head;
+use semel_core::lease::{Unclaimable, grant};
+use semel_core::planted::{Bug, is_planted};
+use semel_core::state::{State, StateSet};
+use semel_core::time::Timestamp;
+
+use super::Model;
+use crate::backend::{Claim, QueueStats};
+
+/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
+const CLAIM_LOOKS_EXTRA: usize = 64;
+
+type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) row: QueueRow,
+    pub(super) ready: BTreeSet<ReadyOrder>,
+    pub(super) counts: [u64; State::ALL.len()],
+    pub(super) created: u64,
+    pub(super) purged: u64,
+}
+
+impl Queue {
+    fn new(row: QueueRow) -> Self {
+        Self { row, ready: BTreeSet::new(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
+    }
+}
+
+/// The counters of a queue, as a store keeps them across restarts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTotals {
+    /// Jobs ever admitted.
+    pub created: u64,
+    /// Jobs whose bodies were deleted after their retention.
+    pub purged: u64,
+    /// Finished jobs now stored, by state number; live ones are counted as they are loaded.
+    pub counts: [u64; State::ALL.len()],
+}
+
+impl Model {
+    /// The settings of a queue.
+    pub fn queue_row(&self, name: &QueueName) -> QueueRow {
+        self.queues.get(name).map_or_else(|| QueueRow::fresh(name.clone()), |queue| queue.row.clone())
+    }
+
+    /// Counts a job that is not here as purged.
+    pub fn count_purged(&mut self, head: &Head) {
+        self.gone_version = self.gone_version.max(head.version);
+        let queue = self.queue_mut(&head.queue);
+        queue.purged += 1;
+        let count = &mut queue.counts[usize::from(head.state.code())];
+        *count = count.saturating_sub(1);
+    }
+
+    /// Serves a claim: grants, and what may not be granted.
+    pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> (Vec<Head>, Vec<(JobId, Unclaimable)>) {
+        let limit = claim.limit as usize;
+        let mut granted: Vec<Head> = Vec::new();
+        let mut unclaimable = Vec::new();
+        for name in &claim.queues {
+            let Some(queue) = self.queues.get(name) else { continue };
+            if (queue.row.paused && !is_planted(Bug::PausedQueueGives)) || granted.len() >= limit {
+                continue;
+            }
+            let wanted = limit - granted.len();
+            let first = granted.len();
+            for (_, _, id) in queue.ready.iter().take(wanted + CLAIM_LOOKS_EXTRA) {
+                let Some(head) = self.heads.get(*id) else { continue };
+                match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
+                    Ok(head) => granted.push(head),
+                    Err(reason) => unclaimable.push((*id, reason)),
+                }
+                if granted.len() - first >= wanted {
+                    break;
+                }
+            }
+            for head in &granted[first..] {
+                self.put(head.clone());
+            }
+        }
+        (granted, unclaimable)
+    }
+
+    pub(super) fn runs_of_key(&self, head: &Head, granted: &[Head]) -> bool {
+        let Some(key) = &head.key else { return false };
+        // Only a follow-up asks; an ordinary job is spared the look.
+        if head.role == semel_core::job::Role::Plain {
+            return false;
+        }
+        granted.iter().any(|other| other.key.as_ref() == Some(key))
+            || self.keys.get(&self.heads, key).is_some_and(|entry| {
+                let holders = entry.places().filter_map(|place| self.heads.at(place));
+                holders.filter(|other| other.id != head.id).any(|other| other.lease.is_some())
+            })
+    }
+
+    /// All queues, by name.
+    pub fn queues(&self) -> Vec<QueueStats> {
+        let stats = |queue: &Queue| QueueStats {
+            row: queue.row.clone(),
+            counts: queue.counts,
+            created: queue.created,
+            purged: queue.purged,
+            oldest_ready: oldest(&queue.ready),
+        };
+        self.queues.values().map(stats).collect()
+    }
+
+    /// The counters of a queue, for a store to keep. Live jobs are not counted in `counts`.
+    pub fn totals(&self, name: &QueueName) -> QueueTotals {
+        let Some(queue) = self.queues.get(name) else { return QueueTotals::default() };
+        let mut counts = queue.counts;
+        for state in StateSet::LIVE.iter() {
+            counts[usize::from(state.code())] = 0;
+        }
+        QueueTotals { created: queue.created, purged: queue.purged, counts }
+    }
+
+    /// Restores a queue as a store kept it.
+    pub fn restore_queue(&mut self, row: QueueRow, totals: QueueTotals) {
+        let queue = self.queue_mut(&row.name);
+        queue.row = row;
+        queue.created = totals.created;
+        queue.purged = totals.purged;
+        queue.counts = totals.counts;
+    }
+
+    pub(super) fn queue_mut(&mut self, name: &QueueName) -> &mut Queue {
+        self.queues.entry(name.clone()).or_insert_with(|| Queue::new(QueueRow::fresh(name.clone())))
+    }
+}
+
+/// The longest waiting of the ready jobs: the first of each priority is the oldest of it.
+fn oldest(ready: &BTreeSet<ReadyOrder>) -> Option<Timestamp> {
+    let mut oldest = None;
+    let mut next = ready.first();
+    while let Some((priority, at, _)) = next {
+        oldest = Some(oldest.map_or(*at, |oldest: Timestamp| oldest.min(*at)));
+        let after = (*priority, Timestamp::MAX, JobId::from_bytes([0xff; 16]));
+        next = ready.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next();
+    }
+    oldest
+}

@@ -1,0 +1,18 @@
+//! `cargo xtask simulate`: many seeds of the simulation, on a release build and all cores.
+
+use crate::workspace::Workspace;
+
+/// Builds the player (`examples/simulate.rs` of the kit) and hands it the arguments.
+///
+/// # Errors
+/// When a seed fails, or the player cannot be built.
+pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
+    let mut command = workspace.cargo();
+    command.args(["run", "--release", "--package", "semel-testkit", "--example", "simulate", "--"]);
+    let status = command.args(args).status().map_err(|error| format!("cargo: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err("the simulation did not end well; it says why above".to_owned())
+    }
+}
