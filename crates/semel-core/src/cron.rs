@@ -61,6 +61,8 @@ pub struct Registered {
     pub cron: Cron,
     /// Whether there was none of that name.
     pub is_new: bool,
+    /// Whether it was all that before; then nothing was written.
+    pub is_same: bool,
 }
 
 /// The document of a cron.
@@ -91,6 +93,11 @@ pub fn register(
     // One that cannot be read is begun anew: what was asked for is at hand, only the history is lost.
     let known = load(draft, name)?.and_then(Result::ok);
     let is_new = known.is_none();
+    if let Some(cron) = &known
+        && cron.is(wanted)
+    {
+        return Ok(Ok(Registered { cron: cron.clone(), is_new: false, is_same: true }));
+    }
     let prepared = match known {
         Some(mut cron) => cron.set_offer(&wanted.offer).map(|()| cron),
         None => Cron::new(draft.entropy(), &wanted.offer, now),
@@ -112,7 +119,7 @@ pub fn register(
         cron.next_tick = wanted.schedule.next_after(now, now).map(Timestamp::as_micros);
     }
     save(draft, name, &cron);
-    Ok(Ok(Registered { cron, is_new }))
+    Ok(Ok(Registered { cron, is_new, is_same: false }))
 }
 
 /// Changes a cron; none when there is none of that name. Ticks that passed while it was disabled are not made up for.

@@ -4,13 +4,14 @@
 //! # Layout
 //! - [`enqueue`], [`unique`], [`retry`], [`duration`]: an enqueue request and its parts, in every shape that clients
 //!   really send.
-//! - [`batch`], [`worker`]: the other requests. [`sensitive`]: what is hidden from all but the worker.
+//! - [`batch`], [`worker`], [`cron`], [`workflow`]: the other requests. [`sensitive`]: what is hidden from all but the worker.
 //! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
 
 pub mod answer;
 pub mod batch;
+pub mod cron;
 pub mod duration;
 pub mod enqueue;
 pub mod event;
@@ -22,6 +23,7 @@ pub mod retry;
 pub mod sensitive;
 pub mod unique;
 pub mod worker;
+pub mod workflow;
 pub mod write;
 
 mod digest;

@@ -24,6 +24,7 @@ pub mod tls;
 mod admin;
 mod batch;
 mod caller;
+mod crons;
 mod dead_letter;
 mod edge;
 mod events;
@@ -39,6 +40,7 @@ mod routes;
 mod system;
 mod unique_jobs;
 mod workers;
+mod workflows;
 
 pub use config::{Config, ListenRefused, check_listen};
 pub use drain::Drain;

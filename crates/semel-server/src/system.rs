@@ -25,7 +25,7 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             object.plain("version", env!("CARGO_PKG_VERSION"));
             object.plain("language", "rust");
         });
-        outer.number("conformance_level", 1);
+        outer.number("conformance_level", 3);
         outer.texts("protocols", ["http"]);
         outer.plain("backend", facts.engine);
         object(outer.member("capabilities"), |object| {
@@ -37,7 +37,10 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             for name in ["queue_pause", "unique_jobs", "unique_explain"] {
                 object.flag(name, true);
             }
-            for name in ["cron_jobs", "workflows", "rate_limiting"] {
+            for name in ["cron_jobs", "workflows"] {
+                object.flag(name, true);
+            }
+            for name in ["rate_limiting"] {
                 object.flag(name, false);
             }
         });

@@ -12,7 +12,7 @@ use crate::ident::JobId;
 use crate::limits::CRON_HISTORY_MAX;
 use crate::time::Timestamp;
 
-use super::Schedule;
+use super::{Registration, Schedule};
 
 /// What happens to a tick while the job of an earlier one has not ended (OJS cron 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,6 +165,16 @@ impl Cron {
     /// When what is stored is not what this program wrote.
     pub fn offer(&self) -> Result<Offer, Corrupt> {
         deferred::decode(self.template.get().as_bytes())
+    }
+
+    /// Whether it is all that somebody wants it to be.
+    pub(super) fn is(&self, wanted: &Registration) -> bool {
+        self.expression == wanted.expression
+            && self.timezone == wanted.timezone
+            && self.overlap == wanted.overlap
+            && self.enabled == wanted.enabled
+            && self.description == wanted.description
+            && deferred::encode(&wanted.offer).is_ok_and(|text| text == self.template.get())
     }
 
     /// The stored text of that job.

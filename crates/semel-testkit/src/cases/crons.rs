@@ -183,8 +183,10 @@ pub async fn registering_again_keeps_the_next_tick_and_the_history(f: &Fixture) 
     let wanted = registration("* * * * *", Overlap::Allow, job().offer());
     let first = register(f, "a", &wanted).await.cron;
     f.advance(MINUTE * 2).await;
+    let same = register(f, "a", &wanted).await;
+    assert_eq!((same.is_same, same.cron.updated_at), (true, first.updated_at));
     let again = register(f, "a", &registration("* * * * *", Overlap::Skip, job().queue("q").offer())).await;
-    assert!(!again.is_new);
+    assert!(!again.is_new && !again.is_same);
     assert_eq!((again.cron.next_tick, again.cron.incarnation), (first.next_tick, first.incarnation));
     let Looked::Ticked(tick) = look(f, "a").await else { panic!("no tick") };
     assert_eq!(Some(tick.tick), first.next_tick);
