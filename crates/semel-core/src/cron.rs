@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::body::{Body, Corrupt};
 use crate::deferred;
-use crate::draft::{Draft, DocumentKey, DocumentKind, Missing};
+use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::enqueue::{Offer, Outcome, Start};
 use crate::ident::{CronName, JobId};
 use crate::job::{Ending, Head};

@@ -116,7 +116,8 @@ pub fn decode(bytes: &[u8]) -> Result<Offer, Corrupt> {
     let unique = match stored.key {
         None => None,
         Some(key) => {
-            let policy = Body::decode(&body)?.unique.ok_or_else(|| Corrupt("a key without a policy".to_owned()))?;
+            let policy =
+                Body::decode(&body)?.unique.ok_or_else(|| Corrupt("a key without a policy".to_owned()))?;
             let key = UniqueKey::parse(&key, "/key").map_err(|invalid| Corrupt(invalid.to_string()))?;
             Some(Identity { policy: Arc::new(policy), key })
         }
@@ -170,7 +171,9 @@ mod tests {
 
     #[test]
     fn an_offer_survives_storage() {
-        let policy = UniquePolicy::build(&PolicySpec { key: Some("a".to_owned()), ..PolicySpec::default() }, "").unwrap();
+        let policy =
+            UniquePolicy::build(&PolicySpec { key: Some("a".to_owned()), ..PolicySpec::default() }, "")
+                .unwrap();
         let body = Body { args: "[{\"n\":1e2}]".into(), unique: Some(policy.clone()), ..Body::default() };
         let plain = Offer {
             id: None,

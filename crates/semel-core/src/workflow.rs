@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::body::Corrupt;
 use crate::deferred;
-use crate::draft::{Draft, DocumentKey, DocumentKind, Missing};
+use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;

@@ -19,8 +19,13 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot commit.
-    pub async fn register_cron(&self, name: CronName, wanted: Registration) -> Result<Registered, StoreError> {
-        let registered = self.store().decide(reads(&name), move |draft| cron::register(draft, &name, &wanted)).await?;
+    pub async fn register_cron(
+        &self,
+        name: CronName,
+        wanted: Registration,
+    ) -> Result<Registered, StoreError> {
+        let registered =
+            self.store().decide(reads(&name), move |draft| cron::register(draft, &name, &wanted)).await?;
         Ok(registered?)
     }
 
@@ -29,7 +34,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
     pub async fn change_cron(&self, name: CronName, wanted: Change) -> Result<Option<Cron>, StoreError> {
-        let changed = self.store().decide(reads(&name), move |draft| cron::change(draft, &name, &wanted)).await?;
+        let changed =
+            self.store().decide(reads(&name), move |draft| cron::change(draft, &name, &wanted)).await?;
         Ok(changed.transpose()?)
     }
 

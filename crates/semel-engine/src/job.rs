@@ -61,16 +61,6 @@ impl Job {
                 }
             }
         }
-        Ok(Self {
-            head,
-            body,
-            failures,
-            result,
-            duplicates,
-            progress,
-            replaced_by,
-            waiters,
-            parent_results,
-        })
+        Ok(Self { head, body, failures, result, duplicates, progress, replaced_by, waiters, parent_results })
     }
 }

@@ -36,7 +36,10 @@ impl Register {
             None => return Err(Invalid::request("/name", "is missing; send a name for the cron")),
         };
         let Some(expression) = members.get("", "expression").or_else(|| members.get("", "cron")) else {
-            return Err(Invalid::request("/expression", "is missing; send a schedule, such as \"0 9 * * *\""));
+            return Err(Invalid::request(
+                "/expression",
+                "is missing; send a schedule, such as \"0 9 * * *\"",
+            ));
         };
         let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"), "UTC")?;
         let (template, place) = match members.get("", "job_template") {
@@ -133,7 +136,6 @@ pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     let time = |micros: i64| Timestamp::from_micros(micros);
     object.plain("name", name);
     object.text("expression", &cron.expression);
-    object.text("cron", &cron.expression);
     object.text("timezone", &cron.timezone);
     object.plain("overlap_policy", cron.overlap.name());
     object.flag("enabled", cron.enabled);
@@ -170,12 +172,19 @@ pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     put_job(object);
 }
 
+/// As [`put`], with the schedule under both its names.
+fn put_both(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
+    object.text("cron", &cron.expression);
+    put(name, cron, object);
+}
+
 /// One cron: wrapped under both names, and its members beside the wrappers.
 pub fn answer(name: &CronName, cron: &Cron) -> String {
     let mut out = String::with_capacity(2_048);
     object(&mut out, |outer| {
         object(outer.member("cron"), |object| put(name, cron, object));
-        object(outer.member("cron_job"), |object| put(name, cron, object));
+        object(outer.member("cron_job"), |object| put_both(name, cron, object));
+        // Its own `cron` would be taken for the wrapper.
         put(name, cron, outer);
     });
     out
@@ -197,7 +206,7 @@ pub fn answer_list(crons: &[(CronName, Cron)], next: Option<&str>) -> String {
     object(&mut out, |outer| {
         for member in ["crons", "cron_jobs"] {
             list(outer.member(member), crons, |out, (name, cron)| {
-                object(out, |object| put(name, cron, object));
+                object(out, |object| put_both(name, cron, object));
             });
         }
         outer.number("count", crons.len());

@@ -31,9 +31,9 @@ pub fn parse(text: &str, inspect: bool) -> Result<Plan, Invalid> {
     let name = members.get("", "name").map(|value| value.string()).transpose()?;
     let kind = members.get("", "type").map(|value| value.string()).transpose()?;
     let (member, items) = items(&members, "")?;
-    let depends = items.iter().any(|raw| {
-        Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some())
-    });
+    let depends = items
+        .iter()
+        .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
     let mut reader = Reader { steps: Vec::new(), inspect };
     let form = match kind.as_deref() {
         _ if depends => reader.graph(member, &items)?,
@@ -211,7 +211,12 @@ impl Reader {
             for (pointer, name) in waits {
                 match numbers.get(&name) {
                     Some(number) => step.after.push(*number),
-                    None => return Err(Invalid::request(pointer, "names no step of this workflow; send the id of one")),
+                    None => {
+                        return Err(Invalid::request(
+                            pointer,
+                            "names no step of this workflow; send the id of one",
+                        ));
+                    }
                 }
             }
             step.results.clone_from(&step.after);
@@ -222,7 +227,9 @@ impl Reader {
         }
         let is_line = |(at, step): (usize, &PlannedStep)| match at.checked_sub(1) {
             None => step.after.is_empty(),
-            Some(before) => step.after.len() == 1 && step.after.first().is_some_and(|other| *other as usize == before),
+            Some(before) => {
+                step.after.len() == 1 && step.after.first().is_some_and(|other| *other as usize == before)
+            }
         };
         Ok(if is_batch {
             Form::Batch

@@ -79,7 +79,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) 
     let limit = u32::try_from(limit).unwrap_or(u32::MAX);
     let mut crons = app.engine.crons(query.get("cursor"), limit).await?;
     let next = if crons.len() == limit as usize { crons.last().map(|(name, _)| name.clone()) } else { None };
-    crons.retain(|(_, cron)| enabled.is_none_or(|wanted| wanted == cron.enabled) && check(&caller, cron).is_ok());
+    crons.retain(|(_, cron)| {
+        enabled.is_none_or(|wanted| wanted == cron.enabled) && check(&caller, cron).is_ok()
+    });
     Ok(Answer::ok(answer_list(&crons, next.as_ref().map(CronName::as_str))))
 }
 

@@ -176,8 +176,16 @@ const CRONS: &[Parameter] = &[
     parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
 ];
 const WORKFLOWS: &[Parameter] = &[
-    parameter("state", r#"{"type":"string","enum":["running","completed","failed","cancelled"]}"#, "In this state."),
-    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#, "Workflows on a page."),
+    parameter(
+        "state",
+        r#"{"type":"string","enum":["running","completed","failed","cancelled"]}"#,
+        "In this state.",
+    ),
+    parameter(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#,
+        "Workflows on a page.",
+    ),
     parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
 ];
 
@@ -227,7 +235,10 @@ fn flows() -> Vec<Endpoint> {
             .answers(200, "CronAnswer")
             .refuses(&[NotFound, Contended]),
         post("/ojs/v1/workflows", Produce, workflows::create)
-            .named("createWorkflow", "Jobs that wait for jobs: a chain, a group, a batch, or steps with depends_on.")
+            .named(
+                "createWorkflow",
+                "Jobs that wait for jobs: a chain, a group, a batch, or steps with depends_on.",
+            )
             .takes("WorkflowRequest")
             .answers(201, "WorkflowAnswer")
             .refuses(&[InvalidRequest, InvalidRetryPolicy, Duplicate, Contended]),

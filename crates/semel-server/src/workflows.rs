@@ -62,10 +62,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) 
     let from = from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?;
     let status = match query.get("state") {
         None => None,
-        Some(name) => Some(
-            semel_core::workflow::Status::from_name(name)
-                .ok_or_else(|| extract::refuse("state", "is none; they are running, completed, failed, cancelled"))?,
-        ),
+        Some(name) => Some(semel_core::workflow::Status::from_name(name).ok_or_else(|| {
+            extract::refuse("state", "is none; they are running, completed, failed, cancelled")
+        })?),
     };
     let mut workflows = app.engine.workflows(from, limit).await?;
     let next = if workflows.len() == limit as usize { workflows.last().map(|(id, _)| *id) } else { None };

@@ -64,8 +64,9 @@ pub fn get(
     if unwritten.has(key) {
         return Ok(unwritten.present.get(key).cloned());
     }
-    let mut query =
-        db.prepare_cached("SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND name = ?2")?;
+    let mut query = db.prepare_cached(
+        "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND name = ?2",
+    )?;
     let mut rows = query.query(params![key.kind.code(), &*key.name])?;
     Ok(match rows.next()? {
         Some(row) => Some(read(row)?.1),
@@ -99,7 +100,8 @@ pub fn find(
             let limit = *limit as usize;
             let written = of_kind(db, unwritten, *kind, from.as_deref(), *descending, limit)?;
             let newer = unwritten.present.of_kind(seek).take(limit);
-            let mut documents: Vec<_> = newer.map(|(key, document)| (key.clone(), document.clone())).collect();
+            let mut documents: Vec<_> =
+                newer.map(|(key, document)| (key.clone(), document.clone())).collect();
             documents.extend(written);
             documents.sort_by(|(a, _), (b, _)| if *descending { b.cmp(a) } else { a.cmp(b) });
             documents.truncate(limit);

@@ -43,7 +43,9 @@ impl Documents {
             Seek::Due { limit } => {
                 let ripe = self.due.iter().take_while(|(at, _)| *at <= now).take(*limit as usize);
                 let documents: Vec<_> = ripe
-                    .filter_map(|(_, key)| self.by_key.get(key).map(|document| (key.clone(), document.clone())))
+                    .filter_map(|(_, key)| {
+                        self.by_key.get(key).map(|document| (key.clone(), document.clone()))
+                    })
                     .collect();
                 let next = self.due.iter().nth(documents.len()).map(|(at, _)| *at);
                 Found { now, documents, next }

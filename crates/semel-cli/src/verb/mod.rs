@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod bench;
 pub mod completions;
+pub mod crons;
 pub mod enqueue;
 pub mod explain;
 pub mod job;
@@ -12,3 +13,4 @@ pub mod queues;
 pub mod release;
 pub mod restore;
 pub mod serve;
+pub mod workflows;

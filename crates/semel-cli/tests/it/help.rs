@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 15] = [
     "serve",
     "demo",
     "enqueue",
@@ -12,6 +12,8 @@ const VERBS: [&str; 13] = [
     "job",
     "jobs",
     "queues",
+    "crons",
+    "workflows",
     "keys",
     "release",
     "backup",

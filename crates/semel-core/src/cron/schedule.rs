@@ -82,12 +82,15 @@ impl Schedule {
             )));
         }
         let parsed = CronParser::builder().year(Year::Disallowed).build().parse(long);
-        let expression = Box::new(parsed.map_err(|error| refuse(format!("is not a cron expression ({error})")))?);
+        let expression =
+            Box::new(parsed.map_err(|error| refuse(format!("is not a cron expression ({error})")))?);
         let hours = long.split_ascii_whitespace().nth(fields - 4).unwrap_or_default();
         let is_hourly = matches!(hours, "*" | "*/1" | "0-23");
         let schedule = Self { kind: Kind::Calendar { expression, is_hourly }, zone };
         if schedule.next_after(Timestamp::from_millis(1_767_225_600_000), Timestamp::EPOCH).is_none() {
-            return Err(refuse("matches no time at all, such as 30 February; correct the day or the month".to_owned()));
+            return Err(refuse(
+                "matches no time at all, such as 30 February; correct the day or the month".to_owned(),
+            ));
         }
         Ok(schedule)
     }

@@ -6,8 +6,8 @@ use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
 use crate::time::Timestamp;
 use crate::trail::Marks;
-use crate::waiting::{self, Waiters};
 use crate::unique::{Admission, admit};
+use crate::waiting::{self, Waiters};
 
 use super::{Identity, Offer, Outcome, Placing, create};
 

@@ -33,11 +33,9 @@ fn turn(workflow: &Workflow, step: &Step) -> Turn {
     let any_over = parents().any(|parent| parent.status.is_over());
     let any_bad = parents().any(|parent| parent.status.is_bad());
     match step.when {
-        When::Success if any_bad && (all_over || !step.is_callback) => Turn::GiveUp(if step.is_callback {
-            StepStatus::Skipped
-        } else {
-            StepStatus::Cancelled
-        }),
+        When::Success if any_bad && (all_over || !step.is_callback) => {
+            Turn::GiveUp(if step.is_callback { StepStatus::Skipped } else { StepStatus::Cancelled })
+        }
         When::Failure if all_over && !any_bad => Turn::GiveUp(StepStatus::Skipped),
         _ if all_over || (any_over && is_planted(Bug::ParentNotAwaited)) => Turn::Offer,
         _ => Turn::Wait,
@@ -222,7 +220,8 @@ fn parent_results(
     workflow: &Workflow,
     at: usize,
 ) -> Result<Option<Bytes>, Missing> {
-    let Some(asked) = workflow.steps.get(at).map(|step| &step.results).filter(|asked| !asked.is_empty()) else {
+    let Some(asked) = workflow.steps.get(at).map(|step| &step.results).filter(|asked| !asked.is_empty())
+    else {
         return Ok(None);
     };
     let mut text = b"[".to_vec();
@@ -242,7 +241,8 @@ fn parent_results(
             Ok(Some(_)) => {
                 let job = workflow.steps.get(*other as usize).and_then(|step| step.job.clone());
                 text.extend_from_slice(
-                    format!("{{\"semel.omitted\":true,\"job_id\":\"{}\"}}", job.unwrap_or_default()).as_bytes(),
+                    format!("{{\"semel.omitted\":true,\"job_id\":\"{}\"}}", job.unwrap_or_default())
+                        .as_bytes(),
                 );
             }
             Ok(None) => text.extend_from_slice(b"null"),

@@ -85,9 +85,10 @@ impl Plan {
         }
         match self.in_a_circle() {
             None => Ok(()),
-            Some(step) => {
-                Err(Invalid::request(&*step.pointer, "waits for itself, through its depends_on or those of others"))
-            }
+            Some(step) => Err(Invalid::request(
+                &*step.pointer,
+                "waits for itself, through its depends_on or those of others",
+            )),
         }
     }
 

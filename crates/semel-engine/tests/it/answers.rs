@@ -9,7 +9,9 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::Outcome;
 use semel_core::slot::Due;
 use semel_engine::Engine;
-use semel_store::backend::{Applied, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek};
+use semel_store::backend::{
+    Applied, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
+};
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};

@@ -136,7 +136,8 @@ pub async fn a_tick_may_wait_for_the_end_of_the_earlier_job(f: &Fixture) {
 
 /// However many have passed; the next is in the future.
 pub async fn a_late_tick_is_one_tick(f: &Fixture) {
-    let first = register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await.cron.next_tick;
+    let first =
+        register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await.cron.next_tick;
     f.advance(MINUTE * 60 * 24).await;
     let Looked::Ticked(tick) = look(f, "a").await else { panic!("no tick") };
     assert_eq!(Some(tick.tick), first);

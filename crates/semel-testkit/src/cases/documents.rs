@@ -134,7 +134,10 @@ pub async fn documents_are_due_in_order_and_bounded(f: &Fixture) {
     for _ in 0..2 {
         let all = find(f, Seek::Due { limit: 9 }).await;
         assert_eq!(all, (vec!["latest".into(), "later".into(), "late".into()], at(now + 3_600_000_000)));
-        assert_eq!(find(f, Seek::Due { limit: 2 }).await, (vec!["latest".into(), "later".into()], at(now - 10)));
+        assert_eq!(
+            find(f, Seek::Due { limit: 2 }).await,
+            (vec!["latest".into(), "later".into()], at(now - 10))
+        );
         f.maintain().await;
     }
 }

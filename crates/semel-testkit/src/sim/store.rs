@@ -10,7 +10,8 @@ use semel_core::draft::{Reads, Snapshot, Write};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek, Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
+    Verdict,
 };
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
