@@ -18,15 +18,43 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         waiting,
         only: std::env::var("ONLY").ok(),
     };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_time().build()?;
-    let report = runtime.block_on(semel_bench::run(&options, |_| {}));
+    // The first are the workers', the others belong to what blocks.
+    let number = std::sync::atomic::AtomicUsize::new(0);
+    let name = move || match number.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        number if number < threads => "caller".to_owned(),
+        _ => "beside".to_owned(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name_fn(name)
+        .enable_time()
+        .build()?;
+    let spent = std::cell::RefCell::new((Vec::new(), processor_time()));
+    let next = |name: &str| {
+        let now = processor_time();
+        let mut spent = spent.borrow_mut();
+        let before = std::mem::replace(&mut spent.1, now.clone());
+        spent.0.push((name.to_owned(), before, now));
+    };
+    let report = runtime.block_on(semel_bench::run(&options, |name| next(name)));
+    next("");
+    let spent = spent.into_inner().0;
     if std::env::var_os("KEEP").is_none() {
         std::fs::remove_dir_all(folder)?;
     }
     for figure in report?.figures {
+        // What was spent on a case is known when the next one begins.
+        let at = spent.iter().position(|(name, ..)| *name == figure.name).map_or(usize::MAX, |at| at + 1);
+        let mut cost = String::new();
+        if let Some((_, before, after)) = spent.get(at) {
+            for (thread, nanos) in after {
+                let nanos = nanos - before.get(thread).copied().unwrap_or(0);
+                let micros = nanos as f64 / 1_000.0 / figure.jobs as f64;
+                cost.push_str(&format!(" {thread} {micros:.2}"));
+            }
+        }
         println!(
-            "{:<60} {:>9.0}/s  p50 {:.2} p99 {:.2} ms  {}",
+            "{:<48} {:>9.0}/s  p50 {:.2} p99 {:.2} ms  {}  us per job:{cost}",
             figure.name,
             figure.per_second,
             figure.p50_ms,
@@ -35,4 +63,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     Ok(())
+}
+
+/// Nanoseconds on a processor so far, by the name of the thread; nothing where the system does not say.
+fn processor_time() -> std::collections::BTreeMap<String, u64> {
+    let mut spent = std::collections::BTreeMap::new();
+    for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let nanos = read("schedstat").split(' ').next().and_then(|text| text.parse::<u64>().ok());
+        *spent.entry(read("comm").trim().to_owned()).or_default() += nanos.unwrap_or(0);
+    }
+    spent
 }

@@ -1,5 +1,6 @@
 //! Callers in flight: each offers its next job as soon as the last is answered.
 
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -56,7 +57,10 @@ impl Work {
     /// # Errors
     /// Never in practice: the args are well formed.
     pub fn offer(&self, number: u64) -> Result<Offer, BenchError> {
-        let args = format!(
+        let mut args = String::with_capacity(self.padding.len() + 64);
+        // A string takes whatever is written to it.
+        let _ = write!(
+            args,
             "[{{\"order\":{number},\"user\":\"u-{}\",\"note\":\"{}\"}}]",
             number % 9973,
             self.padding
@@ -101,23 +105,31 @@ where
     for _ in 0..callers {
         let (turn, next) = (turn.clone(), Arc::clone(&next));
         loops.push(tokio::spawn(async move {
-            let mut latencies = histogram()?;
+            // A histogram for each caller would be tens of megabytes that nobody's cache holds.
+            let mut latencies = Vec::with_capacity(1024);
             let mut jobs = 0;
-            while started.elapsed() < duration {
-                let began = Instant::now();
+            let mut began = Instant::now();
+            while began.duration_since(started) < duration {
                 jobs += turn(next.fetch_add(1, Ordering::Relaxed)).await?;
-                latencies.saturating_record(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+                let ended = Instant::now();
+                latencies.push(u32::try_from(ended.duration_since(began).as_micros()).unwrap_or(u32::MAX));
+                began = ended;
             }
             Ok::<_, BenchError>((jobs, latencies))
         }));
     }
-    let (mut jobs, mut latencies) = (0, histogram()?);
+    let (mut jobs, mut turns) = (0, Vec::with_capacity(callers));
     for caller in loops {
-        let (done, own) = caller.await.map_err(|error| BenchError::Invalid(error.to_string()))??;
+        let (done, latencies) = caller.await.map_err(|error| BenchError::Invalid(error.to_string()))??;
         jobs += done;
-        latencies.add(own).map_err(|error| BenchError::Invalid(error.to_string()))?;
+        turns.push(latencies);
     }
-    Ok(Figure::new(name, jobs, started.elapsed(), &latencies))
+    let took = started.elapsed();
+    let mut latencies = histogram()?;
+    for micros in turns.into_iter().flatten() {
+        latencies.saturating_record(u64::from(micros));
+    }
+    Ok(Figure::new(name, jobs, took, &latencies))
 }
 
 fn histogram() -> Result<Histogram<u64>, BenchError> {

@@ -9,7 +9,7 @@ use crate::{demo, verb};
 
 const AFTER: &str = "\
 Settings come from flags, then from the environment (SEMEL_STORE, SEMEL_LISTEN, SEMEL_SERVER, SEMEL_TOKEN,
-SEMEL_TOKEN_FILE, SEMEL_LOG, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
+SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
 owns the store; when nobody does, it opens the store itself for as long as it runs.
 
 ";
@@ -33,6 +33,7 @@ enum Verb {
     Explain(verb::explain::Explain),
     Job(verb::job::Job),
     Jobs(verb::jobs::Jobs),
+    Events(verb::events::Events),
     Queues(verb::queues::Queues),
     Crons(verb::crons::Crons),
     Workflows(verb::workflows::Workflows),
@@ -40,6 +41,7 @@ enum Verb {
     Release(verb::release::Release),
     Backup(verb::backup::Backup),
     Restore(verb::restore::Restore),
+    Token(verb::token::Token),
     Bench(verb::bench::Bench),
     Completions(verb::completions::Completions),
 }
@@ -58,6 +60,7 @@ impl Cli {
             Verb::Explain(verb) => verb.run(globals, printer).await,
             Verb::Job(verb) => verb.run(globals, printer).await,
             Verb::Jobs(verb) => verb.run(globals, printer).await,
+            Verb::Events(verb) => verb.run(globals, printer).await,
             Verb::Queues(verb) => verb.run(globals, printer).await,
             Verb::Crons(verb) => verb.run(globals, printer).await,
             Verb::Workflows(verb) => verb.run(globals, printer).await,
@@ -65,6 +68,7 @@ impl Cli {
             Verb::Release(verb) => verb.run(globals, printer).await,
             Verb::Backup(verb) => verb.run(globals, printer).await,
             Verb::Restore(verb) => verb.run(globals, printer),
+            Verb::Token(verb) => verb.run(globals, printer),
             Verb::Bench(verb) => verb.run(globals, printer).await,
             Verb::Completions(verb) => verb.run(printer),
         }

@@ -26,6 +26,12 @@ pub struct Globals {
     /// A file of bearer tokens, one a line: `serve` accepts all of them, other verbs send the first
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub token_file: Option<PathBuf>,
+    /// The file of digests that `semel token` writes: `serve` accepts its tokens
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
+    pub tokens: Option<PathBuf>,
+    /// Believe a server at https whom these certificates (PEM) vouch for [default: the system's]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
+    pub ca: Option<PathBuf>,
     /// The configuration file [default: semel.toml, if there is one]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub config: Option<PathBuf>,
@@ -43,7 +49,13 @@ struct File {
     listen: Option<String>,
     token: Option<String>,
     token_file: Option<PathBuf>,
+    tokens: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    otlp: Option<String>,
     log: Option<String>,
+    log_format: Option<String>,
 }
 
 /// A bearer token. Not shown by `Debug`.
@@ -83,8 +95,20 @@ pub struct Settings {
     pub listen: String,
     /// Bearer tokens.
     pub tokens: Vec<Secret>,
+    /// The file of digests.
+    pub token_store: Option<PathBuf>,
+    /// The certificates of those who vouch for servers.
+    pub ca: Option<PathBuf>,
+    /// The server's own certificate.
+    pub tls_cert: Option<PathBuf>,
+    /// Its key.
+    pub tls_key: Option<PathBuf>,
+    /// Where a server sends its traces.
+    pub otlp: Option<String>,
     /// How much a server says on stderr: `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
+    /// `text` or `json`.
+    pub log_format: String,
 }
 
 /// One of the three places a setting may come from.
@@ -94,7 +118,13 @@ struct Level {
     store: Option<String>,
     listen: Option<String>,
     tokens: Vec<Secret>,
+    token_store: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    otlp: Option<String>,
     log: Option<String>,
+    log_format: Option<String>,
 }
 
 impl Settings {
@@ -117,14 +147,22 @@ impl Settings {
             store: globals.store.clone(),
             listen: listen.map(str::to_owned),
             tokens: globals.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default(),
-            log: None,
+            token_store: globals.tokens.clone(),
+            ca: globals.ca.clone(),
+            ..Level::default()
         };
         let environment = Level {
             server: env("SEMEL_SERVER"),
             store: env("SEMEL_STORE"),
             listen: env("SEMEL_LISTEN"),
             tokens: tokens(env("SEMEL_TOKEN"), env("SEMEL_TOKEN_FILE").map(PathBuf::from).as_deref())?,
+            token_store: env("SEMEL_TOKENS").map(PathBuf::from),
+            ca: env("SEMEL_CA").map(PathBuf::from),
+            tls_cert: env("SEMEL_TLS_CERT").map(PathBuf::from),
+            tls_key: env("SEMEL_TLS_KEY").map(PathBuf::from),
+            otlp: env("SEMEL_OTLP"),
             log: env("SEMEL_LOG"),
+            log_format: env("SEMEL_LOG_FORMAT"),
         };
         let named = globals.config.clone().or_else(|| env("SEMEL_CONFIG").map(PathBuf::from));
         let file = read_file(named.as_deref())?;
@@ -133,7 +171,13 @@ impl Settings {
             server: file.server,
             store: file.store,
             listen: file.listen,
+            token_store: file.tokens,
+            ca: file.ca,
+            tls_cert: file.tls_cert,
+            tls_key: file.tls_key,
+            otlp: file.otlp,
             log: file.log,
+            log_format: file.log_format,
         };
         Self::merge([flags, environment, file])
     }
@@ -150,7 +194,12 @@ impl Settings {
             Some(Err(_)) | None => Target::Store(store.clone()),
         };
         let listen = levels.iter().find_map(|level| level.listen.clone());
-        let log = levels.iter().find_map(|level| level.log.clone());
+        let text = |get: fn(&Level) -> &Option<String>| levels.iter().find_map(|level| get(level).clone());
+        let path = |get: fn(&Level) -> &Option<PathBuf>| levels.iter().find_map(|level| get(level).clone());
+        let (log, log_format) = (text(|level| &level.log), text(|level| &level.log_format));
+        let (token_store, ca) = (path(|level| &level.token_store), path(|level| &level.ca));
+        let (tls_cert, tls_key) = (path(|level| &level.tls_cert), path(|level| &level.tls_key));
+        let otlp = text(|level| &level.otlp);
         Ok(Self {
             target,
             store,
@@ -160,7 +209,13 @@ impl Settings {
                 .map(|level| level.tokens)
                 .find(|tokens| !tokens.is_empty())
                 .unwrap_or_default(),
+            token_store,
+            ca,
+            tls_cert,
+            tls_key,
+            otlp,
             log: log.unwrap_or_else(|| "info".to_owned()),
+            log_format: log_format.unwrap_or_else(|| "text".to_owned()),
         })
     }
 }
@@ -180,7 +235,7 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
         });
         // The parser's own report repeats the line, which may hold a token.
         Failure::usage(format!("{}{place}: {}", path.display(), error.message()))
-            .next("it may set server, store, listen, token, token_file and log")
+            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, log and log_format")
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use semel_core::draft::Reads;
 use semel_engine::Engine;
-use semel_server::{Config, Limits, check_listen, router, serve};
+use semel_server::{Config, Drain, Limits, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
@@ -75,6 +75,8 @@ pub struct Host {
     address: SocketAddr,
     engine: Engine,
     file: Option<Arc<Sqlite>>,
+    is_secure: bool,
+    drain: Drain,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
 }
@@ -85,21 +87,41 @@ impl Host {
     /// # Errors
     /// When it cannot listen there, or may not.
     pub async fn start(opened: Opened, listen: &str, config: Config) -> Result<Self, Failure> {
+        Self::start_with(opened, listen, config, Limits::default(), None).await
+    }
+
+    /// The same, within these limits and with TLS if it is given.
+    ///
+    /// # Errors
+    /// When it cannot listen there, or may not.
+    pub async fn start_with(
+        opened: Opened,
+        listen: &str,
+        config: Config,
+        limits: Limits,
+        tls: Option<Tls>,
+    ) -> Result<Self, Failure> {
         let listener = bind(listen, &config).await?;
         let address = listener.local_addr().context("cannot tell where the server listens")?;
         let engine = Engine::start(opened.backend).context("cannot start the engine")?;
+        let (drain, is_secure) = (config.drain.clone(), tls.is_some());
         let router = router(engine.clone(), config);
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(serve(listener, router, Limits::default(), async {
+        let serving = tokio::spawn(serve_with(listener, router, limits, tls, async {
             // A dropped sender means the same.
             drop(stopped.await);
         }));
-        Ok(Self { address, engine, file: opened.file, stop, serving })
+        Ok(Self { address, engine, file: opened.file, is_secure, drain, stop, serving })
     }
 
     /// The server's URL.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address)
+    }
+
+    /// Whether only this machine reaches it.
+    pub const fn is_local(&self) -> bool {
+        self.address.ip().is_loopback()
     }
 
     /// Writes the server's URL where those look who find the file taken.
@@ -131,6 +153,8 @@ impl Host {
     /// # Errors
     /// When the listener had failed.
     pub async fn stop(self) -> Result<(), Failure> {
+        // Long polls are answered now, so that they do not hold up the end.
+        self.drain.begin();
         // Whoever listened for it may have ended by itself.
         let _ = self.stop.send(());
         let served = self.serving.await;
@@ -152,7 +176,7 @@ async fn bind(listen: &str, config: &Config) -> Result<TcpListener, Failure> {
     for address in &addresses {
         check_listen(*address, config).map_err(|refused| {
             Failure::usage(refused.to_string())
-                .next("semel serve --token-file FILE, with one token a line; or --listen 127.0.0.1:8080")
+                .next("semel token create --tokens FILE --role admin, then semel serve --tokens FILE (or --token-file FILE, one token a line); or --listen 127.0.0.1:8080")
         })?;
     }
     TcpListener::bind(&addresses[..]).await.map_err(|error| {

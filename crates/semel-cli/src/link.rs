@@ -26,6 +26,7 @@ pub struct Link {
     /// The client to talk with.
     pub client: Client,
     token: Option<String>,
+    ca: Option<Vec<u8>>,
     host: Option<Host>,
 }
 
@@ -76,7 +77,13 @@ impl Link {
 
     fn to(url: &str, settings: &Settings) -> Result<Self, Failure> {
         let token = settings.tokens.first().map(|token| token.expose().to_owned());
-        Ok(Self { client: client(url, token.as_deref())?, token, host: None })
+        let ca = settings.ca.as_deref().map(|path| {
+            std::fs::read(path).map_err(|error| {
+                Failure::usage(format!("cannot read the certificates in {}: {error}", path.display()))
+            })
+        });
+        let ca = ca.transpose()?;
+        Ok(Self { client: client(url, token.as_deref(), ca.as_deref())?, token, ca, host: None })
     }
 
     async fn make(path: &Path, place: &Place, missing: Missing) -> Result<Self, Failure> {
@@ -103,7 +110,8 @@ impl Link {
         let token = random();
         let config = Config { tokens: Tokens::new([&token]), ..Config::default() };
         let host = Host::start(Opened::open(place).await?, "127.0.0.1:0", config).await?;
-        Ok(Self { client: client(&host.url(), Some(&token))?, token: Some(token), host: Some(host) })
+        let client = client(&host.url(), Some(&token), None)?;
+        Ok(Self { client, token: Some(token), ca: None, host: Some(host) })
     }
 
     /// Another client of the same server, with connections of its own.
@@ -111,7 +119,7 @@ impl Link {
     /// # Errors
     /// None that the first client has not met.
     pub fn another(&self) -> Result<Client, Failure> {
-        client(self.client.base_url(), self.token.as_deref())
+        client(self.client.base_url(), self.token.as_deref(), self.ca.as_deref())
     }
 
     /// Closes what was opened.
@@ -143,8 +151,12 @@ impl Link {
     }
 }
 
-fn client(url: &str, token: Option<&str>) -> Result<Client, Failure> {
+fn client(url: &str, token: Option<&str>, ca: Option<&[u8]>) -> Result<Client, Failure> {
     let client = Client::new(url)?;
+    let client = match ca {
+        Some(certificates) => client.with_ca(certificates)?,
+        None => client,
+    };
     Ok(match token {
         Some(token) => client.with_token(token)?,
         None => client,

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`cli`]: the verbs and what is common to them; `verb/`: one file per verb.
-//! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store.
+//! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store; [`tokens`]: the file of tokens.
 //! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be.
 //! - [`offer`]: a job as typed; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
 //! - `demo/`: the main job, played and checked.
@@ -16,6 +16,7 @@ mod link;
 mod offer;
 mod place;
 mod print;
+mod tokens;
 mod verb;
 
 use std::process::ExitCode;

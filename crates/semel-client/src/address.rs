@@ -4,7 +4,7 @@ use http::Uri;
 
 use crate::error::ClientError;
 
-/// A valid `http` base URL, without credentials and without a trailing slash.
+/// A valid `http` or `https` base URL, without credentials and without a trailing slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address(String);
 
@@ -20,13 +20,8 @@ impl Address {
             return refuse("write it as http://HOST:PORT, as in http://127.0.0.1:8080");
         };
         match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return refuse(
-                    "https is not supported yet; use http, through a proxy that ends TLS if need be",
-                );
-            }
-            _ => return refuse("only http:// is supported"),
+            Some("http" | "https") => {}
+            _ => return refuse("only http:// and https:// are supported"),
         }
         match uri.authority() {
             // A password in a URL ends up in logs and process lists.
@@ -40,6 +35,11 @@ impl Address {
             return refuse("leave the query out; it belongs to a request, not to a server");
         }
         Ok(Self(trimmed.trim_end_matches('/').to_owned()))
+    }
+
+    /// Whether TLS is spoken there.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.0.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
     }
 
     /// The base URL as given, without a trailing slash.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_type() {
         assert!(refusal("127.0.0.1:8080").contains("start it with http://"));
-        assert!(refusal("https://queue.example").contains("https is not supported yet"));
+        assert!(Address::parse("https://queue.example").unwrap().is_secure());
         assert!(refusal("ftp://queue.example").contains("only http://"));
         assert!(refusal("http://").contains("http://HOST:PORT"));
         assert!(refusal("http://host/?a=b").contains("leave the query out"));

@@ -8,13 +8,14 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::RootCertStore;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::address::Address;
 use crate::error::{ClientError, chain};
+use crate::tls::{self, Connector};
 
 /// The media type of OJS bodies.
 pub const MEDIA_TYPE: &str = "application/openjobspec+json";
@@ -32,7 +33,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// An HTTP client for one OJS server. Cloning is cheap and shares the connections.
 #[derive(Clone)]
 pub struct Client {
-    http: legacy::Client<HttpConnector, Full<Bytes>>,
+    http: legacy::Client<Connector, Full<Bytes>>,
     address: Address,
     authorization: Option<HeaderValue>,
     timeout: Duration,
@@ -56,14 +57,19 @@ impl Client {
     /// [`ClientError::Address`] when the URL cannot be used.
     pub fn new(base_url: &str) -> Result<Self, ClientError> {
         let address = Address::parse(base_url)?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let http = legacy::Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
+        // Reading the system's certificates takes a while; only who needs them waits for it.
+        let roots = if address.is_secure() { tls::system_roots() } else { RootCertStore::empty() };
+        let http = pool(tls::connector(roots, CONNECT_TIMEOUT)?);
         Ok(Self { http, address, authorization: None, timeout: TIMEOUT_DEFAULT })
+    }
+
+    /// Believes servers that these certificates (PEM) vouch for, and no others.
+    ///
+    /// # Errors
+    /// [`ClientError::Request`] when there is no certificate in the text.
+    pub fn with_ca(mut self, certificates: &[u8]) -> Result<Self, ClientError> {
+        self.http = pool(tls::connector(tls::own_roots(certificates)?, CONNECT_TIMEOUT)?);
+        Ok(self)
     }
 
     /// Sends `token` as the bearer token of every request that brings no `Authorization` of its own.
@@ -195,6 +201,13 @@ impl Client {
         })?;
         Ok(Response { status: head.status, headers: head.headers, body: body.to_bytes() })
     }
+}
+
+fn pool(connector: Connector) -> legacy::Client<Connector, Full<Bytes>> {
+    legacy::Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_timer(TokioTimer::new())
+        .build(connector)
 }
 
 fn send_error(url: &str, error: &legacy::Error) -> ClientError {

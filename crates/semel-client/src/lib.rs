@@ -9,16 +9,17 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Plain `http` only for now: put a proxy that ends TLS in front of a server that is not on this machine.
+//! Servers at `https` are believed by the system's certificates, or by those of [`Client::with_ca`].
 //!
 //! # Layout
 //! - [`Client`]: requests over a pool of kept connections, under one total timeout.
 //! - [`ClientError`]: what went wrong, told apart by what the caller may assume and do next.
-//! - `address`: base URLs.
+//! - `address`: base URLs; `tls`: whom to believe.
 
 mod address;
 mod client;
 mod error;
+mod tls;
 
 pub use bytes::Bytes;
 pub use client::{Client, MEDIA_TYPE, RESPONSE_BYTES_MAX, Response, TIMEOUT_DEFAULT};

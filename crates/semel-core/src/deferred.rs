@@ -88,7 +88,8 @@ pub fn encode(offer: &Offer) -> Result<String, Corrupt> {
     let body = String::from_utf8(offer.body.to_vec()).map_err(|error| Corrupt(error.to_string()))?;
     let stored = Stored {
         job_type: offer.job_type.to_string(),
-        queue: offer.queue.to_string(),
+        // As stored: it may be a tenant's.
+        queue: offer.queue.as_str().to_owned(),
         priority: offer.priority,
         start: match offer.start {
             Start::Now => None,

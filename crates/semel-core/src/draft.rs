@@ -19,6 +19,7 @@ use crate::event::{Event, EventKind};
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, NoteKind};
 use crate::planted::{Bug, is_planted};
+use crate::tenant::Namespace;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
@@ -124,6 +125,12 @@ impl Draft {
         };
         expect_row(&mut self.group, self.command, id, row);
         Ok(row.job().cloned())
+    }
+
+    /// Whether a job that was loaded is in a queue of another tenant. Nothing is relied on by asking: a job stays in
+    /// its queue for all its life.
+    pub fn is_elsewhere(&self, id: JobId, space: &Namespace) -> bool {
+        self.snapshot.peek(id).is_some_and(|(head, _)| !space.owns(&head.queue))
     }
 
     /// The newest values of a head that came from a key's holders.

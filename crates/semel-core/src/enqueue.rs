@@ -218,7 +218,8 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         awaited: offer.awaited || placing.awaited,
     };
     draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
-    draft.tell(EventKind::Enqueued, &head, 0);
+    let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
+    draft.tell(kind, &head, 0);
     head
 }
 

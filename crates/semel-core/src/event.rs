@@ -6,7 +6,7 @@ use crate::ident::{JobId, JobType, QueueName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EventKind {
-    /// Admitted; it may be waiting for a time or an activation.
+    /// Admitted; it may be waiting for an activation, but not for a time.
     Enqueued = 0,
     /// Became available by its time or an activation.
     Available = 1,
@@ -30,13 +30,21 @@ pub enum EventKind {
     Amended = 10,
     /// An operator took the key from it.
     KeyReleased = 11,
-    /// Duplicates were absorbed by this job; `count` says how many.
+    /// Requests were answered with this job because they were its duplicates; the amount says how many.
     Deduplicated = 12,
+    /// A run failed; what becomes of the job is the next event.
+    Failed = 13,
+    /// Admitted to run at a later time.
+    Scheduled = 14,
+    /// Requests were refused because they were duplicates of this job; the amount says how many.
+    DuplicateRejected = 15,
+    /// Requests were refused because they had this job's key and another payload; the amount says how many.
+    PayloadMismatched = 16,
 }
 
 impl EventKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Enqueued,
         Self::Available,
         Self::Started,
@@ -50,6 +58,10 @@ impl EventKind {
         Self::Amended,
         Self::KeyReleased,
         Self::Deduplicated,
+        Self::Failed,
+        Self::Scheduled,
+        Self::DuplicateRejected,
+        Self::PayloadMismatched,
     ];
 
     /// The kind of that number, as stored.
@@ -76,6 +88,50 @@ pub struct Event {
     pub queue: QueueName,
     /// The attempt it happened in; 0 before the first.
     pub attempt: u32,
-    /// How long the run took in milliseconds, or how many duplicates; 0 where neither applies.
+    /// How long the run took in milliseconds, or how long the next one is to wait, or how many duplicates; 0 where
+    /// nothing of it applies.
     pub amount: u32,
+}
+
+/// Where a reader of the log stands who has read up to a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Everything after it is there.
+    Kept,
+    /// Some of what came after it was dropped: whoever goes on from here misses events.
+    TooOld,
+    /// The log has not come so far: the cursor is of another log, or of what a restored copy does not have.
+    Ahead,
+}
+
+/// Where `cursor` stands in a log of which everything after `kept_after` is kept and whose last place is `newest`.
+/// Cursor 0 is the beginning of whatever is kept, and never too old.
+pub const fn place(cursor: u64, kept_after: u64, newest: u64) -> Place {
+    if cursor > newest {
+        Place::Ahead
+    } else if cursor != 0 && cursor < kept_after {
+        Place::TooOld
+    } else {
+        Place::Kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back_to_their_kinds() {
+        for kind in EventKind::ALL {
+            assert_eq!(EventKind::from_code(kind.code()), Some(kind));
+        }
+        assert_eq!(EventKind::from_code(EventKind::ALL.len() as u8), None);
+    }
+
+    #[test]
+    fn a_cursor_is_kept_from_the_last_dropped_to_the_newest() {
+        let all = [0, 4, 5, 6, 9, 10].map(|cursor| place(cursor, 5, 9));
+        assert_eq!(all, [Place::Kept, Place::TooOld, Place::Kept, Place::Kept, Place::Kept, Place::Ahead]);
+        assert_eq!(place(0, 0, 0), Place::Kept, "an empty log has a beginning");
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::Invalid;
 use crate::limits::{CRON_NAME_BYTES_MAX, JOB_TYPE_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
+use crate::tenant::{SEPARATOR, Tenant};
 use crate::time::Timestamp;
 
 /// A job's id: a UUIDv7, shown in lower case (OJS core 5.1).
@@ -161,7 +162,7 @@ macro_rules! shared_name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The name's text.
+            /// The name's text, as stored.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -169,12 +170,6 @@ macro_rules! shared_name {
             /// A name that was checked when it was stored.
             pub fn from_stored(text: &str) -> Self {
                 Self(Arc::from(text))
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
             }
         }
 
@@ -203,8 +198,27 @@ shared_name! {
 }
 
 shared_name! {
-    /// A queue's name: `^[a-z0-9][a-z0-9.-]*$`, at most 128 bytes.
+    /// A queue's name: `^[a-z0-9][a-z0-9.-]*$`, at most 128 bytes. As stored it may be a tenant's, and begins with
+    /// `tenant/` then; it shows as the tenant knows it.
     QueueName
+}
+
+impl fmt::Display for JobType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for CronName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 impl JobType {
@@ -233,6 +247,25 @@ impl JobType {
 }
 
 impl QueueName {
+    /// The tenant whose queue it is; empty for the default tenant.
+    pub fn tenant(&self) -> &str {
+        self.0.split_once(SEPARATOR).map_or("", |(tenant, _)| tenant)
+    }
+
+    /// The name without the tenant: what is shown.
+    pub fn name(&self) -> &str {
+        self.0.split_once(SEPARATOR).map_or(&*self.0, |(_, name)| name)
+    }
+
+    /// The tenant's queue of this name; one that is some tenant's already stays it.
+    #[must_use]
+    pub fn within(&self, tenant: &Tenant) -> Self {
+        if tenant.is_default() || self.0.contains(SEPARATOR) {
+            return self.clone();
+        }
+        Self(Arc::from(format!("{tenant}{SEPARATOR}{}", self.0)))
+    }
+
     /// Parses a queue's name.
     ///
     /// # Errors

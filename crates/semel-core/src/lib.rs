@@ -6,6 +6,7 @@
 //! - [`state`], [`slot`]: the eight states, the only table of moves, and where a row is filed.
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
+//! - [`tenant`]: namespaces around ids, keys and queues.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
 //! - [`cron`], [`workflow`]: jobs offered by a schedule, jobs that depend on each other; [`deferred`], [`waiting`]: a job
@@ -32,8 +33,10 @@ pub mod retry;
 pub mod settle;
 pub mod slot;
 pub mod state;
+pub mod tenant;
 pub mod time;
 pub mod trail;
 pub mod unique;
 pub mod waiting;
+pub mod webhook;
 pub mod workflow;

@@ -50,6 +50,8 @@ pub const DUPLICATES_RECENT_MAX: usize = 10;
 pub const ABSORBED_IDS_MAX: usize = 16;
 /// Longest unique period: 100 years, in days.
 pub const PERIOD_DAYS_MAX: i64 = 36_525;
+/// Longest name of a tenant, in bytes.
+pub const TENANT_BYTES_MAX: usize = 64;
 /// Longest worker id, in bytes.
 pub const WORKER_ID_BYTES_MAX: usize = 255;
 /// Longest name of a document, in bytes: a cron's name, or an id and a number.

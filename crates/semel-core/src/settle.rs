@@ -84,18 +84,25 @@ pub(crate) fn end(
     kind: EventKind,
 ) -> Result<(), Missing> {
     let now = draft.now();
-    let ran_ms =
-        head.started_at.map_or(0, |began| u32::try_from(now.since(began).as_millis()).unwrap_or(u32::MAX));
+    let ran = ran_ms(head, now);
     head.finished_at = Some(now);
     head.burned_until = None;
     head.ending = Some(ending);
     let follow_up = head.follow_up.take();
     let waiters = if head.awaited { waiting::take(draft, head)? } else { waiting::Waiters::default() };
     draft.update(head);
-    draft.tell(kind, head, ran_ms);
+    draft.tell(kind, head, ran);
     let released = follow_up.map_or(Ok(()), |id| follow_up::release(draft, head, id));
     // Both, so that what either lacks is loaded in one go.
     waiting::tell(draft, head, &waiters).and(released)
+}
+
+fn ran_ms(head: &Head, now: Timestamp) -> u32 {
+    head.started_at.map_or(0, |began| millis(now.since(began)))
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// ACK: the run succeeded. `result` is a JSON value.
@@ -174,11 +181,12 @@ fn fail_run(draft: &mut Draft, mut head: Head, full: &Full, report: &Report) -> 
         return Ok(Settled::Refused(refusal));
     }
     draft.note(head.id, NoteKind::Failures, Some(history.encode()));
+    draft.tell(EventKind::Failed, &head, ran_ms(&head, now));
     match wait {
         Some(wait) => {
             head.available_at = now.saturating_add(wait);
             draft.update(&mut head);
-            draft.tell(EventKind::Retrying, &head, 0);
+            draft.tell(EventKind::Retrying, &head, millis(wait));
         }
         None => {
             let ending = match body.retry.on_exhaustion {

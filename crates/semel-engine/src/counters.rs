@@ -16,25 +16,52 @@ pub type Series = (JobType, QueueName, &'static str);
 
 /// Counters since the start of the process.
 #[derive(Debug, Default)]
-pub struct Counters(Mutex<BTreeMap<Series, u64>>);
+pub struct Counters(Mutex<Counts>);
+
+/// By type, by queue: a series that is there is found without naming it anew.
+#[derive(Debug, Default)]
+struct Counts {
+    by_type: BTreeMap<JobType, BTreeMap<QueueName, BTreeMap<&'static str, u64>>>,
+    series: usize,
+}
+
+impl Counts {
+    fn known(&mut self, job_type: &JobType, queue: &QueueName, outcome: &str) -> Option<&mut u64> {
+        self.by_type.get_mut(job_type)?.get_mut(queue)?.get_mut(outcome)
+    }
+}
 
 impl Counters {
     /// Counts one outcome.
     pub fn count(&self, job_type: &JobType, queue: &QueueName, outcome: &'static str) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let series = (job_type.clone(), queue.clone(), outcome);
-        if counts.len() < SERIES_MAX || counts.contains_key(&series) {
-            *counts.entry(series).or_default() += 1;
-        } else {
-            let other = (JobType::from_stored("other"), QueueName::from_stored("other"), outcome);
-            *counts.entry(other).or_default() += 1;
+        if let Some(count) = counts.known(job_type, queue, outcome) {
+            *count += 1;
+            return;
         }
+        let (job_type, queue) = if counts.series < SERIES_MAX {
+            counts.series += 1;
+            (job_type.clone(), queue.clone())
+        } else {
+            (JobType::from_stored("other"), QueueName::from_stored("other"))
+        };
+        *counts.by_type.entry(job_type).or_default().entry(queue).or_default().entry(outcome).or_default() +=
+            1;
     }
 
     /// All counters, in order.
     pub fn all(&self) -> Vec<(Series, u64)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.iter().map(|(series, count)| (series.clone(), *count)).collect()
+        let mut all = Vec::with_capacity(counts.series);
+        for (job_type, queues) in &counts.by_type {
+            for (queue, outcomes) in queues {
+                let named = |(outcome, count): (&&'static str, &u64)| {
+                    ((job_type.clone(), queue.clone(), *outcome), *count)
+                };
+                all.extend(outcomes.iter().map(named));
+            }
+        }
+        all
     }
 }
 

@@ -24,6 +24,7 @@ impl Engine {
         name: CronName,
         wanted: Registration,
     ) -> Result<Registered, StoreError> {
+        self.default_tenant_only()?;
         let registered =
             self.store().decide(reads(&name), move |draft| cron::register(draft, &name, &wanted)).await?;
         Ok(registered?)
@@ -34,6 +35,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
     pub async fn change_cron(&self, name: CronName, wanted: Change) -> Result<Option<Cron>, StoreError> {
+        self.default_tenant_only()?;
         let changed =
             self.store().decide(reads(&name), move |draft| cron::change(draft, &name, &wanted)).await?;
         Ok(changed.transpose()?)
@@ -44,6 +46,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
     pub async fn remove_cron(&self, name: CronName) -> Result<Option<Cron>, StoreError> {
+        self.default_tenant_only()?;
         let removed = self.store().decide(reads(&name), move |draft| cron::remove(draft, &name)).await?;
         Ok(removed.transpose()?)
     }
@@ -53,6 +56,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
     pub async fn trigger_cron(&self, name: CronName) -> Result<Option<(Cron, Tick)>, StoreError> {
+        self.default_tenant_only()?;
         let triggered = self.store().decide(reads(&name), move |draft| cron::trigger(draft, &name)).await?;
         Ok(triggered.transpose()?)
     }
@@ -62,6 +66,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored cannot.
     pub async fn cron(&self, name: &CronName) -> Result<Option<Cron>, StoreError> {
+        self.default_tenant_only()?;
         let snapshot = self.store().load(reads(name)).await?;
         let document = snapshot.peek_document(&cron::key(name));
         Ok(document.map(|document| Cron::decode(&document.text)).transpose()?)
@@ -72,6 +77,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored cannot.
     pub async fn crons(&self, from: Option<&str>, limit: u32) -> Result<Vec<Named>, StoreError> {
+        self.default_tenant_only()?;
         let seek =
             Seek::Kind { kind: DocumentKind::Cron, from: from.map(Arc::from), descending: false, limit };
         let found = self.store().documents(seek).await?;
@@ -85,4 +91,15 @@ impl Engine {
 
 fn reads(name: &CronName) -> Reads {
     Reads { documents: vec![cron::key(name)], ..Reads::default() }
+}
+
+impl Engine {
+    /// Crons and workflows are the default tenant's: their names and ids are not kept apart yet, so nobody else may ask
+    /// for them.
+    pub(crate) fn default_tenant_only(&self) -> Result<(), StoreError> {
+        if self.tenant().is_default() {
+            return Ok(());
+        }
+        Err(StoreError::Unsupported("crons and workflows are there for the default tenant only".to_owned()))
+    }
 }

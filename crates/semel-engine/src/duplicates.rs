@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use semel_core::draft::{Draft, Map, Missing, Reads};
+use semel_core::enqueue::Outcome;
 use semel_core::event::EventKind;
 use semel_core::ident::JobId;
 use semel_core::job::NoteKind;
@@ -23,9 +24,58 @@ pub struct DuplicateLog(Mutex<Records>);
 #[derive(Debug, Default)]
 struct Records {
     /// To be written next.
-    waiting: Map<JobId, Duplicates>,
+    waiting: Map<JobId, Absorbed>,
     /// Being written now: readable until it is.
-    writing: Map<JobId, Duplicates>,
+    writing: Map<JobId, Absorbed>,
+}
+
+/// What one holder has absorbed: the record, and how many of it for each reason.
+#[derive(Clone, Debug, Default)]
+struct Absorbed {
+    record: Duplicates,
+    reasons: [u32; Reason::ALL.len()],
+}
+
+impl Absorbed {
+    fn merge(&mut self, newer: Self) {
+        self.record.merge(newer.record);
+        for (count, newer) in self.reasons.iter_mut().zip(newer.reasons) {
+            *count = count.saturating_add(newer);
+        }
+    }
+}
+
+/// What a duplicate was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The existing job was the answer.
+    Answered,
+    /// It was refused.
+    Rejected,
+    /// It was refused because its payload is another.
+    Mismatched,
+}
+
+impl Reason {
+    const ALL: [Self; 3] = [Self::Answered, Self::Rejected, Self::Mismatched];
+
+    /// Why this outcome is that of a duplicate; of any other it is nothing.
+    pub const fn of(outcome: &Outcome) -> Option<Self> {
+        match outcome {
+            Outcome::Amended(_) | Outcome::Existing(_) => Some(Self::Answered),
+            Outcome::Rejected { .. } => Some(Self::Rejected),
+            Outcome::Mismatch { .. } => Some(Self::Mismatched),
+            _ => None,
+        }
+    }
+
+    const fn event(self) -> EventKind {
+        match self {
+            Self::Answered => EventKind::Deduplicated,
+            Self::Rejected => EventKind::DuplicateRejected,
+            Self::Mismatched => EventKind::PayloadMismatched,
+        }
+    }
 }
 
 impl DuplicateLog {
@@ -34,18 +84,22 @@ impl DuplicateLog {
     }
 
     /// Notes that `holder` absorbed a duplicate.
-    pub fn note(&self, holder: JobId, at: Timestamp, source: &str) {
+    pub fn note(&self, holder: JobId, reason: Reason, at: Timestamp, source: &str) {
         let waiting = &mut self.records().waiting;
         if waiting.len() < WAITING_JOBS_MAX || waiting.contains_key(&holder) {
-            waiting.entry(holder).or_default().push(at, source.to_owned());
+            let absorbed = waiting.entry(holder).or_default();
+            absorbed.record.push(at, source.to_owned());
+            let count = &mut absorbed.reasons[reason as usize];
+            *count = count.saturating_add(1);
         }
     }
 
     /// What `holder` has absorbed and nobody has written yet.
     pub fn waiting(&self, holder: JobId) -> Option<Duplicates> {
         let records = self.records();
-        let earlier = records.writing.get(&holder).cloned();
-        let later = records.waiting.get(&holder).cloned();
+        let record = |absorbed: &Absorbed| absorbed.record.clone();
+        let earlier = records.writing.get(&holder).map(record);
+        let later = records.waiting.get(&holder).map(record);
         match (earlier, later) {
             (Some(mut earlier), Some(later)) => {
                 earlier.merge(later);
@@ -71,7 +125,7 @@ impl DuplicateLog {
     }
 
     /// Takes a piece of what is waiting. One piece is written at a time: the duty that calls this is one task.
-    fn take(&self) -> (Vec<(JobId, Duplicates)>, bool) {
+    fn take(&self) -> (Vec<(JobId, Absorbed)>, bool) {
         let mut records = self.records();
         let ids: Vec<JobId> = records.waiting.keys().take(FLUSH_JOBS_MAX).copied().collect();
         for id in ids {
@@ -98,16 +152,21 @@ impl DuplicateLog {
 }
 
 /// Adds the records to their holders' notes. Moves versions, never a fence or a state.
-fn record(draft: &mut Draft, records: &[(JobId, Duplicates)]) -> Result<(), Missing> {
+fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<(), Missing> {
     for (id, newer) in records {
         let Some((mut head, full)) = draft.full(*id)? else { continue };
         // A record that cannot be read is begun anew: the count is information, the job is not at stake.
         let before = full.note(NoteKind::Duplicates).and_then(|text| Duplicates::decode(text).ok());
         let mut duplicates = before.unwrap_or_default();
-        duplicates.merge(newer.clone());
+        duplicates.merge(newer.record.clone());
         draft.update(&mut head);
         draft.note(*id, NoteKind::Duplicates, Some(duplicates.encode()));
-        draft.tell(EventKind::Deduplicated, &head, u32::try_from(newer.count).unwrap_or(u32::MAX));
+        for reason in Reason::ALL {
+            let count = newer.reasons[reason as usize];
+            if count > 0 {
+                draft.tell(reason.event(), &head, count);
+            }
+        }
     }
     Ok(())
 }

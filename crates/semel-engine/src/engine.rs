@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::{KeyRead, QueueRow, Reads};
+use semel_core::draft::{Draft, KeyRead, Missing, QueueRow, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
 use semel_core::follow_up::hold_again;
@@ -13,17 +13,18 @@ use semel_core::job::Head;
 use semel_core::lease::{Bearer, Unclaimable};
 use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::planted::{Bug, is_planted};
-use semel_core::settle::{self, Report, Settled};
+use semel_core::settle::{self, Refusal, Report, Settled};
 use semel_core::state::StateSet;
+use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
-use semel_store::backend::{Backend, Claim, Facts, Filter, Listing, QueueStats, Recorded};
+use semel_store::backend::{Backend, Claim, Facts, Filter, Listing, QueueStats};
 use semel_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::counters::{Counters, outcome_name};
-use crate::duplicates::DuplicateLog;
+use crate::duplicates::{DuplicateLog, Reason};
 use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::job::Job;
 
@@ -41,6 +42,8 @@ const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
+    /// Whose ids, keys and queues are spoken of.
+    space: Arc<Namespace>,
 }
 
 struct Shared {
@@ -82,7 +85,26 @@ impl Engine {
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), space: Arc::default() }
+    }
+
+    /// The engine as a tenant sees it. Ids, keys and queues in what is asked are the tenant's, and so are those in
+    /// what is answered; what is another's is answered like what is not there. This is the one place where tenants are
+    /// kept apart: whoever holds only this handle cannot reach beyond it, but for the [store](Self::store), the
+    /// [counters](Self::counters) and the duties, which are everybody's.
+    #[must_use]
+    pub fn within(&self, tenant: &Tenant) -> Self {
+        let space = Namespace::new(tenant.clone(), &self.shared.store.secret());
+        Self { shared: Arc::clone(&self.shared), space: Arc::new(space) }
+    }
+
+    /// Whose engine this is.
+    pub fn tenant(&self) -> &Tenant {
+        self.space.tenant()
+    }
+
+    pub(crate) fn space(&self) -> &Namespace {
+        &self.space
     }
 
     /// The loop of the duties, for a caller who runs it himself. It ends with [`stop`](Self::stop), with the store, or
@@ -128,6 +150,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit; the job was not admitted then.
     pub async fn enqueue(&self, offer: Offer, source: &str) -> Result<Outcome, StoreError> {
+        let offer = self.space.stored_offer(offer);
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
@@ -146,7 +169,7 @@ impl Engine {
         };
         self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
         self.note(&outcome, now, source);
-        Ok(outcome)
+        Ok(self.space.shown(outcome))
     }
 
     /// Admits a batch.
@@ -159,6 +182,7 @@ impl Engine {
         mode: Mode,
         source: &str,
     ) -> Result<Batch, StoreError> {
+        let offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
         let mut reads = Reads::default();
         offers.iter().for_each(|offer| offer.reads(&mut reads));
         let labels: Vec<_> =
@@ -178,12 +202,12 @@ impl Engine {
             }
             self.note(outcome, now, source);
         }
-        Ok(batch)
+        Ok(self.space.shown(batch))
     }
 
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
-        if let Some(holder) = outcome.absorbed_by() {
-            self.shared.duplicates.note(holder, now, source);
+        if let (Some(holder), Some(reason)) = (outcome.absorbed_by(), Reason::of(outcome)) {
+            self.shared.duplicates.note(holder, reason, now, source);
         }
     }
 
@@ -192,29 +216,27 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored of the job cannot.
     pub async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
-        let snapshot = self.shared.store.load(Reads { fulls: vec![id], ..Reads::default() }).await?;
-        let Some((head, Some(full))) = snapshot.peek(id) else { return Ok(None) };
-        let mut job = Job::decode(head.clone(), full)?;
-        if let Some(waiting) = self.shared.duplicates.waiting(id) {
-            job.duplicates.merge(waiting);
-        }
-        Ok(Some(job))
+        Ok(self.jobs(vec![id]).await?.pop())
     }
 
     /// Those of these jobs that are there, in order.
     ///
     /// # Errors
     /// As [`job`](Self::job).
-    pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
+    pub async fn jobs(&self, mut ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
+        ids.iter_mut().for_each(|id| *id = self.space.stored_id(*id));
         let snapshot = self.shared.store.load(Reads { fulls: ids.clone(), ..Reads::default() }).await?;
         let mut jobs = Vec::with_capacity(ids.len());
         for id in ids {
             let Some((head, Some(full))) = snapshot.peek(id) else { continue };
+            if !self.space.owns(&head.queue) {
+                continue;
+            }
             let mut job = Job::decode(head.clone(), full)?;
             if let Some(waiting) = self.shared.duplicates.waiting(id) {
                 job.duplicates.merge(waiting);
             }
-            jobs.push(job);
+            jobs.push(self.space.shown(job));
         }
         Ok(jobs)
     }
@@ -224,9 +246,11 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read.
     pub async fn explain(&self, offer: Offer) -> Result<Explanation, StoreError> {
+        let offer = self.space.stored_offer(offer);
         let mut reads = Reads::default();
         offer.reads(&mut reads);
-        self.shared.store.decide(reads, move |draft| explain(draft, &offer)).await
+        let explained = self.shared.store.decide(reads, move |draft| explain(draft, &offer)).await?;
+        Ok(self.space.shown(explained))
     }
 
     /// The holders of a key, and the store's time.
@@ -234,9 +258,12 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read.
     pub async fn holders(&self, key: UniqueKey) -> Result<(Vec<Head>, Timestamp), StoreError> {
+        let key = self.space.other_key(key);
         let read = KeyRead { key, states: StateSet::ALL, all: true };
         let snapshot = self.shared.store.load(Reads { keys: vec![read], ..Reads::default() }).await?;
         let holders = snapshot.peek_key(&key).map(|view| view.holders.clone()).unwrap_or_default();
+        let mut holders = self.space.shown(holders);
+        holders.retain(|head| self.space.owns(&head.queue));
         Ok((holders, snapshot.now))
     }
 
@@ -252,15 +279,22 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn list(&self, filter: Filter) -> Result<Listing, StoreError> {
-        self.shared.store.list(filter).await
+    pub async fn list(&self, mut filter: Filter) -> Result<Listing, StoreError> {
+        filter.tenant = Some(self.tenant().clone());
+        filter.queue = filter.queue.map(|queue| self.space.stored_queue(&queue));
+        filter.before = filter.before.map(|id| self.space.stored_id(id));
+        let listing = self.shared.store.list(filter).await?;
+        Ok(Listing { heads: self.space.shown(listing.heads), next: self.space.shown(listing.next) })
     }
 
     /// Takes up to `claim.limit` ready jobs for a worker.
     ///
     /// # Errors
     /// When the store cannot commit; nothing was taken then.
-    pub async fn claim(&self, claim: Claim) -> Result<Vec<Job>, StoreError> {
+    pub async fn claim(&self, mut claim: Claim) -> Result<Vec<Job>, StoreError> {
+        for queue in &mut claim.queues {
+            *queue = self.space.stored_queue(queue);
+        }
         let limit = claim.limit as usize;
         loop {
             let claimed = self.shared.store.claim(claim.clone()).await?;
@@ -270,7 +304,7 @@ impl Engine {
             let jobs: Vec<Job> = claimed
                 .jobs
                 .into_iter()
-                .map(|(head, full)| Job::decode(head, &full))
+                .map(|(head, full)| Ok::<_, StoreError>(self.space.shown(Job::decode(head, &full)?)))
                 .collect::<Result<_, _>>()?;
             // Behind jobs that could not be granted there may be some that can.
             if !jobs.is_empty() || settled == 0 || limit == 0 {
@@ -345,9 +379,9 @@ impl Engine {
         result: Option<Bytes>,
     ) -> Result<Settled, StoreError> {
         let settled = self
-            .shared
-            .store
-            .decide(head_of(id), move |draft| settle::complete(draft, id, &bearer, result.as_ref()))
+            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
+                settle::complete(draft, id, &bearer, result.as_ref())
+            })
             .await?;
         self.count_settled(&settled, "completed");
         Ok(settled)
@@ -358,9 +392,9 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn fail(&self, id: JobId, bearer: Bearer, report: Report) -> Result<Settled, StoreError> {
-        let reads = Reads { fulls: vec![id], ..Reads::default() };
+        let reads = Reads { fulls: vec![self.space.stored_id(id)], ..Reads::default() };
         let settled =
-            self.shared.store.decide(reads, move |draft| settle::fail(draft, id, &bearer, &report)).await?;
+            self.settle(reads, id, move |draft, id| settle::fail(draft, id, &bearer, &report)).await?;
         self.count_settled(&settled, "failed");
         Ok(settled)
     }
@@ -370,7 +404,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn give_back(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
-        self.shared.store.decide(head_of(id), move |draft| settle::give_back(draft, id, &bearer)).await
+        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
+            settle::give_back(draft, id, &bearer)
+        })
+        .await
     }
 
     /// A worker puts a job off by `wait`, and gets its attempt back.
@@ -378,7 +415,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn snooze(&self, id: JobId, bearer: Bearer, wait: Duration) -> Result<Settled, StoreError> {
-        self.shared.store.decide(head_of(id), move |draft| settle::snooze(draft, id, &bearer, wait)).await
+        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
+            settle::snooze(draft, id, &bearer, wait)
+        })
+        .await
     }
 
     /// A worker says how far a run has come: a JSON value.
@@ -386,7 +426,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn progress(&self, id: JobId, bearer: Bearer, value: Bytes) -> Result<Settled, StoreError> {
-        self.shared.store.decide(head_of(id), move |draft| settle::progress(draft, id, &bearer, &value)).await
+        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
+            settle::progress(draft, id, &bearer, &value)
+        })
+        .await
     }
 
     /// A heartbeat for these jobs: one answer per job, in order.
@@ -395,16 +438,26 @@ impl Engine {
     /// When the store cannot commit.
     pub async fn extend(
         &self,
-        jobs: Vec<(JobId, Bearer)>,
+        mut jobs: Vec<(JobId, Bearer)>,
         visibility_ms: Option<u32>,
     ) -> Result<Vec<Settled>, StoreError> {
+        jobs.iter_mut().for_each(|(id, _)| *id = self.space.stored_id(*id));
+        let space = Arc::clone(&self.space);
         let reads = Reads { heads: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        self.shared
+        let extended: Vec<Settled> = self
+            .shared
             .store
             .decide(reads, move |draft| {
-                jobs.iter().map(|(id, bearer)| settle::extend(draft, *id, bearer, visibility_ms)).collect()
+                let extend = |(id, bearer): &(JobId, Bearer)| {
+                    if draft.is_elsewhere(*id, &space) {
+                        return Ok(Settled::Refused(Refusal::NotFound));
+                    }
+                    settle::extend(draft, *id, bearer, visibility_ms)
+                };
+                jobs.iter().map(extend).collect()
             })
-            .await
+            .await?;
+        Ok(self.space.shown(extended))
     }
 
     /// CANCEL.
@@ -412,8 +465,9 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn cancel(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
-        let settled =
-            self.shared.store.decide(head_of(id), move |draft| life::cancel(draft, id, &bearer)).await?;
+        let settled = self
+            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| life::cancel(draft, id, &bearer))
+            .await?;
         self.count_settled(&settled, "cancelled");
         Ok(settled)
     }
@@ -423,7 +477,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn activate(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.shared.store.decide(head_of(id), move |draft| life::activate(draft, id)).await
+        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| life::activate(draft, id)).await
     }
 
     /// Sends a dead letter back.
@@ -431,8 +485,20 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn revive(&self, id: JobId) -> Result<Revived, StoreError> {
+        let id = self.space.stored_id(id);
         let reads = Reads { fulls: vec![id], ..Reads::default() };
-        self.shared.store.decide(reads, move |draft| life::revive(draft, id)).await
+        let space = Arc::clone(&self.space);
+        let revived = self
+            .shared
+            .store
+            .decide(reads, move |draft| {
+                if draft.is_elsewhere(id, &space) {
+                    return Ok(Revived::Refused(Refusal::NotFound));
+                }
+                life::revive(draft, id)
+            })
+            .await?;
+        Ok(self.space.shown(revived))
     }
 
     /// Deletes a dead letter.
@@ -440,7 +506,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn delete_dead_letter(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.shared.store.decide(head_of(id), move |draft| life::delete_dead_letter(draft, id)).await
+        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
+            life::delete_dead_letter(draft, id)
+        })
+        .await
     }
 
     /// Takes a key from its holders.
@@ -448,7 +517,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn release_key(&self, key: UniqueKey) -> Result<KeyReleased, StoreError> {
-        self.shared.store.decide(Reads::default(), move |draft| life::release_key(draft, key)).await
+        let key = self.space.other_key(key);
+        let released =
+            self.shared.store.decide(Reads::default(), move |draft| life::release_key(draft, key)).await?;
+        Ok(self.space.shown(released))
     }
 
     /// Pauses or resumes a queue.
@@ -456,6 +528,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn set_paused(&self, name: QueueName, paused: bool) -> Result<QueueRow, StoreError> {
+        let name = self.space.stored_queue(&name);
         let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
         let row =
             self.shared.store.decide(reads, move |draft| life::set_paused(draft, &name, paused)).await?;
@@ -468,15 +541,47 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
-        self.shared.store.queues().await
+        let mut queues = self.shared.store.queues().await?;
+        queues.retain(|stats| self.space.owns(&stats.row.name));
+        Ok(queues)
     }
 
-    /// The log after `cursor`.
+    /// One queue; none when it has neither jobs nor settings.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, StoreError> {
-        self.shared.store.events(cursor, limit).await
+    pub async fn queue(&self, name: &QueueName) -> Result<Option<QueueStats>, StoreError> {
+        let name = self.space.stored_queue(name);
+        Ok(self.shared.store.queues().await?.into_iter().find(|stats| stats.row.name == name))
+    }
+
+    /// The queues of all tenants: for who runs the server.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queues_of_all(&self) -> Result<Vec<QueueStats>, StoreError> {
+        self.shared.store.queues().await
+    }
+
+    /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.
+    async fn settle(
+        &self,
+        reads: Reads,
+        id: JobId,
+        mut decide: impl FnMut(&mut Draft, JobId) -> Result<Settled, Missing> + Send + 'static,
+    ) -> Result<Settled, StoreError> {
+        let (id, space) = (self.space.stored_id(id), Arc::clone(&self.space));
+        let settled = self
+            .shared
+            .store
+            .decide(reads, move |draft| {
+                if draft.is_elsewhere(id, &space) {
+                    return Ok(Settled::Refused(Refusal::NotFound));
+                }
+                decide(draft, id)
+            })
+            .await?;
+        Ok(self.space.shown(settled))
     }
 
     fn count_settled(&self, settled: &Settled, name: &'static str) {

@@ -5,6 +5,7 @@ use semel_core::body::{Body, Corrupt};
 use semel_core::draft::Full;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
+use semel_core::tenant::{Namespace, Show};
 use semel_core::trail::{Duplicates, Failures, Marks, Payload};
 use semel_core::waiting::Waiters;
 
@@ -29,6 +30,13 @@ pub struct Job {
     pub waiters: Waiters,
     /// What the earlier steps of its workflow returned: a JSON array.
     pub parent_results: Option<Bytes>,
+}
+
+impl Show for Job {
+    fn show(&mut self, space: &Namespace) {
+        self.head.show(space);
+        self.replaced_by.show(space);
+    }
 }
 
 impl Job {

@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`engine`]: the handle everyone uses, and the loop.
+//! - [`follow`]: reading the event log.
 //! - [`crons`], [`workflows`]: what people ask about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
@@ -11,6 +12,7 @@ pub mod crons;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;
+pub mod follow;
 pub mod job;
 pub mod workflows;
 

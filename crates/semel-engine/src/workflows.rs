@@ -16,6 +16,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit; nothing of it was stored then.
     pub async fn create_workflow(&self, plan: Plan) -> Result<Created, StoreError> {
+        self.default_tenant_only()?;
         let mut reads = Reads::default();
         reads.documents.extend(plan.id.map(workflow::key));
         for step in plan.steps.iter().filter(|step| step.after.is_empty()) {
@@ -29,6 +30,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn cancel_workflow(&self, id: WorkflowId) -> Result<Cancelled, StoreError> {
+        self.default_tenant_only()?;
         self.store().decide(reads(id), move |draft| workflow::cancel(draft, id)).await
     }
 
@@ -37,6 +39,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored cannot.
     pub async fn workflow(&self, id: WorkflowId) -> Result<Option<Workflow>, StoreError> {
+        self.default_tenant_only()?;
         let snapshot = self.store().load(reads(id)).await?;
         let document = snapshot.peek_document(&workflow::key(id));
         Ok(document.map(|document| Workflow::decode(&document.text)).transpose()?)
@@ -51,6 +54,7 @@ impl Engine {
         from: Option<WorkflowId>,
         limit: u32,
     ) -> Result<Vec<(WorkflowId, Workflow)>, StoreError> {
+        self.default_tenant_only()?;
         let from = from.map(|id| Arc::from(id.to_string()));
         let seek = Seek::Kind { kind: DocumentKind::Workflow, from, descending: true, limit };
         let found = self.store().documents(seek).await?;

@@ -9,8 +9,12 @@ use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Failure};
 use semel_core::unique::Disclose;
 
+use crate::members::Members;
 use crate::write::{Object, list, object};
 use crate::{VERSION, retry, sensitive, unique};
+
+/// The member of meta that says whose a job is.
+const TENANT_ID: &str = "tenant_id";
 
 /// A job to be shown, from its parts.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +86,8 @@ impl<'a> JobView<'a> {
         if let Some(body) = self.body {
             let hide = |shown: fn(&Body) -> Option<String>| if self.with_lease { None } else { shown(body) };
             object.raw("args", hide(sensitive::hidden_args).as_deref().unwrap_or(&body.args));
-            object.raw("meta", hide(sensitive::hidden_meta).as_deref().unwrap_or(&body.meta));
+            let hidden = hide(sensitive::hidden_meta);
+            put_meta(hidden.as_deref().unwrap_or(&body.meta), head.queue.tenant(), object.member("meta"));
             if !body.sensitive.is_empty() {
                 object.texts("sensitive", &body.sensitive);
             }
@@ -193,6 +198,20 @@ impl<'a> JobView<'a> {
             object.plain("follow_up_id", id);
         }
     }
+}
+
+/// The meta, and in a tenant `tenant_id`: it says whose the job is, whatever the job's own meta says.
+fn put_meta(meta: &str, tenant: &str, out: &mut String) {
+    if tenant.is_empty() {
+        return out.push_str(meta);
+    }
+    crate::write::object(out, |object| {
+        object.text(TENANT_ID, tenant);
+        let Ok(members) = Members::read(meta, "") else { return };
+        for (name, value) in members.iter("").filter(|(name, _)| *name != TENANT_ID) {
+            object.raw(name, value.text());
+        }
+    });
 }
 
 fn put_failure(failure: &Failure, out: &mut String) {

@@ -51,6 +51,8 @@ pub enum Code {
     Unavailable,
     /// The server does not do this.
     Unsupported,
+    /// The log no longer has, or does not yet have, what the reader's cursor stands for.
+    CursorGone,
     /// The server failed.
     Internal,
 }
@@ -84,7 +86,7 @@ const fn entry(
 }
 
 /// The catalogue.
-pub const CATALOGUE: [Entry; 21] = [
+pub const CATALOGUE: [Entry; 22] = [
     entry(
         Code::InvalidPayload,
         "invalid_payload",
@@ -237,6 +239,14 @@ pub const CATALOGUE: [Entry; 21] = [
         false,
         "unsupported",
         "GET /ojs/manifest says what this server does.",
+    ),
+    entry(
+        Code::CursorGone,
+        "cursor_gone",
+        410,
+        false,
+        "gone",
+        "Read on from details.oldest, or from the beginning without a cursor, and look at the jobs for what was missed.",
     ),
     entry(
         Code::Internal,

@@ -34,7 +34,7 @@ pub(crate) async fn all_or_nothing(
     let (mut offers, mut bodies) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
     for (index, item) in batch.requests(caller.inspect()).enumerate() {
         let (offer, body) = item.map_err(|invalid| Problem::from(invalid).at_index(index))?.into_parts();
-        caller.check_queue(offer.queue.as_str()).map_err(|problem| problem.at_index(index))?;
+        caller.check_queue(offer.queue.name()).map_err(|problem| problem.at_index(index))?;
         offers.push(offer);
         bodies.push(body);
     }
@@ -78,7 +78,7 @@ pub(crate) async fn each(State(app): State<Arc<App>>, caller: Caller, request: R
         items.push(match item {
             Ok(request) => {
                 let (offer, body) = request.into_parts();
-                let allowed = caller.check_queue(offer.queue.as_str());
+                let allowed = caller.check_queue(offer.queue.name());
                 if allowed.is_ok() {
                     offers.push(offer);
                 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use semel_core::ident::JobId;
+use semel_core::tenant::Tenant;
 use semel_ojs::{Code, Problem};
 
 use crate::App;
@@ -59,10 +60,29 @@ impl Caller {
         self.0.as_ref().map(|token| token.id.as_str())
     }
 
-    /// The tenant the caller is bound to.
-    #[allow(dead_code, reason = "asked by whoever keeps tenants apart")]
-    pub(crate) fn tenant(&self) -> Option<&str> {
-        self.0.as_ref().and_then(|token| token.tenant.as_deref())
+    /// Whether the caller may ask in the name of a tenant: the one its token is bound to; any, for an admin whose token
+    /// is bound to none; else the default one. Nothing is said about whether there is such a tenant.
+    pub(crate) fn check_tenant(&self, tenant: &Tenant) -> Result<(), Problem> {
+        let Some(token) = &self.0 else { return Ok(()) };
+        let may = match &token.tenant {
+            Some(bound) => bound == tenant.as_str(),
+            None => tenant.is_default() || token.roles.contains(&Role::Admin),
+        };
+        if may {
+            return Ok(());
+        }
+        Err(Problem::new(
+            Code::Forbidden,
+            "the token is not for this tenant; leave X-OJS-Tenant out, or use a token that is for it",
+        ))
+    }
+
+    /// The patterns of the queues that the caller sees; none means all.
+    pub(crate) fn queue_patterns(&self) -> Option<Vec<String>> {
+        match &self.0.as_ref()?.queues {
+            Queues::All => None,
+            Queues::Only(patterns) => Some(patterns.clone()),
+        }
     }
 
     pub(crate) fn token(&self) -> Option<&Arc<Token>> {
@@ -156,7 +176,7 @@ impl Caller {
             return Ok(ids);
         }
         let jobs = app.engine.jobs(ids).await?;
-        let seen = jobs.iter().filter(|job| self.sees(job.head.queue.as_str()));
+        let seen = jobs.iter().filter(|job| self.sees(job.head.queue.name()));
         Ok(seen.map(|job| job.head.id).collect())
     }
 }

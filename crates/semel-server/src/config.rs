@@ -21,6 +21,10 @@ pub struct Config {
     pub batch_bytes_max: usize,
     /// How long a request may take, its body and a long poll included. Longer than the longest long poll, 30 s.
     pub request_timeout: Duration,
+    /// Streams of events that may be open at one time.
+    pub streams_max: usize,
+    /// How long a stream is silent at most: then it sends a comment, so that both ends know that the other is there.
+    pub stream_heartbeat: Duration,
     /// How much may be under way at one time.
     pub bounds: Bounds,
     /// Tells the handlers that the server is about to end.
@@ -35,6 +39,8 @@ impl Default for Config {
             body_bytes_max: 1024 * 1024,
             batch_bytes_max: 16 * 1024 * 1024,
             request_timeout: Duration::from_secs(60),
+            streams_max: 1_024,
+            stream_heartbeat: Duration::from_secs(15),
             bounds: Bounds::default(),
             drain: Drain::default(),
         }

@@ -51,9 +51,9 @@ pub(crate) async fn stats(State(app): State<Arc<App>>, caller: Caller, uri: Uri)
     let heads = all(&app, crate::jobs::filter(&query)?).await?;
     let mut queues: Vec<(&str, u64)> = Vec::new();
     for head in &heads {
-        match queues.iter_mut().find(|(name, _)| *name == head.queue.as_str()) {
+        match queues.iter_mut().find(|(name, _)| *name == head.queue.name()) {
             Some((_, count)) => *count += 1,
-            None => queues.push((head.queue.as_str(), 1)),
+            None => queues.push((head.queue.name(), 1)),
         }
     }
     let mut out = String::new();

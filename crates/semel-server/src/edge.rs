@@ -25,6 +25,7 @@ use crate::extract::REQUEST_ID;
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
+use crate::tenancy::Misnamed;
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
 /// The longest request id that is taken over from a client, in bytes.
@@ -102,6 +103,11 @@ fn admit(
         None => !request.uri().path().starts_with("/ojs/v1"),
     };
     let caller = if is_public { Caller::default() } else { identify(app, request.headers())? };
+    // What was wrong with the tenant's name is told as everything else is.
+    if let Some(Misnamed(problem)) = request.extensions_mut().remove() {
+        return Err(problem);
+    }
+    caller.check_tenant(app.engine.tenant())?;
     if let Some(access) = access {
         caller.check(access)?;
     }
@@ -223,8 +229,7 @@ mod tests {
     async fn ask(path: &str) -> (StatusCode, HeaderMap, serde_json::Value) {
         let config = Config { request_timeout: Duration::from_millis(50), ..Config::default() };
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
-        let routes = crate::routes::Known::of(&[]);
-        let app = Arc::new(App { engine, config, routes, load: Arc::default(), openapi: String::new() });
+        let app = Arc::new(App::new(engine, config, &[]));
         let mut router = Router::new()
             .route("/panics", get(async || -> Refused { panic!("a secret") }))
             .route("/sleeps", get(async || -> Refused { std::future::pending().await }))

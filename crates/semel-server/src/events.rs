@@ -1,74 +1,131 @@
 //! `/ojs/v1/events`: the log, oldest first, by polling.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::State;
-use http::Uri;
-use semel_ojs::event;
+use axum::extract::{Request, State};
+use semel_core::event::{EventKind, Place};
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_engine::follow::{Reading, Wanted};
 use semel_ojs::write::{list as put_list, object};
-use semel_store::backend::Recorded;
+use semel_ojs::{Code, Problem, event};
 
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
-use crate::respond::{Answer, Answered};
+use crate::respond::{Answer, Answered, Refused};
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 1_000;
-/// Records one request looks at; a filter that keeps few of them answers with a cursor to go on from.
-const LOOKED_AT_MAX: usize = 20_000;
-/// Records read at once.
-const CHUNK: u32 = 1_000;
+/// The longest an answer waits for something to tell.
+const WAIT_MS_MAX: u64 = 25_000;
 
-/// `GET /events`: `after` (or `cursor`), `types`, `queues`, `limit`.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
-    let query = Parameters::of(&uri)?;
+/// `GET /events`: `after` (or `cursor`; `end` is the place where nothing has happened yet), `types`, `queues`,
+/// `job_types`, `jobs`, `limit`. With `wait_ms` the answer waits for something to tell.
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let (parts, _) = request.into_parts();
+    let query = Parameters::of(&parts.uri)?;
+    let wait = Duration::from_millis(query.number("wait_ms", 0, 0, WAIT_MS_MAX)?);
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
-    let (types, queues) = (query.list("types"), query.list("queues"));
-    let after = query.get("after").or_else(|| query.get("cursor"));
-    let mut cursor = match after {
-        None => 0,
-        Some(text) => {
-            let digits = text.strip_prefix("evt_").unwrap_or(text);
-            digits
-                .parse()
-                .map_err(|_| extract::refuse("after", "is not a cursor or id that this endpoint answered"))?
+    let limit = usize::try_from(limit).unwrap_or(1);
+    let after = from(&app, cursor(&query)?.unwrap_or(Begin::Place(0))).await?;
+    let wanted = wanted(&query, &caller)?;
+    let mut reading = app.engine.read_log(after, &wanted, limit).await?;
+    check(&reading)?;
+    // A server that ends, or has as many waiting as it takes, answers at once with what there is.
+    let drain = &app.config.drain;
+    if reading.events.is_empty() && !wait.is_zero() && !drain.has_begun() && extract::park(&parts) {
+        let mut follow = app.engine.follow(reading.cursor, wanted);
+        tokio::select! {
+            biased;
+            () = drain.begun() => {}
+            next = follow.next(limit, wait) => reading = next?,
         }
-    };
-    let is_wanted = |recorded: &Recorded| {
-        let event = &recorded.event;
-        (types.is_empty() || types.contains(&event::name(event.kind)))
-            && caller.sees(event.queue.as_str())
-            && (queues.is_empty() || queues.contains(&event.queue.as_str()))
-    };
-    let mut found: Vec<Recorded> = Vec::new();
-    let mut has_more = true;
-    let mut looked_at = 0;
-    'log: while looked_at < LOOKED_AT_MAX {
-        let chunk = app.engine.events(cursor, CHUNK).await?;
-        has_more = chunk.len() == CHUNK as usize;
-        looked_at += chunk.len();
-        for recorded in chunk {
-            if found.len() as u64 >= limit {
-                has_more = true;
-                break 'log;
-            }
-            cursor = recorded.cursor;
-            if is_wanted(&recorded) {
-                found.push(recorded);
-            }
-        }
-        if !has_more {
-            break;
-        }
+        check(&reading)?;
     }
-    let mut out = String::with_capacity(300 * found.len() + 64);
+    let mut out = String::with_capacity(300 * reading.events.len() + 64);
     object(&mut out, |outer| {
-        put_list(outer.member("events"), &found, |out, recorded| {
+        put_list(outer.member("events"), &reading.events, |out, recorded| {
             event::write(recorded.cursor, recorded.at, &recorded.event, out);
         });
-        outer.plain("cursor", cursor);
-        outer.flag("has_more", has_more);
+        outer.plain("cursor", event::id(reading.cursor));
+        outer.flag("has_more", reading.more);
     });
     Ok(Answer::ok(out))
+}
+
+/// Where a reader begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Begin {
+    /// After this place.
+    Place(u64),
+    /// With what happens next.
+    End,
+}
+
+/// The place a reader begins at.
+pub(crate) async fn from(app: &App, from: Begin) -> Result<u64, Refused> {
+    Ok(match from {
+        Begin::Place(cursor) => cursor,
+        Begin::End => app.engine.log_end().await?,
+    })
+}
+
+/// Where the reader says that he stands.
+pub(crate) fn cursor(query: &Parameters) -> Result<Option<Begin>, Problem> {
+    let Some(text) = query.get("after").or_else(|| query.get("cursor")) else { return Ok(None) };
+    if text == "end" {
+        return Ok(Some(Begin::End));
+    }
+    event::cursor(text).map(|cursor| Some(Begin::Place(cursor))).ok_or_else(|| {
+        extract::refuse("after", "is not a cursor or id that this endpoint answered, nor `end`")
+    })
+}
+
+/// What the reader wants. The lists are separated by commas; the singular of each name is understood, too.
+pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Problem> {
+    let list = |plural: &'static str, singular: &'static str| {
+        let mut items = query.list(plural);
+        items.extend(query.list(singular));
+        items
+    };
+    let mut wanted = Wanted { visible: caller.queue_patterns(), ..Wanted::default() };
+    for name in list("types", "type") {
+        let kinds = wanted.kinds.get_or_insert_default();
+        let before = kinds.len();
+        kinds.extend(EventKind::ALL.into_iter().filter(|kind| event::name(*kind) == name));
+        if kinds.len() == before && !event::is_known(name) {
+            let known = event::names().collect::<Vec<_>>().join(", ");
+            return Err(extract::refuse("types", format!("names no event type; the types are {known}")));
+        }
+    }
+    for name in list("queues", "queue") {
+        wanted
+            .queues
+            .push(QueueName::parse(name, "").map_err(|refused| extract::refuse("queues", refused.message))?);
+    }
+    for name in list("job_types", "job_type") {
+        wanted
+            .job_types
+            .push(JobType::parse(name, "").map_err(|refused| extract::refuse("job_types", refused.message))?);
+    }
+    for id in list("jobs", "job_id") {
+        wanted.jobs.push(JobId::parse(id, "").map_err(|refused| extract::refuse("jobs", refused.message))?);
+    }
+    Ok(wanted)
+}
+
+/// Refuses a reader who would miss events.
+pub(crate) fn check(reading: &Reading) -> Result<(), Problem> {
+    let message = match reading.place {
+        Place::Kept => return Ok(()),
+        Place::TooOld => {
+            "events after this cursor have been dropped; read on from details.oldest and look at the jobs themselves for what happened in between"
+        }
+        Place::Ahead => {
+            "the log has not come as far as this cursor, so it is of another store or of one that was restored since; read from the beginning, without a cursor"
+        }
+    };
+    Err(Problem::new(Code::CursorGone, message)
+        .with_details(|object| object.plain("oldest", event::id(reading.kept_after))))
 }

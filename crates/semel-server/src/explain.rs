@@ -16,7 +16,7 @@ use crate::respond::{Answer, Answered};
 pub(crate) async fn explain(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let request = Enqueue::parse(&text, caller.inspect())?;
-    caller.check_queue(request.offer.queue.as_str())?;
+    caller.check_queue(request.offer.queue.name())?;
     let explained = app.engine.explain(request.offer.clone()).await?;
     let named = match &explained.outcome {
         _ if explained.disclose != Disclose::Always => None,

@@ -31,7 +31,7 @@ const EMPTY_PAGES_MAX: usize = 16;
 pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let (offer, body) = Enqueue::parse(&text, caller.inspect())?.into_parts();
-    caller.check_queue(offer.queue.as_str())?;
+    caller.check_queue(offer.queue.name())?;
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
     admitted(&app, &outcome, &body).await
 }
@@ -85,7 +85,7 @@ pub(crate) async fn show(
 ) -> Answered {
     let id = extract::job_id(id)?;
     match app.engine.job(id).await? {
-        Some(job) if caller.sees(job.head.queue.as_str()) => Ok(Answer::ok(answer::job(&view(&job)))),
+        Some(job) if caller.sees(job.head.queue.name()) => Ok(Answer::ok(answer::job(&view(&job)))),
         Some(_) | None => Err(Problem::not_found("job").into()),
     }
 }

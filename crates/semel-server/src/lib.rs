@@ -5,14 +5,15 @@
 //! - [`serve`](mod@serve), [`tls`], [`load`], [`drain`]: connections, what may be under way, and the end.
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
-//! - `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
-//! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `explain`, `unique_jobs`,
+//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
+//! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `stream`, `explain`, `unique_jobs`,
 //!   `admin`, `system`.
 
 use std::sync::Arc;
 
 use axum::Router;
 use semel_engine::Engine;
+use tokio::sync::Semaphore;
 
 pub mod auth;
 pub mod config;
@@ -37,7 +38,9 @@ mod patience;
 mod queues;
 mod respond;
 mod routes;
+mod stream;
 mod system;
+mod tenancy;
 mod unique_jobs;
 mod workers;
 mod workflows;
@@ -49,24 +52,38 @@ pub use serve::{Limits, serve, serve_with};
 pub use tls::Tls;
 
 use load::Load;
-use routes::Known;
+use routes::{Endpoint, Known};
 
 /// What handlers share.
 pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
     /// What the edge knows of each route.
-    pub(crate) routes: Known,
+    pub(crate) routes: Arc<Known>,
     /// What is under way.
     pub(crate) load: Arc<Load>,
     /// The OpenAPI document.
-    pub(crate) openapi: String,
+    pub(crate) openapi: Arc<str>,
+    /// Streams of events that may still be opened.
+    pub(crate) streams: Arc<Semaphore>,
+}
+
+impl App {
+    pub(crate) fn new(engine: Engine, config: Config, table: &[Endpoint]) -> Self {
+        Self {
+            engine,
+            routes: Arc::new(Known::of(table)),
+            load: Arc::default(),
+            openapi: openapi::document(table).into(),
+            streams: Arc::new(Semaphore::new(config.streams_max)),
+            config,
+        }
+    }
 }
 
 /// The whole server as a service: routes, errors and headers.
 pub fn router(engine: Engine, config: Config) -> Router {
     let table = routes::table();
-    let routes = Known::of(&table);
-    let app = App { engine, config, routes, load: Arc::default(), openapi: openapi::document(&table) };
-    routes::router(table, &Arc::new(app))
+    let app = App::new(engine, config, &table);
+    tenancy::router(table, app)
 }

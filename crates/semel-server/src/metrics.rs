@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use semel_core::ident::QueueName;
 use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
 use semel_store::backend::QueueStats;
@@ -73,7 +74,7 @@ impl Times {
 /// `GET /metrics`. The media type has no version, as OJS wants it; Prometheus takes it all the same when its scrape
 /// configuration says `fallback_scrape_protocol: PrometheusText0.0.4`.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Result<Response, Refused> {
-    let (queues, now) = (app.engine.queues().await?, app.engine.now().await?);
+    let (queues, now) = (app.engine.queues_of_all().await?, app.engine.now().await?);
     let mut page = Page(String::with_capacity(16 * 1024));
     page.put_queues(&queues, now);
     page.family(
@@ -82,7 +83,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Result<Response, Refuse
         "Outcomes of requests since the start, by type, queue and outcome.",
     );
     for ((job_type, queue, outcome), count) in app.engine.counters().all() {
-        let labels = [("type", job_type.as_str()), ("queue", queue.as_str()), ("outcome", outcome)];
+        let labels = labels(&queue, &[("type", job_type.as_str()), ("outcome", outcome)]);
         page.sample("semel_outcomes_total", &labels, count);
     }
     page.put_requests(app.routes.rows());
@@ -117,29 +118,29 @@ impl Page {
         self.family("semel_jobs", "gauge", "Jobs now stored, by queue and state.");
         for stats in queues {
             for state in JobState::ALL {
-                let labels = [("queue", stats.row.name.as_str()), ("state", state.name())];
+                let labels = labels(&stats.row.name, &[("state", state.name())]);
                 self.sample("semel_jobs", &labels, stats.count(state));
             }
         }
         self.family("semel_jobs_created_total", "counter", "Jobs ever admitted, by queue.");
         for stats in queues {
-            self.sample("semel_jobs_created_total", &[("queue", stats.row.name.as_str())], stats.created);
+            self.sample("semel_jobs_created_total", &labels(&stats.row.name, &[]), stats.created);
         }
         self.family("semel_queue_depth", "gauge", "Jobs that a worker could take now, by queue.");
         for stats in queues {
             let depth = stats.count(JobState::Available);
-            self.sample("semel_queue_depth", &[("queue", stats.row.name.as_str())], depth);
+            self.sample("semel_queue_depth", &labels(&stats.row.name, &[]), depth);
         }
         let help = "How long the job at the head of the queue has waited to be taken; 0 when none waits.";
         self.family("semel_queue_oldest_seconds", "gauge", help);
         for stats in queues {
             let age = stats.oldest_ready.map_or(Duration::ZERO, |oldest| now.since(oldest)).as_secs_f64();
-            self.sample("semel_queue_oldest_seconds", &[("queue", stats.row.name.as_str())], age);
+            self.sample("semel_queue_oldest_seconds", &labels(&stats.row.name, &[]), age);
         }
         self.family("semel_queue_paused", "gauge", "Whether a queue is paused.");
         for stats in queues {
             let paused = u8::from(stats.row.paused);
-            self.sample("semel_queue_paused", &[("queue", stats.row.name.as_str())], paused);
+            self.sample("semel_queue_paused", &labels(&stats.row.name, &[]), paused);
         }
     }
 
@@ -159,6 +160,16 @@ impl Page {
             row.times.write(NAME, &labels, &mut self.0);
         }
     }
+}
+
+/// The labels of a queue, and of its tenant when it has one, and more.
+fn labels<'a>(queue: &'a QueueName, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let mut labels = vec![("queue", queue.name())];
+    if !queue.tenant().is_empty() {
+        labels.push(("tenant", queue.tenant()));
+    }
+    labels.extend_from_slice(more);
+    labels
 }
 
 /// Labels as they stand between braces.

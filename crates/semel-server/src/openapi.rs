@@ -33,7 +33,7 @@ const WITH_BODY: [Code; 4] = [Code::InvalidPayload, Code::UnsupportedMediaType, 
 
 /// `GET /ojs/v1/openapi.json`.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Answer {
-    Answer::ok(app.openapi.clone())
+    Answer::ok(app.openapi.as_ref().to_owned())
 }
 
 /// The document of this table.

@@ -19,7 +19,7 @@ type Name = Result<Path<String>, PathRejection>;
 /// `GET /queues`, by name.
 pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered {
     let mut queues = app.engine.queues().await?;
-    queues.retain(|stats| caller.sees(stats.row.name.as_str()));
+    queues.retain(|stats| caller.sees(stats.row.name.name()));
     let mut out = String::with_capacity(300 * queues.len() + 64);
     object(&mut out, |outer| {
         put_list(outer.member("queues"), &queues, |out, stats| view(stats).write(out));
@@ -35,8 +35,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answere
 pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
-    let queues = app.engine.queues().await?;
-    let found = queues.iter().find(|stats| stats.row.name == name);
+    let found = app.engine.queue(&name).await?;
     let none = QueueView {
         name: name.as_str(),
         paused: false,
@@ -45,7 +44,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name
         purged: 0,
         oldest_ready: None,
     };
-    Ok(Answer::ok(found.map_or(none, view).answer()))
+    Ok(Answer::ok(found.as_ref().map_or(none, view).answer()))
 }
 
 /// `POST /queues/{name}/pause`.
@@ -80,7 +79,7 @@ fn queue_name(name: Name) -> Result<QueueName, Refused> {
 
 pub(crate) fn view(stats: &QueueStats) -> QueueView<'_> {
     QueueView {
-        name: stats.row.name.as_str(),
+        name: stats.row.name.name(),
         paused: stats.row.paused,
         counts: stats.counts,
         created: stats.created,

@@ -15,8 +15,8 @@ use semel_ojs::Code;
 use crate::caller::Access;
 use crate::metrics::Times;
 use crate::{
-    App, admin, batch, crons, dead_letter, edge, events, explain, jobs, metrics, openapi, queues, system,
-    unique_jobs, workers, workflows,
+    App, admin, batch, crons, dead_letter, edge, events, explain, jobs, metrics, openapi, queues, stream,
+    system, tenancy, unique_jobs, workers, workflows,
 };
 
 /// A parameter of a query, and the JSON Schema of its values.
@@ -52,6 +52,8 @@ pub(crate) struct Endpoint {
     pub(crate) answers: Vec<(u16, Option<&'static str>, &'static str)>,
     /// The refusals of its own; those that every endpoint has are known.
     pub(crate) refuses: Vec<Code>,
+    /// Whether it is about the whole server: then it is not there for a request that is some tenant's.
+    pub(crate) is_global: bool,
     handler: MethodRouter<Arc<App>>,
 }
 
@@ -72,6 +74,7 @@ impl Endpoint {
             body: Body::None,
             answers: Vec::new(),
             refuses: Vec::new(),
+            is_global: false,
             handler: on(filter, handler),
         }
     }
@@ -105,6 +108,11 @@ impl Endpoint {
     fn answers_as(mut self, status: u16, media: &'static str, schema: &'static str) -> Self {
         self.answers.push((status, Some(media), schema));
         self
+    }
+
+    /// It is about the whole server and all tenants.
+    fn global(self) -> Self {
+        Self { is_global: true, ..self }
     }
 
     fn refuses(mut self, codes: &[Code]) -> Self {
@@ -154,12 +162,37 @@ const DEAD_LETTERS: &[Parameter] = &[
         "Jobs to pass over.",
     ),
 ];
+const TEXT: &str = r#"{"type":"string"}"#;
+const AFTER: Parameter =
+    parameter("after", TEXT, "What came after this cursor or event's id; `end`: what happens from now on.");
+const CURSOR: Parameter = parameter("cursor", TEXT, "The same.");
+const TYPES: Parameter = parameter("types", TEXT, "Kinds of events, separated by commas.");
+const QUEUES: Parameter = parameter("queues", TEXT, "Queues, separated by commas.");
+const JOB_TYPES: Parameter = parameter("job_types", TEXT, "Types of jobs, separated by commas.");
+const JOB_IDS: Parameter = parameter("jobs", TEXT, "Jobs, separated by commas.");
 const EVENTS: &[Parameter] = &[
-    parameter("after", r#"{"type":"string"}"#, "A cursor or an event's id: what came after it."),
-    parameter("cursor", r#"{"type":"string"}"#, "The same."),
-    parameter("types", r#"{"type":"string"}"#, "Kinds of events, separated by commas."),
-    parameter("queues", r#"{"type":"string"}"#, "Queues, separated by commas."),
+    AFTER,
+    CURSOR,
+    TYPES,
+    QUEUES,
+    JOB_TYPES,
+    JOB_IDS,
     parameter("limit", r#"{"type":"integer","minimum":1,"maximum":1000,"default":50}"#, "Events on a page."),
+    parameter(
+        "wait_ms",
+        r#"{"type":"integer","minimum":0,"maximum":25000,"default":0}"#,
+        "How long to wait for something to tell.",
+    ),
+];
+const FILTERS: &[Parameter] = &[AFTER, CURSOR, TYPES, QUEUES, JOB_TYPES, JOB_IDS];
+const STREAM: &[Parameter] = &[
+    AFTER,
+    CURSOR,
+    TYPES,
+    QUEUES,
+    JOB_TYPES,
+    JOB_IDS,
+    parameter("channel", TEXT, "`job:ID`, `queue:NAME` or `all`."),
 ];
 const UNIQUE_JOBS: &[Parameter] = &[
     STATES,
@@ -273,8 +306,8 @@ pub(crate) fn table() -> Vec<Endpoint> {
 fn jobs_and_system() -> Vec<Endpoint> {
     use Access::{Admin, Inspect, Metrics, Produce, Public, Touch, Work};
     use Code::{
-        Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound, PayloadMismatch,
-        TooManyHolders, Unsupported,
+        Conflict, Contended, CursorGone, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound,
+        PayloadMismatch, TooManyHolders, Unsupported,
     };
     let admission =
         [InvalidRequest, InvalidRetryPolicy, Duplicate, PayloadMismatch, TooManyHolders, Contended];
@@ -384,7 +417,22 @@ fn jobs_and_system() -> Vec<Endpoint> {
             .named("listEvents", "What happened, oldest first.")
             .query(EVENTS)
             .answers(200, "Events")
-            .refuses(&[InvalidRequest]),
+            .refuses(&[InvalidRequest, CursorGone]),
+        get("/ojs/v1/events/stream", Inspect, stream::all)
+            .named("streamEvents", "What happens, as server-sent events; resumed by Last-Event-ID.")
+            .query(STREAM)
+            .answers_as(200, "text/event-stream", "EventStream")
+            .refuses(&[InvalidRequest, CursorGone]),
+        get("/ojs/v1/jobs/{id}/events", Inspect, stream::of_job)
+            .named("streamJobEvents", "What happens to one job, as server-sent events.")
+            .query(FILTERS)
+            .answers_as(200, "text/event-stream", "EventStream")
+            .refuses(&[InvalidRequest, NotFound, CursorGone]),
+        get("/ojs/v1/queues/{name}/events", Inspect, stream::of_queue)
+            .named("streamQueueEvents", "What happens in one queue, as server-sent events.")
+            .query(FILTERS)
+            .answers_as(200, "text/event-stream", "EventStream")
+            .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/unique/explain", Produce, explain::explain)
             .named("explain", "What an enqueue request would lead to, and why; stores nothing.")
             .takes("Enqueue")
@@ -408,7 +456,13 @@ fn jobs_and_system() -> Vec<Endpoint> {
         post("/ojs/v1/admin/reset", Admin, admin::reset)
             .named("reset", "Deletes everything; only on servers started with --allow-reset.")
             .answers(200, "Reset")
-            .refuses(&[NotFound, Unsupported]),
+            .refuses(&[NotFound, Unsupported])
+            .global(),
+        get("/ojs/v1/admin/tenants/{id}/stats", Admin, tenancy::stats)
+            .named("tenantStats", "How much a tenant has; one that nobody has used has nothing.")
+            .answers(200, "TenantStats")
+            .refuses(&[InvalidRequest])
+            .global(),
         get("/ojs/v1/health", Public, system::health)
             .named("ojsHealth", "Whether the server and its store are well.")
             .answers(200, "Health")
@@ -435,7 +489,8 @@ fn jobs_and_system() -> Vec<Endpoint> {
             .answers(503, "Status"),
         get("/metrics", Metrics, metrics::show)
             .named("metrics", "Metrics in Prometheus's text form.")
-            .answers_as(200, "text/plain", "Metrics"),
+            .answers_as(200, "text/plain", "Metrics")
+            .global(),
     ]
 }
 
@@ -476,17 +531,19 @@ impl Known {
     }
 }
 
-/// The router of the table.
-pub(crate) fn router(table: Vec<Endpoint>, app: &Arc<App>) -> Router {
-    let mut router = Router::new();
-    for endpoint in table {
-        router = router.route(endpoint.path, endpoint.handler);
-    }
-    router
-        .fallback(edge::no_such_path)
-        .method_not_allowed_fallback(edge::no_such_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), edge::edge))
-        .with_state(Arc::clone(app))
+/// The routes of the table, for any [`App`].
+pub(crate) fn routes(table: Vec<Endpoint>) -> Router<Arc<App>> {
+    only(table).fallback(edge::no_such_path).method_not_allowed_fallback(edge::no_such_method)
+}
+
+/// The routes of a table that is merged with another's [`routes`].
+pub(crate) fn only(table: Vec<Endpoint>) -> Router<Arc<App>> {
+    table.into_iter().fold(Router::new(), |router, endpoint| router.route(endpoint.path, endpoint.handler))
+}
+
+/// The routes as one app answers them.
+pub(crate) fn router(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
+    routes.layer(axum::middleware::from_fn_with_state(Arc::clone(&app), edge::edge)).with_state(app)
 }
 
 #[cfg(test)]

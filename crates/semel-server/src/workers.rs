@@ -22,7 +22,7 @@ pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: 
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let fetch = Fetch::parse(&text)?;
     for queue in &fetch.queues {
-        caller.check_queue(queue.as_str())?;
+        caller.check_queue(queue.name())?;
     }
     let claim = Claim {
         queues: fetch.queues,

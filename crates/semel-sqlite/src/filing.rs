@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, params};
-use semel_core::draft::{QueueRow, next_version};
+use semel_core::draft::{Map, QueueRow, next_version};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::state::State;
@@ -68,13 +68,18 @@ struct Ended {
 #[derive(Debug)]
 pub struct Round {
     /// The last record it carries over.
-    upto: u64,
+    pub upto: u64,
     /// Bytes of journal it will free.
     pub bytes: usize,
     /// Whether what is not a job's row has been written.
     is_prefaced: bool,
-    /// Rows to write, the first last.
-    rows: Vec<(i64, JobId)>,
+    /// Bodies of jobs that had no row when the round began. Let go all at once: it takes a while, and somebody may still
+    /// want one whose row is being written.
+    bodies: Map<JobId, Bytes>,
+    /// Rows to write, in order.
+    rows: std::vec::IntoIter<(i64, JobId)>,
+    /// The last row that a piece took.
+    reached: i64,
     /// Ended jobs to file, in the order of their keys once all rows are written, the first last.
     ended: Vec<Ended>,
     is_sorted: bool,
@@ -83,7 +88,17 @@ pub struct Round {
 impl Round {
     /// Jobs that are not in the rows as they should be.
     pub fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.rows.iter().map(|(_, id)| *id).chain(self.ended.iter().map(|ended| ended.id))
+        self.rows.as_slice().iter().map(|(_, id)| *id).chain(self.ended.iter().map(|ended| ended.id))
+    }
+
+    /// The body of a job that had no row when the round began.
+    pub fn body(&self, job: JobId) -> Option<&Bytes> {
+        self.bodies.get(&job)
+    }
+
+    /// Whether the row of a job is still to be written, whole.
+    pub fn is_unwritten(&self, seq: i64, job: JobId) -> bool {
+        seq > self.reached && self.bodies.contains_key(&job)
     }
 }
 
@@ -106,15 +121,19 @@ pub struct Piece {
 
 /// The row of one job.
 #[derive(Debug)]
-struct Written {
-    seq: i64,
-    head: Head,
+pub struct Written {
+    /// Its number.
+    pub seq: i64,
+    /// The job.
+    pub head: Head,
     /// The numbers of its type and queue.
-    names: (i64, i64),
-    released: bool,
-    filed: Option<u8>,
+    pub names: (i64, i64),
+    /// Whether an operator released its key.
+    pub released: bool,
+    /// Of an ended job, in which list it is.
+    pub filed: Option<u8>,
     /// Of a job that has no row yet.
-    body: Option<Bytes>,
+    pub body: Option<Bytes>,
 }
 
 /// The end of a round: with it the rows have everything up to a record.
@@ -141,12 +160,23 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
     pending.since = None;
     // Some of them may have been forgotten meanwhile; they are left out when their turn comes.
     let noted: Vec<(i64, JobId)> = pending.notes.iter().map(|(id, notes)| (notes.seq, *id)).collect();
-    let heads = at.pending.bodies.keys().chain(&moved).map(|id| (at.seq(*id), *id));
-    let mut rows: Vec<(i64, JobId)> = heads.chain(noted).collect();
-    rows.sort_unstable_by(|a, b| b.cmp(a));
+    let bodies = std::mem::take(&mut pending.bodies);
+    let mut rows = std::mem::take(&mut pending.inserted);
+    rows.extend(moved.iter().map(|id| (at.seq(*id), *id)));
+    rows.extend(noted);
+    // Runs that are in order already, most of it.
+    rows.sort();
     rows.dedup();
-    at.round =
-        Some(Round { upto: rotate(), bytes, is_prefaced: false, rows, ended: Vec::new(), is_sorted: false });
+    at.round = Some(Round {
+        upto: rotate(),
+        bytes,
+        is_prefaced: false,
+        bodies,
+        rows: rows.into_iter(),
+        reached: 0,
+        ended: Vec::new(),
+        is_sorted: false,
+    });
 }
 
 /// Takes the next piece of the round.
@@ -160,14 +190,14 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
     piece.events = at.log.unwritten(round.upto, PIECE_RECORDS);
     prepare_rows(at, &mut round, &mut piece);
     let mut left = PIECE_ROWS - piece.rows.len();
-    if round.rows.is_empty() && left > 0 {
+    if round.rows.len() == 0 && left > 0 {
         if !round.is_sorted {
             round.ended.sort_unstable_by(|a, b| b.cmp(a));
             round.is_sorted = true;
         }
         prepare_filing(at, &mut round, &mut piece, &mut left);
     }
-    if round.rows.is_empty() && round.ended.is_empty() && piece.events.len() < PIECE_RECORDS {
+    if round.rows.len() == 0 && round.ended.is_empty() && piece.events.len() < PIECE_RECORDS {
         let names = std::mem::take(&mut at.pending.queues);
         // As they are now: what is in later records says the same or newer.
         let queues = names.iter().map(|name| (at.model.queue_row(name), at.model.totals(name))).collect();
@@ -199,13 +229,11 @@ fn numbers(names: &mut crate::names::Names, head: &Head) -> (i64, i64) {
 
 fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece) {
     while piece.rows.len() < PIECE_ROWS
-        && let Some((seq, id)) = round.rows.pop()
+        && let Some((seq, id)) = round.rows.next()
     {
-        let body = at.pending.bodies.remove(&id);
-        if let Some(body) = &body {
-            at.pending.in_flight.insert(id, body.clone());
-        }
-        if let Some(head) = at.model.head(id) {
+        round.reached = seq;
+        // An id that was given free may have come again, with another row.
+        if let Some(head) = at.model.head(id).filter(|_| at.seq(id) == seq) {
             let filed = match (head.state.is_finished(), head.is_dead_letter()) {
                 (false, _) => None,
                 (true, false) => Some(FILED),
@@ -216,7 +244,7 @@ fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece) {
                 round.ended.push(Ended { key, seq, id, version: head.version });
             }
             let names = numbers(&mut at.names, head);
-            let released = at.is_released(id);
+            let (released, body) = (at.is_released(id), round.bodies.get(&id).cloned());
             piece.rows.push(Written { seq, head: head.clone(), names, released, filed, body });
         }
         if let Some(notes) = at.pending.notes.get(&id) {
@@ -322,18 +350,20 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
 fn write_rows(db: &Connection, rows: &[Written]) -> Result<(), SqliteError> {
     let mut insert = db.prepare_cached(rows::INSERT)?;
     let mut update = db.prepare_cached(rows::UPDATE)?;
-    for Written { seq, head, names, released, filed, body } in rows {
-        match body {
+    let mut rest = rows::Rest::default();
+    for written in rows {
+        let (seq, id) = (written.seq, written.head.id);
+        match &written.body {
             Some(body) => {
-                rows::insert(&mut insert, *seq, head, *names, *released, *filed, body)?;
-                if head.id.row() != seq.unsigned_abs() {
+                rows::insert(&mut insert, &mut rest, written, body)?;
+                if id.row() != seq.unsigned_abs() {
                     db.prepare_cached("INSERT OR REPLACE INTO foreign_id (id, seq) VALUES (?1, ?2)")?
-                        .execute(params![head.id.to_bytes(), seq])?;
+                        .execute(params![id.to_bytes(), seq])?;
                 }
             }
             None => {
-                if rows::update(&mut update, *seq, head, *released, *filed)? != 1 {
-                    return Err(SqliteError::Row { seq: *seq, what: "a job has no row" });
+                if rows::update(&mut update, &mut rest, written)? != 1 {
+                    return Err(SqliteError::Row { seq, what: "a job has no row" });
                 }
             }
         }
@@ -404,12 +434,9 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
     Ok(())
 }
 
-/// A piece is in the rows: what was pending of it is so no more, and what it filed leaves memory. Gives back the last
-/// record that nothing but the rows is needed for, at the end of a round.
-pub fn settle(at: &mut Loaded, piece: Piece) -> Option<u64> {
-    for written in piece.rows.iter().filter(|written| written.body.is_some()) {
-        at.pending.in_flight.remove(&written.head.id);
-    }
+/// A piece is in the rows: what was pending of it is so no more, and what it filed leaves memory. Gives back the round
+/// when it is over, to be let go where nobody waits.
+pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     for (id, notes) in &piece.notes {
         at.pending.noted(*id, notes.stamp);
     }
@@ -437,9 +464,7 @@ pub fn settle(at: &mut Loaded, piece: Piece) -> Option<u64> {
         // Decisions that saw these keys without their filed holders are to be taken again.
         at.model.move_absent_version(next_version(0, piece.floor));
     }
-    let end = piece.end?;
-    at.round = None;
-    Some(end.upto)
+    if piece.end.is_some() { at.round.take() } else { None }
 }
 
 /// Deletes remembered heads whose time is over, looking at a bounded number from where the last look ended.

@@ -6,6 +6,9 @@
 //! for ever, so what is left in a file of its earlier use is known by its lower cursors. The end of a file is where no
 //! such record follows: the last write, torn by a crash, had been acknowledged to nobody. The sum begins with the store's
 //! identity, so that files left behind by another store of the same name are not taken for this one's.
+//!
+//! A file grows in steps of zeros, and records are written over them: a write that makes a file longer would have every
+//! fsync write the file's size as well.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -18,6 +21,10 @@ use crate::error::SqliteError;
 
 /// Bytes before a payload.
 pub const HEADER: usize = 4 + 4 + 8 + 8;
+/// A file grows by as much as it is long, but at least and at most by so much.
+const GROWTH: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
+/// What a file grows by.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// The longest payload that is believed: far more than a group of commits may write.
 const PAYLOAD_MAX: usize = 1 << 30;
 
@@ -36,8 +43,28 @@ pub struct Entry {
 struct Segment {
     path: PathBuf,
     file: File,
+    /// Its length. What is behind the last record is of an earlier use, or zeros.
+    length: u64,
     /// The cursor of its last record; 0 when nothing in it is needed.
     last: u64,
+}
+
+impl Segment {
+    /// Writes a record at `offset`, and zeros behind it where the file ends.
+    fn write(&mut self, offset: u64, record: &[u8]) -> std::io::Result<()> {
+        self.file.seek(SeekFrom::Start(offset))?;
+        self.file.write_all(record)?;
+        let end = offset + record.len() as u64;
+        if end > self.length {
+            let growth = self.length.clamp(*GROWTH.start(), *GROWTH.end());
+            self.length = end;
+            // The record is written; that there is no room for more shows when there is more.
+            while self.length < end + growth && self.file.write_all(&ZEROS).is_ok() {
+                self.length += ZEROS.len() as u64;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The files, and where the next record goes.
@@ -77,8 +104,9 @@ impl Journal {
                 Err(error) => return Err(io(&path, error)),
             };
             let (entries, end) = read(&file, identity).map_err(|error| io(&path, error))?;
+            let length = file.metadata().map_err(|error| io(&path, error))?.len();
             let last = entries.last().map_or(0, |entry| entry.cursor);
-            let segment = Segment { path, file, last };
+            let segment = Segment { path, file, length, last };
             if last > carried { found.push((entries, end, segment)) } else { journal.free.push(segment) }
         }
         found.sort_by_key(|(_, _, segment)| segment.last);
@@ -124,9 +152,7 @@ impl Journal {
             self.offset = 0;
         }
         let Some(current) = &mut self.current else { return Ok(()) };
-        let written =
-            current.file.seek(SeekFrom::Start(self.offset)).and_then(|_| current.file.write_all(record));
-        written.map_err(|error| io(&current.path, error))?;
+        current.write(self.offset, record).map_err(|error| io(&current.path, error))?;
         if let Err(error) = current.file.sync_data() {
             return Err(SqliteError::Sync(format!("{}: {error}", current.path.display())));
         }
@@ -178,7 +204,7 @@ impl Journal {
             Ok(file)
         };
         let file = new().map_err(|error| io(&path, error))?;
-        Ok(Segment { path, file, last: 0 })
+        Ok(Segment { path, file, length: 0, last: 0 })
     }
 }
 
@@ -232,11 +258,13 @@ fn parse(bytes: &Bytes, identity: i64) -> Option<Entry> {
     if size > PAYLOAD_MAX || bytes.len() < HEADER + size {
         return None;
     }
-    if checksum(identity, length, &bytes[8..HEADER + size]) != u32::from_le_bytes(*sum) {
+    let cursor = u64::from_le_bytes(*cursor);
+    // Zeros are no record, whatever their sum.
+    if cursor == 0 || checksum(identity, length, &bytes[8..HEADER + size]) != u32::from_le_bytes(*sum) {
         return None;
     }
     Some(Entry {
-        cursor: u64::from_le_bytes(*cursor),
+        cursor,
         at: Timestamp::from_micros(i64::from_le_bytes(*at)),
         payload: bytes.slice(HEADER..HEADER + size),
     })
@@ -295,6 +323,7 @@ mod tests {
         append(&mut journal, "a longer record");
         let path = store.with_file_name("a.db-log.0");
         let whole = std::fs::read(&path).unwrap();
+        let whole = &whole[..2 * HEADER + "one".len() + "a longer record".len()];
         for cut in HEADER + 4..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
@@ -304,11 +333,34 @@ mod tests {
             assert_eq!(texts(&found).last().unwrap(), &(2, "again".into()));
         }
         for flipped in HEADER + 3..whole.len() {
-            let mut bytes = whole.clone();
+            let mut bytes = whole.to_vec();
             bytes[flipped] ^= 1;
             std::fs::write(&path, &bytes).unwrap();
             assert_eq!(Journal::open(&store, 5, 0).unwrap().1.len(), 1, "flipped at {flipped}");
         }
+    }
+
+    #[test]
+    fn a_record_makes_the_file_longer_only_now_and_then_and_never_far() {
+        let dir = semel_testkit::TempDir::new();
+        let store = dir.path().join("a.db");
+        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+        let path = store.with_file_name("a.db-log.0");
+        let mut lengths = std::collections::BTreeSet::new();
+        let text = "x".repeat(10_000);
+        for _ in 0..100 {
+            append(&mut journal, &text);
+            let length = std::fs::metadata(&path).unwrap().len();
+            assert!(length >= journal.offset && length <= journal.offset + GROWTH.end(), "{length}");
+            lengths.insert(length);
+        }
+        assert!(lengths.len() < 8, "{lengths:?}");
+        // Opened again, it goes on in the room there is.
+        let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
+        assert_eq!(found.len(), 100);
+        append(&mut journal, "one more");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), *lengths.last().unwrap());
+        assert_eq!(Journal::open(&store, 5, 0).unwrap().1.len(), 101);
     }
 
     #[test]
@@ -334,7 +386,7 @@ mod tests {
         append(&mut journal, "three");
         let path = store.with_file_name("a.db-log.0");
         let mut bytes = std::fs::read(&path).unwrap();
-        let last = bytes.len() - 1;
+        let last = 2 * HEADER + "one".len() + "two".len() - 1;
         bytes[last] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
         let error = Journal::open(&store, 5, 0).unwrap_err().to_string();

@@ -19,6 +19,7 @@ pub mod lock;
 mod log;
 mod names;
 mod open;
+mod packed;
 mod pending;
 mod reader;
 mod rows;

@@ -8,19 +8,22 @@ use rusqlite::{Connection, params};
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
-use semel_store::backend::Recorded;
+use semel_store::{LogPage, Recorded};
 
 use crate::error::SqliteError;
 use crate::names::Names;
+use crate::open::{fact, set_fact};
 
 /// Bytes of one event in a record: kind, job, type, queue, attempt, amount.
 const EVENT_BYTES: usize = 1 + 16 + 4 + 4 + 4 + 4;
-/// Events kept; the oldest records go first.
-const EVENTS_MAX: u64 = 1_000_000;
+/// Events kept unless the store is told otherwise; the oldest records go first.
+pub const EVENTS_MAX: u64 = 1_000_000;
 /// Records dropped in one go.
 const DROP_RECORDS_MAX: u32 = 2_000;
 /// A cursor is a record's number and the event's place in it.
 const PLACE_BITS: u32 = 24;
+/// The fact that says which record was the last to be dropped.
+pub const DROPPED: &str = "events_dropped";
 
 /// What happened in one commit.
 #[derive(Clone, Debug)]
@@ -91,8 +94,24 @@ impl Log {
         }
     }
 
-    /// Events after `cursor`, oldest first, at most `limit`.
-    pub fn read(
+    /// Events after `cursor`, oldest first, at most `limit`. `last` is the number of the last commit.
+    pub fn page(
+        &self,
+        db: &Connection,
+        names: &Names,
+        last: u64,
+        cursor: u64,
+        limit: usize,
+    ) -> Result<LogPage, SqliteError> {
+        let events = self.read(db, names, cursor, limit)?;
+        // Read after the rows: whoever dropped some in between says so here.
+        let dropped = fact(db, DROPPED)?.unsigned_abs();
+        // Of a dropped record no event is kept, whatever its place in it.
+        let kept_after = if dropped == 0 { 0 } else { end_of(dropped) };
+        Ok(LogPage { events, kept_after, newest: end_of(last) })
+    }
+
+    fn read(
         &self,
         db: &Connection,
         names: &Names,
@@ -125,6 +144,11 @@ impl Log {
         }
         Ok(found)
     }
+}
+
+/// The last place that the record of that number can have.
+const fn end_of(record: u64) -> u64 {
+    (record << PLACE_BITS) | ((1 << PLACE_BITS) - 1)
 }
 
 fn signed(number: u64) -> i64 {
@@ -173,7 +197,7 @@ pub fn write(db: &Connection, records: &[Events]) -> Result<(), SqliteError> {
 }
 
 /// Drops the oldest records when there are too many events. Says whether more is to be dropped.
-pub fn trim(db: &Connection, kept: &mut Option<u64>) -> Result<bool, SqliteError> {
+pub fn trim(db: &Connection, kept: &mut Option<u64>, most: u64) -> Result<bool, SqliteError> {
     let known = match *kept {
         Some(known) => known,
         None => db
@@ -181,7 +205,7 @@ pub fn trim(db: &Connection, kept: &mut Option<u64>) -> Result<bool, SqliteError
             .unsigned_abs(),
     };
     *kept = Some(known);
-    if known <= EVENTS_MAX {
+    if known <= most {
         return Ok(false);
     }
     let mut query = db.prepare_cached("SELECT cursor, count FROM event ORDER BY cursor LIMIT ?1")?;
@@ -189,7 +213,7 @@ pub fn trim(db: &Connection, kept: &mut Option<u64>) -> Result<bool, SqliteError
     let mut upto = None;
     let mut dropped = 0;
     while let Some(row) = rows.next()? {
-        if known.saturating_sub(dropped) <= EVENTS_MAX {
+        if known.saturating_sub(dropped) <= most {
             break;
         }
         upto = Some(row.get::<_, i64>(0)?);
@@ -198,9 +222,10 @@ pub fn trim(db: &Connection, kept: &mut Option<u64>) -> Result<bool, SqliteError
     drop(rows);
     if let Some(upto) = upto {
         db.prepare_cached("DELETE FROM event WHERE cursor <= ?1")?.execute([upto])?;
+        set_fact(db, DROPPED, upto)?;
         *kept = Some(known.saturating_sub(dropped));
     }
-    Ok(known.saturating_sub(dropped) > EVENTS_MAX)
+    Ok(known.saturating_sub(dropped) > most)
 }
 
 fn decode(bytes: &[u8], names: &Names) -> Option<Event> {

@@ -14,18 +14,19 @@ use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::model::{Model, QueueTotals};
 
-use crate::change::{Change, Changes, Moving, Record};
+use crate::change::{Change, Changes, Record};
 use crate::error::SqliteError;
 use crate::filing::Round;
 use crate::journal::Entry;
 use crate::log::{Events, Log};
 use crate::names::Names;
+use crate::packed::Moving;
 use crate::pending::Pending;
 use crate::reader;
 use crate::rows::{self, HEAD_COLUMNS};
 
 /// The format this program writes. Format 1 was never released.
-pub const FORMAT: i64 = 2;
+pub const FORMAT: i64 = 3;
 /// Marks a file as ours: "Seml".
 const APPLICATION_ID: i64 = 0x5365_6d6c;
 /// The first SQLite without the WAL-reset race.
@@ -63,8 +64,20 @@ pub struct Loaded {
 impl Loaded {
     /// Jobs whose rows are not as they are now, some of them more than once.
     pub fn unsettled(&self) -> impl Iterator<Item = JobId> + '_ {
-        let pending = self.pending.bodies.keys().chain(&self.pending.moved).copied();
+        let inserted = self.pending.inserted.iter().map(|(_, id)| *id);
+        let pending = inserted.chain(self.pending.moved.iter().copied());
         pending.chain(self.round.iter().flat_map(Round::jobs))
+    }
+
+    /// The body of a job whose row may not be there yet.
+    pub fn body(&self, job: JobId) -> Option<&Bytes> {
+        self.pending.bodies.get(&job).or_else(|| self.round.as_ref()?.body(job))
+    }
+
+    /// Whether the row of a job is still to be written whole, as the job is by then.
+    pub fn is_unwritten(&self, seq: i64, job: JobId) -> bool {
+        self.pending.bodies.contains_key(&job)
+            || self.round.as_ref().is_some_and(|round| round.is_unwritten(seq, job))
     }
 
     /// Bytes of journal that are not carried over.
@@ -147,6 +160,29 @@ pub fn set_identity(db: &Connection) -> Result<(), SqliteError> {
     use std::hash::{BuildHasher, Hasher};
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     set_fact(db, "identity", random.cast_signed())
+}
+
+/// The number that nobody outside knows; drawn when it is first asked for, and copied with the file.
+pub fn secret(db: &Connection) -> Result<[u8; 16], SqliteError> {
+    const NAMES: [&str; 2] = ["secret_1", "secret_2"];
+    let mut secret = [0; 16];
+    let known: i64 =
+        db.query_row("SELECT count(*) FROM fact WHERE name IN (?1, ?2)", NAMES, |row| row.get(0))?;
+    if known < 2 {
+        secret = semel_store::memory::new_secret();
+        // Both halves or none.
+        let transaction = db.unchecked_transaction()?;
+        for (name, half) in NAMES.into_iter().zip(secret.chunks_exact(8)) {
+            let half = half.try_into().map_or(0, i64::from_le_bytes);
+            set_fact(&transaction, name, half)?;
+        }
+        transaction.commit()?;
+        return Ok(secret);
+    }
+    for (name, half) in NAMES.into_iter().zip(secret.chunks_exact_mut(8)) {
+        half.copy_from_slice(&fact(db, name)?.to_le_bytes());
+    }
+    Ok(secret)
 }
 
 /// The records of the journal that a backup brought with it.
@@ -264,7 +300,7 @@ impl Replay<'_> {
                     if seq <= self.used && has_row(self.db, seq)? {
                         loaded.pending.moved.push(head.id);
                     } else {
-                        loaded.pending.bodies.insert(head.id, body);
+                        loaded.pending.insert(seq, head.id, body);
                     }
                     self.put(seq, Some(Journaled { head, released: false }));
                 }
@@ -330,7 +366,10 @@ fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled
     let mut query = db.prepare_cached(&format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1"))?;
     let mut rows = query.query([seq])?;
     Ok(match rows.next()? {
-        Some(row) => Some(Journaled { head: rows::head(row, names)?, released: rows::is_released(row)? }),
+        Some(row) => {
+            let (head, released) = rows::head(row, names)?;
+            Some(Journaled { head, released })
+        }
         None => None,
     })
 }
@@ -344,8 +383,8 @@ fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &Places) -> Result
     while let Some(row) = rows.next()? {
         let seq: i64 = row.get(0)?;
         if !journaled.contains_key(&seq) {
-            let head = rows::head(row, &loaded.names)?;
-            take_in(loaded, seq, head, rows::is_released(row)?);
+            let (head, released) = rows::head(row, &loaded.names)?;
+            take_in(loaded, seq, head, released);
         }
     }
     drop(rows);
@@ -381,7 +420,7 @@ fn take_in(loaded: &mut Loaded, seq: i64, head: Head, released: bool) {
 }
 
 /// A number the file keeps by name; 0 when it does not.
-fn fact(db: &Connection, name: &str) -> Result<i64, SqliteError> {
+pub fn fact(db: &Connection, name: &str) -> Result<i64, SqliteError> {
     let mut query = db.prepare_cached("SELECT value FROM fact WHERE name = ?1")?;
     let mut rows = query.query([name])?;
     Ok(match rows.next()? {

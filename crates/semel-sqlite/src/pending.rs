@@ -71,10 +71,11 @@ pub struct Forgotten {
 /// What is still to be carried over.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// Bodies of jobs that have no row. Shared with whoever offered them, so they are copied only into the journal.
+    /// Bodies of jobs that came since the round under way began, and have no row. Shared with whoever offered them, so
+    /// they are copied only into the journal.
     pub bodies: Map<JobId, Bytes>,
-    /// Bodies whose rows are being written: by now those rows may be behind.
-    pub in_flight: Map<JobId, Bytes>,
+    /// Those jobs in the order they came, and their row numbers.
+    pub inserted: Vec<(i64, JobId)>,
     /// Notes to be written.
     pub notes: Map<JobId, Notes>,
     /// Changes of the keys' memory.
@@ -108,9 +109,10 @@ impl Pending {
         self.bytes == 0 && self.moved.is_empty()
     }
 
-    /// The body of a job whose row is not there yet.
-    pub fn body(&self, job: JobId) -> Option<&Bytes> {
-        self.bodies.get(&job).or_else(|| self.in_flight.get(&job))
+    /// Keeps the body of a new job until its row is written.
+    pub fn insert(&mut self, seq: i64, job: JobId, body: Bytes) {
+        self.bodies.insert(job, body);
+        self.inserted.push((seq, job));
     }
 
     /// Notes a job's newer note.

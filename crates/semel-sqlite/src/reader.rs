@@ -47,7 +47,7 @@ pub fn filed(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<(i64, Hea
     let mut query = db.prepare_cached(&sql)?;
     let mut found = query.query([seq])?;
     Ok(match found.next()? {
-        Some(row) => Some((seq, rows::head(row, &at.names)?)),
+        Some(row) => Some((seq, rows::head(row, &at.names)?.0)),
         None => None,
     })
 }
@@ -130,7 +130,7 @@ pub fn holds_key(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
 
 /// The encoded body of a job.
 pub fn body(db: &Connection, at: &Loaded, id: JobId, seq: i64) -> Result<Option<Bytes>, SqliteError> {
-    if let Some(body) = at.pending.body(id) {
+    if let Some(body) = at.body(id) {
         return Ok(Some(body.clone()));
     }
     let mut query = db.prepare_cached("SELECT body FROM job WHERE seq = ?1")?;
@@ -153,12 +153,17 @@ pub fn notes(
     id: JobId,
     seq: i64,
 ) -> Result<Vec<(NoteKind, Bytes)>, SqliteError> {
-    let mut query = db.prepare_cached("SELECT kind, text FROM note WHERE seq = ?1")?;
-    let mut found = query.query([seq])?;
     let mut notes = Vec::new();
-    while let Some(row) = found.next()? {
-        let kind = NoteKind::from_code(row.get(0)?).ok_or(SqliteError::Row { seq, what: "no such note" })?;
-        notes.push((kind, Bytes::copy_from_slice(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)));
+    // A job without a row has none there.
+    if !at.is_unwritten(seq, id) {
+        let mut query = db.prepare_cached("SELECT kind, text FROM note WHERE seq = ?1")?;
+        let mut found = query.query([seq])?;
+        while let Some(row) = found.next()? {
+            let kind =
+                NoteKind::from_code(row.get(0)?).ok_or(SqliteError::Row { seq, what: "no such note" })?;
+            let text = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
+            notes.push((kind, Bytes::copy_from_slice(text)));
+        }
     }
     if let Some(newer) = at.pending.notes.get(&id) {
         notes.retain(|(kind, _)| newer.texts.iter().all(|(known, _)| known != kind));
@@ -275,7 +280,7 @@ fn chunk(
     let mut found = query.query(params![below, i64::try_from(size).unwrap_or(i64::MAX)])?;
     let mut listed: Vec<Listed> = Vec::new();
     while let Some(row) = found.next()? {
-        let head = rows::head(row, &at.names)?;
+        let (head, _) = rows::head(row, &at.names)?;
         let (seq, id) = (row.get(0)?, head.id);
         let head = match at.model.head(id) {
             Some(newer) => Some(newer.clone()),

@@ -1,4 +1,4 @@
--- Format 2. Every commit is one record of the journal, which lies beside this file: what was written, as it was written. A
+-- Format 3. Every commit is one record of the journal, which lies beside this file: what was written, as it was written. A
 -- duty carries what is in the journal over to these rows, many jobs at a time and each as it is by then; so a job that
 -- ends soon is one row written once. What decisions need of live jobs is in the engine's memory.
 
@@ -35,31 +35,17 @@ CREATE TABLE job (                -- times in microseconds since 1970, UTC
     seq            INTEGER PRIMARY KEY,
     id             BLOB NOT NULL,
     key            BLOB,
-    hold           BLOB,
     type           INTEGER NOT NULL,
     queue          INTEGER NOT NULL,
     priority       INTEGER NOT NULL,
     max_attempts   INTEGER NOT NULL,
-    visibility_ms  INTEGER NOT NULL,
-    timeout_ms     INTEGER NOT NULL,
     created_at     INTEGER NOT NULL,
     state          INTEGER NOT NULL,
-    version        INTEGER NOT NULL,
-    available_at   INTEGER NOT NULL,
-    fence          INTEGER NOT NULL,
     attempt        INTEGER NOT NULL,
-    flags          INTEGER NOT NULL,    -- 1: follow-up, 2: key released, 4: awaited
-    expires_at     INTEGER,
-    started_at     INTEGER,
     finished_at    INTEGER,
-    renewed_at     INTEGER,
-    visible_until  INTEGER,
-    run_until      INTEGER,
-    worker         TEXT,
-    follow_up      BLOB,
-    ending         INTEGER,
-    burned_until   INTEGER,
+    worker         TEXT,                -- who runs it
     filed          INTEGER,             -- of an ended job: 1, or 2 for a dead letter
+    rest           BLOB NOT NULL,       -- what only the engine reads, packed: a column each costs every write of a row
     body           BLOB NOT NULL        -- what was asked for; last, so that looking at a head does not read it
 ) STRICT;
 

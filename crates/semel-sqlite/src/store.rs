@@ -11,11 +11,11 @@ use semel_core::slot::Due;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, leave_out_outlived};
-use semel_store::StoreError;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use semel_store::clock::{Clock, SteadyTime, SystemClock};
+use semel_store::{LogPage, StoreError};
 
 use crate::documents;
 use crate::error::SqliteError;
@@ -23,7 +23,7 @@ use crate::filing::{self, Patience};
 use crate::journal::Journal;
 use crate::lock::FileLock;
 use crate::log;
-use crate::open::{Loaded, brought, carried, identity, load, open, set_fact};
+use crate::open::{Loaded, brought, carried, identity, load, open, secret, set_fact};
 use crate::reader;
 use crate::writer::{Writer, purgeable};
 
@@ -43,6 +43,7 @@ pub struct Sqlite {
     inner: Mutex<Inner>,
     rows: Arc<AtomicU64>,
     path: PathBuf,
+    secret: [u8; 16],
 }
 
 struct Inner {
@@ -68,6 +69,8 @@ struct Carrier {
     forget_cursor: Vec<u8>,
     /// How many events have rows, once counted.
     events: Option<u64>,
+    /// How many may have.
+    events_max: u64,
 }
 
 impl Loaded {
@@ -113,7 +116,9 @@ impl Sqlite {
         let writes = open(&path)?;
         // A copy of the file being made by another process may hold it up.
         writes.busy_timeout(COPY_MAX)?;
-        let carrier = Carrier { db: writes, forget_cursor: Vec::new(), events: None };
+        let secret = secret(&writes)?;
+        let carrier =
+            Carrier { db: writes, forget_cursor: Vec::new(), events: None, events_max: log::EVENTS_MAX };
         let db = open(&path)?;
         db.pragma_update(None, "query_only", true)?;
         let carried = carried(&db)?;
@@ -136,7 +141,7 @@ impl Sqlite {
             doubtful: false,
             failed: None,
         };
-        Ok(Self { carrier: Mutex::new(carrier), inner: Mutex::new(inner), rows, path })
+        Ok(Self { carrier: Mutex::new(carrier), inner: Mutex::new(inner), rows, path, secret })
     }
 
     /// Files ended jobs as soon as the store keeps house, instead of many at a time: for tests and tools that look at
@@ -144,6 +149,13 @@ impl Sqlite {
     #[must_use]
     pub fn filing_at_once(self) -> Self {
         self.lock().patience = Patience::NONE;
+        self
+    }
+
+    /// Keeps about so many of the newest events instead of a million.
+    #[must_use]
+    pub fn keeping_events(self, events: u64) -> Self {
+        self.carrier().events_max = events;
         self
     }
 
@@ -198,23 +210,24 @@ impl Sqlite {
         };
         carrier.events = None;
         let written = filing::write(&mut carrier.db, &piece);
-        self.with(|inner, _| {
+        let over = self.with(|inner, _| {
             // What was read again since then has what the piece says in the journal, or in the rows.
-            if inner.generation == generation {
-                match written {
-                    Ok(()) => {
-                        if let Some(carried) = filing::settle(&mut inner.at, piece) {
-                            inner.journal.carried(carried);
-                        }
-                    }
-                    Err(error) => {
-                        inner.doubtful = true;
-                        return Err(error);
-                    }
-                }
+            if inner.generation != generation {
+                return Ok(None);
             }
-            Ok(true)
-        })
+            if let Err(error) = written {
+                inner.doubtful = true;
+                return Err(error);
+            }
+            let over = filing::settle(&mut inner.at, &piece);
+            if let Some(round) = &over {
+                inner.journal.carried(round.upto);
+            }
+            Ok(over)
+        })?;
+        // Nobody waits for the lock while it is let go.
+        drop((piece, over));
+        Ok(true)
     }
 
     fn answer<T: Send + 'static>(
@@ -312,7 +325,9 @@ impl Inner {
             let row = match (reader::head(db, at, *id)?, reader::seq(db, at, *id)?) {
                 (Some(head), Some(seq)) => {
                     let body = reader::body(db, at, *id, seq)?.unwrap_or_default();
-                    Some((head, Full { body, notes: reader::notes(db, at, *id, seq)? }))
+                    let has_none = at.model.head(*id).is_some() && !at.noted.contains_key(id);
+                    let notes = if has_none { Vec::new() } else { reader::notes(db, at, *id, seq)? };
+                    Some((head, Full { body, notes }))
                 }
                 _ => None,
             };
@@ -333,7 +348,7 @@ impl Carrier {
         self.db.pragma_update(None, "synchronous", "NORMAL")?;
         let transaction = self.db.transaction()?;
         filing::forget(&transaction, &mut self.forget_cursor, now)?;
-        let more = log::trim(&transaction, &mut self.events)?;
+        let more = log::trim(&transaction, &mut self.events, self.events_max)?;
         transaction.commit()?;
         Ok(more)
     }
@@ -345,6 +360,7 @@ impl Carrier {
         // Neither a row's number nor a record's is given twice, whatever was deleted.
         set_fact(&transaction, "next_row", signed(next_row))?;
         set_fact(&transaction, "carried", signed(last))?;
+        set_fact(&transaction, log::DROPPED, signed(last))?;
         for table in [
             "journal",
             "queue",
@@ -423,8 +439,11 @@ impl Backend for Sqlite {
         })
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
-        self.answer(|inner, _| inner.at.log.read(&inner.db, &inner.at.names, cursor, limit as usize))
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
+        self.answer(|inner, _| {
+            let last = inner.journal.last();
+            inner.at.log.page(&inner.db, &inner.at.names, last, cursor, limit as usize)
+        })
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
@@ -452,6 +471,10 @@ impl Backend for Sqlite {
 
     fn rows(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.rows)
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.secret
     }
 
     fn facts(&self) -> Facts {

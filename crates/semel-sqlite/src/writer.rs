@@ -127,7 +127,7 @@ impl<'a> Writer<'a> {
         if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
         }
-        self.at.pending.bodies.insert(head.id, body);
+        self.at.pending.insert(seq, head.id, body);
         self.touch(&head.queue);
         self.at.model.insert(head);
     }
@@ -182,7 +182,7 @@ impl<'a> Writer<'a> {
     fn moved(&mut self, seq: i64, head: &Head) {
         self.at.record.update(seq, head, self.at.is_released(head.id));
         // One without a row is written whole when its time comes.
-        if !self.at.pending.bodies.contains_key(&head.id) {
+        if !self.at.is_unwritten(seq, head.id) {
             self.at.pending.moved.push(head.id);
         }
     }

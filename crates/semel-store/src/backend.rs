@@ -8,15 +8,16 @@ use std::sync::atomic::AtomicU64;
 use semel_core::draft::{
     Document, DocumentKey, DocumentKind, Full, Group, QueueRow, Reads, Record, Snapshot, Write,
 };
-use semel_core::event::Event;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Grant, Unclaimable};
 use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
+use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 
 use crate::error::StoreError;
+use crate::log::LogPage;
 
 /// A boxed future, so that the boundary is object-safe: the server chooses its store at run time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -55,8 +56,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Documents that are due, or of a kind.
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>>;
 
-    /// The log after `cursor`, oldest first, at most `limit` records.
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>>;
+    /// The log after `cursor`, oldest first, at most `limit` records, and how far it reaches back and forth. A cursor
+    /// that is too old or ahead is the caller's to refuse ([`LogPage::place`]).
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>>;
 
     /// A bounded piece of the store's own housekeeping. Says whether more is waiting.
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>>;
@@ -69,6 +71,10 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The counter of the rows that minted ids number.
     fn rows(&self) -> Arc<AtomicU64>;
+
+    /// A number that nobody outside knows, drawn when the store was made and kept with it, in its copies too: what
+    /// tenants see of ids and keys hangs on it.
+    fn secret(&self) -> [u8; 16];
 
     /// What this store is and promises.
     fn facts(&self) -> Facts;
@@ -201,6 +207,8 @@ pub struct Found {
 pub struct Filter {
     /// In these states; empty means all.
     pub states: StateSet,
+    /// Of this tenant; none means of all.
+    pub tenant: Option<Tenant>,
     /// In this queue.
     pub queue: Option<QueueName>,
     /// Of this type.
@@ -219,6 +227,7 @@ impl Filter {
     /// Whether a head is wanted.
     pub fn admits(&self, head: &Head) -> bool {
         (self.states.is_empty() || self.states.contains(head.state))
+            && self.tenant.as_ref().is_none_or(|tenant| head.queue.tenant() == tenant.as_str())
             && self.queue.as_ref().is_none_or(|queue| *queue == head.queue)
             && self.job_type.as_ref().is_none_or(|job_type| *job_type == head.job_type)
             && (!self.dead_letters || head.is_dead_letter())
@@ -257,17 +266,6 @@ impl QueueStats {
     pub fn count(&self, state: State) -> u64 {
         self.counts[usize::from(state.code())]
     }
-}
-
-/// One event, as the log has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
-    /// Its place in the log: ascending, not gapless.
-    pub cursor: u64,
-    /// When it was committed.
-    pub at: Timestamp,
-    /// What happened.
-    pub event: Event,
 }
 
 /// What a store is and promises.

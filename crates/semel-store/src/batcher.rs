@@ -13,10 +13,11 @@ use semel_core::time::Timestamp;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 use crate::backend::{
-    Backend, Batch, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Recorded, Seek, Verdict,
+    Backend, Batch, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Seek, Verdict,
 };
 use crate::error::StoreError;
 use crate::hints::Hints;
+use crate::log::LogPage;
 
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
@@ -82,7 +83,7 @@ enum Request {
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
     Documents(Seek, oneshot::Sender<Result<Found, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
-    Events(u64, u32, oneshot::Sender<Result<Vec<Recorded>, StoreError>>),
+    Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
     Close,
@@ -101,6 +102,7 @@ pub struct Store {
     alive: watch::Receiver<()>,
     hints: Arc<Hints>,
     facts: Arc<crate::backend::Facts>,
+    secret: [u8; 16],
 }
 
 impl Store {
@@ -134,10 +136,11 @@ impl Store {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
         let facts = Arc::new(backend.facts());
+        let secret = backend.secret();
         let (ended, alive) = watch::channel(());
         let weak = Arc::downgrade(&backend);
         let batcher = Batcher { rows: backend.rows(), backend, hints: Arc::clone(&hints), inbox, entropy };
-        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts };
+        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts, secret };
         (store, batcher.run(ended))
     }
 
@@ -197,6 +200,11 @@ impl Store {
         self.ask(|reply| Request::List(filter, reply)).await
     }
 
+    /// The store's [secret](Backend::secret).
+    pub fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
     /// All queues.
     ///
     /// # Errors
@@ -217,7 +225,7 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn events(&self, cursor: u64, limit: u32) -> Result<Vec<Recorded>, StoreError> {
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, StoreError> {
         self.ask(|reply| Request::Events(cursor, limit, reply)).await
     }
 
@@ -569,4 +577,6 @@ pub struct Ready {
     pub due: Option<Timestamp>,
     /// Those who wait for jobs that were written.
     pub news: Vec<Arc<tokio::sync::Notify>>,
+    /// Whether the log has grown.
+    pub told: bool,
 }

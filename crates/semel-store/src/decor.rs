@@ -11,9 +11,10 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::slot::Due;
 
 use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use crate::error::StoreError;
+use crate::log::LogPage;
 
 /// What goes wrong with one load or commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +124,7 @@ macro_rules! the_rest_is_the_inner_stores {
             self.inner.documents(seek)
         }
 
-        fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+        fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
             self.inner.events(cursor, limit)
         }
 
@@ -141,6 +142,10 @@ macro_rules! the_rest_is_the_inner_stores {
 
         fn rows(&self) -> Arc<AtomicU64> {
             self.inner.rows()
+        }
+
+        fn secret(&self) -> [u8; 16] {
+            self.inner.secret()
         }
 
         fn facts(&self) -> Facts {

@@ -60,12 +60,13 @@ impl Heads {
         self.by_id.find(spread(sought), is_it).map(|(_, place)| *place)
     }
 
-    /// Puts a head in place of the one with its id, or where there is room. Gives back the place and what was there.
-    pub(crate) fn put(&mut self, head: Head) -> (Place, Option<Head>) {
-        if let Some(place) = self.place(head.id) {
-            let before = self.slot(place).and_then(|slot| slot.replace(head));
-            return (place, before);
-        }
+    /// Puts a head in place of the one that is at a place, with the same id. Gives back what was there.
+    pub(crate) fn replace(&mut self, place: Place, head: Head) -> Option<Head> {
+        self.slot(place).and_then(|slot| slot.replace(head))
+    }
+
+    /// Puts a head where there is room. There must be none with its id.
+    pub(crate) fn add(&mut self, head: Head) -> Place {
         let tag = tag(self.hasher.hash_one(head.id));
         let place = match self.free.pop() {
             Some(place) => {
@@ -77,7 +78,7 @@ impl Heads {
             None => self.append(head),
         };
         self.by_id.insert_unique(spread(tag), (tag, place), |(tag, _)| spread(*tag));
-        (place, None)
+        place
     }
 
     /// Takes a head out.

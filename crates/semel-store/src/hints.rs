@@ -18,6 +18,7 @@ use crate::watch::{Watch, Watchers};
 pub struct Hints {
     ready: Notify,
     timers: Notify,
+    log: Notify,
     /// When the duties mean to look next, in microseconds.
     looks_at: AtomicI64,
     watchers: Arc<Watchers>,
@@ -28,6 +29,7 @@ impl Default for Hints {
         Self {
             ready: Notify::new(),
             timers: Notify::new(),
+            log: Notify::new(),
             looks_at: AtomicI64::new(i64::MAX),
             watchers: Arc::default(),
         }
@@ -38,6 +40,11 @@ impl Hints {
     /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
     pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
         self.ready.notified()
+    }
+
+    /// Waits until the log has grown. Register before looking, then look, then wait.
+    pub fn logged(&self) -> tokio::sync::futures::Notified<'_> {
+        self.log.notified()
     }
 
     /// Watches one job: every committed write of it is news.
@@ -59,11 +66,13 @@ impl Hints {
     pub fn wake_all(&self) {
         self.ready.notify_waiters();
         self.timers.notify_one();
+        self.log.notify_waiters();
         self.watchers.wake_all();
     }
 
     pub(crate) fn gather(&self, groups: &[Group]) -> Ready {
-        let mut ready = Ready::default();
+        let mut ready =
+            Ready { told: groups.iter().any(|group| !group.events.is_empty()), ..Ready::default() };
         let written = groups.iter().flat_map(|group| &group.writes).filter_map(|write| match write {
             Write::Update { head } => Some(head.id),
             Write::Forget { job, .. } => Some(*job),
@@ -101,6 +110,7 @@ impl Hints {
 
     /// The leases just granted end some time.
     pub(crate) fn add_leases(ready: &mut Ready, claimed: &Claimed) {
+        ready.told |= !claimed.jobs.is_empty();
         for (head, _) in &claimed.jobs {
             ready.due = sooner(ready.due, Filing::of(head).at);
         }
@@ -109,6 +119,9 @@ impl Hints {
     pub(crate) fn give(&self, ready: &Ready) {
         if !ready.queues.is_empty() {
             self.ready.notify_waiters();
+        }
+        if ready.told {
+            self.log.notify_waiters();
         }
         for news in &ready.news {
             news.notify_waiters();

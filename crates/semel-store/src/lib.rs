@@ -5,6 +5,7 @@
 //! - [`batcher`]: group commit in front of any store, and [`transact`](batcher::transact) for a single decision.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`decor`]: stores that misbehave on purpose, for tests.
+//! - [`log`]: a piece of the event log.
 //! - [`hints`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 pub mod backend;
@@ -16,6 +17,7 @@ pub mod error;
 mod heads;
 pub mod hints;
 mod holders;
+pub mod log;
 pub mod memory;
 pub mod model;
 mod watch;
@@ -23,4 +25,5 @@ mod watch;
 pub use backend::Backend;
 pub use batcher::Store;
 pub use error::StoreError;
+pub use log::{LogPage, Recorded};
 pub use watch::Watch;

@@ -14,12 +14,13 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 
 use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded,
-    Seek, Unwritten, Verdict,
+    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+    Unwritten, Verdict,
 };
 use crate::clock::{Clock, SteadyTime, SystemClock};
 use crate::documents::Documents;
 use crate::error::StoreError;
+use crate::log::{LogPage, Recorded};
 use crate::model::Model;
 
 /// Events kept; older ones are dropped.
@@ -29,6 +30,7 @@ const EVENTS_MAX: usize = 100_000;
 pub struct Memory {
     inner: Mutex<Inner>,
     rows: Arc<AtomicU64>,
+    secret: [u8; 16],
 }
 
 struct Inner {
@@ -38,6 +40,8 @@ struct Inner {
     documents: Documents,
     events: VecDeque<Recorded>,
     cursor: u64,
+    /// The cursor of the last event that was dropped.
+    dropped: u64,
     time: SteadyTime,
 }
 
@@ -57,9 +61,10 @@ impl Memory {
             documents: Documents::default(),
             events: VecDeque::new(),
             cursor: 0,
+            dropped: 0,
             time: SteadyTime::new(clock, Timestamp::EPOCH),
         };
-        Self { inner: Mutex::new(inner), rows: Arc::new(AtomicU64::new(1)) }
+        Self { inner: Mutex::new(inner), rows: Arc::new(AtomicU64::new(1)), secret: new_secret() }
     }
 
     fn lock(&self) -> (MutexGuard<'_, Inner>, Timestamp) {
@@ -139,11 +144,26 @@ impl Inner {
 
     fn record(&mut self, at: Timestamp, event: Event) {
         self.cursor += 1;
-        if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
+        if self.events.len() >= EVENTS_MAX
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.dropped = oldest.cursor;
         }
         self.events.push_back(Recorded { cursor: self.cursor, at, event });
     }
+}
+
+/// A number that nobody can guess, from what the system seeds hash tables with.
+pub fn new_secret() -> [u8; 16] {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let state = RandomState::new();
+    let mut secret = [0; 16];
+    for (at, half) in secret.chunks_exact_mut(8).enumerate() {
+        let mut hasher = state.build_hasher();
+        hasher.write_usize(at);
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    secret
 }
 
 fn put_note(full: &mut Full, kind: NoteKind, text: Option<bytes::Bytes>) {
@@ -245,10 +265,14 @@ impl Backend for Memory {
         ready(inner.documents.find(&seek, now))
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         let (inner, _) = self.lock();
         let from = inner.events.partition_point(|recorded| recorded.cursor <= cursor);
-        ready(inner.events.iter().skip(from).take(limit as usize).cloned().collect())
+        ready(LogPage {
+            events: inner.events.iter().skip(from).take(limit as usize).cloned().collect(),
+            kept_after: inner.dropped,
+            newest: inner.cursor,
+        })
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
@@ -264,6 +288,7 @@ impl Backend for Memory {
         inner.spent = SpentIds::default();
         inner.documents = Documents::default();
         inner.events.clear();
+        inner.dropped = inner.cursor;
         ready(())
     }
 
@@ -274,6 +299,10 @@ impl Backend for Memory {
 
     fn rows(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.rows)
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.secret
     }
 
     fn facts(&self) -> Facts {

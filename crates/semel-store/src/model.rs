@@ -5,19 +5,19 @@ mod keys;
 mod queues;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use foldhash::fast::RandomState;
 use semel_core::draft::{DocumentKey, Group, Map, Record, Snapshot, Write};
-use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::ident::{JobId, JobType};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, must_remember};
 
-use self::queues::Queue;
 pub use self::queues::QueueTotals;
+use self::queues::Queues;
 use crate::backend::Filter;
 use crate::heads::Heads;
 use crate::holders::Holders;
@@ -30,7 +30,7 @@ const TOO_EARLY: std::time::Duration = std::time::Duration::from_millis(100);
 pub struct Model {
     heads: Heads,
     keys: Holders,
-    queues: BTreeMap<QueueName, Queue>,
+    queues: Queues,
     types: HashSet<JobType, RandomState>,
     timers: BTreeSet<(Timestamp, JobId)>,
     leases: BTreeSet<(Timestamp, JobId)>,
@@ -156,40 +156,42 @@ impl Model {
         }
         let filing = Filing::of(&head);
         let (id, key, version, ended) = (head.id, head.key, head.version, head.state.is_finished());
-        if let Some(before) = self.heads.get(id) {
-            let (held, was_ended) = (before.key, before.state.is_finished());
-            head.queue = before.queue.clone();
-            head.job_type = before.job_type.clone();
-            if let (Some(held), None) = (held, key) {
-                let place = self.heads.place(id);
-                self.keys.retain(&self.heads, &held, |holder| Some(holder) != place);
-            }
-            self.file(&head, filing);
-            let (place, before) = self.heads.put(head);
-            if let Some(before) = before {
-                self.unfile(&before, filing);
-            }
-            // What was left out in favour of a later one holds again when it lives again, and not before.
-            if let Some(key) = &key {
-                if held.is_none() || (was_ended && !ended) {
-                    self.keys.add(&self.heads, key, place, version, self.absent_version);
-                } else {
-                    self.keys.touch(&self.heads, key, version);
+        let known = self.heads.place(id);
+        let place =
+            if let Some((place, before)) = known.and_then(|at| self.heads.at(at).map(|head| (at, head))) {
+                let (held, was_ended) = (before.key, before.state.is_finished());
+                head.queue = before.queue.clone();
+                head.job_type = before.job_type.clone();
+                if let (Some(held), None) = (held, key) {
+                    self.keys.retain(&self.heads, &held, |holder| holder != place);
                 }
-            }
-        } else {
-            // One copy of each name for all its jobs.
-            head.queue = self.queue_mut(&head.queue).row.name.clone();
-            self.share_type(&mut head);
-            self.file(&head, filing);
-            let (place, _) = self.heads.put(head);
-            if let Some(key) = &key {
-                self.keys.add(&self.heads, key, place, version, self.absent_version);
-            }
-        }
+                self.file(&head, filing);
+                if let Some(before) = self.heads.replace(place, head) {
+                    self.unfile(&before, filing);
+                }
+                // What was left out in favour of a later one holds again when it lives again, and not before.
+                if let Some(key) = &key {
+                    if held.is_none() || (was_ended && !ended) {
+                        self.keys.add(&self.heads, key, place, version, self.absent_version);
+                    } else {
+                        self.keys.touch(&self.heads, key, version);
+                    }
+                }
+                place
+            } else {
+                // One copy of each name for all its jobs.
+                head.queue = self.queue_mut(&head.queue).row.name.clone();
+                self.share_type(&mut head);
+                self.file(&head, filing);
+                let place = self.heads.add(head);
+                if let Some(key) = &key {
+                    self.keys.add(&self.heads, key, place, version, self.absent_version);
+                }
+                place
+            };
         if ended
             && let Some(key) = &key
-            && self.holds(id)
+            && self.is_holder(place)
         {
             self.leave_out_outlived(id, key);
         }
@@ -210,8 +212,8 @@ impl Model {
             Remember::Until(until) => Some(until),
             Remember::Forever => Some(Timestamp::MAX),
         };
-        let Some(key) = head.key else { return self.forget(id, None) };
-        self.heads.put(head);
+        let (Some(key), Some(place)) = (head.key, self.heads.place(id)) else { return self.forget(id, None) };
+        self.heads.replace(place, head);
         self.keys.touch(&self.heads, &key, version);
         self.forget(id, remember);
     }

@@ -1,19 +1,23 @@
 //! `semel serve`.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use semel_server::Config;
-use semel_server::auth::Tokens;
+use semel_server::auth::{Token, Tokens};
+use semel_server::{Config, Limits, Tls};
 use tracing::level_filters::LevelFilter;
 
-use crate::config::{Globals, Secret, Settings};
+use crate::config::{Globals, Settings};
 use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
 use crate::print::Printer;
+use crate::tokens::TokenFile;
 
+/// More connections than a process has descriptors for.
+const CONNECTIONS_MAX: usize = 1 << 20;
 /// How often the store is asked whether it can go on.
 const HEALTH_EVERY: Duration = Duration::from_millis(500);
 
@@ -21,13 +25,15 @@ const HEALTH_EVERY: Duration = Duration::from_millis(500);
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints one line, `listening on http://ADDR`, on stdout when it is ready; its log goes to stderr (SEMEL_LOG=debug says
-more, warn less). SIGTERM and SIGINT let the requests under way end. It ends with 1 when the store has failed and
-must be opened again: let your supervisor restart it. Other machines may only reach it with a token.
+more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens and certificates again. It
+ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
+reach it with a token; without TLS tokens cross the network as they are, so put it behind a proxy or give it a
+certificate.
 
 Examples:
   semel serve
   semel serve --store sqlite:/var/lib/semel/jobs.db
-  semel serve --listen 0.0.0.0:8080 --token-file /etc/semel/tokens
+  semel serve --listen 0.0.0.0:8443 --tokens /etc/semel/tokens.toml --tls-cert cert.pem --tls-key key.pem
   semel serve --store memory: --allow-reset      # for tests")]
 pub struct Serve {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8080]
@@ -36,6 +42,21 @@ pub struct Serve {
     /// Let POST /ojs/v1/admin/reset delete everything; for test servers only
     #[arg(long)]
     allow_reset: bool,
+    /// Speak TLS with this certificate, PEM, followed by those that vouch for it (SEMEL_TLS_CERT)
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM (SEMEL_TLS_KEY)
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// How the log is written: text or json [default: text]
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
+    log_format: Option<String>,
+    /// Connections at one time; more wait
+    #[arg(long, value_name = "COUNT", default_value_t = 4096)]
+    max_connections: usize,
+    /// How long requests under way may take once the server is told to stop
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    drain: u64,
 }
 
 impl Serve {
@@ -48,21 +69,43 @@ impl Serve {
             return Err(Failure::usage("--server names a server to talk to; this is one")
                 .next("use --listen HOST:PORT to say where to listen"));
         }
-        let settings = Settings::read(globals, self.listen.as_deref())?;
-        start_log(&settings.log)?;
-        let stop = signal()?;
-        let config = Config {
-            allow_reset: self.allow_reset,
-            tokens: Tokens::new(settings.tokens.iter().map(Secret::expose)),
-            ..Config::default()
+        let settings = self.settings(globals)?;
+        start_log(&settings.log, &settings.log_format)?;
+        let (stop, hangup) = (signal()?, Hangup::new()?);
+        let tokens = match tokens(&settings)? {
+            Some(tokens) => Tokens::only(tokens),
+            None => Tokens::default(),
         };
-        let host = Host::start(Opened::open(&settings.store).await?, &settings.listen, config).await?;
+        let config = Config { allow_reset: self.allow_reset, tokens: tokens.clone(), ..Config::default() };
+        let limits = Limits {
+            connections: self.max_connections.clamp(1, CONNECTIONS_MAX),
+            drain: Duration::from_secs(self.drain),
+            ..Limits::default()
+        };
+        let tls = match certificate(&settings)? {
+            Some((certificate, key)) => {
+                Some(Tls::new(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?)
+            }
+            None => None,
+        };
+        let opened = Opened::open(&settings.store).await?;
+        let host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
-        tracing::info!(url = host.url(), store = %settings.store, "ready");
+        tracing::info!(url = host.url(), store = %settings.store, ?tokens, tls = tls.is_some(), "ready");
+        if tls.is_none() && !host.is_local() {
+            tracing::warn!(
+                "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"
+            );
+        }
+        let reloading = hangup.each(|| match self.reload(globals, &tokens, tls.as_ref()) {
+            Ok(()) => tracing::info!(?tokens, "tokens and certificates were read again"),
+            Err(failure) => tracing::error!(why = failure.what, "what was read before stays in use"),
+        });
         let poison = tokio::select! {
             () = stop => None,
             poison = poison(&host) => Some(poison),
+            () = reloading => None,
         };
         tracing::info!("stopping: requests under way may end");
         let stopped = host.stop().await;
@@ -72,6 +115,58 @@ impl Serve {
                 "look at the disk and start the server again; if the file is damaged, semel restore a backup",
             )),
         }
+    }
+
+    /// What is set, by this verb's own flags first.
+    fn settings(&self, globals: &Globals) -> Result<Settings, Failure> {
+        let mut settings = Settings::read(globals, self.listen.as_deref())?;
+        if self.tls_cert.is_some() || self.tls_key.is_some() {
+            (settings.tls_cert, settings.tls_key) = (self.tls_cert.clone(), self.tls_key.clone());
+        }
+        if let Some(format) = &self.log_format {
+            settings.log_format.clone_from(format);
+        }
+        Ok(settings)
+    }
+
+    /// Reads tokens and certificates again; both are understood before either is taken.
+    fn reload(&self, globals: &Globals, present: &Tokens, tls: Option<&Tls>) -> Result<(), Failure> {
+        let settings = self.settings(globals)?;
+        let tokens = tokens(&settings)?;
+        if let (Some(tls), Some((certificate, key))) = (tls, certificate(&settings)?) {
+            tls.replace(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?;
+        }
+        match tokens {
+            Some(tokens) if !present.is_empty() => present.replace(tokens),
+            // Whether tokens are asked for at all is decided once, when it starts to listen.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The tokens of both files; none when neither is named.
+fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
+    let plain = settings.tokens.iter().enumerate();
+    let plain = plain.map(|(at, secret)| Token::all(format!("line-{}", at + 1), secret.expose()));
+    match &settings.token_store {
+        None if settings.tokens.is_empty() => Ok(None),
+        None => Ok(Some(plain.collect())),
+        Some(path) => Ok(Some(TokenFile::read(path)?.tokens()?.into_iter().chain(plain).collect())),
+    }
+}
+
+/// The texts of the certificate and its key; none when neither is named.
+fn certificate(settings: &Settings) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path)
+            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+    };
+    match (&settings.tls_cert, &settings.tls_key) {
+        (Some(certificate), Some(key)) => Ok(Some((read(certificate)?, read(key)?))),
+        (None, None) => Ok(None),
+        _ => Err(Failure::usage("a certificate and its key belong together")
+            .next("give both --tls-cert FILE and --tls-key FILE")),
     }
 }
 
@@ -88,17 +183,24 @@ async fn poison(host: &Host) -> String {
     }
 }
 
-fn start_log(level: &str) -> Result<(), Failure> {
+fn start_log(level: &str, format: &str) -> Result<(), Failure> {
     let level = LevelFilter::from_str(level).map_err(|_| {
         Failure::usage(format!("{level:?} is no level of the log"))
             .next("set SEMEL_LOG, or log in semel.toml, to error, warn, info, debug or trace")
     })?;
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_max_level(level)
-        .try_init()
-        .context("cannot start the log")
+        .with_max_level(level);
+    let started = match format {
+        "text" => log.try_init(),
+        "json" => log.json().flatten_event(true).with_ansi(false).try_init(),
+        _ => {
+            return Err(Failure::usage(format!("{format:?} is no format of the log"))
+                .next("set --log-format, SEMEL_LOG_FORMAT, or log_format in semel.toml, to text or json"));
+        }
+    };
+    started.context("cannot start the log")
 }
 
 /// Ends with the first signal to stop. Registered at once, so that none is missed while the store is opened.
@@ -121,4 +223,36 @@ fn signal() -> Result<impl Future<Output = ()>, Failure> {
     Ok(async {
         drop(tokio::signal::ctrl_c().await);
     })
+}
+
+/// Signals to read the settings again.
+struct Hangup {
+    #[cfg(unix)]
+    signals: tokio::signal::unix::Signal,
+}
+
+impl Hangup {
+    /// Registered at once: unhandled, the signal would end the process.
+    fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            #[cfg(unix)]
+            signals: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
+                .context("cannot listen for signals")?,
+        })
+    }
+
+    /// Does something at each, for ever.
+    #[cfg(unix)]
+    async fn each(mut self, mut then: impl FnMut()) {
+        while self.signals.recv().await.is_some() {
+            then();
+        }
+        std::future::pending().await
+    }
+
+    /// There are none here.
+    #[cfg(not(unix))]
+    async fn each(self, _: impl FnMut()) {
+        std::future::pending().await
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "serve",
     "demo",
     "enqueue",
@@ -18,6 +18,7 @@ const VERBS: [&str; 15] = [
     "release",
     "backup",
     "restore",
+    "token",
     "bench",
     "completions",
 ];

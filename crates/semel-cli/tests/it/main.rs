@@ -10,4 +10,6 @@ mod help;
 mod run;
 mod secrets;
 mod serve;
+mod tls;
+mod token;
 mod verbs;

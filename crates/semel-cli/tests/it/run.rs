@@ -100,10 +100,15 @@ impl Server {
         Self { url: url.to_owned(), child, out }
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
     /// Sends SIGTERM, waits for the end; gives the status, the rest of stdout and all of stderr.
     pub fn stop(mut self) -> (ExitStatus, String, String) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.signal("-TERM");
         self.end()
     }
 

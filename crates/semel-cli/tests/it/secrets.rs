@@ -4,12 +4,22 @@ use crate::run::{Folder, Ran, Server};
 
 #[test]
 fn tokens_args_and_keys_are_not_logged() {
+    // As much as it can say, both ways.
+    for format in ["text", "json"] {
+        a_whole_run_is_searched(format);
+    }
+}
+
+fn a_whole_run_is_searched(format: &str) {
     let folder = Folder::new();
     let canaries =
         ["canary-token-7f3a", "canary-args-91bc", "canary-key-55d0", "canary-meta-0e2f", "canary-wrong-88aa"];
     let [token, args, key, meta, wrong] = canaries;
     std::fs::write(folder.path().join("tokens"), token).unwrap();
-    let server = Server::start(&folder, &["--token-file", "tokens"]);
+    let words = ["serve", "--listen", "127.0.0.1:0", "--token-file", "tokens", "--log-format", format];
+    let mut command = folder.semel(&words);
+    command.env("SEMEL_LOG", "trace");
+    let server = Server::start_command(command);
     let meta = format!("{{\"note\": \"{meta}\"}}");
     let words = ["enqueue", "a.b", args, "--key", key, "--meta", &meta];
     let mut err = String::new();
@@ -34,6 +44,13 @@ fn tokens_args_and_keys_are_not_logged() {
     let (status, out, log) = server.stop();
     assert_eq!(status.code(), Some(0));
     assert!(log.contains("ready") && log.contains("release_key"), "{log}");
+    assert!(log.contains("/ojs/v1/unique-jobs/{key}"), "requests are logged by their route: {log}");
+    if format == "json" {
+        for line in log.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(line["level"].is_string() && line["timestamp"].is_string(), "{line}");
+        }
+    }
     for canary in canaries {
         for (name, text) in [("stdout", &out), ("log", &log), ("errors", &err)] {
             assert!(!text.contains(canary), "{canary} is in the {name}:\n{text}");

@@ -17,27 +17,38 @@ fn it_says_one_line_and_drains_on_sigterm() {
 
 #[test]
 fn a_request_under_way_is_answered_when_it_stops() {
+    use std::io::{Read, Write};
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    let url = server.url.clone();
-    let waiting = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(url.trim_start_matches("http://")).unwrap();
-        let body = "{\"queues\":[\"default\"],\"wait_ms\":1000}";
-        write!(
-            stream,
-            "POST /ojs/v1/workers/fetch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    });
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(server.stop().0.code(), Some(0));
-    let answer = waiting.join().unwrap();
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let mut waiting = std::net::TcpStream::connect(&address).unwrap();
+    let body = "{\"queues\":[\"default\"],\"wait_ms\":30000}";
+    let length = body.len();
+    write!(
+        waiting,
+        "POST /ojs/v1/workers/fetch HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    // The server says when it waits.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        let mut asking = std::net::TcpStream::connect(&address).unwrap();
+        write!(asking, "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut metrics = String::new();
+        asking.read_to_string(&mut metrics).unwrap();
+        if metrics.contains("semel_http_polls_waiting 1\n") {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{metrics}");
+    }
+    let began = std::time::Instant::now();
+    let (status, _, err) = server.stop();
+    assert_eq!(status.code(), Some(0), "{err}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(8), "the long poll held it up");
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("{\"jobs\":[]}"), "{answer}");
+    assert!(std::net::TcpStream::connect(&address).is_err(), "new ones are refused");
 }
 
 #[test]
@@ -58,7 +69,8 @@ fn what_cannot_be_served_is_refused_with_a_way_out() {
         assert!(ran.err.contains(needle), "{}", ran.err);
     };
     refused(&["--store", "postgres://ada:s3cret@h/d"], 2, "use sqlite:PATH");
-    refused(&["--listen", "0.0.0.0:0"], 2, "--token-file");
+    refused(&["--listen", "0.0.0.0:0"], 2, "semel token create");
+    refused(&["--log-format", "xml"], 2, "json");
     refused(&["--listen", "nonsense"], 2, "HOST:PORT");
     refused(&["--store", "sqlite:no/such/folder/a.db", "--listen", "127.0.0.1:0"], 1, "no/such/folder");
     std::fs::write(folder.path().join("other.txt"), "no database, but long enough to look like something")

@@ -22,6 +22,10 @@ impl Holder {
         }
     }
 
+    pub(crate) fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
     /// The job that absorbed the duplicate: for the record, never for the answer.
     pub fn absorbed_by(&self) -> JobId {
         self.head.id

@@ -10,11 +10,11 @@ use semel_core::enqueue::Outcome;
 use semel_core::slot::Due;
 use semel_engine::Engine;
 use semel_store::backend::{
-    Applied, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
+    Applied, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
-use semel_store::{Backend, StoreError};
+use semel_store::{Backend, LogPage, StoreError};
 use semel_testkit::make::{job, keyed};
 use tokio::sync::Semaphore;
 
@@ -54,7 +54,7 @@ impl Backend for Gated {
         self.inner.queues()
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         self.inner.events(cursor, limit)
     }
 
@@ -72,6 +72,10 @@ impl Backend for Gated {
 
     fn rows(&self) -> Arc<AtomicU64> {
         self.inner.rows()
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.inner.secret()
     }
 
     fn facts(&self) -> Facts {

@@ -122,6 +122,12 @@ impl Server {
         self.ask(Method::GET, path, None, HeaderMap::new()).await
     }
 
+    /// What is no JSON.
+    pub(crate) async fn get_text(&self, path: &str) -> String {
+        let answer = self.client.request(Method::GET, path, None, HeaderMap::new()).await.unwrap();
+        String::from_utf8(answer.body.to_vec()).unwrap()
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Told {
         self.ask(Method::DELETE, path, None, HeaderMap::new()).await
     }

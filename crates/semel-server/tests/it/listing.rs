@@ -98,3 +98,55 @@ async fn the_server_says_what_it_is_and_how_it_does() {
     assert!(text.contains("outcome=\"created\"} 1\n"), "{text}");
     server.stop().await;
 }
+
+/// What Prometheus's own text parser insists on: a family's HELP and TYPE once and before its samples, samples of one
+/// family together, names and labels of their alphabets, and buckets that grow to `+Inf` and equal the count.
+#[tokio::test]
+async fn metrics_are_what_prometheus_reads() {
+    let server = Server::start().await;
+    server.create(&job(&json!(1), &json!({ "queue": "a.b-c" }))).await;
+    server.get("/ojs/v1/jobs/nothing").await;
+    let text = server.get_text("/metrics").await;
+    let mut family = String::new();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut samples = std::collections::BTreeSet::new();
+    let mut buckets: Option<(String, f64)> = None;
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            family = rest.split(' ').next().unwrap().to_owned();
+            assert!(seen.insert(family.clone()), "{family} twice");
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, family);
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.parse().unwrap();
+        assert!(samples.insert(series.to_owned()), "{series} twice");
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        let base =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        assert!(base == family || name == family, "{name} below {family}");
+        assert!(labels.ends_with('}') && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
+        if let Some((which, _)) = labels.split_once(",le=") {
+            let before = buckets.take().filter(|(own, _)| own == which).map_or(0.0, |(_, count)| count);
+            assert!(value >= before, "{line} shrinks");
+            buckets = Some((which.to_owned(), value));
+        } else if name.ends_with("_count") {
+            let (which, count) = buckets.take().unwrap();
+            assert_eq!((which, count), (labels.trim_end_matches('}').to_owned(), value));
+        }
+    }
+    for wanted in [
+        "semel_queue_depth{queue=\"a.b-c\"} 1",
+        "semel_queue_oldest_seconds{queue=\"a.b-c\"} ",
+        "semel_http_responses_total{method=\"POST\",route=\"/ojs/v1/jobs\",class=\"2xx\"} 1",
+        "semel_http_request_duration_seconds_bucket{method=\"GET\",route=\"/ojs/v1/jobs/{id}\",le=\"+Inf\"} 1",
+    ] {
+        assert!(text.contains(wanted), "{wanted} in {text}");
+    }
+    server.stop().await;
+}

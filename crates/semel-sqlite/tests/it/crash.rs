@@ -10,7 +10,7 @@ use std::time::Duration;
 use semel_core::event::EventKind;
 use semel_sqlite::Sqlite;
 use semel_store::Backend;
-use semel_store::backend::Recorded;
+use semel_store::Recorded;
 use semel_store::clock::{Clock, ManualClock, SystemClock};
 use semel_testkit::TempDir;
 use semel_testkit::crash::{Account, victim};
@@ -110,7 +110,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
 
 async fn history(path: &Path) -> Vec<Recorded> {
     let store = Sqlite::open_with_clock(path, later(1)).unwrap().filing_at_once();
-    let log = store.events(0, u32::MAX).await.unwrap();
+    let log = store.events(0, u32::MAX).await.unwrap().events;
     let queues = store.queues().await.unwrap();
     let created = queues.iter().map(|queue| queue.created).sum::<u64>();
     let told = log.iter().filter(|recorded| recorded.event.kind == EventKind::Enqueued).count();

@@ -9,6 +9,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, outlives};
 
 use super::Model;
+use crate::heads::Place;
 
 impl Model {
     /// The version of a key.
@@ -47,7 +48,10 @@ impl Model {
 
     /// Whether the head of this job is one of its key's holders: an ended one that another outlives is not.
     pub fn holds(&self, id: JobId) -> bool {
-        let Some(place) = self.heads.place(id) else { return false };
+        self.heads.place(id).is_some_and(|place| self.is_holder(place))
+    }
+
+    pub(super) fn is_holder(&self, place: Place) -> bool {
         let key = self.heads.at(place).and_then(|head| head.key);
         key.and_then(|key| self.keys.get(&self.heads, &key))
             .is_some_and(|entry| entry.places().any(|holder| holder == place))

@@ -1,7 +1,7 @@
 //! Queues: their ready jobs in order, their settings, their counters.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use semel_core::draft::QueueRow;
 use semel_core::ident::{JobId, QueueName};
@@ -31,6 +31,36 @@ pub(super) struct Queue {
 impl Queue {
     fn new(row: QueueRow) -> Self {
         Self { row, ready: BTreeSet::new(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
+    }
+}
+
+/// The queues, numbered, so that one that is there is found without copying its name.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    numbers: BTreeMap<QueueName, usize>,
+    all: Vec<Queue>,
+}
+
+impl Queues {
+    pub(super) fn get(&self, name: &QueueName) -> Option<&Queue> {
+        self.numbers.get(name).and_then(|number| self.all.get(*number))
+    }
+
+    fn get_or_add(&mut self, name: &QueueName) -> &mut Queue {
+        let number = match self.numbers.get(name) {
+            Some(number) => *number,
+            None => {
+                self.numbers.insert(name.clone(), self.all.len());
+                self.all.push(Queue::new(QueueRow::fresh(name.clone())));
+                self.all.len() - 1
+            }
+        };
+        &mut self.all[number]
+    }
+
+    /// All of them, by name.
+    fn iter(&self) -> impl Iterator<Item = &Queue> {
+        self.numbers.values().filter_map(|number| self.all.get(*number))
     }
 }
 
@@ -111,7 +141,7 @@ impl Model {
             purged: queue.purged,
             oldest_ready: oldest(&queue.ready),
         };
-        self.queues.values().map(stats).collect()
+        self.queues.iter().map(stats).collect()
     }
 
     /// The counters of a queue, for a store to keep. Live jobs are not counted in `counts`.
@@ -134,7 +164,7 @@ impl Model {
     }
 
     pub(super) fn queue_mut(&mut self, name: &QueueName) -> &mut Queue {
-        self.queues.entry(name.clone()).or_insert_with(|| Queue::new(QueueRow::fresh(name.clone())))
+        self.queues.get_or_add(name)
     }
 }
 

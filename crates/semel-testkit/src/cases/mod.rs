@@ -200,6 +200,7 @@ macro_rules! conformance {
                 a_listing_of_nothing_is_empty,
                 the_log_tells_what_happened_in_order,
                 the_log_is_paged_by_its_cursor,
+                the_log_says_how_far_it_reaches,
                 clearing_leaves_nothing,
             );
             $crate::conformance!(@topic $fixture; documents:

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::event::EventKind;
+use semel_core::event::{EventKind, Place};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::life;
 use semel_core::state::{State, StateSet};
@@ -132,7 +132,7 @@ pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
     f.advance(SECOND * 3).await;
     f.create(&keyed("a").on_conflict("replace").queue("q").offer()).await;
     f.maintain().await;
-    let log = f.backend().events(0, 100).await.unwrap();
+    let log = f.backend().events(0, 100).await.unwrap().events;
     let kinds: Vec<_> = log.iter().map(|recorded| recorded.event.kind).collect();
     assert_eq!(kinds, [EventKind::Enqueued, EventKind::Started, EventKind::Replaced, EventKind::Enqueued]);
     let started = &log[1];
@@ -154,12 +154,12 @@ pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
         })
         .await;
     }
-    let all = f.backend().events(0, 100).await.unwrap();
+    let all = f.backend().events(0, 100).await.unwrap().events;
     assert_eq!(all.len(), 15);
     for size in [1, 2, 7, 15] {
         let (mut cursor, mut found) = (0, Vec::new());
         loop {
-            let page = f.backend().events(cursor, size).await.unwrap();
+            let page = f.backend().events(cursor, size).await.unwrap().events;
             assert!(page.len() <= size as usize);
             let Some(last) = page.last() else { break };
             cursor = last.cursor;
@@ -168,7 +168,35 @@ pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
         assert_eq!(found, all);
     }
     f.create(&job().offer()).await;
-    assert_eq!(f.backend().events(all[14].cursor, 100).await.unwrap().len(), 1);
+    assert_eq!(f.backend().events(all[14].cursor, 100).await.unwrap().events.len(), 1);
+}
+
+/// Whoever reads is told whether anything is missing between his cursor and what is kept; a reopening changes nothing.
+pub async fn the_log_says_how_far_it_reaches(f: &Fixture) {
+    let empty = f.backend().events(0, 9).await.unwrap();
+    assert_eq!((empty.place(0), empty.place(empty.newest + 1)), (Place::Kept, Place::Ahead));
+    f.create(&job().offer()).await;
+    f.create(&job().offer()).await;
+    let page = f.backend().events(empty.newest, 9).await.unwrap();
+    assert_eq!(page.events.len(), 2, "what came after the newest place is all that is new");
+    let (first, last) = (page.events[0].cursor, page.events[1].cursor);
+    assert!(first > empty.newest && last <= page.newest);
+    assert_eq!([first, last, page.newest].map(|cursor| page.place(cursor)), [Place::Kept; 3]);
+    // A commit that tells nothing takes nothing away.
+    f.decide(|draft| life::set_paused(draft, &QueueName::from_stored("q"), true)).await;
+    f.maintain().await;
+    let later = f.backend().events(page.newest, 9).await.unwrap();
+    assert!(later.events.is_empty() && later.newest >= page.newest);
+    assert_eq!(later.place(page.newest), Place::Kept);
+    f.backend().clear().await.unwrap();
+    let cleared = f.backend().events(last, 9).await.unwrap();
+    assert_eq!(cleared.place(last), Place::TooOld, "what it stood before is gone");
+    assert_eq!(cleared.place(cleared.newest), Place::Kept);
+    assert_eq!(cleared.place(0), Place::Kept);
+    f.create(&job().offer()).await;
+    let again = f.backend().events(cleared.newest, 9).await.unwrap();
+    assert_eq!((again.events.len(), again.place(cleared.newest)), (1, Place::Kept));
+    assert_eq!(again.place(last), Place::TooOld);
 }
 
 /// For tests, and then everything works as on the first day.
@@ -179,7 +207,7 @@ pub async fn clearing_leaves_nothing(f: &Fixture) {
     f.backend().clear().await.unwrap();
     assert!(f.backend().queues().await.unwrap().is_empty());
     assert!(pages(f, &Filter { limit: 9, ..Filter::default() }).await.is_empty());
-    assert!(f.backend().events(0, 9).await.unwrap().is_empty());
+    assert!(f.backend().events(0, 9).await.unwrap().events.is_empty());
     assert_eq!(f.head(live.id).await, None);
     assert!(f.claim("default", 9).await.jobs.is_empty());
     f.create(&keyed("a").states(StateSet::ALL).offer()).await;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use semel_core::draft::{Reads, Snapshot, Write};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
+use semel_store::LogPage;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
-    Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek, Verdict,
 };
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
@@ -300,7 +300,7 @@ impl Backend for Connection {
         Box::pin(self.read(async move { self.shared.memory.queues().await }))
     }
 
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<Vec<Recorded>, StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         Box::pin(self.read(async move { self.shared.memory.events(cursor, limit).await }))
     }
 
@@ -318,6 +318,10 @@ impl Backend for Connection {
 
     fn rows(&self) -> Arc<AtomicU64> {
         self.shared.memory.rows()
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.shared.memory.secret()
     }
 
     fn facts(&self) -> Facts {

@@ -17,6 +17,7 @@ use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Reap};
+use semel_engine::follow::Wanted;
 use semel_store::Backend;
 use semel_store::backend::{Claim, Filter};
 use semel_testkit::history::Mark;
@@ -147,7 +148,7 @@ calls! {
     now: |s| s.engine.now();
     list: |s| s.engine.list(Filter { limit: 10, ..Filter::default() });
     queues: |s| s.engine.queues();
-    events: |s| s.engine.events(0, 10);
+    events: |s| s.engine.read_log(0, &Wanted::default(), 10);
     maintain: |s| s.engine.store().maintain();
     promote: |s| Promote.run_once(s.engine.store());
     reap: |s| Reap.run_once(s.engine.store());

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
+use semel_store::LogPage;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Recorded, Seek,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
@@ -116,11 +117,7 @@ impl Backend for Deaf {
         self.inner.queues()
     }
 
-    fn events(
-        &self,
-        cursor: u64,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Vec<Recorded>, semel_store::StoreError>> {
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, semel_store::StoreError>> {
         self.inner.events(cursor, limit)
     }
 
@@ -138,6 +135,10 @@ impl Backend for Deaf {
 
     fn rows(&self) -> Arc<std::sync::atomic::AtomicU64> {
         self.inner.rows()
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.inner.secret()
     }
 
     fn facts(&self) -> Facts {

@@ -1,0 +1,253 @@
+//! The file of tokens that `semel token` writes and `semel serve` reads: digests and what each may do, no token's text.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use semel_core::ident::QueueName;
+use semel_core::time::Timestamp;
+use semel_server::auth::{self, Queues, Role, Token};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Context, Failure};
+
+/// What every token begins with, so that a leaked one is known for what it is.
+const PREFIX: &str = "semel_";
+/// Random bytes of a token: 256 bits.
+const RANDOM_BYTES: usize = 32;
+/// Random bytes of a token's name.
+const ID_BYTES: usize = 5;
+
+/// The file.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenFile {
+    /// Its tokens, oldest first.
+    #[serde(default, rename = "token")]
+    pub tokens: Vec<Entry>,
+}
+
+/// One token.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Names it in lists and logs.
+    pub id: String,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// SHA-256 of its text, in hexadecimal digits.
+    pub sha256: String,
+    /// What it is for: `producer`, `worker`, `admin`, `metrics`.
+    pub roles: Vec<String>,
+    /// Names of queues, or beginnings followed by `*`; none means all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<String>,
+    /// The tenant it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Whether answers may tell of jobs that others enqueued. Left out: yes, unless it is bound to a tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inspect: Option<bool>,
+    /// When it was made.
+    pub created_at: String,
+    /// When it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+}
+
+impl Entry {
+    /// A token of 256 random bits, and its text, which is kept nowhere.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn make(roles: Vec<String>, now: Timestamp) -> Result<(Self, String), Failure> {
+        let text = format!("{PREFIX}{}", random_hex::<RANDOM_BYTES>()?);
+        let entry = Self {
+            id: format!("tok_{}", random_hex::<ID_BYTES>()?),
+            name: String::new(),
+            sha256: hex(&auth::digest(&text)),
+            roles,
+            queues: Vec::new(),
+            tenant: None,
+            inspect: None,
+            created_at: now.to_string(),
+            expires_at: None,
+        };
+        Ok((entry, text))
+    }
+
+    /// As the server wants it.
+    fn token(&self) -> Result<Token, String> {
+        let refuse = |what: &str| format!("the token {} {what}", self.id);
+        let digest = unhex(&self.sha256).ok_or_else(|| refuse("has no sha256 of 64 hexadecimal digits"))?;
+        if self.roles.is_empty() {
+            return Err(refuse("has no role"));
+        }
+        let role = |name: &String| {
+            Role::from_name(name).ok_or_else(|| refuse(&format!("has the unknown role {name:?}")))
+        };
+        let roles = self.roles.iter().map(role).collect::<Result<_, _>>()?;
+        for queue in &self.queues {
+            check_queue(queue).map_err(|what| refuse(&what))?;
+        }
+        let expires_at = self.expires_at.as_deref().map(|text| Timestamp::parse(text, "/expires_at"));
+        let expires_at = expires_at.transpose().map_err(|_| refuse("has an end that is no time"))?;
+        Ok(Token {
+            queues: if self.queues.is_empty() { Queues::All } else { Queues::Only(self.queues.clone()) },
+            tenant: self.tenant.clone(),
+            inspect: self.inspect.unwrap_or(self.tenant.is_none()),
+            expires_at,
+            ..Token::new(self.id.clone(), digest, roles)
+        })
+    }
+}
+
+/// Whether this names a queue, or the beginning of queues' names.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_queue(pattern: &str) -> Result<(), String> {
+    let name = pattern.strip_suffix('*').unwrap_or(pattern);
+    if pattern == "*" || QueueName::parse(name.trim_end_matches('.'), "").is_ok() {
+        return Ok(());
+    }
+    Err(format!("names {pattern:?}, which is no queue; write a name, or a beginning as in mail.*"))
+}
+
+impl TokenFile {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When there is none, or it is not understood; no line of it is repeated.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        match fs::read_to_string(path) {
+            Ok(text) => toml::from_str(&text).map_err(|error| {
+                Failure::usage(format!("{shown} is no file of tokens: {}", error.message()))
+            }),
+            Err(error) => {
+                let failure = Failure::usage(format!("cannot read the tokens in {shown}: {error}"));
+                Err(failure.next("make the first one: semel token create --tokens FILE --role admin"))
+            }
+        }
+    }
+
+    /// The tokens as the server wants them.
+    ///
+    /// # Errors
+    /// When one of them makes no sense: then none is taken.
+    pub fn tokens(&self) -> Result<Vec<Token>, Failure> {
+        self.tokens.iter().map(|entry| entry.token().map_err(Failure::usage)).collect()
+    }
+
+    /// Changes the file, or makes it; readers see the old one or the new one, and nobody else writes meanwhile.
+    ///
+    /// # Errors
+    /// Those of `change`, and when the file cannot be written.
+    pub fn change<T>(
+        path: &Path,
+        change: impl FnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let what = format!("cannot write the tokens in {}", path.display());
+        let lock = private().create(true).truncate(false).open(beside(path, "lock")).context(&what)?;
+        // Held until the end of this function.
+        lock.lock().context(&what)?;
+        let mut file = match Self::read(path) {
+            Err(_) if matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound) => {
+                Self::default()
+            }
+            read => read?,
+        };
+        let changed = change(&mut file)?;
+        file.tokens()?;
+        let text = toml::to_string(&file).context(&what)?;
+        let new = beside(path, "new");
+        // One that a crash left may be readable to others.
+        drop(fs::remove_file(&new));
+        let mut written = private().create_new(true).open(&new).context(&what)?;
+        written.write_all(text.as_bytes()).context(&what)?;
+        written.sync_all().context(&what)?;
+        fs::rename(&new, path).context(&what)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).context(&what)?;
+        Ok(changed)
+    }
+}
+
+/// The file's name with something more.
+fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(more);
+    name.into()
+}
+
+/// To open a file that nobody else reads.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+fn random_hex<const N: usize>() -> Result<String, Failure> {
+    let mut bytes = [0_u8; N];
+    getrandom::fill(&mut bytes).context("the system has no random numbers")?;
+    Ok(hex(&bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0_u8; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry::make(vec!["producer".to_owned()], Timestamp::EPOCH).unwrap().0
+    }
+
+    #[test]
+    fn a_token_is_256_bits_and_its_text_is_not_kept() {
+        let (entry, text) = Entry::make(vec!["producer".to_owned()], Timestamp::EPOCH).unwrap();
+        assert_eq!(text.len(), PREFIX.len() + 64);
+        let kept = toml::to_string(&TokenFile { tokens: vec![entry.clone()] }).unwrap();
+        assert!(!kept.contains(&text[PREFIX.len()..]), "{kept}");
+        assert_eq!(entry.token().unwrap().digest, auth::digest(&text));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        assert!(entry().token().is_ok());
+        let wrong = [
+            Entry { roles: vec!["root".to_owned()], ..entry() },
+            Entry { roles: Vec::new(), ..entry() },
+            Entry { sha256: "ab".to_owned(), ..entry() },
+            Entry { queues: vec!["no queue".to_owned()], ..entry() },
+            Entry { expires_at: Some("tomorrow".to_owned()), ..entry() },
+        ];
+        for entry in wrong {
+            assert!(entry.token().is_err(), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_of_a_tenant_does_not_inspect_unless_it_says_so() {
+        let of = |inspect| Entry { tenant: Some("acme".to_owned()), inspect, ..entry() };
+        assert!(!of(None).token().unwrap().inspect && of(Some(true)).token().unwrap().inspect);
+    }
+}

@@ -1,0 +1,142 @@
+//! `semel events`.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::link::{Link, Missing, query};
+use crate::print::{Printer, items, moment, text};
+
+/// How long one request waits for something to happen, in milliseconds.
+const WAIT_MS: u32 = 20_000;
+/// Events in one answer.
+const PAGE: u32 = 500;
+
+/// Show what happened to jobs, oldest first
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  semel events
+  semel events --follow
+  semel events --types job.failed,job.discarded --queue mail --json
+  semel events --after evt_5033164801                           # where an earlier answer ended
+  semel events --job 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b --follow --new
+
+With --json each event is one line. When events after --after have been dropped the answer is an error, not a gap.")]
+pub struct Events {
+    /// Go on with what happens, until interrupted
+    #[arg(long)]
+    follow: bool,
+    /// Begin with what happens from now on
+    #[arg(long, conflicts_with = "after")]
+    new: bool,
+    /// Only after this one: an event's id, or the place an earlier answer named
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
+    /// Only of these types, with commas between them
+    #[arg(long, value_name = "TYPE,...")]
+    types: Option<String>,
+    /// Only of jobs in these queues, with commas between them
+    #[arg(long, value_name = "NAME,...")]
+    queue: Option<String>,
+    /// Only of jobs of these types, with commas between them
+    #[arg(long, value_name = "TYPE,...")]
+    job_type: Option<String>,
+    /// Only of these jobs, with commas between them
+    #[arg(long, value_name = "ID,...")]
+    job: Option<String>,
+    /// At most so many; all there are, unless it says so
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+}
+
+impl Events {
+    /// Shows them.
+    ///
+    /// # Errors
+    /// When a filter is none, the events after the place have been dropped, or the server cannot be asked.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        Link::with(&settings, Missing::Refuse, async |client| {
+            let mut after = if self.new { Some("end".to_owned()) } else { self.after.clone() };
+            let mut left = self.limit.unwrap_or(u64::MAX);
+            let mut is_first = true;
+            while left > 0 {
+                let page = client.get_json(&self.path(after.as_deref(), left)).await?;
+                let events = items(&page, "/events");
+                left = left.saturating_sub(events.len() as u64);
+                show(events, is_first, printer);
+                is_first &= events.is_empty();
+                after = page["cursor"].as_str().map(str::to_owned);
+                if !self.follow && page["has_more"] != true {
+                    break;
+                }
+            }
+            if let (false, Some(cursor)) = (self.follow, after) {
+                let none = if is_first { "no events; " } else { "" };
+                printer.remark(format_args!("{none}go on from here: semel events --after {cursor}"));
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    fn path(&self, after: Option<&str>, left: u64) -> String {
+        query(
+            "/ojs/v1/events",
+            &[
+                ("types", self.types.clone()),
+                ("queues", self.queue.clone()),
+                ("job_types", self.job_type.clone()),
+                ("jobs", self.job.clone()),
+                ("limit", Some(left.min(u64::from(PAGE)).to_string())),
+                ("after", after.map(str::to_owned)),
+                ("wait_ms", self.follow.then(|| WAIT_MS.to_string())),
+            ],
+        )
+    }
+}
+
+fn show(events: &[Value], with_headings: bool, printer: &Printer) {
+    if printer.is_json() {
+        events.iter().for_each(|event| printer.value(event));
+        return;
+    }
+    if events.is_empty() {
+        return;
+    }
+    let rows = events.iter().map(|event| {
+        vec![
+            moment(event, "/time"),
+            text(event, "/type"),
+            text(event, "/data/job_id"),
+            text(event, "/data/job_type"),
+            text(event, "/data/queue"),
+            what(event),
+        ]
+    });
+    let headings = ["TIME", "EVENT", "JOB", "TYPE", "QUEUE", "WHAT"];
+    printer.table(if with_headings { &headings } else { &[""; 6] }, rows);
+}
+
+/// What an event says besides what happened to which job.
+fn what(event: &Value) -> String {
+    let data = &event["data"];
+    let mut parts = Vec::new();
+    match (data["reason"].as_str(), data["count"].as_u64()) {
+        (Some(reason), Some(count)) => parts.push(format!("{count} {reason}")),
+        (Some(reason), None) => parts.push(reason.to_owned()),
+        _ => {}
+    }
+    if let Some(attempt) = data["attempt"].as_u64().filter(|attempt| *attempt > 0) {
+        parts.push(format!("attempt {attempt}"));
+    }
+    if let Some(ran) = data["duration_ms"].as_u64() {
+        parts.push(format!("{ran} ms"));
+    }
+    if let Some(wait) = data["retry_delay_ms"].as_u64() {
+        parts.push(format!("again in {wait} ms"));
+    }
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}

@@ -1,0 +1,207 @@
+//! `semel token`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use semel_core::time::Timestamp;
+use semel_core::unique::Period;
+use semel_store::clock::{Clock as _, SystemClock};
+use serde_json::json;
+
+use crate::config::{Globals, Settings};
+use crate::failure::{Exit, Failure};
+use crate::print::Printer;
+use crate::tokens::{Entry, TokenFile};
+
+/// Make, list and revoke the tokens with which others may use a server
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The file holds digests only: a token is shown once, when it is made. A server that runs takes a change when it gets
+SIGHUP. Roles: producer (enqueue, ask, cancel), worker (fetch, report), admin (everything), metrics (read /metrics).
+
+Examples:
+  semel token create --tokens /etc/semel/tokens.toml --role admin --name me > ~/.semel-token
+  semel token create --tokens /etc/semel/tokens.toml --role producer --queue mail --queue 'billing.*'
+  semel token rotate tok_4f1c22ab90 --tokens /etc/semel/tokens.toml --overlap P1D
+  semel token revoke tok_4f1c22ab90 --tokens /etc/semel/tokens.toml && kill -HUP \"$(pidof semel)\"
+  semel token list --tokens /etc/semel/tokens.toml")]
+pub struct Token {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make one and print it, once
+    Create(Create),
+    /// List them; their texts are nowhere
+    List,
+    /// Make one that may do what another may, which ends a little later
+    Rotate {
+        /// The one to replace
+        #[arg(value_name = "ID")]
+        id: String,
+        /// How long both are good, such as PT1H
+        #[arg(long, value_name = "DURATION", default_value = "P1D")]
+        overlap: String,
+    },
+    /// End one at once
+    Revoke {
+        /// Which
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Create {
+    /// What it is for: producer, worker, admin or metrics; may be given several times
+    #[arg(long = "role", value_name = "ROLE", required = true, value_parser = ["producer", "worker", "admin", "metrics"])]
+    roles: Vec<String>,
+    /// A queue it is for, or a beginning as in 'mail.*'; may be given several times [default: all]
+    #[arg(long = "queue", value_name = "QUEUE")]
+    queues: Vec<String>,
+    /// The tenant it is bound to
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
+    /// Its holder is told nothing of jobs that others enqueued
+    #[arg(long)]
+    no_inspect: bool,
+    /// How long it is good, such as P90D [default: until it is revoked]
+    #[arg(long, value_name = "DURATION")]
+    expires: Option<String>,
+    /// What to call it in lists
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    name: String,
+}
+
+impl Token {
+    /// Changes or shows the file.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, or there is no such token.
+    pub fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let path = Settings::read(globals, None)?.token_store.ok_or_else(|| {
+            Failure::usage("no file of tokens is named")
+                .next("give --tokens FILE, SEMEL_TOKENS, or tokens in semel.toml")
+        })?;
+        match self.action {
+            Action::Create(create) => create.run(&path, printer),
+            Action::List => list(&path, printer),
+            Action::Rotate { id, overlap } => rotate(&path, &id, &overlap, printer),
+            Action::Revoke { id } => {
+                TokenFile::change(&path, |file| {
+                    let place = find(file, &id)?;
+                    file.tokens.remove(place);
+                    Ok(())
+                })?;
+                if printer.is_json() {
+                    printer.value(&json!({ "revoked": id }));
+                } else {
+                    printer.line(format_args!("{id} is revoked"));
+                    printer.remark("a server that runs takes this when it gets SIGHUP");
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Create {
+    fn run(self, path: &PathBuf, printer: &Printer) -> Result<(), Failure> {
+        let now = SystemClock.now();
+        let (entry, text) = Entry::make(self.roles, now)?;
+        let entry = Entry {
+            name: self.name,
+            queues: self.queues,
+            tenant: self.tenant,
+            inspect: self.no_inspect.then_some(false),
+            expires_at: self.expires.as_deref().map(|text| after(now, text)).transpose()?,
+            ..entry
+        };
+        TokenFile::change(path, |file| {
+            file.tokens.push(entry.clone());
+            Ok(())
+        })?;
+        told(&entry, &text, printer);
+        Ok(())
+    }
+}
+
+fn rotate(path: &PathBuf, id: &str, overlap: &str, printer: &Printer) -> Result<(), Failure> {
+    let now = SystemClock.now();
+    let end = after(now, overlap)?;
+    let (entry, text) = TokenFile::change(path, |file| {
+        let place = find(file, id)?;
+        let old = &mut file.tokens[place];
+        let (made, text) = Entry::make(old.roles.clone(), now)?;
+        let made = Entry { id: made.id, sha256: made.sha256, created_at: made.created_at, ..old.clone() };
+        // One that ends sooner by itself still does.
+        let ends_sooner = |own: &String| Timestamp::parse(own, "").ok() < Timestamp::parse(&end, "").ok();
+        if !old.expires_at.as_ref().is_some_and(ends_sooner) {
+            old.expires_at = Some(end.clone());
+        }
+        file.tokens.push(made.clone());
+        Ok((made, text))
+    })?;
+    told(&entry, &text, printer);
+    Ok(())
+}
+
+fn told(entry: &Entry, text: &str, printer: &Printer) {
+    if printer.is_json() {
+        printer
+            .value(&json!({ "id": entry.id, "token": text, "roles": entry.roles, "queues": entry.queues }));
+        return;
+    }
+    // On stdout alone, so that it can be sent to where it is kept.
+    printer.line(text);
+    printer.remark(format_args!("{} is made; it is not shown again", entry.id));
+    printer.remark("a server that runs takes this when it gets SIGHUP");
+}
+
+fn list(path: &PathBuf, printer: &Printer) -> Result<(), Failure> {
+    let file = TokenFile::read(path)?;
+    if printer.is_json() {
+        let tokens = file.tokens.iter().map(|entry| {
+            json!({
+                "id": entry.id, "name": entry.name, "roles": entry.roles, "queues": entry.queues,
+                "tenant": entry.tenant, "created_at": entry.created_at, "expires_at": entry.expires_at,
+            })
+        });
+        printer.value(&json!({ "tokens": tokens.collect::<Vec<_>>() }));
+        return Ok(());
+    }
+    if file.tokens.is_empty() {
+        printer.remark("no tokens: nobody is let in");
+        return Ok(());
+    }
+    let rows = file.tokens.iter().map(|entry| {
+        let queues = if entry.queues.is_empty() { "all".to_owned() } else { entry.queues.join(" ") };
+        vec![
+            entry.id.clone(),
+            entry.name.clone(),
+            entry.roles.join(" "),
+            queues,
+            entry.tenant.clone().unwrap_or_default(),
+            entry.created_at.clone(),
+            entry.expires_at.clone().unwrap_or_default(),
+        ]
+    });
+    printer.table(&["ID", "NAME", "ROLES", "QUEUES", "TENANT", "CREATED", "ENDS"], rows);
+    Ok(())
+}
+
+fn find(file: &TokenFile, id: &str) -> Result<usize, Failure> {
+    file.tokens.iter().position(|entry| entry.id == id).ok_or_else(|| {
+        Failure::new(Exit::NotFound, format!("there is no token {id}")).next("semel token list shows them")
+    })
+}
+
+fn after(now: Timestamp, duration: &str) -> Result<String, Failure> {
+    let period = Period::parse(duration, "").map_err(|_| {
+        Failure::usage(format!("{duration:?} is no duration"))
+            .next("write it in ISO 8601, such as PT1H or P90D")
+    })?;
+    Ok(period.after(now).to_string())
+}

@@ -1,0 +1,119 @@
+//! `semel token`, and a server that takes its changes.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::run::{Folder, Ran, Server};
+
+fn create(folder: &Folder, words: &[&str]) -> (String, String) {
+    let words = [&["token", "create", "--tokens", "tokens.toml"], words].concat();
+    let made = folder.json(&words);
+    (made["id"].as_str().unwrap().to_owned(), made["token"].as_str().unwrap().to_owned())
+}
+
+fn ask(folder: &Folder, token: &str, words: &[&str]) -> Ran {
+    Ran::of(folder.semel(words).env("SEMEL_TOKEN", token))
+}
+
+/// Asks until the answer is this, which it must become soon.
+fn becomes(folder: &Folder, token: &str, words: &[&str], code: i32, needle: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let ran = ask(folder, token, words);
+        if ran.code == code && ran.err.contains(needle) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{ran:?}");
+    }
+}
+
+#[test]
+fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
+    let folder = Folder::new();
+    let (_, admin) = create(&folder, &["--role", "admin", "--name", "me"]);
+    let server = Server::start(&folder, &["--tokens", "tokens.toml"]);
+    assert_eq!(ask(&folder, &admin, &["keys"]).code, 0);
+    assert!(ask(&folder, "semel_nothing", &["jobs"]).err.contains("unauthorized (401)"));
+    // A new one counts from the next SIGHUP on.
+    let (id, mail) = create(&folder, &["--role", "producer", "--queue", "mail"]);
+    assert!(ask(&folder, &mail, &["enqueue", "a.b", "--queue", "mail"]).err.contains("(401)"));
+    server.signal("-HUP");
+    becomes(&folder, &mail, &["enqueue", "a.b", "--queue", "mail"], 0, "");
+    assert!(ask(&folder, &mail, &["enqueue", "a.b", "--queue", "other"]).err.contains("forbidden (403)"));
+    assert!(ask(&folder, &mail, &["keys"]).err.contains("admin"), "says which role is needed");
+    // Both are good during a rotation; the old one has an end.
+    let rotated = folder.json(&["token", "rotate", &id, "--tokens", "tokens.toml", "--overlap", "PT1H"]);
+    let newer = rotated["token"].as_str().unwrap();
+    server.signal("-HUP");
+    becomes(&folder, newer, &["enqueue", "a.b", "--queue", "mail"], 0, "");
+    assert_eq!(ask(&folder, &mail, &["enqueue", "a.b", "--queue", "mail"]).code, 0);
+    let listed = folder.json(&["token", "list", "--tokens", "tokens.toml"]);
+    let listed = listed["tokens"].as_array().unwrap();
+    assert_eq!(listed.len(), 3);
+    assert!(listed[1]["expires_at"].is_string() && listed[2]["expires_at"].is_null());
+    assert_eq!(listed[2]["queues"], listed[1]["queues"]);
+    // A revoked one is nobody's.
+    assert_eq!(folder.run(&["token", "revoke", &id, "--tokens", "tokens.toml"]).code, 0);
+    server.signal("-HUP");
+    becomes(&folder, &mail, &["jobs", "--queue", "mail"], 1, "(401)");
+    // A file that makes no sense changes nothing.
+    let text = std::fs::read_to_string(folder.path().join("tokens.toml")).unwrap();
+    std::fs::write(folder.path().join("tokens.toml"), "token = nonsense").unwrap();
+    server.signal("-HUP");
+    assert_eq!(ask(&folder, newer, &["jobs", "--queue", "mail"]).code, 0);
+    std::fs::write(folder.path().join("tokens.toml"), text).unwrap();
+    let (_, out, log) = server.stop();
+    for secret in [&admin, &mail, newer] {
+        assert!(!log.contains(secret) && !out.contains(secret));
+    }
+}
+
+#[test]
+fn the_file_is_nobody_elses_and_holds_no_token() {
+    let folder = Folder::new();
+    let ran = folder.run(&["token", "create", "--tokens", "tokens.toml", "--role", "worker"]);
+    // The token is alone on stdout, so that it can be sent to where it is kept.
+    let token = ran.out.trim_end();
+    assert!(token.starts_with("semel_") && token.len() == 70, "{ran:?}");
+    let path = folder.path().join("tokens.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains(&token[6..]) && text.contains("sha256"), "{text}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let listed = folder.run(&["token", "list", "--tokens", "tokens.toml"]);
+    assert!(listed.out.contains("worker") && !listed.out.contains(&token[6..]), "{}", listed.out);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = Folder::new();
+    let refused = |words: &[&str], code: i32, needle: &str| {
+        let ran = folder.run(&[&["token"], words].concat());
+        assert_eq!((ran.code, ran.err.contains(needle)), (code, true), "{words:?}: {}", ran.err);
+    };
+    refused(&["list"], 2, "--tokens FILE");
+    refused(&["list", "--tokens", "no.toml"], 2, "semel token create");
+    refused(&["create", "--tokens", "t.toml"], 2, "--role");
+    refused(&["create", "--tokens", "t.toml", "--role", "root"], 2, "producer");
+    refused(&["create", "--tokens", "t.toml", "--role", "worker", "--queue", "a b"], 2, "no queue");
+    refused(&["create", "--tokens", "t.toml", "--role", "worker", "--expires", "soon"], 2, "PT1H");
+    assert!(!folder.path().join("t.toml").exists(), "nothing was written");
+    folder.json(&["token", "create", "--tokens", "t.toml", "--role", "admin"]);
+    refused(&["revoke", "tok_0", "--tokens", "t.toml"], 4, "semel token list");
+}
+
+#[test]
+fn two_at_once_are_both_kept() {
+    let folder = Folder::new();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| create(&folder, &["--role", "worker"]));
+        }
+    });
+    let listed: Value = folder.json(&["token", "list", "--tokens", "tokens.toml"]);
+    assert_eq!(listed["tokens"].as_array().unwrap().len(), 8);
+}

@@ -1,0 +1,163 @@
+//! What decisions answer, as the tenant sees it: the ids and keys in it led back to its own. Queues keep their stored
+//! names, which show as the tenant's own and still say whose they are.
+
+use crate::enqueue::{Batch, Offer, Outcome};
+use crate::event::Event;
+use crate::explain::Explanation;
+use crate::ident::JobId;
+use crate::job::Head;
+use crate::life::{KeyReleased, Revived};
+use crate::settle::Settled;
+use crate::tenant::Namespace;
+use crate::unique::Admission;
+
+/// What has ids or keys in it and can be shown to a tenant.
+pub trait Show {
+    /// Leads every id and key in it from the stored to the shown.
+    fn show(&mut self, space: &Namespace);
+}
+
+impl Namespace {
+    /// Anything as this tenant sees it.
+    #[must_use]
+    pub fn shown<T: Show>(&self, mut stored: T) -> T {
+        if !self.is_default() {
+            stored.show(self);
+        }
+        stored
+    }
+
+    /// An offer as it is stored.
+    #[must_use]
+    pub fn stored_offer(&self, mut offer: Offer) -> Offer {
+        if !self.is_default() {
+            offer.id = offer.id.map(|id| self.stored_id(id));
+            offer.queue = self.stored_queue(&offer.queue);
+            if let Some(identity) = &mut offer.unique {
+                identity.key = self.other_key(identity.key);
+            }
+        }
+        offer
+    }
+}
+
+impl Show for JobId {
+    fn show(&mut self, space: &Namespace) {
+        *self = space.shown_id(*self);
+    }
+}
+
+impl Show for Head {
+    fn show(&mut self, space: &Namespace) {
+        self.id.show(space);
+        self.follow_up.show(space);
+        self.key = self.key.map(|key| space.other_key(key));
+    }
+}
+
+impl Show for Event {
+    fn show(&mut self, space: &Namespace) {
+        self.job.show(space);
+    }
+}
+
+impl<T: Show> Show for Box<T> {
+    fn show(&mut self, space: &Namespace) {
+        (**self).show(space);
+    }
+}
+
+impl<T: Show> Show for Option<T> {
+    fn show(&mut self, space: &Namespace) {
+        if let Some(stored) = self {
+            stored.show(space);
+        }
+    }
+}
+
+impl<T: Show> Show for Vec<T> {
+    fn show(&mut self, space: &Namespace) {
+        self.iter_mut().for_each(|stored| stored.show(space));
+    }
+}
+
+impl Show for Outcome {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Created(head)
+            | Self::Repeated(head)
+            | Self::FollowUp(head)
+            | Self::Amended(head)
+            | Self::Existing(head) => head.show(space),
+            Self::Replaced { head, cancelled, disclose: _ } => {
+                head.show(space);
+                cancelled.show(space);
+            }
+            Self::Rejected { holder, why: _ } | Self::Mismatch { holder, pointers: _ } => {
+                holder.head_mut().show(space);
+            }
+            Self::IdTaken(id) => id.show(space),
+            Self::TooManyHolders | Self::Corrupt(_) => {}
+        }
+    }
+}
+
+impl Show for Batch {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Done(outcomes) => outcomes.show(space),
+            Self::Refused { index: _, outcome } => outcome.show(space),
+        }
+    }
+}
+
+impl Show for Settled {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Done(head) | Self::Repeated(head) => head.show(space),
+            Self::Refused(_) => {}
+        }
+    }
+}
+
+impl Show for Revived {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Done(head) | Self::Blocked { holder: head } => head.show(space),
+            Self::Refused(_) => {}
+        }
+    }
+}
+
+impl Show for KeyReleased {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Done(heads) => heads.show(space),
+            Self::NobodyHolds | Self::TooMany => {}
+        }
+    }
+}
+
+impl Show for Admission {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Create => {}
+            Self::Existing { holder, renew } | Self::Reject { holder, renew, .. } => {
+                holder.show(space);
+                renew.show(space);
+            }
+            Self::Replace { holders, .. } => holders.show(space),
+            Self::AmendFollowUp { follow_up } => follow_up.show(space),
+            Self::CreateFollowUp { after } => after.show(space),
+            Self::AmendWaiting { holder } => holder.show(space),
+        }
+    }
+}
+
+impl Show for Explanation {
+    fn show(&mut self, space: &Namespace) {
+        self.outcome.show(space);
+        self.holders.show(space);
+        self.strategies.iter_mut().for_each(|(_, admission)| admission.show(space));
+    }
+}

@@ -1,0 +1,207 @@
+//! The log as a stream of server-sent events: `/ojs/v1/events/stream`, and of one job or queue.
+//!
+//! Nothing is buffered for a reader but the page he is being sent: the log itself is the buffer. A reader who is slower
+//! than what happens falls behind in it, and when the log no longer has what he has not read, the stream says so and
+//! ends. He goes on where he stopped by `Last-Event-ID`.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use semel_core::event::Place;
+use semel_core::ident::{JobId, QueueName};
+use semel_engine::follow::{Follow, Reading, Wanted};
+use semel_ojs::{Code, Problem, event};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::App;
+use crate::caller::Caller;
+use crate::drain::Drain;
+use crate::events::{Begin, check, cursor, wanted};
+use crate::extract::{self, Parameters};
+use crate::respond::Refused;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Events sent at once: all that a stream holds in memory.
+const PAGE: usize = 100;
+/// How long a client waits before he connects again, in milliseconds.
+const RETRY_MS: u32 = 1_000;
+
+type Streamed = Result<Response, Refused>;
+
+/// `GET /events/stream`: as [`crate::events::list`], and `channel` (`job:ID` or `queue:NAME`). Without a cursor it
+/// begins with what happens next.
+pub(crate) async fn all(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Streamed {
+    let (parts, _) = request.into_parts();
+    let query = Parameters::of(&parts.uri)?;
+    let mut wanted = wanted(&query, &caller)?;
+    for channel in query.list("channel") {
+        match channel.split_once(':') {
+            Some(("job", id)) => wanted
+                .jobs
+                .push(JobId::parse(id, "").map_err(|refused| extract::refuse("channel", refused.message))?),
+            Some(("queue", name)) => wanted.queues.push(
+                QueueName::parse(name, "").map_err(|refused| extract::refuse("channel", refused.message))?,
+            ),
+            None if channel == "all" || channel == "*" => {}
+            _ => return Err(extract::refuse("channel", "is none; write job:ID, queue:NAME or all").into()),
+        }
+    }
+    begin(&app, &parts, wanted).await
+}
+
+/// `GET /jobs/{id}/events`.
+pub(crate) async fn of_job(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Streamed {
+    let (parts, _) = request.into_parts();
+    let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
+    if app.engine.job(id).await?.is_none() {
+        return Err(Problem::not_found("job").into());
+    }
+    let wanted = Wanted { jobs: vec![id], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
+    begin(&app, &parts, wanted).await
+}
+
+/// `GET /queues/{name}/events`. A queue need not have had a job.
+pub(crate) async fn of_queue(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Streamed {
+    let (parts, _) = request.into_parts();
+    let name = QueueName::parse(&extract::name(name, "queue")?, "/name")?;
+    caller.check_queue(name.name())?;
+    let wanted = Wanted { queues: vec![name], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
+    begin(&app, &parts, wanted).await
+}
+
+/// What a stream goes on with.
+struct Going {
+    follow: Follow,
+    heartbeat: Duration,
+    drain: Drain,
+    has_ended: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+async fn begin(app: &App, parts: &Parts, wanted: Wanted) -> Streamed {
+    let query = Parameters::of(&parts.uri)?;
+    let Ok(place) = Arc::clone(&app.streams).try_acquire_owned() else {
+        return Err(Problem::new(
+            Code::Unavailable,
+            "as many streams are open as this server allows; read GET /ojs/v1/events instead, or try again",
+        )
+        .into());
+    };
+    let from = match last_event_id(&parts.headers)? {
+        Some(cursor) => Begin::Place(cursor),
+        None => cursor(&query)?.unwrap_or(Begin::End),
+    };
+    let from = crate::events::from(app, from).await?;
+    // Whoever cannot be served is told so by a status, before there is a stream.
+    check(&app.engine.read_log(from, &wanted, 0).await?)?;
+    let going = Going {
+        follow: app.engine.follow(from, wanted),
+        heartbeat: app.config.stream_heartbeat,
+        drain: app.config.drain.clone(),
+        has_ended: false,
+        _place: place,
+    };
+    let first = format!("retry: {RETRY_MS}\nid: {}\n: the stream begins\n\n", event::id(from));
+    let pieces = stream::once(std::future::ready(Ok::<_, Infallible>(Bytes::from(first))));
+    let body = Body::from_stream(futures_util::StreamExt::chain(pieces, stream::unfold(going, go_on)));
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A proxy that gathers the answer would hold back what has happened.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let text = value.to_str().unwrap_or("?");
+    if text.is_empty() {
+        return Ok(None);
+    }
+    event::cursor(text).map(Some).ok_or_else(|| {
+        Problem::new(
+            Code::InvalidRequest,
+            "the header Last-Event-ID is not an id that this stream sent; send one of those, or leave it out",
+        )
+    })
+}
+
+/// The next piece of the stream; none when it is over.
+async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
+    if going.has_ended {
+        return None;
+    }
+    let next = tokio::select! {
+        biased;
+        () = going.drain.begun() => None,
+        next = going.follow.next(PAGE, going.heartbeat) => Some(next),
+    };
+    let mut out = String::new();
+    match next {
+        None => {
+            going.has_ended = true;
+            out.push_str(": the server is shutting down; connect again\n\n");
+        }
+        Some(Err(error)) => {
+            tracing::warn!(%error, "a stream of events ends because the store cannot be read");
+            going.has_ended = true;
+            put_problem("error", &Refused::from(error).problem, &mut out);
+        }
+        Some(Ok(reading)) if reading.place != Place::Kept => {
+            going.has_ended = true;
+            if let Err(problem) = check(&reading) {
+                put_problem("gap", &problem, &mut out);
+            }
+        }
+        Some(Ok(reading)) => put_events(&reading, &mut out),
+    }
+    Some((Ok(Bytes::from(out)), going))
+}
+
+fn put_events(reading: &Reading, out: &mut String) {
+    for recorded in &reading.events {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            out,
+            "id: {}\nevent: {}\ndata: ",
+            event::id(recorded.cursor),
+            event::name(recorded.event.kind)
+        );
+        event::write(recorded.cursor, recorded.at, &recorded.event, out);
+        out.push_str("\n\n");
+    }
+    if reading.events.is_empty() {
+        // An id without data moves the place to go on from, past what was not wanted, and is no event.
+        let _ = write!(out, "id: {}\n: heartbeat\n\n", event::id(reading.cursor));
+    }
+}
+
+/// An event that is none of the log's: it has no id, so the place to go on from stays.
+fn put_problem(name: &str, problem: &Problem, out: &mut String) {
+    let _ = write!(out, "event: {name}\ndata: ");
+    problem.write("", out);
+    out.push_str("\n\n");
+}

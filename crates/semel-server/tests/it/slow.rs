@@ -1,0 +1,118 @@
+//! Slow clients, too many of them, and the end: nobody holds the server up.
+
+use std::time::Duration;
+
+use semel_client::Method;
+use semel_server::auth::{Role, Token, Tokens, digest};
+use semel_server::{Bounds, Config, Limits};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::harness::{Server, header};
+
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Sends a text and reads until the server closes.
+async fn say(server: &Server, text: &str) -> String {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    // A connection that is reset has no more to say.
+    drop(stream.read_to_string(&mut answer).await);
+    answer
+}
+
+fn bounded(bounds: Bounds) -> Config {
+    Config { allow_reset: true, bounds, ..Config::default() }
+}
+
+#[tokio::test]
+async fn half_a_header_is_not_waited_for() {
+    let limits = Limits { header_timeout: SHORT, ..Limits::default() };
+    let server = Server::with_limits(Config::default(), limits).await;
+    for text in ["", "GET /health HT", "GET /health HTTP/1.1\r\nhost: x\r\nx-slow: "] {
+        let answer = say(&server, text).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+    }
+    // One that was quick and then says nothing more is closed too.
+    let answer = say(&server, "GET /live HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn half_a_body_is_answered() {
+    let server = Server::with(bounded(Bounds { body_time: SHORT, ..Bounds::default() })).await;
+    let answer = say(
+        &server,
+        "POST /ojs/v1/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{\"type\":",
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("request_timeout"), "{answer}");
+    assert_eq!(server.stored().await, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn too_much_at_once_is_refused_at_once() {
+    let server = Server::with(bounded(Bounds { requests: 0, ..Bounds::default() })).await;
+    let told = server.get("/ojs/v1/jobs").await;
+    assert_eq!((told.status, told.code()), (503, "unavailable"), "{}", told.body);
+    assert_eq!(told.headers["retry-after"], "1");
+    assert_eq!(server.get("/health").await.status, 200, "whoever watches the server still sees it");
+    server.stop().await;
+
+    let server = Server::with(bounded(Bounds { body_bytes: 10, ..Bounds::default() })).await;
+    let told = server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [] })).await;
+    assert_eq!((told.status, told.code()), (503, "unavailable"));
+    server.stop().await;
+
+    let tokens = Tokens::only(vec![Token::new("w", digest("w"), vec![Role::Worker])]);
+    let bounds = Bounds { requests_per_token: 0, ..Bounds::default() };
+    let server = Server::with(Config { tokens, bounds, ..Config::default() }).await;
+    let body = Some(r#"{"queues":["default"]}"#);
+    let told =
+        server.ask(Method::POST, "/ojs/v1/workers/fetch", body, header("authorization", "Bearer w")).await;
+    assert_eq!((told.status, told.code()), (429, "rate_limited"), "{}", told.body);
+    assert_eq!(told.headers["retry-after"], "1");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_waits_takes_no_place() {
+    let server = Server::with(bounded(Bounds { requests: 2, polls: 1, ..Bounds::default() })).await;
+    let fetch = json!({ "queues": ["default"], "wait_ms": 30_000 });
+    let mut waiting = Box::pin(server.post("/ojs/v1/workers/fetch", &fetch));
+    // Asked until the poll waits: it is sent by the same select.
+    loop {
+        tokio::select! {
+            told = &mut waiting => panic!("nothing to fetch, and yet {}", told.body),
+            text = server.get_text("/metrics") => if text.contains("semel_http_polls_waiting 1\n") { break },
+        }
+    }
+    // The second finds no room to wait, and is told so at once.
+    let told = server.post("/ojs/v1/workers/fetch", &fetch).await;
+    assert_eq!((told.status, &told.body["jobs"]), (200, &json!([])));
+    // A job ends the first one's wait.
+    server.create(&json!({ "type": "a.b", "args": [] })).await;
+    assert_eq!(waiting.await.body["jobs"].as_array().unwrap().len(), 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_end_is_told_to_who_waits() {
+    let config = bounded(Bounds::default());
+    let drain = config.drain.clone();
+    let server = Server::with(config).await;
+    assert_eq!(server.get("/ready").await.status, 200);
+    let fetch = json!({ "queues": ["default"], "wait_ms": 30_000 });
+    let (told, ()) = tokio::join!(server.post("/ojs/v1/workers/fetch", &fetch), async {
+        while !server.get_text("/metrics").await.contains("semel_http_polls_waiting 1\n") {}
+        drain.begin();
+    });
+    assert_eq!((told.status, &told.body["jobs"]), (200, &json!([])));
+    assert_eq!(server.get("/ready").await.status, 503);
+    assert_eq!(server.get("/live").await.status, 200);
+    server.stop().await;
+}

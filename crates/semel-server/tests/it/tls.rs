@@ -1,0 +1,75 @@
+//! TLS: whom a client believes, and a certificate that is replaced while the server runs.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, Issuer, KeyPair};
+use semel_client::{Client, ClientError};
+use semel_engine::Engine;
+use semel_server::{Config, Limits, Tls, router, serve_with};
+use semel_store::memory::Memory;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// Somebody who vouches for servers.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// A certificate for this machine, and its key.
+    fn certificate(&self) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+async fn is_believed(url: &str, authority: &Authority) -> Result<(), ClientError> {
+    let client = Client::new(url)?.with_ca(authority.pem.as_bytes())?;
+    client.get_json("/live").await.map(drop)
+}
+
+#[tokio::test]
+async fn a_server_is_believed_by_whom_it_is_vouched_for() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let (certificate, key) = first.certificate();
+    let tls = Tls::new(certificate.as_bytes(), key.as_bytes()).unwrap();
+    let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let url = format!("https://{address}");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let app = router(engine.clone(), Config::default());
+    let shutdown = async { drop(stopped.await) };
+    let serving = tokio::spawn(serve_with(listener, app, Limits::default(), Some(tls.clone()), shutdown));
+    is_believed(&url, &first).await.unwrap();
+    let refused = is_believed(&url, &second).await.unwrap_err();
+    assert!(matches!(refused, ClientError::Unreachable { .. }), "{refused}");
+    assert!(refused.to_string().contains("certificate"), "{refused}");
+    // The system vouches for nobody's own certificate.
+    assert!(Client::new(&url).unwrap().get_json("/live").await.is_err());
+    // Nobody is served without.
+    let plain = Client::new(&format!("http://{address}")).unwrap().get_json("/live").await;
+    assert!(plain.is_err());
+    // What makes no sense is refused, and the old one stays.
+    assert!(tls.replace(certificate.as_bytes(), b"nothing").is_err());
+    assert!(tls.replace(b"", key.as_bytes()).is_err());
+    assert!(tls.replace(certificate.as_bytes(), first.certificate().1.as_bytes()).is_err(), "another's key");
+    is_believed(&url, &first).await.unwrap();
+    let (certificate, key) = second.certificate();
+    tls.replace(certificate.as_bytes(), key.as_bytes()).unwrap();
+    is_believed(&url, &second).await.unwrap();
+    assert!(is_believed(&url, &first).await.is_err());
+    drop(stop);
+    serving.await.unwrap().unwrap();
+    engine.stop().await;
+}
