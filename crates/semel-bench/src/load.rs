@@ -90,6 +90,7 @@ impl Work {
             inspect: true,
             limit: None,
             bounded: false,
+            awaited: false,
         })
     }
 }

@@ -129,6 +129,7 @@ fn act(
                 available_at: now,
                 role: Role::FollowUp,
                 burned_until: None,
+                awaited: false,
             };
             let follow_up = create(draft, offer, &placing, fence)?;
             // One that was started before, and waits again for a run that overlapped it, goes first: whoever lets it go
@@ -158,12 +159,19 @@ struct Placing {
     available_at: Timestamp,
     role: Role,
     burned_until: Option<Timestamp>,
+    /// Whether the job takes over those who waited for another.
+    awaited: bool,
 }
 
 impl Placing {
     fn of(offer: &Offer, now: Timestamp) -> Self {
-        let mut placing =
-            Self { state: State::Available, available_at: now, role: Role::Plain, burned_until: None };
+        let mut placing = Self {
+            state: State::Available,
+            available_at: now,
+            role: Role::Plain,
+            burned_until: None,
+            awaited: false,
+        };
         match offer.start {
             Start::Now => {}
             Start::Later(when) => placing.start_at(when.resolve(now), now),
@@ -245,6 +253,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Re
         lease: None,
         follow_up: None,
         ending: None,
+        awaited: offer.awaited || placing.awaited,
     };
     draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
     let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::counters::{Counters, outcome_name};
 use crate::duplicates::{DuplicateLog, Reason};
-use crate::duty::{Expire, Promote, Purge, Ran, Reap};
+use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::job::Job;
 use crate::limits::LimitSeen;
 use crate::queues::Bounded;
@@ -806,8 +806,16 @@ async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: wat
 /// Runs the duties that hang on a time, until nothing is due. Says how long nothing will be.
 async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
     loop {
-        let runs: [Ran; 3] =
-            [Promote.run_once(store).await?, Reap.run_once(store).await?, Expire.run_once(store).await?];
+        let runs: [Ran; 4] = [
+            Promote.run_once(store).await?,
+            Reap.run_once(store).await?,
+            Expire.run_once(store).await?,
+            Tend.run_once(store).await?,
+        ];
+        if runs[3].moved > 0 {
+            // A cron that ticked has a next tick, which this look did not see.
+            continue;
+        }
         let now = runs.iter().map(|ran| ran.now).max().unwrap_or_default();
         let next = runs.iter().filter_map(|ran| ran.next).min();
         match next {

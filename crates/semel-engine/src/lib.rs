@@ -4,12 +4,14 @@
 //! - [`engine`]: the handle everyone uses, and the loop.
 //! - [`follow`]: reading the event log.
 //! - [`webhooks`]: subscriptions, and events on their way to them.
-//! - [`duty`]: promote, reap, expire, purge.
+//! - [`crons`], [`workflows`]: what people ask about those.
+//! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
 
 pub mod counters;
+pub mod crons;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;
@@ -20,6 +22,7 @@ mod queues;
 pub mod throughput;
 pub mod webhooks;
 pub mod workers;
+pub mod workflows;
 
 pub use engine::Engine;
 pub use job::Job;

@@ -298,6 +298,7 @@ fn offer(
         inspect: true,
         limit: None,
         bounded: false,
+        awaited: false,
     })
 }
 

@@ -17,7 +17,7 @@ use crate::write::{Object, object};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
 
 /// Attributes that only a server sets; a client that sends back an envelope it got is not refused for them.
-const SYSTEM: [&str; 24] = [
+const SYSTEM: [&str; 25] = [
     "specversion",
     "state",
     "attempt",
@@ -38,6 +38,7 @@ const SYSTEM: [&str; 24] = [
     "retry_delay_ms",
     "parent_results",
     "workflow_id",
+    "workflow_step",
     "unique_key",
     "follow_up_id",
     "deduplicated",
@@ -138,6 +139,7 @@ impl Enqueue {
             inspect,
             limit,
             bounded: false,
+            awaited: false,
         };
         Ok(Self { offer, body, version })
     }

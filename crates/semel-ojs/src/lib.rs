@@ -5,7 +5,8 @@
 //! - [`enqueue`], [`unique`], [`retry`], [`duration`]: an enqueue request and its parts, in every shape that clients
 //!   really send.
 //! - [`limit`], [`settings`]: limits, and what operators set.
-//! - [`batch`], [`bulk`], [`worker`], [`progress`]: the other requests. [`sensitive`]: what is hidden from all but the worker.
+//! - [`batch`], [`bulk`], [`worker`], [`progress`], [`cron`], [`workflow`]: the other requests. [`sensitive`]: what is hidden
+//!   from all but the worker.
 //! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
 //! - [`webhook`]: subscriptions and deliveries.
 //! - [`problem`]: every error, in one table.
@@ -14,6 +15,7 @@
 pub mod answer;
 pub mod batch;
 pub mod bulk;
+pub mod cron;
 pub mod duration;
 pub mod enqueue;
 pub mod event;
@@ -30,6 +32,7 @@ pub mod trace;
 pub mod unique;
 pub mod webhook;
 pub mod worker;
+pub mod workflow;
 pub mod write;
 
 mod digest;

@@ -26,6 +26,7 @@ pub mod trace;
 mod admin;
 mod batch;
 mod caller;
+mod crons;
 mod dead_letter;
 mod edge;
 mod events;
@@ -46,6 +47,7 @@ mod tenancy;
 mod unique_jobs;
 pub mod webhooks;
 mod workers;
+mod workflows;
 
 pub use config::{Config, ListenRefused, check_listen};
 pub use drain::Drain;

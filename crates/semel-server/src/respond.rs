@@ -155,6 +155,8 @@ pub(crate) fn view(job: &Job) -> JobView<'_> {
         result: job.result.as_ref().and_then(|result| str::from_utf8(result).ok()),
         duplicates: Some(&job.duplicates),
         progress: job.progress.as_ref().and_then(|progress| str::from_utf8(progress).ok()),
+        workflow: job.waiters.workflow(),
+        parent_results: job.parent_results.as_ref().and_then(|text| str::from_utf8(text).ok()),
         with_lease: false,
     }
 }

@@ -15,8 +15,8 @@ use semel_ojs::Code;
 use crate::caller::Access;
 use crate::metrics::Times;
 use crate::{
-    App, admin, batch, dead_letter, edge, events, explain, jobs, limits, metrics, openapi, progress, queues,
-    stream, system, tenancy, unique_jobs, webhooks, workers,
+    App, admin, batch, crons, dead_letter, edge, events, explain, jobs, limits, metrics, openapi, progress,
+    queues, stream, system, tenancy, unique_jobs, webhooks, workers, workflows,
 };
 
 /// A parameter of a query, and the JSON Schema of its values.
@@ -219,8 +219,107 @@ const PER_PAGE: Parameter =
     parameter("per_page", r#"{"type":"integer","minimum":1,"maximum":100,"default":25}"#, "Items on a page.");
 const REASON: &[Parameter] = &[parameter("reason", r#"{"type":"string"}"#, "Why, for the audit log.")];
 
+const CRONS: &[Parameter] = &[
+    parameter("enabled", r#"{"type":"boolean"}"#, "Those that tick, or those that do not."),
+    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":1000,"default":200}"#, "Crons on a page."),
+    parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
+];
+const WORKFLOWS: &[Parameter] = &[
+    parameter(
+        "state",
+        r#"{"type":"string","enum":["running","completed","failed","cancelled"]}"#,
+        "In this state.",
+    ),
+    parameter(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#,
+        "Workflows on a page.",
+    ),
+    parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
+];
+
+/// The endpoints of crons and workflows.
+fn flows() -> Vec<Endpoint> {
+    use Access::{Inspect, Produce};
+    use Code::{Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound};
+    vec![
+        post("/ojs/v1/cron", Produce, crons::register)
+            .named("registerCron", "Registers a cron, or makes the one of that name what is asked for.")
+            .takes("CronRegistration")
+            .answers(201, "CronAnswer")
+            .answers(200, "CronAnswer")
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Contended]),
+        get("/ojs/v1/cron", Inspect, crons::list)
+            .named("listCrons", "Crons, by name.")
+            .query(CRONS)
+            .answers(200, "Crons")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/cron/{name}", Inspect, crons::show)
+            .named("showCron", "One cron.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound]),
+        patch("/ojs/v1/cron/{name}", Produce, crons::patch)
+            .named("changeCron", "Changes a cron's schedule or policy; its job stays.")
+            .takes("CronChange")
+            .answers(200, "CronAnswer")
+            .refuses(&[InvalidRequest, NotFound, Contended]),
+        delete("/ojs/v1/cron/{name}", Produce, crons::remove)
+            .named("deleteCron", "Deletes a cron; its jobs stay.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        get("/ojs/v1/cron/{name}/history", Inspect, crons::history)
+            .named("cronHistory", "What became of a cron's last ticks.")
+            .answers(200, "CronHistory")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/cron/{name}/trigger", Produce, crons::trigger)
+            .named("triggerCron", "Does now what a tick does.")
+            .answers(200, "CronTriggered")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/cron/{name}/enable", Produce, crons::enable)
+            .named("enableCron", "Lets a cron tick.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/cron/{name}/disable", Produce, crons::disable)
+            .named("disableCron", "Lets a cron tick no more.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/workflows", Produce, workflows::create)
+            .named(
+                "createWorkflow",
+                "Jobs that wait for jobs: a chain, a group, a batch, or steps with depends_on.",
+            )
+            .takes("WorkflowRequest")
+            .answers(201, "WorkflowAnswer")
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, Duplicate, Contended]),
+        get("/ojs/v1/workflows", Inspect, workflows::list)
+            .named("listWorkflows", "Workflows, newest first.")
+            .query(WORKFLOWS)
+            .answers(200, "Workflows")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/workflows/{id}", Inspect, workflows::show)
+            .named("showWorkflow", "One workflow and its steps.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound]),
+        delete("/ojs/v1/workflows/{id}", Produce, workflows::cancel)
+            .named("cancelWorkflow", "Cancels a workflow and the jobs that were created for it.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound, Conflict, Contended]),
+        post("/ojs/v1/workflows/{id}/cancel", Produce, workflows::cancel)
+            .named("cancelWorkflowByPost", "The same.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound, Conflict, Contended]),
+    ]
+}
+
 /// Every endpoint.
 pub(crate) fn table() -> Vec<Endpoint> {
+    let mut table = jobs_and_system();
+    table.extend(flows());
+    table
+}
+
+/// The endpoints of jobs, queues and the server itself.
+fn jobs_and_system() -> Vec<Endpoint> {
     use Access::{Admin, Inspect, Metrics, Produce, Public, Touch, Work};
     use Code::{
         Conflict, Contended, CursorGone, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound,

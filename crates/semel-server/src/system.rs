@@ -43,7 +43,7 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             object.plain("version", env!("CARGO_PKG_VERSION"));
             object.plain("language", "rust");
         });
-        outer.number("conformance_level", 1);
+        outer.number("conformance_level", 3);
         outer.texts("protocols", ["http"]);
         outer.plain("backend", facts.engine);
         object(outer.member("capabilities"), |object| {
@@ -65,6 +65,9 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
                 object.flag(name, true);
             }
             for name in ["cron_jobs", "workflows"] {
+                object.flag(name, true);
+            }
+            for name in ["checkpoints", "schema_registry"] {
                 object.flag(name, false);
             }
         });

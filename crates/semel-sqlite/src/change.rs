@@ -2,7 +2,7 @@
 //! format.
 
 use bytes::Bytes;
-use semel_core::draft::QueueRow;
+use semel_core::draft::{Document, DocumentKey, DocumentKind, QueueRow};
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::time::Timestamp;
@@ -25,6 +25,7 @@ const MEMORY: u8 = 7;
 const EVENTS: u8 = 8;
 const SPEND: u8 = 9;
 const FREE: u8 = 10;
+const DOCUMENT: u8 = 11;
 
 /// Bits of what a queue's record has.
 const PAUSED: u8 = 1;
@@ -148,6 +149,19 @@ impl Record {
         }
     }
 
+    /// A document's new values, or its end.
+    pub fn document(&mut self, key: &DocumentKey, document: Option<&Document>) {
+        self.0.put(&[DOCUMENT, key.kind.code()]);
+        self.0.blob(key.name.as_bytes());
+        self.0.put(&[u8::from(document.is_some())]);
+        if let Some(document) = document {
+            self.0.put(&document.version.to_le_bytes());
+            self.0.put(&[u8::from(document.due.is_some())]);
+            self.0.time(document.due.unwrap_or(Timestamp::EPOCH));
+            self.0.blob(&document.text);
+        }
+    }
+
     fn begin(&mut self, what: u8, seq: i64) {
         self.0.put(&[what]);
         self.0.number(seq);
@@ -177,6 +191,8 @@ pub enum Change {
     Spend { id: JobId, absorbed: Absorbed },
     /// An id that is kept no longer.
     Free { id: JobId },
+    /// A document's new values, or its end.
+    Document { key: DocumentKey, document: Option<Document> },
 }
 
 /// Reads the changes of a record, in order.
@@ -225,6 +241,7 @@ fn change(from: &mut Unpacker<'_>, record: &Bytes, names: &Names) -> Result<Opti
         QUEUE => queue(from),
         SPEND => spend(from),
         FREE => from.take().map(|id| Change::Free { id: JobId::from_bytes(id) }),
+        DOCUMENT => document(from, record),
         NAME => name(from),
         EVENTS => from.number().zip(from.blob()).map(|(count, data)| Change::Events {
             count: count.unsigned_abs(),
@@ -254,6 +271,22 @@ fn memory(from: &mut Unpacker<'_>, names: &Names) -> Result<Option<Change>, Sqli
         _ => return Ok(None),
     };
     Ok(Some(Change::Memory { key, seq, id, remembered }))
+}
+
+fn document(from: &mut Unpacker<'_>, record: &Bytes) -> Option<Change> {
+    let kind = DocumentKind::from_code(u8::from_le_bytes(from.take()?))?;
+    let key = DocumentKey::new(kind, str::from_utf8(from.blob()?).ok()?);
+    let document = match from.take()? {
+        [0] => None,
+        [1] => {
+            let version = u64::from_le_bytes(from.take()?);
+            let ([has_due], at) = (from.take()?, from.time()?);
+            let text = record.slice_ref(from.blob()?);
+            Some(Document { version, due: (has_due == 1).then_some(at), text })
+        }
+        _ => return None,
+    };
+    Some(Change::Document { key, document })
 }
 
 fn name(from: &mut Unpacker<'_>) -> Option<Change> {

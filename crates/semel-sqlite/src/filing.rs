@@ -18,6 +18,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, outlives};
 use semel_store::model::QueueTotals;
 
+use crate::documents::{self, Changed};
 use crate::error::SqliteError;
 use crate::log::{self, Events};
 use crate::open::{Loaded, set_fact};
@@ -109,6 +110,7 @@ pub struct Piece {
     forgotten: Vec<(JobId, Forgotten)>,
     memory: Vec<(UniqueKey, Memory, (i64, i64))>,
     spent: Vec<(JobId, Option<Absorbed>, Stamp)>,
+    documents: Vec<Changed>,
     events: Vec<Events>,
     rows: Vec<Written>,
     notes: Vec<(JobId, Notes)>,
@@ -210,6 +212,7 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
 fn preface(at: &mut Loaded, piece: &mut Piece) {
     piece.names = std::mem::take(&mut at.pending.names);
     piece.forgotten = at.pending.forgotten.iter().map(|(id, forgotten)| (*id, *forgotten)).collect();
+    piece.documents = at.pending.documents.all();
     piece.spent = at.pending.spent.iter().map(|(id, (absorbed, stamp))| (*id, *absorbed, *stamp)).collect();
     for (key, changes) in &at.pending.memory {
         for change in changes {
@@ -325,6 +328,7 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
             rows::write_memory(&mut insert, *names, change.seq, &remembered.head, remembered.forget_at)?;
         }
     }
+    documents::write(db, &piece.documents)?;
     log::write(db, &piece.events)?;
     write_rows(db, &piece.rows)?;
     for (_, notes) in &piece.notes {
@@ -449,6 +453,7 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     for (id, _, stamp) in &piece.spent {
         at.pending.is_spent(*id, *stamp);
     }
+    at.pending.documents.settle(&piece.documents);
     for (key, change, _) in &piece.memory {
         at.pending.remembered(key, change.seq, change.id, change.stamp);
     }

@@ -332,6 +332,7 @@ impl Replay<'_> {
                 }
                 Change::Spend { id, absorbed } => loaded.pending.spend(id, Some(absorbed)),
                 Change::Free { id } => loaded.pending.spend(id, None),
+                Change::Document { key, document } => loaded.pending.documents.put(key, document),
                 Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data }),
             }
         }

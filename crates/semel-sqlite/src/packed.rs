@@ -24,7 +24,8 @@ mod has {
     pub const ENDING: u16 = 1 << 8;
     pub const BURNED: u16 = 1 << 9;
     pub const LANE: u16 = 1 << 10;
-    pub const ALL: u16 = (1 << 11) - 1;
+    pub const AWAITED: u16 = 1 << 11;
+    pub const ALL: u16 = (1 << 12) - 1;
 }
 
 /// Appends parts to bytes.
@@ -70,7 +71,8 @@ impl Packer {
             | bit(head.follow_up.is_some(), has::FOLLOW_UP)
             | bit(head.ending.is_some(), has::ENDING)
             | bit(head.burned_until.is_some(), has::BURNED)
-            | bit(head.lane.is_some(), has::LANE);
+            | bit(head.lane.is_some(), has::LANE)
+            | bit(head.awaited, has::AWAITED);
         self.put(&parts.to_le_bytes());
         self.put(&[head.state.code()]);
         self.put(&head.version.to_le_bytes());
@@ -143,6 +145,7 @@ pub struct Moving {
     follow_up: Option<JobId>,
     ending: Option<Ending>,
     lane: Option<Lane>,
+    awaited: bool,
 }
 
 impl Moving {
@@ -165,6 +168,7 @@ impl Moving {
             follow_up: self.follow_up,
             ending: self.ending,
             lane: self.lane,
+            awaited: self.awaited,
             ..head.clone()
         }
     }
@@ -260,6 +264,7 @@ impl<'a> Unpacker<'a> {
             follow_up,
             ending,
             lane,
+            awaited: parts & has::AWAITED != 0,
         })
     }
 
@@ -347,6 +352,7 @@ impl Fixed {
             lease: None,
             follow_up: None,
             ending: None,
+            awaited: false,
         })
     }
 }

@@ -148,6 +148,7 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteEr
         lease: None,
         follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),
+        awaited: false,
     })
 }
 

@@ -92,6 +92,16 @@ CREATE TABLE absorbed (           -- ids of requests that became part of another
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX absorbed_by ON absorbed (seq);
 
+CREATE TABLE document (           -- small records of the core's: crons, workflows, their parts
+    kind     INTEGER NOT NULL,
+    name     TEXT NOT NULL,
+    version  INTEGER NOT NULL,
+    due      INTEGER,
+    text     BLOB NOT NULL,
+    UNIQUE (kind, name)
+) STRICT;
+CREATE INDEX document_due ON document (due) WHERE due IS NOT NULL;
+
 CREATE TABLE fact (
     name   TEXT PRIMARY KEY,
     value  INTEGER NOT NULL

@@ -12,10 +12,13 @@ use semel_core::slot::Due;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, leave_out_outlived};
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use semel_store::clock::{Clock, SteadyTime, SystemClock};
 use semel_store::{LogPage, StoreError};
 
+use crate::documents;
 use crate::error::SqliteError;
 use crate::filing::{self, Patience};
 use crate::journal::Journal;
@@ -311,6 +314,9 @@ impl Inner {
             view.states = StateSet::ALL;
             snapshot.add_key(read.key, view);
         }
+        for key in &reads.documents {
+            snapshot.add_document(key.clone(), documents::get(db, &at.pending.documents, key)?);
+        }
         for id in &reads.heads {
             if !snapshot.has_head(*id) {
                 snapshot.add_head(*id, reader::filed(db, at, *id)?.map(|(_, head)| head));
@@ -356,8 +362,18 @@ impl Carrier {
         set_fact(&transaction, "next_row", signed(next_row))?;
         set_fact(&transaction, "carried", signed(last))?;
         set_fact(&transaction, log::DROPPED, signed(last))?;
-        for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "absorbed", "event", "name"]
-        {
+        for table in [
+            "journal",
+            "queue",
+            "job",
+            "note",
+            "memory",
+            "foreign_id",
+            "absorbed",
+            "event",
+            "name",
+            "document",
+        ] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
         }
         transaction.commit()?;
@@ -415,6 +431,13 @@ impl Backend for Sqlite {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         self.answer(|inner, _| Ok(inner.at.model.queues()))
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.answer(|inner, _| {
+            let now = inner.time.now();
+            documents::find(&inner.db, &inner.at.pending.documents, &seek, now)
+        })
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {

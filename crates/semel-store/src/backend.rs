@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use semel_core::draft::{Full, Group, QueueRow, Reads, Record, Snapshot, Write};
+use semel_core::draft::{
+    Document, DocumentKey, DocumentKind, Full, Group, QueueRow, Reads, Record, Snapshot, Write,
+};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Grant, Unclaimable};
@@ -52,6 +54,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// All queues that have or had a job or a setting, by name, and rows that are [no queue](QueueName::is_queue).
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>>;
+
+    /// Documents that are due, or of a kind.
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>>;
 
     /// The log after `cursor`, oldest first, at most `limit` records, and how far it reaches back and forth. A cursor
     /// that is too old or ahead is the caller's to refuse ([`LogPage::place`]).
@@ -125,6 +130,7 @@ impl Unwritten {
                 Write::Spend { id, job, .. } => self.0.extend([Record::Job(*id), Record::Job(*job)]),
                 Write::Free { id } => self.0.push(Record::Job(*id)),
                 Write::Queue { row } => self.0.push(Record::Queue(row.name.clone())),
+                Write::Document { key, .. } => self.0.push(Record::Document(key.clone())),
             }
         }
     }
@@ -165,6 +171,38 @@ pub struct DueIds {
     /// The ids.
     pub ids: Vec<JobId>,
     /// When the next one falls due; in the past when `ids` was cut short.
+    pub next: Option<Timestamp>,
+}
+
+/// Which documents are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// Those whose time has come, oldest first, at most `limit`.
+    Due {
+        /// At most so many.
+        limit: u32,
+    },
+    /// Those of one kind, in the order of their names' bytes.
+    Kind {
+        /// The kind.
+        kind: DocumentKind,
+        /// The page's cursor: only names after this one, or before it when `descending`.
+        from: Option<Arc<str>>,
+        /// The last name first.
+        descending: bool,
+        /// At most so many.
+        limit: u32,
+    },
+}
+
+/// The documents found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The store's time.
+    pub now: Timestamp,
+    /// The documents, in order.
+    pub documents: Vec<(DocumentKey, Document)>,
+    /// Of those that are due: when the next one is; in the past when the list was cut short. None of a kind's.
     pub next: Option<Timestamp>,
 }
 

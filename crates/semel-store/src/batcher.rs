@@ -22,8 +22,9 @@ use crate::request::{ClaimReply, Decide, Outcome, Request, read};
 const GROUP_MAX: usize = 1024;
 /// How often a decision is taken again because a record moved under it.
 const COMMIT_ATTEMPTS_MAX: u32 = 16;
-/// How often one decision may ask for more than was loaded.
-const LOADS_PER_DECISION_MAX: u32 = 8;
+/// How often one decision may ask for more than was loaded. The end of a workflow's step is the longest way: the job, who
+/// waits for it, the workflow, the next step, its key's holders, what they leave behind, and who waits for those.
+const LOADS_PER_DECISION_MAX: u32 = 16;
 
 /// One store's batcher.
 pub(crate) struct Batcher {

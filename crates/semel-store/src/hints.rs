@@ -88,11 +88,17 @@ impl Hints {
             | Write::Note { .. }
             | Write::Spend { .. }
             | Write::Free { .. }
-            | Write::Queue { .. } => None,
+            | Write::Queue { .. }
+            | Write::Document { .. } => None,
         });
         ready.news = self.watchers.among(written);
         let any_closed = self.closed.is_any();
         for write in groups.iter().flat_map(|group| &group.writes) {
+            if let Write::Document { document: Some(document), .. } = write
+                && let Some(at) = document.due
+            {
+                ready.due = sooner(ready.due, at);
+            }
             let (Write::Insert { head, .. } | Write::Update { head }) = write else { continue };
             let filing = Filing::of(head);
             // A run that ends leaves a place; a new job may have changed what the limit is.

@@ -4,7 +4,7 @@
 //! - [`backend`]: what a store must do.
 //! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store, and
 //!   [`transact`](batcher::transact) for a single decision.
-//! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
+//! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`log`]: a piece of the event log.
 //! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
@@ -14,6 +14,7 @@ pub mod backend;
 pub mod batcher;
 pub mod clock;
 pub mod decor;
+pub mod documents;
 pub mod error;
 mod heads;
 pub mod hints;

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 
 use foldhash::fast::RandomState;
-use semel_core::draft::{Group, Map, Record, Snapshot, Write};
+use semel_core::draft::{DocumentKey, Group, Map, Record, Snapshot, Write};
 use semel_core::ident::{JobId, JobType};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
@@ -92,8 +92,13 @@ impl Model {
     }
 
     /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
-    /// not here.
-    pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
+    /// not here, `document` that of a document.
+    pub fn is_current(
+        &self,
+        group: &Group,
+        mut elsewhere: impl FnMut(JobId) -> u64,
+        mut document: impl FnMut(&DocumentKey) -> u64,
+    ) -> bool {
         is_planted(Bug::VersionNotChecked)
             || !self.repeats_a_version(group)
                 && group.expect.iter().all(|expect| {
@@ -104,6 +109,7 @@ impl Model {
                         }
                         Record::Key(key) => self.key_version(key),
                         Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+                        Record::Document(key) => document(key),
                     };
                     version == expect.version
                 })
@@ -132,7 +138,7 @@ impl Model {
         match write {
             Write::Insert { head, .. } => self.insert(head.clone()),
             Write::Update { head } => self.put(head.clone()),
-            Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } => {}
+            Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } | Write::Document { .. } => {}
             Write::Forget { job, remember } => self.forget(*job, *remember),
             Write::Queue { row } => self.queue_mut(&row.name).row = row.clone(),
         }

@@ -5,7 +5,7 @@ use semel_core::slot::Due;
 use tokio::sync::oneshot;
 
 use crate::answers::Answer;
-use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Listing, QueueStats};
+use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Seek};
 use crate::error::StoreError;
 use crate::log::LogPage;
 
@@ -40,6 +40,7 @@ where
         reads.fulls.extend_from_slice(&self.reads.fulls);
         reads.keys.extend_from_slice(&self.reads.keys);
         reads.queues.extend_from_slice(&self.reads.queues);
+        reads.documents.extend_from_slice(&self.reads.documents);
     }
 
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing> {
@@ -65,6 +66,7 @@ pub(crate) enum Request {
     Due(Due, u32, oneshot::Sender<Result<DueIds, StoreError>>),
     Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
+    Documents(Seek, oneshot::Sender<Result<Found, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
     Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
     Maintain(oneshot::Sender<Result<bool, StoreError>>),
@@ -96,6 +98,7 @@ pub(crate) async fn read(backend: &dyn Backend, request: Request) {
         Request::Due(due, limit, reply) => drop(reply.send(backend.due(due, limit).await)),
         Request::Load(reads, reply) => drop(reply.send(backend.load(&reads).await)),
         Request::List(filter, reply) => drop(reply.send(backend.list(filter).await)),
+        Request::Documents(seek, reply) => drop(reply.send(backend.documents(seek).await)),
         Request::Queues(reply) => drop(reply.send(backend.queues().await)),
         Request::Events(cursor, limit, reply) => drop(reply.send(backend.events(cursor, limit).await)),
         Request::Maintain(reply) => drop(reply.send(backend.maintain().await)),

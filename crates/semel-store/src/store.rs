@@ -7,7 +7,7 @@ use semel_core::slot::Due;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 use crate::answers::Answers;
-use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Listing, QueueStats};
+use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Seek};
 use crate::batcher::Batcher;
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -148,6 +148,14 @@ impl Store {
     /// When the store cannot be read.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
         self.ask(Request::Queues).await
+    }
+
+    /// Documents that are due, or of a kind.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn documents(&self, seek: Seek) -> Result<Found, StoreError> {
+        self.ask(|reply| Request::Documents(seek, reply)).await
     }
 
     /// The log after `cursor`.

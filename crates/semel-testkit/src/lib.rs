@@ -1,7 +1,7 @@
 //! What Semel's tests share. Never part of a release.
 //!
 //! # Layout
-//! - [`fixture`], [`make`]: a store under test with a clock that is moved by hand, and jobs to offer it.
+//! - [`fixture`], [`make`], [`flows`]: a store under test with a clock that is moved by hand, and what to ask of it.
 //! - [`cases`]: the conformance kit; one line of [`conformance!`](crate::conformance) admits a store to it.
 //! - [`mod@races`]: many tasks on one key.
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
@@ -19,6 +19,8 @@ pub mod crash;
 pub mod differential;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod fixture;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod flows;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod history;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

@@ -11,7 +11,7 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_core::unique::admit;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek, Verdict,
 };
 use semel_store::{LogPage, StoreError};
 
@@ -142,6 +142,10 @@ impl Backend for Logged {
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
         self.inner.list(filter)
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.inner.documents(seek)
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {

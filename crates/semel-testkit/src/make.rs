@@ -46,6 +46,7 @@ pub fn job() -> Want {
         inspect: true,
         limit: None,
         bounded: false,
+        awaited: false,
     };
     let retry = RetryPolicy { jitter: false, ..RetryPolicy::default() };
     Want { offer, body: Body { retry, ..Body::default() }, spec: PolicySpec::default(), key: None }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 17] = [
     "serve",
     "demo",
     "enqueue",
@@ -13,6 +13,8 @@ const VERBS: [&str; 15] = [
     "jobs",
     "events",
     "queues",
+    "crons",
+    "workflows",
     "keys",
     "release",
     "backup",

@@ -13,6 +13,8 @@ use crate::state::StateSet;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
+use super::document::{Document, DocumentKey, Sheet};
+
 /// A hash table with a fast, per-process seeded hash.
 pub type Map<K, V> = HashMap<K, V, RandomState>;
 
@@ -27,12 +29,18 @@ pub struct Reads {
     pub keys: Vec<KeyRead>,
     /// Settings of these queues.
     pub queues: Vec<QueueName>,
+    /// Documents.
+    pub documents: Vec<DocumentKey>,
 }
 
 impl Reads {
     /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty() && self.fulls.is_empty() && self.keys.is_empty() && self.queues.is_empty()
+        self.heads.is_empty()
+            && self.fulls.is_empty()
+            && self.keys.is_empty()
+            && self.queues.is_empty()
+            && self.documents.is_empty()
     }
 
     /// Empties the lists, keeping their memory.
@@ -41,6 +49,7 @@ impl Reads {
         self.fulls.clear();
         self.keys.clear();
         self.queues.clear();
+        self.documents.clear();
     }
 }
 
@@ -214,6 +223,7 @@ pub struct Snapshot {
     pub(super) queues: Map<QueueName, (QueueRow, u32)>,
     /// Jobs that waited in the queues loaded.
     pub(super) waiting: Map<QueueName, u64>,
+    pub(super) documents: Map<DocumentKey, Sheet>,
     /// Jobs minted in this group that hold a key: their heads are among the key's holders. They become rows when a
     /// later decision asks for them, which is rare; those without a key nobody can ask for.
     pub(super) fresh: Map<JobId, (UniqueKey, Bytes, u32)>,
@@ -231,6 +241,7 @@ impl Snapshot {
             keys: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
             queues: Map::default(),
             waiting: Map::default(),
+            documents: Map::default(),
             fresh: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
         }
     }
@@ -283,6 +294,16 @@ impl Snapshot {
     pub fn add_queue(&mut self, row: QueueRow, waiting: u64) {
         self.waiting.entry(row.name.clone()).or_insert(waiting);
         self.queues.entry(row.name.clone()).or_insert((row, 0));
+    }
+
+    /// Adds a document; `None` says that there is no such one.
+    pub fn add_document(&mut self, key: DocumentKey, document: Option<Document>) {
+        self.documents.entry(key).or_insert_with(|| Sheet::of(document));
+    }
+
+    /// A document as loaded or as overlaid since.
+    pub fn peek_document(&self, key: &DocumentKey) -> Option<&Document> {
+        self.documents.get(key)?.document.as_ref()
     }
 
     /// Whether the head of this job was loaded.

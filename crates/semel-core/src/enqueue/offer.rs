@@ -42,6 +42,8 @@ pub struct Offer {
     pub limit: Option<Limit>,
     /// Whether its queue may have a bound: then admission looks.
     pub bounded: bool,
+    /// Whether somebody is to be told of its end, and will say so in this very decision.
+    pub awaited: bool,
 }
 
 /// The identity of an offered job.

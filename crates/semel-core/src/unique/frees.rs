@@ -69,6 +69,7 @@ mod tests {
             burned_until: None,
             lease: None,
             follow_up: None,
+            awaited: false,
             ending: (state == State::Completed).then_some(Ending::Completed),
         }
     }

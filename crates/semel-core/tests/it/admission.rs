@@ -54,6 +54,7 @@ fn head(row: u64, state: State, age: i64) -> Head {
         }),
         follow_up: None,
         ending: None,
+        awaited: false,
     }
 }
 

@@ -9,7 +9,9 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::Outcome;
 use semel_core::slot::Due;
 use semel_engine::Engine;
-use semel_store::backend::{Applied, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{
+    Applied, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use semel_store::{Backend, LogPage, StoreError};
@@ -42,6 +44,10 @@ impl Backend for Gated {
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
         self.inner.list(filter)
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.inner.documents(seek)
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {

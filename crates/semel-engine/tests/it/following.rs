@@ -102,6 +102,7 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
         queues: vec![QueueName::from_stored(DELIVERIES)],
         limit: 100,
         grant: semel_core::lease::Grant::new("w".into(), None),
+        closed: Vec::new(),
     };
     let jobs = own.claim(claim).await.unwrap();
     let mut seen: Vec<(String, String)> = jobs

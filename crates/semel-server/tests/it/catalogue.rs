@@ -12,7 +12,9 @@ use semel_ojs::problem::CATALOGUE;
 use semel_server::Config;
 use semel_server::auth::Tokens;
 use semel_store::StoreError;
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use semel_store::log::LogPage;
 use semel_store::memory::Memory;
 use serde_json::{Value, json};
@@ -43,6 +45,10 @@ impl Backend for Broken {
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
         self.inner.list(filter)
     }
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.inner.documents(seek)
+    }
+
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         self.inner.queues()
     }

@@ -53,11 +53,11 @@ const KNOWN: &[(&str, Why)] = &[
     ("ext-schema-registry/schema-register.json", NotSupported),
 ];
 
-/// Directories of which nothing is supported yet: every one of their tests fails.
-const UNSUPPORTED: &[&str] = &["level-2-scheduled/cron/", "level-3-workflows/"];
-
 /// Tests that wait for minutes, for a cron expression has no seconds in OJS's suites: run by hand.
-const SLOW: &[&str] = &["level-2-scheduled/cron/"];
+const SLOW: &[&str] = &[
+    "level-2-scheduled/cron/cron-fires-on-schedule.json",
+    "level-2-scheduled/cron/cron-overlap-prevention.json",
+];
 
 /// Every directory of the suites, by the test below that plays it.
 const LEVEL_0: &[&str] = &["level-0-core"];
@@ -107,7 +107,7 @@ async fn play(server: &Server, tests: &[SuiteTest]) {
     let known: Vec<String> = tests
         .iter()
         .map(|test| test.path.clone())
-        .filter(|path| is_under(path, UNSUPPORTED) || KNOWN.iter().any(|(known, _)| known == path))
+        .filter(|path| KNOWN.iter().any(|(known, _)| known == path))
         .collect();
     assert_eq!(report.surprises(&known), Vec::<String>::new(), "{report}");
 }
@@ -154,7 +154,6 @@ fn what_is_known_to_fail_is_there() {
     let tests = ojs::load(&dir).unwrap();
     for (path, _) in KNOWN {
         assert!(tests.iter().any(|test| test.path == *path), "{path} is no test");
-        assert!(!is_under(path, UNSUPPORTED), "{path} is listed twice");
     }
     let counts = |why| KNOWN.iter().filter(|(_, known)| *known == why).count();
     assert_eq!((counts(ContradictsItself), counts(Hook)), (1, 1));

@@ -81,6 +81,7 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         inspect: mark.inspect,
         limit: None,
         bounded: false,
+        awaited: false,
     };
     Request { offer, mark, key: class.map(|_| at) }
 }
