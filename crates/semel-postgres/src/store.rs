@@ -2,8 +2,8 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use deadpool_postgres::{Object, Pool};
 use semel_core::draft::{Reads, Snapshot};
@@ -129,12 +129,8 @@ impl Postgres {
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
         };
-        let store = Self {
-            shared: Arc::new(shared),
-            secret,
-            rows: Arc::new(AtomicU64::new(first_row())),
-            runtime: Handle::current(),
-        };
+        let store =
+            Self { shared: Arc::new(shared), secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store
             .unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) })
@@ -154,10 +150,14 @@ impl Postgres {
     }
 }
 
-/// Ids minted by different servers at the same microsecond must differ: each counts from a number of its own.
+/// The counter of minted ids. One for the process, so that ids of one microsecond ascend, whichever store mints them.
+static ROWS: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new(first_row())));
+
+/// Ids minted by different processes at the same microsecond must differ: each counts from a number of its own, in the
+/// lower half, so that it does not begin anew soon.
 fn first_row() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish() & JobId::ROW_MAX
+    std::collections::hash_map::RandomState::new().build_hasher().finish() & (JobId::ROW_MAX >> 1)
 }
 
 impl Backend for Postgres {
