@@ -52,6 +52,6 @@ impl ClosedLanes {
     /// These may let something start again. Says whether one of them was closed.
     pub(crate) fn open(&self, lanes: &[Lane]) -> bool {
         let mut closed = self.lock();
-        lanes.iter().fold(false, |any, lane| closed.remove(lane).is_some() || any)
+        lanes.iter().filter(|lane| closed.remove(*lane).is_some()).count() > 0
     }
 }
