@@ -477,7 +477,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn activate(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| life::activate(draft, id)).await
+        self.settle(head_of(self.space.stored_id(id)), id, life::activate).await
     }
 
     /// Sends a dead letter back.
