@@ -53,6 +53,8 @@ pub struct Draft {
     missing: Reads,
     group: Group,
     undo: Vec<Undo>,
+    /// New jobs of the queues whose depth was loaded, by the decision that added them.
+    arrived: Vec<(u32, QueueName)>,
     command: u32,
     entropy: u64,
     rows: Arc<AtomicU64>,
@@ -67,6 +69,7 @@ impl Draft {
             missing: Reads::default(),
             group: Group::default(),
             undo: Vec::new(),
+            arrived: Vec::new(),
             command: 1,
             entropy,
             rows,
@@ -203,10 +206,20 @@ impl Draft {
         Ok(row.clone())
     }
 
+    /// How many jobs wait in a queue, those that this group has added included. [`queue`](Self::queue) must have been
+    /// asked for it.
+    pub fn waiting(&self, name: &QueueName) -> u64 {
+        let loaded = self.snapshot.waiting.get(name).copied().unwrap_or(0);
+        loaded + self.arrived.iter().filter(|(_, queue)| queue == name).count() as u64
+    }
+
     /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Its version is set here.
     pub fn insert(&mut self, mut head: Head, body: Bytes, minted: bool) {
         head.version = self.next_version(0);
         let id = head.id;
+        if !self.snapshot.waiting.is_empty() && self.snapshot.waiting.contains_key(&head.queue) {
+            self.arrived.push((self.command, head.queue.clone()));
+        }
         match (minted, head.key) {
             (true, None) => {}
             (true, Some(key)) => {
@@ -381,6 +394,7 @@ impl Draft {
                 Undo::Queue(name, None) => drop(self.snapshot.queues.remove(&name)),
             }
         }
+        self.arrived.retain(|(command, _)| *command != self.command);
         self.group = Group::default();
         self.command += 1;
     }
@@ -445,6 +459,9 @@ impl Draft {
                 }
             }
             self.snapshot.keys.insert(key, view);
+        }
+        for (name, waiting) in more.waiting {
+            self.snapshot.waiting.entry(name).or_insert(waiting);
         }
         for (name, row) in more.queues {
             self.snapshot.queues.entry(name).or_insert(row);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{JobId, JobType, QueueName};
+use crate::limit::Lane;
 use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
 use crate::planted::{Bug, is_planted};
 use crate::state::State;
@@ -24,6 +25,8 @@ pub struct Head {
     pub job_type: JobType,
     /// The queue it waits in.
     pub queue: QueueName,
+    /// Which limit it is under, if any.
+    pub lane: Option<Lane>,
     /// Higher runs first: -100..=100.
     pub priority: i8,
     /// Where the job is in its life.

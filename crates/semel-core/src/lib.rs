@@ -11,6 +11,7 @@
 //! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
+//! - [`limit`], [`settings`]: how many may start, how many may wait, and what workers are told.
 
 pub mod body;
 pub mod canon;
@@ -24,9 +25,11 @@ pub mod ident;
 pub mod job;
 pub mod lease;
 pub mod life;
+pub mod limit;
 pub mod limits;
 pub mod planted;
 pub mod retry;
+pub mod settings;
 pub mod settle;
 pub mod slot;
 pub mod state;

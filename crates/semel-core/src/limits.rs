@@ -50,6 +50,14 @@ pub const DUPLICATES_RECENT_MAX: usize = 10;
 pub const ABSORBED_IDS_MAX: usize = 16;
 /// Longest unique period: 100 years, in days.
 pub const PERIOD_DAYS_MAX: i64 = 36_525;
+/// Most jobs that a limit may let run at once, unless it lets any number.
+pub const CONCURRENCY_MAX: u32 = 1_000;
+/// Most starts that a rate may allow in its period.
+pub const RATE_COUNT_MAX: u32 = 1_000_000;
+/// Longest period of a rate, in seconds: a day.
+pub const RATE_PERIOD_S_MAX: u64 = 24 * 3600;
+/// Longest key of a limit, in bytes.
+pub const LIMIT_KEY_BYTES_MAX: usize = 255;
 /// Longest name of a tenant, in bytes.
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Longest worker id, in bytes.

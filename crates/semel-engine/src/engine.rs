@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::{Draft, KeyRead, Missing, QueueRow, Reads};
+use semel_core::draft::{Draft, Full, KeyRead, Missing, QueueRow, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
-use semel_core::lease::{Bearer, Unclaimable};
+use semel_core::lease::{Bearer, Grant, Unclaimable};
 use semel_core::life::{self, KeyReleased, Revived};
+use semel_core::limit::{self, Gate, Turn};
 use semel_core::planted::{Bug, is_planted};
+use semel_core::settings::{Backpressure, Directive, QueueSettings};
 use semel_core::settle::{self, Refusal, Report, Settled};
 use semel_core::state::StateSet;
 use semel_core::tenant::{Namespace, Tenant};
@@ -27,6 +29,10 @@ use crate::counters::{Counters, outcome_name};
 use crate::duplicates::{DuplicateLog, Reason};
 use crate::duty::{Expire, Promote, Purge, Ran, Reap};
 use crate::job::Job;
+use crate::limits::LimitSeen;
+use crate::queues::Bounded;
+use crate::throughput::{LastMinute, Throughput};
+use crate::workers::Workers;
 
 /// The longest the duties sleep without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
@@ -50,6 +56,9 @@ struct Shared {
     store: Store,
     duplicates: DuplicateLog,
     counters: Counters,
+    bounded: Bounded,
+    workers: Workers,
+    throughput: Throughput,
     stop: watch::Sender<bool>,
     duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -82,6 +91,9 @@ impl Engine {
             store,
             duplicates: DuplicateLog::default(),
             counters: Counters::default(),
+            bounded: Bounded::default(),
+            workers: Workers::default(),
+            throughput: Throughput::default(),
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),
         };
@@ -150,7 +162,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit; the job was not admitted then.
     pub async fn enqueue(&self, offer: Offer, source: &str) -> Result<Outcome, StoreError> {
-        let offer = self.space.stored_offer(offer);
+        let mut offer = self.space.stored_offer(offer);
+        offer.bounded = self.shared.bounded.may_be(&self.shared.store, &offer.queue).await?;
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
@@ -182,7 +195,10 @@ impl Engine {
         mode: Mode,
         source: &str,
     ) -> Result<Batch, StoreError> {
-        let offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
+        let mut offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
+        for offer in &mut offers {
+            offer.bounded = self.shared.bounded.may_be(&self.shared.store, &offer.queue).await?;
+        }
         let mut reads = Reads::default();
         offers.iter().for_each(|offer| offer.reads(&mut reads));
         let labels: Vec<_> =
@@ -297,10 +313,19 @@ impl Engine {
         }
         let limit = claim.limit as usize;
         loop {
-            let claimed = self.shared.store.claim(claim.clone()).await?;
-            let unclaimable = claimed.unclaimable;
-            let settled =
+            let (closed, _) = self.shared.store.hints().closed_lanes().now();
+            let mut claimed = self.shared.store.claim(Claim { closed, ..claim.clone() }).await?;
+            let (limited, unclaimable): (Vec<_>, Vec<_>) =
+                claimed.unclaimable.into_iter().partition(|(_, reason)| *reason == Unclaimable::Limited);
+            let mut settled =
                 if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
+            let room = limit.saturating_sub(claimed.jobs.len());
+            if !limited.is_empty() && room > 0 {
+                let ids = limited.into_iter().take(room).map(|(id, _)| id).collect();
+                let (granted, moved) = self.claim_limited(ids, claim.grant.clone()).await?;
+                claimed.jobs.extend(granted);
+                settled += moved;
+            }
             let jobs: Vec<Job> = claimed
                 .jobs
                 .into_iter()
@@ -341,12 +366,63 @@ impl Engine {
             if !jobs.is_empty() {
                 return Ok(jobs);
             }
+            let (_, opens) = self.shared.store.hints().closed_lanes().now();
             tokio::select! {
                 () = ready => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(jobs),
+                // A limit that held jobs back may open by itself.
+                () = tokio::time::sleep_until(opens.unwrap_or(deadline)), if opens.is_some() => {}
                 () = &mut stop => return Ok(jobs),
             }
         }
+    }
+
+    /// Has the core decide about jobs under a limit. Besides those it grants, says how many others make way: settled, or
+    /// passed over from now on because their limit is closed.
+    async fn claim_limited(
+        &self,
+        ids: Vec<JobId>,
+        grant: Grant,
+    ) -> Result<(Vec<(Head, Full)>, usize), StoreError> {
+        let reads = Reads { fulls: ids.clone(), ..Reads::default() };
+        let (turns, now) = self
+            .shared
+            .store
+            .decide(reads, move |draft| Ok((limit::claim(draft, &ids, &grant)?, draft.now())))
+            .await?;
+        let (mut granted, mut unclaimable, mut moved) = (Vec::new(), Vec::new(), 0);
+        for (id, turn) in turns {
+            match turn {
+                Turn::Granted(job) => granted.push(*job),
+                Turn::HeldBack(lane, gate) => {
+                    let wait = match gate {
+                        Gate::Open => Duration::ZERO,
+                        Gate::Until(at) => at.since(now),
+                        Gate::Full(soonest) => soonest.map_or(Duration::MAX, |at| at.since(now)),
+                    };
+                    self.shared.store.hints().closed_lanes().close(lane, wait);
+                    moved += 1;
+                }
+                Turn::Unclaimable(reason) => unclaimable.push((id, reason)),
+                Turn::Gone => {}
+            }
+        }
+        if !unclaimable.is_empty() {
+            moved += self.settle_unclaimable(unclaimable).await?;
+        }
+        Ok((granted, moved))
+    }
+
+    /// A limit by its key: what holds, and how much of it is used.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn limit(&self, key: &str) -> Result<Option<LimitSeen>, StoreError> {
+        let seen = LimitSeen::load(&self.shared.store, &self.space.stored_name(key)).await?;
+        Ok(seen.map(|mut seen| {
+            seen.usage.limit.key = key.into();
+            seen
+        }))
     }
 
     async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {
@@ -360,7 +436,7 @@ impl Engine {
                         Unclaimable::Expired => settled += usize::from(life::expire(draft, *id)?),
                         Unclaimable::Exhausted => settled += usize::from(life::exhaust(draft, *id)?),
                         Unclaimable::Overlaps => settled += usize::from(hold_again(draft, *id)?),
-                        Unclaimable::NotReady => {}
+                        Unclaimable::NotReady | Unclaimable::Limited => {}
                     }
                 }
                 Ok(settled)
@@ -472,6 +548,21 @@ impl Engine {
         Ok(settled)
     }
 
+    /// Cancels a job unless it runs.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn cancel_waiting(&self, id: JobId, bearer: &Bearer) -> Result<Settled, StoreError> {
+        let bearer = bearer.clone();
+        let settled = self
+            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
+                life::cancel_waiting(draft, id, &bearer)
+            })
+            .await?;
+        self.count_settled(&settled, "cancelled");
+        Ok(settled)
+    }
+
     /// ACTIVATE.
     ///
     /// # Errors
@@ -542,8 +633,87 @@ impl Engine {
     /// When the store cannot be read.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
         let mut queues = self.shared.store.queues().await?;
-        queues.retain(|stats| self.space.owns(&stats.row.name));
+        queues.retain(|stats| stats.row.name.is_queue() && self.space.owns(&stats.row.name));
         Ok(queues)
+    }
+
+    /// What an operator has set for a queue, and how full it is.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queue_settings(&self, name: &QueueName) -> Result<(QueueSettings, u64), StoreError> {
+        let name = self.space.stored_queue(name);
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let snapshot = self.shared.store.load(reads).await?;
+        let found = snapshot.peek_queue(&name);
+        Ok(found.map_or_else(Default::default, |(row, waiting)| {
+            (QueueSettings::decode(row.settings.as_deref()), waiting)
+        }))
+    }
+
+    /// How full a queue is, if it may have a bound.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn pressure(&self, name: &QueueName) -> Result<Option<(Backpressure, u64)>, StoreError> {
+        let stored = self.space.stored_queue(name);
+        if !self.shared.bounded.may_be(&self.shared.store, &stored).await? {
+            return Ok(None);
+        }
+        let (settings, waiting) = self.queue_settings(name).await?;
+        Ok(settings.backpressure.map(|bound| (bound, waiting)))
+    }
+
+    /// Sets what holds for a queue. Other servers on the same store follow within a second.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn set_queue(&self, name: QueueName, settings: QueueSettings) -> Result<QueueRow, StoreError> {
+        let name = self.space.stored_queue(&name);
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let row =
+            self.shared.store.decide(reads, move |draft| life::set_queue(draft, &name, &settings)).await?;
+        self.shared.bounded.forget();
+        Ok(row)
+    }
+
+    /// Runs that ended in the last minute at this process.
+    pub fn throughput(&self) -> LastMinute {
+        self.shared.throughput.last_minute()
+    }
+
+    /// Drops what is kept in memory about the store and its workers, after the store was emptied.
+    pub fn forget_what_was_seen(&self) {
+        self.shared.bounded.forget();
+        self.shared.workers.clear();
+        self.shared.store.hints().closed_lanes().clear();
+    }
+
+    /// The workers that this server has heard of.
+    pub fn workers(&self) -> &Workers {
+        &self.shared.workers
+    }
+
+    /// What a worker is told.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn directive(&self, worker: &str) -> Result<Directive, StoreError> {
+        let name = Directive::row_of(&self.space.stored_name(worker));
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let snapshot = self.shared.store.load(reads).await?;
+        let text = snapshot.peek_queue(&name).and_then(|(row, _)| row.settings.as_deref());
+        Ok(Directive::decode(text))
+    }
+
+    /// Sets what a worker is told at its next heartbeat, to whichever server it sends that.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn direct(&self, worker: &str, directive: Directive) -> Result<(), StoreError> {
+        let worker = self.space.stored_name(worker);
+        let reads = Reads { queues: vec![Directive::row_of(&worker)], ..Reads::default() };
+        self.shared.store.decide(reads, move |draft| life::direct(draft, &worker, directive)).await
     }
 
     /// One queue; none when it has neither jobs nor settings.
@@ -587,6 +757,9 @@ impl Engine {
     fn count_settled(&self, settled: &Settled, name: &'static str) {
         if let Settled::Done(head) = settled {
             self.shared.counters.count(&head.job_type, &head.queue, name);
+            if matches!(name, "completed" | "failed") {
+                self.shared.throughput.count(name == "completed");
+            }
         }
     }
 }

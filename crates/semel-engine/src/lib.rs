@@ -6,6 +6,8 @@
 //! - [`webhooks`]: subscriptions, and events on their way to them.
 //! - [`duty`]: promote, reap, expire, purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
+//! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
+//!   bound.
 
 pub mod counters;
 pub mod duplicates;
@@ -13,7 +15,11 @@ pub mod duty;
 pub mod engine;
 pub mod follow;
 pub mod job;
+pub mod limits;
+mod queues;
+pub mod throughput;
 pub mod webhooks;
+pub mod workers;
 
 pub use engine::Engine;
 pub use job::Job;

@@ -296,6 +296,8 @@ fn offer(
         unique: Some(Identity { policy: Arc::new(policy), key }),
         body: body.encode()?,
         inspect: true,
+        limit: None,
+        bounded: false,
     })
 }
 

@@ -13,7 +13,7 @@ const SCHEMA_DEFAULT: &str = "semel";
 const APPLICATION: &str = "semel";
 
 /// The address of a store. Shown without its password.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub(crate) config: Config,
     pub(crate) schema: Schema,

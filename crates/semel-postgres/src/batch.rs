@@ -41,6 +41,10 @@ enum Becomes {
 
 /// The groups of a commit, taken apart.
 #[derive(Default)]
+#[expect(
+    clippy::type_complexity,
+    reason = "a list for each column, in the order of the function's parameters"
+)]
 pub struct Columns<'a> {
     stale: Vec<i32>,
     guards: Vec<i32>,

@@ -108,8 +108,13 @@ pub(crate) fn guard(found: i32) -> Result<(), PostgresError> {
 
 async fn version(client: &impl GenericClient, schema: &Schema) -> Result<i32, PostgresError> {
     let name = schema.as_str();
-    let exists =
-        client.query_one(&format!("SELECT to_regclass('\"{name}\".migration') IS NOT NULL"), &[]).await?;
+    // Not `to_regclass`: within a transaction that may answer from what the connection knew before it waited.
+    let exists = client
+        .query_one(
+            "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migration')",
+            &[&name],
+        )
+        .await?;
     if !exists.try_get::<_, bool>(0)? {
         return Ok(0);
     }

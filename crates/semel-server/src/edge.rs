@@ -22,6 +22,7 @@ use crate::App;
 use crate::auth::Admitted;
 use crate::caller::{Access, Caller};
 use crate::extract::REQUEST_ID;
+use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
@@ -175,6 +176,13 @@ fn finish(response: &mut Response, id: HeaderValue) {
         match refused.problem.code() {
             Code::Unauthorized => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::QueueFull => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                if let Some(depth) = refused.problem.depth() {
+                    headers.insert(QUEUE_DEPTH, HeaderValue::from(depth.waiting));
+                    headers.insert(QUEUE_BOUND, HeaderValue::from(depth.bound));
+                }
             }
             Code::Contended | Code::Unavailable | Code::TooManyRequests => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -6,8 +6,8 @@
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
 //! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
-//! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `stream`, `explain`, `unique_jobs`, [`webhooks`],
-//!   `admin`, `system`.
+//! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
+//!   `stream`, `explain`, `unique_jobs`, [`webhooks`], `admin`, `system`.
 
 use std::sync::Arc;
 
@@ -32,9 +32,11 @@ mod events;
 mod explain;
 mod extract;
 mod jobs;
+mod limits;
 mod metrics;
 mod openapi;
 mod patience;
+mod progress;
 mod queues;
 mod respond;
 mod routes;

@@ -26,6 +26,10 @@ const EVENTS: u8 = 8;
 const SPEND: u8 = 9;
 const FREE: u8 = 10;
 
+/// Bits of what a queue's record has.
+const PAUSED: u8 = 1;
+const SETTINGS: u8 = 1 << 1;
+
 /// The record of the present commit: room for the journal's header, then the changes.
 #[derive(Debug)]
 pub struct Record(Packer);
@@ -134,9 +138,13 @@ impl Record {
     pub fn queue(&mut self, row: &QueueRow, totals: &QueueTotals) {
         self.0.put(&[QUEUE]);
         self.0.blob(row.name.as_str().as_bytes());
-        self.0.put(&[u8::from(row.paused)]);
+        let settings = row.settings.as_deref();
+        self.0.put(&[u8::from(row.paused) * PAUSED | u8::from(settings.is_some()) * SETTINGS]);
         for number in [row.version, totals.created, totals.purged].iter().chain(&totals.counts) {
             self.0.put(&number.to_le_bytes());
+        }
+        if let Some(settings) = settings {
+            self.0.blob(settings.as_bytes());
         }
     }
 
@@ -281,12 +289,14 @@ fn spend(from: &mut Unpacker<'_>) -> Option<Change> {
 fn queue(from: &mut Unpacker<'_>) -> Option<Change> {
     let name = from.blob()?;
     let name = semel_core::ident::QueueName::from_stored(str::from_utf8(name).ok()?);
-    let [paused] = from.take()?;
+    let [parts] = from.take()?;
     let mut big = || Some(u64::from_le_bytes(from.take()?));
-    let row = QueueRow { name, paused: paused != 0, version: big()? };
+    let version = big()?;
     let mut totals = QueueTotals { created: big()?, purged: big()?, ..QueueTotals::default() };
     for count in &mut totals.counts {
         *count = big()?;
     }
+    let settings = if parts & SETTINGS == 0 { None } else { Some(str::from_utf8(from.blob()?).ok()?.into()) };
+    let row = QueueRow { name, paused: parts & PAUSED != 0, settings, version };
     Some(Change::Queue { row, totals })
 }

@@ -12,6 +12,7 @@ use rusqlite::{CachedStatement, Connection, params};
 use semel_core::draft::{Map, QueueRow, next_version};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::planted::{Bug, is_planted};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, outlives};
@@ -279,7 +280,8 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
 /// Writes a piece, in one transaction.
 pub fn write(db: &mut Connection, piece: &Piece) -> Result<(), SqliteError> {
     // With the end of a round goes the only other copy of it: it, and with it all before, must be on the disk.
-    db.pragma_update(None, "synchronous", if piece.end.is_some() { "FULL" } else { "NORMAL" })?;
+    let is_last = piece.end.is_some() && !is_planted(Bug::CarriedBeforeSync);
+    db.pragma_update(None, "synchronous", if is_last { "FULL" } else { "NORMAL" })?;
     let transaction = db.transaction()?;
     write_into(&transaction, piece)?;
     Ok(transaction.commit()?)
@@ -417,9 +419,9 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
     let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let count = |state: State| signed(totals.counts[usize::from(state.code())]);
     db.prepare_cached(
-        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
-         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8",
+        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded, settings) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
+         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8, settings = ?9",
     )?
     .execute(params![
         row.name.as_str(),
@@ -430,6 +432,7 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
         count(State::Completed),
         count(State::Cancelled),
         count(State::Discarded),
+        row.settings.as_deref(),
     ])?;
     Ok(())
 }

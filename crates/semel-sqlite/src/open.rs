@@ -250,7 +250,7 @@ type Queues = Map<QueueName, (QueueRow, QueueTotals)>;
 fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
     let mut queues = Queues::default();
     let mut query = db.prepare(
-        "SELECT name, paused, version, created, purged, completed, cancelled, discarded FROM queue",
+        "SELECT name, paused, version, created, purged, completed, cancelled, discarded, settings FROM queue",
     )?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
@@ -260,7 +260,13 @@ fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
         for (state, column) in [(State::Completed, 5), (State::Cancelled, 6), (State::Discarded, 7)] {
             totals.counts[usize::from(state.code())] = number(column)?;
         }
-        let settings = QueueRow { name: name.clone(), paused: row.get(1)?, version: number(2)? };
+        let text: Option<String> = row.get(8)?;
+        let settings = QueueRow {
+            name: name.clone(),
+            paused: row.get(1)?,
+            settings: text.map(Into::into),
+            version: number(2)?,
+        };
         queues.insert(name, (settings, totals));
     }
     Ok(queues)

@@ -28,7 +28,8 @@ CREATE TABLE queue (              -- settings and counters
     purged     INTEGER NOT NULL,
     completed  INTEGER NOT NULL,
     cancelled  INTEGER NOT NULL,
-    discarded  INTEGER NOT NULL
+    discarded  INTEGER NOT NULL,
+    settings   TEXT                -- also of rows that are no queue's: limits, what workers are told
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job (                -- times in microseconds since 1970, UTC

@@ -9,6 +9,7 @@ use semel_core::draft::{Full, Group, QueueRow, Reads, Record, Snapshot, Write};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Grant, Unclaimable};
+use semel_core::limit::Lane;
 use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
 use semel_core::tenant::Tenant;
@@ -32,7 +33,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// - **Durability.** When [`commit`](Self::commit) has answered, what it applied survives a crash of this process and,
 ///   at the strength the store declares, of the machine. A failed commit has applied nothing, or is poisoned.
 /// - **Order.** A claim takes from its queues in the order they are named; within one queue by (priority descending,
-///   available_at, id).
+///   available_at, id). A job under a limit takes its place in that order, and comes back unclaimed unless the limit is
+///   one of the closed: those are as if they were not there.
 /// - **Bounds.** Every answer is bounded by the request's own limit.
 pub trait Backend: Send + Sync + 'static {
     /// Everything `reads` names, consistently, with the store's time. Of a whole job that is not there it says why, if
@@ -48,7 +50,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Jobs for people, newest id first.
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>>;
 
-    /// All queues that have or had a job or a setting, by name.
+    /// All queues that have or had a job or a setting, by name, and rows that are [no queue](QueueName::is_queue).
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>>;
 
     /// The log after `cursor`, oldest first, at most `limit` records, and how far it reaches back and forth. A cursor
@@ -142,6 +144,8 @@ pub struct Claim {
     pub limit: u32,
     /// What each grant is filled in with.
     pub grant: Grant,
+    /// Jobs under these limits are passed over.
+    pub closed: Vec<Lane>,
 }
 
 /// What a claim took.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Write};
 use semel_core::ident::QueueName;
+use semel_core::limit::Lane;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
@@ -275,6 +276,8 @@ pub async fn transact<T>(
 pub struct Ready {
     /// Queues with new ready jobs.
     pub queues: Vec<QueueName>,
+    /// Limits under which a job moved that may have held others back.
+    pub lanes: Vec<Lane>,
     /// The soonest new due time.
     pub due: Option<Timestamp>,
     /// Those who wait for jobs that were written.

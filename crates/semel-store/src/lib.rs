@@ -7,7 +7,7 @@
 //! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
 //! - [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`log`]: a piece of the event log.
-//! - [`hints`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
 pub mod backend;
@@ -18,9 +18,11 @@ pub mod error;
 mod heads;
 pub mod hints;
 mod holders;
+pub mod lanes;
 pub mod log;
 pub mod memory;
 pub mod model;
+mod ready;
 mod request;
 mod store;
 mod watch;

@@ -12,6 +12,7 @@ use semel_core::draft::{Group, Map, Record, Snapshot, Write};
 use semel_core::ident::{JobId, JobType};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
+use semel_core::settings::waiting;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, must_remember};
@@ -85,7 +86,8 @@ impl Model {
             }
         }
         for name in &reads.queues {
-            snapshot.add_queue(self.queue_row(name));
+            let waiting = self.queues.get(name).map_or(0, |queue| waiting(&queue.counts));
+            snapshot.add_queue(self.queue_row(name), waiting);
         }
     }
 
@@ -316,7 +318,7 @@ impl Model {
         let queue = self.queue_mut(&head.queue);
         queue.counts[usize::from(head.state.code())] += 1;
         match filing.slot {
-            Slot::Ready => drop(queue.ready.insert((Reverse(head.priority), filing.at, head.id))),
+            Slot::Ready => queue.ready.insert(head, filing.at),
             Slot::Timer => drop(self.timers.insert((filing.at, head.id))),
             Slot::Lease => drop(self.leases.insert((filing.at, head.id))),
             Slot::Done if files_done => drop(self.done.insert((filing.at, head.id))),
@@ -335,7 +337,7 @@ impl Model {
         *count = count.saturating_sub(1);
         if (filing.slot, filing.at) != (now.slot, now.at) {
             match filing.slot {
-                Slot::Ready => drop(queue.ready.remove(&(Reverse(head.priority), filing.at, head.id))),
+                Slot::Ready => queue.ready.remove(head, filing.at),
                 Slot::Timer => drop(self.timers.remove(&(filing.at, head.id))),
                 Slot::Lease => drop(self.leases.remove(&(filing.at, head.id))),
                 Slot::Done => drop(self.done.remove(&(filing.at, head.id))),

@@ -284,7 +284,7 @@ pub fn bearer(head: &Head) -> Bearer {
 /// A claim by worker `w`.
 pub fn claim(queues: &[&str], limit: u32) -> Claim {
     let queues = queues.iter().map(|name| QueueName::from_stored(name)).collect();
-    Claim { queues, limit, grant: Grant::new("w".into(), None) }
+    Claim { queues, limit, grant: Grant::new("w".into(), None), closed: Vec::new() }
 }
 
 /// The job after a request that must have been done.

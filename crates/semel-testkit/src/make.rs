@@ -44,6 +44,8 @@ pub fn job() -> Want {
         unique: None,
         body: bytes::Bytes::new(),
         inspect: true,
+        limit: None,
+        bounded: false,
     };
     let retry = RetryPolicy { jitter: false, ..RetryPolicy::default() };
     Want { offer, body: Body { retry, ..Body::default() }, spec: PolicySpec::default(), key: None }

@@ -48,7 +48,7 @@ pub(super) fn replace(
         cancelled.extend_from_slice(holders);
         admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.inspect);
     }
-    let head = create(draft, offer, &placing, fence);
+    let head = create(draft, offer, &placing, fence)?;
     // Who waits for one of them goes on with the new job.
     let marks = Marks { replaced_by: Some(head.id.to_string()) }.encode();
     for id in &cancelled {

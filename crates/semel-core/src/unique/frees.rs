@@ -52,6 +52,7 @@ mod tests {
             queue: QueueName::default(),
             priority: 0,
             state,
+            lane: None,
             role: Role::Plain,
             attempt: 0,
             max_attempts: 3,

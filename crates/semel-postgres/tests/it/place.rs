@@ -1,5 +1,6 @@
 //! Where a test has its store: a schema of its own in the server that the run was given.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -34,7 +35,9 @@ impl Place {
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let schema = format!("test_{}_{number}", std::process::id());
+        // Numbers of processes come again while a server runs.
+        let drawn = RandomState::new().build_hasher().finish();
+        let schema = format!("test_{drawn:x}_{number}");
         Self { address: Address::parse(&url()).unwrap().with_schema(&schema).unwrap() }
     }
 

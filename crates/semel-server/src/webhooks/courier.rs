@@ -84,6 +84,7 @@ async fn deliver(webhooks: Webhooks, sender: Arc<Sender>, number: usize, stop: D
         queues: vec![QueueName::from_stored(DELIVERIES)],
         limit: 1,
         grant: Grant::new(format!("courier-{number}").into(), None),
+        closed: Vec::new(),
     };
     let engine = webhooks.engine();
     while !stop.has_begun() {

@@ -140,6 +140,7 @@ fn succeeded(output: &std::process::Output) {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
+    semel_testkit::planted::plant_from_environment();
     let Some(dir) = std::env::var_os("SEMEL_DISK") else {
         let dir = TempDir::new();
         let script = r#"mount -t tmpfs -o size=2m tmpfs "$SEMEL_DISK" && exec "$@""#;

@@ -14,6 +14,7 @@ fn sail(tap: &Tap, trouble: Trouble) -> std::process::Output {
 }
 
 fn shard(at: u64) {
+    semel_testkit::planted::plant_from_environment();
     let whole = Tap::new();
     let output = sail(&whole, Trouble::None);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

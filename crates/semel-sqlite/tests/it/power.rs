@@ -30,6 +30,7 @@ struct Left {
 }
 
 fn shard(at: u64) {
+    semel_testkit::planted::plant_from_environment();
     let cuts = number("SEMEL_CUTS").unwrap_or(CUTS).div_ceil(SHARDS);
     let first = number("SEMEL_SEED").unwrap_or(1) + at * 1_000_000;
     let tap = Tap::new();
@@ -59,8 +60,14 @@ fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
     if let Some(left) = left {
         assert!(pages[0].state == left.page.state, "seed {seed}: it begins on another page");
     }
-    let mut moments: Vec<usize> =
-        (0..CUTS_PER_VOYAGE).map(|_| random.below(record.len() as u64 + 1) as usize).collect();
+    // Half of them just before a sync, when most is at stake.
+    let is_sync = |event: &Event| matches!(event, Event::Sync { .. } | Event::SyncFolder);
+    let syncs: Vec<usize> = (0..record.len()).filter(|at| is_sync(&record[*at])).collect();
+    let mut moment = |turn: u64| match turn % 2 {
+        0 => random.below(record.len() as u64 + 1) as usize,
+        _ => syncs[random.below(syncs.len() as u64) as usize],
+    };
+    let mut moments: Vec<usize> = (0..CUTS_PER_VOYAGE).map(&mut moment).collect();
     moments.sort_unstable();
     let chosen = random.below(CUTS_PER_VOYAGE);
     let (mut told, mut done, mut kept) = (Told::default(), 0, None);

@@ -8,6 +8,7 @@ pub mod follow_up;
 pub mod history;
 pub mod interleavings;
 pub mod leases;
+pub mod limits;
 pub mod people;
 pub mod remembering;
 pub mod replacing;
@@ -58,6 +59,15 @@ macro_rules! conformance {
                 a_released_key_is_free_and_its_job_goes_on,
                 fences_of_one_key_ascend_across_jobs,
                 more_holders_than_one_commit_may_touch_are_refused,
+            );
+            $crate::conformance!(@topic $fixture; limits:
+                a_limited_job_comes_back_unclaimed_in_its_place,
+                jobs_of_closed_limits_are_passed_over,
+                a_limit_counts_who_runs_and_nobody_else,
+                two_starts_of_one_limit_meet_at_its_record,
+                a_rate_counts_starts_by_the_stores_time,
+                settings_are_kept_with_their_queue,
+                a_bound_counts_the_jobs_that_wait,
             );
             $crate::conformance!(@topic $fixture; replacing:
                 a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
@@ -178,6 +188,7 @@ macro_rules! conformance {
                 a_follow_up_never_overlaps_a_run_of_its_key,
                 a_request_absorbed_before_is_answered_without_writing,
                 a_follow_up_is_not_activated_by_hand,
+                a_follow_up_that_waits_again_goes_before_the_next_one,
             );
             $crate::conformance!(@topic $fixture; history:
                 a_finished_job_can_be_read_until_it_is_purged,

@@ -69,6 +69,7 @@ fn blank(draft: &Draft, id: JobId) -> Head {
         finished_at: None,
         renewed_at: None,
         burned_until: None,
+        lane: None,
         lease: None,
         follow_up: None,
         ending: None,

@@ -136,7 +136,9 @@ impl Solo {
                 Unclaimable::Expired => drop(f.decide(|draft| life::expire(draft, id)).await),
                 Unclaimable::Exhausted => drop(f.decide(|draft| life::exhaust(draft, id)).await),
                 Unclaimable::Overlaps => drop(f.decide(|draft| hold_again(draft, id)).await),
-                Unclaimable::NotReady => panic!("{id} is filed as ready and is not"),
+                Unclaimable::NotReady | Unclaimable::Limited => {
+                    panic!("{id} may be started, and was passed over: {why:?}")
+                }
             }
         }
     }

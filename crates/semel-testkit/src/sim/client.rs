@@ -79,6 +79,8 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         unique: policy.zip(class).map(|(policy, class)| Identity { policy, key: class.key }),
         body: body.encode().unwrap_or_default(),
         inspect: mark.inspect,
+        limit: None,
+        bounded: false,
     };
     Request { offer, mark, key: class.map(|_| at) }
 }
