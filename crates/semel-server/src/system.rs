@@ -40,9 +40,7 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             for name in ["cron_jobs", "workflows"] {
                 object.flag(name, true);
             }
-            for name in ["rate_limiting"] {
-                object.flag(name, false);
-            }
+            object.flag("rate_limiting", false);
         });
         outer.raw("extensions", "[]");
         outer.plain("unique_job_strength", "strong");
