@@ -221,12 +221,15 @@ pub fn tick(draft: &mut Draft, name: &CronName) -> Result<Looked, Missing> {
     Ok(Looked::Ticked(ticked))
 }
 
+/// The cron after a tick by hand, and what became of that; or why what is stored cannot be read.
+pub type Triggered = Result<(Cron, Tick), Corrupt>;
+
 /// Does now, by hand, what a tick does; the schedule goes on as it would. None when there is no such cron; one that is
 /// disabled can be triggered.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
-pub fn trigger(draft: &mut Draft, name: &CronName) -> Result<Option<Result<(Cron, Tick), Corrupt>>, Missing> {
+pub fn trigger(draft: &mut Draft, name: &CronName) -> Result<Option<Triggered>, Missing> {
     let mut cron = match load(draft, name)? {
         None => return Ok(None),
         Some(Err(corrupt)) => return Ok(Some(Err(corrupt))),
