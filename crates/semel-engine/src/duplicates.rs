@@ -133,7 +133,10 @@ impl DuplicateLog {
                 records.writing.insert(id, record);
             }
         }
-        let piece = records.writing.iter().map(|(id, record)| (*id, record.clone())).collect();
+        let mut piece: Vec<(JobId, Absorbed)> =
+            records.writing.iter().map(|(id, record)| (*id, record.clone())).collect();
+        // In one order whoever writes them: two servers' pieces cannot wait for each other's rows.
+        piece.sort_unstable_by_key(|(id, _)| *id);
         (piece, !records.waiting.is_empty())
     }
 

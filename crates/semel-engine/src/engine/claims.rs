@@ -68,11 +68,13 @@ impl Engine {
             }
             let (_, opens) = self.shared.store.hints().closed_lanes().now();
             tokio::select! {
+                // In a fixed order, so that a run that is played again is the same run.
+                biased;
+                () = &mut stop => return Ok(jobs),
                 () = ready => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(jobs),
                 // A limit that held jobs back may open by itself.
                 () = tokio::time::sleep_until(opens.unwrap_or(deadline)), if opens.is_some() => {}
-                () = &mut stop => return Ok(jobs),
             }
         }
     }
