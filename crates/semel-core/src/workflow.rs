@@ -1,7 +1,7 @@
 //! Workflows: jobs that wait for jobs. Chain, group and batch are forms of one thing: steps, each of which is offered
 //! when the steps it waits for have ended as it needs, through the one admission path and by its own unique policy.
 //!
-//! A step is released in the commit that ends its parents: [`step_ended`] is called by the one function that ends a job.
+//! A step is released in the commit that ends its parents: `step_ended` is called by the one function that ends a job.
 //! So there is no moment between the two, and no duty that could be late.
 
 mod advance;

@@ -18,12 +18,22 @@ pub(crate) struct Bounded(Mutex<Option<(Instant, Arc<[QueueName]>)>>);
 impl Bounded {
     /// Whether a queue may have a bound.
     pub(crate) async fn may_be(&self, store: &Store, queue: &QueueName) -> Result<bool, StoreError> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let names = match known {
-            Some((seen, names)) if seen.elapsed() < FRESH_FOR => names,
-            _ => self.look(store).await?,
+        let names = match self.fresh() {
+            Some(names) => names,
+            None => self.look(store).await?,
         };
         Ok(names.contains(queue))
+    }
+
+    /// The list, unless the caller is to look. While one looks, the others go by what is known.
+    fn fresh(&self) -> Option<Arc<[QueueName]>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seen, names) = known.as_mut()?;
+        if seen.elapsed() >= FRESH_FOR {
+            *seen = Instant::now();
+            return None;
+        }
+        Some(Arc::clone(names))
     }
 
     /// The next who asks looks again.

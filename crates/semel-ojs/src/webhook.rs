@@ -295,7 +295,7 @@ mod tests {
         write(&subscription, false, &mut shown);
         assert_eq!(
             shown,
-            r#"{"id":"1","url":"https://a/x","events":["job.completed","job.*","*"],"active":false,"metadata":{"team":"x"},"created_at":"1970-01-01T00:00:00.000Z"}"#
+            r#"{"id":"1","url":"https://a/x","events":["job.completed","job.*","*"],"active":false,"metadata":{"team":"x"},"created_at":"1970-01-01T00:00:00Z"}"#
         );
         let mut shown = String::new();
         write(&subscription, true, &mut shown);

@@ -71,7 +71,7 @@ pub(crate) async fn ack_named(
 async fn acked(app: &App, caller: &Caller, named: Option<JobId>, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Ack { id, bearer, result } = Ack::parse_for(named, &text)?;
-    caller.check_job(&app, id).await?;
+    caller.check_job(app, id).await?;
     let head = settled(app.engine.complete(id, bearer, result.clone().map(Into::into)).await?)?;
     Ok(Answer::ok(answer::acknowledged(&JobView { result: result.as_deref(), ..JobView::bare(&head) })))
 }
@@ -94,7 +94,7 @@ pub(crate) async fn nack_named(
 async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Nack { id, bearer, report, delay } = Nack::parse_for(named, &text)?;
-    caller.check_job(&app, id).await?;
+    caller.check_job(app, id).await?;
     let head = settled(match (report, delay) {
         (Some(report), _) => app.engine.fail(id, bearer, report).await?,
         (None, Some(delay)) => app.engine.snooze(id, bearer, delay).await?,

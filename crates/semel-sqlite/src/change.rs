@@ -140,7 +140,7 @@ impl Record {
         self.0.put(&[QUEUE]);
         self.0.blob(row.name.as_str().as_bytes());
         let settings = row.settings.as_deref();
-        self.0.put(&[u8::from(row.paused) * PAUSED | u8::from(settings.is_some()) * SETTINGS]);
+        self.0.put(&[(u8::from(row.paused) * PAUSED) | (u8::from(settings.is_some()) * SETTINGS)]);
         for number in [row.version, totals.created, totals.purged].iter().chain(&totals.counts) {
             self.0.put(&number.to_le_bytes());
         }

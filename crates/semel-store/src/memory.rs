@@ -288,6 +288,8 @@ impl Backend for Memory {
         inner.spent = SpentIds::default();
         inner.documents = Documents::default();
         inner.events.clear();
+        // A place of its own: whoever has read everything until now is told that it is gone.
+        inner.cursor += 1;
         inner.dropped = inner.cursor;
         ready(())
     }

@@ -185,8 +185,11 @@ fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
     }
 }
 
+/// A certificate chain and its key, as PEM.
+type Pem = (Vec<u8>, Vec<u8>);
+
 /// The texts of the certificate and its key; none when neither is named.
-fn certificate(settings: &Settings) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
+fn certificate(settings: &Settings) -> Result<Option<Pem>, Failure> {
     let read = |path: &PathBuf| {
         std::fs::read(path)
             .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
@@ -276,12 +279,12 @@ impl Hangup {
         while self.signals.recv().await.is_some() {
             then();
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// There are none here.
     #[cfg(not(unix))]
     async fn each(self, _: impl FnMut()) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
