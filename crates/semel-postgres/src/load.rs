@@ -15,8 +15,8 @@ use semel_store::model::deciding;
 use tokio_postgres::Row;
 
 use crate::connect::ask;
+use crate::documents;
 use crate::error::PostgresError;
-use crate::people::document_kind;
 use crate::rows;
 use crate::store::Shared;
 use crate::values::Params;
@@ -166,7 +166,7 @@ impl Answered {
                 }
             }
             9 => {
-                let key = DocumentKey::new(document_kind(row.try_get(4)?)?, row.try_get::<_, &str>(6)?);
+                let key = DocumentKey::new(documents::kind(row.try_get(4)?)?, row.try_get::<_, &str>(6)?);
                 let document = Document {
                     version: version()?,
                     due: row.try_get::<_, Option<i64>>(3)?.map(Timestamp::from_micros),
