@@ -46,6 +46,10 @@ impl Place {
         &self.address
     }
 
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
     /// The store, by a clock that is moved by hand.
     pub fn open_with(&self, clock: &ManualClock) -> Arc<dyn Backend> {
         let (address, clock) = (self.address.clone(), clock.clone());
