@@ -580,5 +580,6 @@ async fn keep_house(shared: &Shared, duplicates: bool) -> Result<(), StoreError>
     while duplicates && shared.duplicates.flush(&shared.store).await? {}
     while Purge.run_once(&shared.store).await?.moved > 0 {}
     while shared.store.maintain().await? {}
+    shared.bounded.look(&shared.store).await?;
     Ok(())
 }
