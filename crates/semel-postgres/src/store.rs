@@ -10,7 +10,9 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use semel_store::clock::Clock;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
@@ -180,6 +182,10 @@ impl Backend for Postgres {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.queues().await }))
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.documents(seek).await }))
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {

@@ -49,6 +49,18 @@ pub async fn a_limited_job_comes_back_unclaimed_in_its_place(f: &Fixture) {
     assert_eq!(f.head(first.id).await.unwrap(), first, "it is as it was");
 }
 
+/// Also where what comes first may not be granted.
+pub async fn a_limited_job_does_not_overtake(f: &Fixture) {
+    let soon = Duration::from_secs(1);
+    let expired = f.create(&job().expires(soon).priority(9).offer()).await;
+    let free = f.create(&job().priority(5).offer()).await;
+    f.create(&limited("k", 1)).await;
+    f.advance(soon).await;
+    let claimed = f.claim("default", 1).await;
+    assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [free.id]);
+    assert_eq!(claimed.unclaimable, [(expired.id, Unclaimable::Expired)]);
+}
+
 /// However many there are, and only those.
 pub async fn jobs_of_closed_limits_are_passed_over(f: &Fixture) {
     for _ in 0..200 {

@@ -65,6 +65,7 @@ macro_rules! conformance {
             );
             $crate::conformance!(@topic $fixture; limits:
                 a_limited_job_comes_back_unclaimed_in_its_place,
+                a_limited_job_does_not_overtake,
                 jobs_of_closed_limits_are_passed_over,
                 a_limit_counts_who_runs_and_nobody_else,
                 two_starts_of_one_limit_meet_at_its_record,
@@ -294,6 +295,7 @@ mod tests {
             include_str!("history.rs"),
             include_str!("interleavings.rs"),
             include_str!("leases.rs"),
+            include_str!("limits.rs"),
             include_str!("people.rs"),
             include_str!("remembering.rs"),
             include_str!("replacing.rs"),
