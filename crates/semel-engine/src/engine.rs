@@ -1,29 +1,23 @@
 //! What callers, workers and operators ask, each as one decision, and the loop that runs the duties.
 
 mod claims;
+mod jobs;
 mod queues;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use semel_core::draft::{Draft, Full, KeyRead, Missing, QueueRow, Reads};
+use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
-use semel_core::follow_up::hold_again;
-use semel_core::ident::{JobId, QueueName};
+use semel_core::ident::JobId;
 use semel_core::job::Head;
-use semel_core::lease::{Bearer, Grant, Unclaimable};
-use semel_core::life::{self, KeyReleased, Revived};
-use semel_core::limit::{self, Gate, Turn};
 use semel_core::planted::{Bug, is_planted};
-use semel_core::settings::{Backpressure, Directive, QueueSettings};
-use semel_core::settle::{self, Refusal, Report, Settled};
 use semel_core::state::StateSet;
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
-use semel_store::backend::{Backend, Claim, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{Backend, Facts, Filter, Listing};
 use semel_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -32,9 +26,8 @@ use crate::counters::{Counters, outcome_name};
 use crate::duplicates::{DuplicateLog, Reason};
 use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::job::Job;
-use crate::limits::LimitSeen;
 use crate::queues::Bounded;
-use crate::throughput::{LastMinute, Throughput};
+use crate::throughput::Throughput;
 use crate::workers::Workers;
 
 /// The longest the duties sleep without looking, for whatever a hint failed to say.
@@ -305,210 +298,6 @@ impl Engine {
         let listing = self.shared.store.list(filter).await?;
         Ok(Listing { heads: self.space.shown(listing.heads), next: self.space.shown(listing.next) })
     }
-
-    /// ACK. `result` is a JSON value.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn complete(
-        &self,
-        id: JobId,
-        bearer: Bearer,
-        result: Option<Bytes>,
-    ) -> Result<Settled, StoreError> {
-        let settled = self
-            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-                settle::complete(draft, id, &bearer, result.as_ref())
-            })
-            .await?;
-        self.count_settled(&settled, "completed");
-        Ok(settled)
-    }
-
-    /// FAIL.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn fail(&self, id: JobId, bearer: Bearer, report: Report) -> Result<Settled, StoreError> {
-        let reads = Reads { fulls: vec![self.space.stored_id(id)], ..Reads::default() };
-        let settled =
-            self.settle(reads, id, move |draft, id| settle::fail(draft, id, &bearer, &report)).await?;
-        self.count_settled(&settled, "failed");
-        Ok(settled)
-    }
-
-    /// A worker gives a job back unfinished.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn give_back(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            settle::give_back(draft, id, &bearer)
-        })
-        .await
-    }
-
-    /// A worker puts a job off by `wait`, and gets its attempt back.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn snooze(&self, id: JobId, bearer: Bearer, wait: Duration) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            settle::snooze(draft, id, &bearer, wait)
-        })
-        .await
-    }
-
-    /// A worker says how far a run has come: a JSON value.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn progress(&self, id: JobId, bearer: Bearer, value: Bytes) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            settle::progress(draft, id, &bearer, &value)
-        })
-        .await
-    }
-
-    /// A heartbeat for these jobs: one answer per job, in order.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn extend(
-        &self,
-        mut jobs: Vec<(JobId, Bearer)>,
-        visibility_ms: Option<u32>,
-    ) -> Result<Vec<Settled>, StoreError> {
-        jobs.iter_mut().for_each(|(id, _)| *id = self.space.stored_id(*id));
-        let space = Arc::clone(&self.space);
-        let reads = Reads { heads: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        let extended: Vec<Settled> = self
-            .shared
-            .store
-            .decide(reads, move |draft| {
-                let extend = |(id, bearer): &(JobId, Bearer)| {
-                    if draft.is_elsewhere(*id, &space) {
-                        return Ok(Settled::Refused(Refusal::NotFound));
-                    }
-                    settle::extend(draft, *id, bearer, visibility_ms)
-                };
-                jobs.iter().map(extend).collect()
-            })
-            .await?;
-        Ok(self.space.shown(extended))
-    }
-
-    /// CANCEL.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn cancel(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
-        let settled = self
-            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| life::cancel(draft, id, &bearer))
-            .await?;
-        self.count_settled(&settled, "cancelled");
-        Ok(settled)
-    }
-
-    /// Cancels a job unless it runs.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn cancel_waiting(&self, id: JobId, bearer: &Bearer) -> Result<Settled, StoreError> {
-        let bearer = bearer.clone();
-        let settled = self
-            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-                life::cancel_waiting(draft, id, &bearer)
-            })
-            .await?;
-        self.count_settled(&settled, "cancelled");
-        Ok(settled)
-    }
-
-    /// ACTIVATE.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn activate(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, life::activate).await
-    }
-
-    /// Sends a dead letter back.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn revive(&self, id: JobId) -> Result<Revived, StoreError> {
-        let id = self.space.stored_id(id);
-        let reads = Reads { fulls: vec![id], ..Reads::default() };
-        let space = Arc::clone(&self.space);
-        let revived = self
-            .shared
-            .store
-            .decide(reads, move |draft| {
-                if draft.is_elsewhere(id, &space) {
-                    return Ok(Revived::Refused(Refusal::NotFound));
-                }
-                life::revive(draft, id)
-            })
-            .await?;
-        Ok(self.space.shown(revived))
-    }
-
-    /// Deletes a dead letter.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn delete_dead_letter(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            life::delete_dead_letter(draft, id)
-        })
-        .await
-    }
-
-    /// Takes a key from its holders.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn release_key(&self, key: UniqueKey) -> Result<KeyReleased, StoreError> {
-        let key = self.space.other_key(key);
-        let released =
-            self.shared.store.decide(Reads::default(), move |draft| life::release_key(draft, key)).await?;
-        Ok(self.space.shown(released))
-    }
-
-    /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.
-    async fn settle(
-        &self,
-        reads: Reads,
-        id: JobId,
-        mut decide: impl FnMut(&mut Draft, JobId) -> Result<Settled, Missing> + Send + 'static,
-    ) -> Result<Settled, StoreError> {
-        let (id, space) = (self.space.stored_id(id), Arc::clone(&self.space));
-        let settled = self
-            .shared
-            .store
-            .decide(reads, move |draft| {
-                if draft.is_elsewhere(id, &space) {
-                    return Ok(Settled::Refused(Refusal::NotFound));
-                }
-                decide(draft, id)
-            })
-            .await?;
-        Ok(self.space.shown(settled))
-    }
-
-    fn count_settled(&self, settled: &Settled, name: &'static str) {
-        if let Settled::Done(head) = settled {
-            self.shared.counters.count(&head.job_type, &head.queue, name);
-            if matches!(name, "completed" | "failed") {
-                self.shared.throughput.count(name == "completed");
-            }
-        }
-    }
-}
-
-fn head_of(id: JobId) -> Reads {
-    Reads { heads: vec![id], ..Reads::default() }
 }
 
 /// Runs the duties until told to stop or until nobody holds the engine any more: what is due at once, then what falls

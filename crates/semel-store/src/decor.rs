@@ -2,19 +2,14 @@
 //! above a store; without a fault they are the store they wrap.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_core::draft::{Reads, Snapshot};
-use semel_core::slot::Due;
 
-use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
-};
+use crate::backend::{Applied, Backend, Batch, BoxFuture};
 use crate::error::StoreError;
-use crate::log::LogPage;
+use crate::layer::Layer;
 
 /// What goes wrong with one load or commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,55 +101,13 @@ impl<B: Backend + ?Sized> Slow<B> {
     }
 }
 
-macro_rules! the_rest_is_the_inner_stores {
-    () => {
-        fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
-            self.inner.due(due, limit)
-        }
+impl<B: Backend + ?Sized> Layer for Faulty<B> {
+    type Inner = B;
 
-        fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
-            self.inner.list(filter)
-        }
+    fn inner(&self) -> &B {
+        &self.inner
+    }
 
-        fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
-            self.inner.queues()
-        }
-
-        fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
-            self.inner.documents(seek)
-        }
-
-        fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
-            self.inner.events(cursor, limit)
-        }
-
-        fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
-            self.inner.maintain()
-        }
-
-        fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-            self.inner.clear()
-        }
-
-        fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-            self.inner.backup(path)
-        }
-
-        fn rows(&self) -> Arc<AtomicU64> {
-            self.inner.rows()
-        }
-
-        fn secret(&self) -> [u8; 16] {
-            self.inner.secret()
-        }
-
-        fn facts(&self) -> Facts {
-            self.inner.facts()
-        }
-    };
-}
-
-impl<B: Backend + ?Sized> Backend for Faulty<B> {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         let fault = take(&self.loads);
         Box::pin(async move {
@@ -176,11 +129,15 @@ impl<B: Backend + ?Sized> Backend for Faulty<B> {
             }
         })
     }
-
-    the_rest_is_the_inner_stores!();
 }
 
-impl<B: Backend + ?Sized> Backend for Slow<B> {
+impl<B: Backend + ?Sized> Layer for Slow<B> {
+    type Inner = B;
+
+    fn inner(&self) -> &B {
+        &self.inner
+    }
+
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
             tokio::time::sleep(self.delay).await;
@@ -194,6 +151,4 @@ impl<B: Backend + ?Sized> Backend for Slow<B> {
             self.inner.commit(batch).await
         })
     }
-
-    the_rest_is_the_inner_stores!();
 }

@@ -5,7 +5,7 @@
 //! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store, and
 //!   [`transact`](batcher::transact) for a single decision.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
-//! - [`decor`]: stores that misbehave on purpose, for tests.
+//! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`log`]: a piece of the event log.
 //! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
@@ -20,6 +20,7 @@ mod heads;
 pub mod hints;
 mod holders;
 pub mod lanes;
+pub mod layer;
 pub mod log;
 pub mod memory;
 pub mod model;

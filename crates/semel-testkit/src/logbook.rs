@@ -2,18 +2,16 @@
 //! process or its disk then, the store as it is opened again must be on the last page that was told, or on the next.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use semel_core::draft::{KeyRead, Reads, Snapshot};
+use semel_core::draft::{KeyRead, Reads};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_core::unique::admit;
-use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek, Verdict,
-};
-use semel_store::{LogPage, StoreError};
+use semel_store::StoreError;
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Filter, Verdict};
+use semel_store::layer::Layer;
 
 use crate::differential::{KEYS, POLICIES, policy};
 use crate::make::foreign_id;
@@ -121,9 +119,11 @@ pub async fn state(backend: &dyn Backend) -> String {
     text
 }
 
-impl Backend for Logged {
-    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
-        self.inner.load(reads)
+impl Layer for Logged {
+    type Inner = dyn Backend;
+
+    fn inner(&self) -> &dyn Backend {
+        &*self.inner
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
@@ -136,26 +136,6 @@ impl Backend for Logged {
         })
     }
 
-    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
-        self.inner.due(due, limit)
-    }
-
-    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        self.inner.list(filter)
-    }
-
-    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
-        self.inner.documents(seek)
-    }
-
-    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
-        self.inner.queues()
-    }
-
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
-        self.inner.events(cursor, limit)
-    }
-
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(async move {
             // The time at which it keeps house is written down too: a page of its own, if time has passed.
@@ -165,25 +145,5 @@ impl Backend for Logged {
             }
             self.inner.maintain().await
         })
-    }
-
-    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.clear()
-    }
-
-    fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.backup(path)
-    }
-
-    fn rows(&self) -> Arc<AtomicU64> {
-        self.inner.rows()
-    }
-
-    fn secret(&self) -> [u8; 16] {
-        self.inner.secret()
-    }
-
-    fn facts(&self) -> Facts {
-        self.inner.facts()
     }
 }

@@ -1,6 +1,20 @@
 //! Jobs for workers, at once or when there are some.
 
-use super::*;
+use std::time::Duration;
+
+use semel_core::draft::{Full, Reads};
+use semel_core::follow_up::hold_again;
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::lease::{Grant, Unclaimable};
+use semel_core::life;
+use semel_core::limit::{self, Gate, Turn};
+use semel_store::StoreError;
+use semel_store::backend::Claim;
+
+use super::Engine;
+use crate::job::Job;
+use crate::limits::LimitSeen;
 
 impl Engine {
     /// Takes up to `claim.limit` ready jobs for a worker.

@@ -1,6 +1,15 @@
 //! Queues, their settings, and what is told to workers.
 
-use super::*;
+use semel_core::draft::{QueueRow, Reads};
+use semel_core::ident::QueueName;
+use semel_core::life;
+use semel_core::settings::{Backpressure, Directive, QueueSettings};
+use semel_store::StoreError;
+use semel_store::backend::QueueStats;
+
+use super::Engine;
+use crate::throughput::LastMinute;
+use crate::workers::Workers;
 
 impl Engine {
     /// Pauses or resumes a queue.

@@ -1,20 +1,15 @@
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::Outcome;
-use semel_core::slot::Due;
 use semel_engine::Engine;
-use semel_store::backend::{
-    Applied, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
-};
+use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::clock::ManualClock;
+use semel_store::layer::Layer;
 use semel_store::memory::Memory;
-use semel_store::{Backend, LogPage, StoreError};
+use semel_store::{Backend, StoreError};
 use semel_testkit::make::{job, keyed};
 use tokio::sync::Semaphore;
 
@@ -25,9 +20,11 @@ struct Gated {
     gate: Semaphore,
 }
 
-impl Backend for Gated {
-    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
-        self.inner.load(reads)
+impl Layer for Gated {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
@@ -36,50 +33,6 @@ impl Backend for Gated {
             self.gate.acquire().await.unwrap().forget();
             self.inner.commit(batch).await
         })
-    }
-
-    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
-        self.inner.due(due, limit)
-    }
-
-    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        self.inner.list(filter)
-    }
-
-    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
-        self.inner.documents(seek)
-    }
-
-    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
-        self.inner.queues()
-    }
-
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
-        self.inner.events(cursor, limit)
-    }
-
-    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
-        self.inner.maintain()
-    }
-
-    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.clear()
-    }
-
-    fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.backup(path)
-    }
-
-    fn rows(&self) -> Arc<AtomicU64> {
-        self.inner.rows()
-    }
-
-    fn secret(&self) -> [u8; 16] {
-        self.inner.secret()
-    }
-
-    fn facts(&self) -> Facts {
-        self.inner.facts()
     }
 }
 

@@ -5,17 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
-use semel_core::draft::{Reads, Snapshot};
-use semel_core::slot::Due;
 use semel_ojs::Code;
 use semel_ojs::problem::CATALOGUE;
 use semel_server::Config;
 use semel_server::auth::Tokens;
 use semel_store::StoreError;
-use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
-};
-use semel_store::log::LogPage;
+use semel_store::backend::{Applied, Batch, BoxFuture};
+use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use serde_json::{Value, json};
 
@@ -29,49 +25,18 @@ struct Broken {
     commit: Option<StoreError>,
 }
 
-impl Backend for Broken {
-    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
-        self.inner.load(reads)
+impl Layer for Broken {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
     }
+
     fn commit(&self, _: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         match self.commit.clone() {
             Some(error) => Box::pin(std::future::ready(Err(error))),
             None => Box::pin(std::future::pending()),
         }
-    }
-    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
-        self.inner.due(due, limit)
-    }
-    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        self.inner.list(filter)
-    }
-    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
-        self.inner.documents(seek)
-    }
-
-    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
-        self.inner.queues()
-    }
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
-        self.inner.events(cursor, limit)
-    }
-    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
-        self.inner.maintain()
-    }
-    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.clear()
-    }
-    fn backup(&self, path: std::path::PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.backup(path)
-    }
-    fn secret(&self) -> [u8; 16] {
-        self.inner.secret()
-    }
-    fn rows(&self) -> Arc<AtomicU64> {
-        self.inner.rows()
-    }
-    fn facts(&self) -> Facts {
-        self.inner.facts()
     }
 }
 

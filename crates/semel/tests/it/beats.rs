@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
-use semel_store::LogPage;
-use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
-};
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
 use semel_store::clock::Clock;
+use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -80,12 +78,11 @@ struct Deaf {
     refused: Arc<AtomicU32>,
 }
 
-impl Backend for Deaf {
-    fn load<'a>(
-        &'a self,
-        reads: &'a semel_core::draft::Reads,
-    ) -> BoxFuture<'a, Result<semel_core::draft::Snapshot, semel_store::StoreError>> {
-        self.inner.load(reads)
+impl Layer for Deaf {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, semel_store::StoreError>> {
@@ -95,54 +92,6 @@ impl Backend for Deaf {
             return Box::pin(async { Err(semel_store::StoreError::Unavailable("deaf".to_owned())) });
         }
         self.inner.commit(batch)
-    }
-
-    fn due(
-        &self,
-        due: semel_core::slot::Due,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<DueIds, semel_store::StoreError>> {
-        self.inner.due(due, limit)
-    }
-
-    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, semel_store::StoreError>> {
-        self.inner.list(filter)
-    }
-
-    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, semel_store::StoreError>> {
-        self.inner.documents(seek)
-    }
-
-    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, semel_store::StoreError>> {
-        self.inner.queues()
-    }
-
-    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, semel_store::StoreError>> {
-        self.inner.events(cursor, limit)
-    }
-
-    fn maintain(&self) -> BoxFuture<'_, Result<bool, semel_store::StoreError>> {
-        self.inner.maintain()
-    }
-
-    fn clear(&self) -> BoxFuture<'_, Result<(), semel_store::StoreError>> {
-        self.inner.clear()
-    }
-
-    fn backup(&self, path: std::path::PathBuf) -> BoxFuture<'_, Result<(), semel_store::StoreError>> {
-        self.inner.backup(path)
-    }
-
-    fn rows(&self) -> Arc<std::sync::atomic::AtomicU64> {
-        self.inner.rows()
-    }
-
-    fn secret(&self) -> [u8; 16] {
-        self.inner.secret()
-    }
-
-    fn facts(&self) -> Facts {
-        self.inner.facts()
     }
 }
 

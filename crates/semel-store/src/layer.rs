@@ -1,0 +1,92 @@
+//! A store around a store, that changes only what it is there for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use semel_core::draft::{Reads, Snapshot};
+use semel_core::slot::Due;
+
+use crate::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
+use crate::error::StoreError;
+use crate::log::LogPage;
+
+/// A store that is [another](Self::inner) in all that it does not do itself. What is a layer is a [`Backend`].
+pub trait Layer: Send + Sync + 'static {
+    /// The store inside.
+    type Inner: Backend + ?Sized;
+
+    /// The store inside.
+    fn inner(&self) -> &Self::Inner;
+
+    /// See [`Backend::load`].
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        self.inner().load(reads)
+    }
+
+    /// See [`Backend::commit`].
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        self.inner().commit(batch)
+    }
+
+    /// See [`Backend::maintain`].
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.inner().maintain()
+    }
+}
+
+impl<L: Layer> Backend for L {
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        Layer::load(self, reads)
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Layer::commit(self, batch)
+    }
+
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        self.inner().due(due, limit)
+    }
+
+    fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
+        self.inner().list(filter)
+    }
+
+    fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
+        self.inner().queues()
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.inner().documents(seek)
+    }
+
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
+        self.inner().events(cursor, limit)
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Layer::maintain(self)
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner().clear()
+    }
+
+    fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner().backup(path)
+    }
+
+    fn rows(&self) -> Arc<AtomicU64> {
+        self.inner().rows()
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.inner().secret()
+    }
+
+    fn facts(&self) -> Facts {
+        self.inner().facts()
+    }
+}
