@@ -80,7 +80,7 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "golden" | "services"), rest @ ..] => {
+        [name @ ("test" | "tidy" | "golden" | "schemathesis" | "services"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
         [name, ..] => Err(format!("there is no task `{name}`")),

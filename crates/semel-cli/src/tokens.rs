@@ -91,6 +91,10 @@ impl Entry {
         for queue in &self.queues {
             check_queue(queue).map_err(|what| refuse(&what))?;
         }
+        if let Some(tenant) = &self.tenant {
+            semel_core::tenant::Tenant::parse(tenant, "")
+                .map_err(|_| refuse("is bound to what is no tenant's name"))?;
+        }
         let expires_at = self.expires_at.as_deref().map(|text| Timestamp::parse(text, "/expires_at"));
         let expires_at = expires_at.transpose().map_err(|_| refuse("has an end that is no time"))?;
         Ok(Token {
@@ -238,6 +242,7 @@ mod tests {
             Entry { roles: Vec::new(), ..entry() },
             Entry { sha256: "ab".to_owned(), ..entry() },
             Entry { queues: vec!["no queue".to_owned()], ..entry() },
+            Entry { tenant: Some("a b".to_owned()), ..entry() },
             Entry { expires_at: Some("tomorrow".to_owned()), ..entry() },
         ];
         for entry in wrong {

@@ -46,11 +46,14 @@ pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request:
     let queue = offer.queue.clone();
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
     let mut answer = admitted(&app, &outcome, &body).await?;
-    if let Some(key) = limit {
-        answer = with_limit(&app, &key, answer).await?;
+    // What is stored is told: a header that cannot be had is left out.
+    if let Some(key) = limit
+        && let Ok(Some(seen)) = app.engine.limit(&key).await
+    {
+        answer = with_limit(&seen, answer);
     }
     if outcome.is_inserted()
-        && let Some((bound, waiting)) = app.engine.pressure(&queue).await?
+        && let Ok(Some((bound, waiting))) = app.engine.pressure(&queue).await
         && bound.warns(waiting)
     {
         let pressure = waiting as f64 / bound.max_depth as f64;
@@ -63,10 +66,9 @@ pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request:
 }
 
 /// Says how much of the job's limit is left.
-async fn with_limit(app: &App, key: &str, answer: Answer) -> Answered {
-    let Some(seen) = app.engine.limit(key).await? else { return Ok(answer) };
-    let view = crate::limits::view(&seen);
-    Ok(answer.with(RATE_LIMIT, view.most()).with(RATE_REMAINING, view.remaining()))
+fn with_limit(seen: &semel_engine::limits::LimitSeen, answer: Answer) -> Answer {
+    let view = crate::limits::view(seen);
+    answer.with(RATE_LIMIT, view.most()).with(RATE_REMAINING, view.remaining())
 }
 
 /// The answer to one enqueued job.

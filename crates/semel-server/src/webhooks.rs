@@ -62,7 +62,8 @@ fn of(engine: &Engine) -> Webhooks {
 pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     caller.check_all_queues()?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let wish = webhook::create(&text, random)?;
+    let secret = random()?;
+    let wish = webhook::create(&text, || secret)?;
     check(&wish, app.config.webhooks)?;
     let (tenant, after) = (app.engine.tenant().to_string(), app.engine.log_end().await?);
     let entropy = semel_store::memory::new_secret();
@@ -163,7 +164,7 @@ pub(crate) async fn rotate(
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
     caller.check_all_queues()?;
-    let (id, secret) = (extract::name(id, WHAT)?, random());
+    let (id, secret) = (extract::name(id, WHAT)?, random()?);
     let changed = edit(&app, id, move |wish| {
         wish.secret = Secret(secret.clone());
         Ok(())
@@ -253,7 +254,8 @@ fn check(wish: &Wish, rules: Rules) -> Result<(), Problem> {
 }
 
 /// 256 random bits as text.
-fn random() -> String {
-    let halves = [semel_store::memory::new_secret(), semel_store::memory::new_secret()];
-    halves.concat().iter().fold("whsec_".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+fn random() -> Result<String, Problem> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).map_err(|_| Problem::internal())?;
+    Ok(bytes.iter().fold("whsec_".to_owned(), |text, byte| text + &format!("{byte:02x}")))
 }

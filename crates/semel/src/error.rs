@@ -131,6 +131,7 @@ impl Error {
                 }
                 _ => false,
             },
+            Self::QueueFull { .. } => true,
             _ => false,
         }
     }

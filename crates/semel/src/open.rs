@@ -54,7 +54,7 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
 
 /// A URL may carry a password.
 fn shown(url: &str) -> String {
-    match (url.find("://"), url.find('@')) {
+    match (url.find("://"), url.rfind('@')) {
         (Some(begin), Some(at)) if begin < at => {
             format!("{}://…{}", &url[..begin], &url[at..])
         }

@@ -38,7 +38,7 @@ use semel_core::lease::Grant;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_engine::Engine;
-use semel_engine::duty::{Expire, Promote, Purge, Reap};
+use semel_engine::duty::{Expire, Promote, Purge, Reap, Tend};
 use semel_store::backend::{Claim, Filter};
 use semel_store::clock::{Clock, ManualClock};
 use semel_store::memory::Memory;
@@ -132,6 +132,7 @@ impl TestQueue {
             let moved = Promote.run_once(store).await?.moved
                 + Reap.run_once(store).await?.moved
                 + Expire.run_once(store).await?.moved
+                + Tend.run_once(store).await?.moved
                 + Purge.run_once(store).await?.moved;
             if moved == 0 {
                 return Ok(());

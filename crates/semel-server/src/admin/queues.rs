@@ -23,7 +23,7 @@ type Name = Result<Path<String>, PathRejection>;
 pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
     let page = Page::of(&Parameters::of(&uri)?)?;
     let mut queues = app.engine.queues().await?;
-    queues.retain(|stats| caller.sees(stats.row.name.as_str()));
+    queues.retain(|stats| caller.sees(stats.row.name.name()));
     let mut out = String::with_capacity(1_024);
     object(&mut out, |outer| {
         put_list(outer.member("items"), page.of_items(&queues), |out, stats| put(stats, out));

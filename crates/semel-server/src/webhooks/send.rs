@@ -142,14 +142,21 @@ async fn exchange(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
     // Ends with the sender, or when this future is dropped.
     let mut connection = std::pin::pin!(connection);
-    let asked = sender.send_request(request(letter)?);
+    let mut asked = std::pin::pin!(sender.send_request(request(letter)?));
+    let mut has_ended = false;
     let response = tokio::select! {
-        response = asked => response.map_err(broke)?,
-        ended = &mut connection => return Err(match ended {
-            Ok(()) => Failed::because("the connection ended without an answer"),
-            Err(error) => broke(error),
-        }),
+        biased;
+        response = &mut asked => response,
+        // It may end in the very moment in which it hands over an answer without a body.
+        ended = &mut connection => match ended {
+            Ok(()) => {
+                has_ended = true;
+                asked.await
+            }
+            Err(error) => Err(error),
+        },
     };
+    let response = response.map_err(broke)?;
     let (head, mut body) = response.into_parts();
     let read = async {
         let mut left = ANSWER_BYTES_MAX;
@@ -162,8 +169,9 @@ async fn exchange(
     };
     // Whatever becomes of the answer's body, its head has said everything.
     tokio::select! {
+        biased;
         () = read => {}
-        _ = &mut connection => {}
+        _ = &mut connection, if !has_ended => {}
         () = tokio::time::sleep(Duration::from_secs(1)) => {}
     }
     if head.status.is_success() {

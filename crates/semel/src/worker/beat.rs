@@ -122,8 +122,12 @@ impl Beats {
             Ok(Beaten { lost, directive }) => {
                 self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
                 let held = self.held();
-                for beating in lost.iter().filter_map(|id| held.get(id)) {
-                    beating.lost.cancel();
+                // By its fence: meanwhile the job may have been given to this worker again.
+                for job in due.iter().filter(|job| lost.contains(&job.id)) {
+                    if let Some(beating) = held.get(&job.id).filter(|beating| beating.held.fence == job.fence)
+                    {
+                        beating.lost.cancel();
+                    }
                 }
             }
             Err(error) => {

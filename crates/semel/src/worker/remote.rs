@@ -194,7 +194,7 @@ impl Link for Remote {
                     return match response.status.as_u16() {
                         200..=299 => Ok(Reported::Counted),
                         404 | 409 => Ok(Reported::Late),
-                        500..=599 => Err(Error::Store(StoreError::Unavailable(format!(
+                        429 | 500..=599 => Err(Error::Store(StoreError::Unavailable(format!(
                             "cancelling was answered with {}",
                             response.status
                         )))),
