@@ -19,7 +19,7 @@ use crate::job::{Ending, Head};
 use crate::life::{self, cancel_head};
 use crate::planted::{Bug, is_planted};
 use crate::time::Timestamp;
-use crate::waiting::{self, Added, Waiter};
+use crate::waiting::{self, Added};
 
 pub use self::record::{Cron, Decision, Overlap, Tick};
 pub use self::schedule::Schedule;
@@ -272,7 +272,9 @@ fn fire(
     let mut ticked =
         Tick { tick: tick.as_micros(), at: now.as_micros(), decision: Decision::Fired, by_hand, job: None };
     let previous = match cron.last_job() {
-        Some(id) => draft.head(id)?.filter(|head| head.state.is_live()),
+        // Those that wait go before: the last of them may have been cancelled while they do.
+        Some(last) if cron.overlap == Overlap::Enqueue => waiting::first_live(draft, last, id)?,
+        Some(last) => draft.head(last)?.filter(|head| head.state.is_live()),
         None => None,
     };
     let mut waits_for = None;
@@ -302,8 +304,12 @@ fn fire(
     let outcome = deferred::offer(draft, &offer, &format!("cron {name}"))?;
     let (decision, job) = decided(&outcome);
     if let (Decision::Fired, Some(head), Some(previous)) = (decision, job, waits_for) {
-        let waiter = Waiter::Held { job: head.id.to_string() };
-        if waiting::add(draft, previous, waiter)? != Added::Waits {
+        // The admission itself may have replaced the one that it was to wait for.
+        let held = match waiting::first_live(draft, previous, head.id)? {
+            Some(ahead) => waiting::hold(draft, head.id, ahead.id)?,
+            None => Added::Over,
+        };
+        if held != Added::Waits {
             // Better beside the other than never.
             life::activate(draft, head.id)?;
         }
@@ -316,11 +322,8 @@ fn fire(
             cron.last_run_at = Some(now.as_micros());
             cron.last_job.clone_from(&ticked.job);
         }
-        Decision::Duplicate => {
-            cron.skip_count += 1;
-            cron.last_job.clone_from(&ticked.job);
-        }
-        Decision::Skipped | Decision::Rejected => cron.skip_count += 1,
+        // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
+        Decision::Duplicate | Decision::Skipped | Decision::Rejected => cron.skip_count += 1,
     }
     cron.remember(ticked.clone());
     Ok(Ok(ticked))

@@ -242,7 +242,6 @@ impl Draft {
         let version = self.next_version(sheet.last);
         sheet.document = content.map(|(text, due)| Document { version, due, text });
         sheet.last = version;
-        sheet.dirty = true;
         self.undo.push(Undo::Document(key.clone(), before.map(Box::new)));
         let document = sheet.document.clone();
         self.snapshot.documents.insert(key.clone(), sheet);

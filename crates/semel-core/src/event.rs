@@ -64,6 +64,9 @@ impl EventKind {
         Self::PayloadMismatched,
     ];
 
+    /// What is told of a holder whose duplicates came.
+    pub const DUPLICATES: [Self; 3] = [Self::Deduplicated, Self::DuplicateRejected, Self::PayloadMismatched];
+
     /// The kind of that number, as stored.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()

@@ -91,6 +91,7 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
         status: Status::Running,
         created_at: draft.now().as_micros(),
         finished_at: None,
+        resume_at: None,
         digest: plan.digest,
         steps: steps.collect(),
     };
@@ -186,17 +187,35 @@ pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
     Ok(Cancelled::Done(Box::new(workflow)))
 }
 
-/// Deletes a workflow whose retention is over. Says whether it did.
+/// What a look at a workflow came to whose time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// There is no such workflow, its time has not come, or what is stored of it cannot be read.
+    NotDue,
+    /// It has gone on from where one decision would have been too much.
+    WentOn,
+    /// It was deleted: its retention is over.
+    Forgotten,
+}
+
+/// Does what is due with a workflow: goes on with one that was left in the middle, deletes one whose retention is over.
 ///
 /// # Errors
-/// [`Missing`] when the snapshot lacks it.
-pub fn forget(draft: &mut Draft, id: WorkflowId) -> Result<bool, Missing> {
-    let Some(document) = draft.document(&key(id))? else { return Ok(false) };
-    let is_over = document.due.is_some_and(|at| at <= draft.now());
-    if is_over {
-        draft.set_document(&key(id), None);
+/// [`Missing`] when the snapshot lacks something.
+pub fn look(draft: &mut Draft, id: WorkflowId) -> Result<Looked, Missing> {
+    let Some(document) = draft.document(&key(id))? else { return Ok(Looked::NotDue) };
+    if document.due.is_none_or(|at| at > draft.now()) {
+        return Ok(Looked::NotDue);
     }
-    Ok(is_over)
+    // One that cannot be read stays for somebody who can.
+    let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(Looked::NotDue) };
+    if workflow.status != Status::Running {
+        draft.set_document(&key(id), None);
+        return Ok(Looked::Forgotten);
+    }
+    advance(draft, id, &mut workflow, None)?;
+    save(draft, id, &workflow);
+    Ok(Looked::WentOn)
 }
 
 /// How a step ends by the end of its job.

@@ -162,7 +162,7 @@ pub struct Step {
     /// How they must have ended.
     #[serde(default, skip_serializing_if = "When::is_default")]
     pub when: When,
-    /// The steps whose results its job is given.
+    /// The steps whose results its job is given; none any more when it has been offered or given up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<u32>,
     /// Whether it is a callback.
@@ -207,6 +207,9 @@ pub struct Workflow {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<i64>,
+    /// When somebody is to look what of it can go on; only where one decision would have been too much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) resume_at: Option<i64>,
     /// Digest of the request, when its caller chose the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<[u8; 32]>,
@@ -233,8 +236,12 @@ impl Workflow {
 
     /// The stored form, and when it is due.
     pub(super) fn encode(&self) -> (Bytes, Option<Timestamp>) {
+        let due = match self.status {
+            Status::Running => self.resume_at.map(Timestamp::from_micros),
+            Status::Completed | Status::Failed | Status::Cancelled => self.forget_at(),
+        };
         // Strings and numbers only: nothing here can fail to serialise.
-        (serde_json::to_vec(self).unwrap_or_default().into(), self.forget_at())
+        (serde_json::to_vec(self).unwrap_or_default().into(), due)
     }
 
     /// Reads the stored form.
