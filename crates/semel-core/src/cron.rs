@@ -14,6 +14,7 @@ use crate::body::{Body, Corrupt};
 use crate::deferred;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::enqueue::{Offer, Outcome, Start};
+use crate::event::{Event, EventKind, Skip};
 use crate::ident::{CronName, JobId};
 use crate::job::{Ending, Head};
 use crate::life::{self, cancel_head};
@@ -283,6 +284,7 @@ fn fire(
             ticked.decision = Decision::Skipped;
             ticked.job = Some(previous.id.to_string());
             cron.skip_count += 1;
+            tell(draft, name, &offer, id, &ticked);
             cron.remember(ticked.clone());
             return Ok(Ok(ticked));
         }
@@ -325,8 +327,20 @@ fn fire(
         // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
         Decision::Duplicate | Decision::Skipped | Decision::Rejected => cron.skip_count += 1,
     }
+    tell(draft, name, &offer, id, &ticked);
     cron.remember(ticked.clone());
     Ok(Ok(ticked))
+}
+
+/// Tells the log what became of a tick, in the commit that decides it.
+fn tell(draft: &mut Draft, name: &CronName, offer: &Offer, id: JobId, tick: &Tick) {
+    let (kind, amount) = match tick.decision {
+        Decision::Fired => (EventKind::CronTriggered, u32::from(tick.by_hand)),
+        Decision::Skipped => (EventKind::CronSkipped, Skip::Overlap as u32),
+        Decision::Duplicate => (EventKind::CronSkipped, Skip::Duplicate as u32),
+        Decision::Rejected => (EventKind::CronSkipped, Skip::Rejected as u32),
+    };
+    draft.tell_of(Event::of_tick(kind, name, id, &offer.job_type, &offer.queue, amount));
 }
 
 /// What an admission means to a tick, and the job it is about.

@@ -134,6 +134,11 @@ impl WorkflowId {
         Self(id)
     }
 
+    /// The id as one of a job's form: where the log tells of a workflow.
+    pub const fn as_job(self) -> JobId {
+        self.0
+    }
+
     /// Parses a lower-case UUIDv7.
     ///
     /// # Errors

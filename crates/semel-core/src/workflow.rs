@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::body::Corrupt;
 use crate::deferred;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
+use crate::event::EventKind;
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
@@ -89,6 +90,7 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
         form: plan.form,
         name: plan.name.clone(),
         status: Status::Running,
+        queue: plan.steps.first().map(|step| step.offer.queue.as_str().to_owned()),
         created_at: draft.now().as_micros(),
         finished_at: None,
         resume_at: None,
@@ -102,6 +104,7 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
             Err(corrupt) => return Ok(Created::Corrupt(corrupt)),
         }
     }
+    draft.tell_of(workflow.event(id, EventKind::WorkflowStarted));
     advance(draft, id, &mut workflow, Some(plan))?;
     for (at, (step, text)) in workflow.steps.iter().zip(kept).enumerate() {
         if step.status == StepStatus::Waiting {
@@ -170,6 +173,7 @@ pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
     workflow.status = Status::Cancelled;
     workflow.finished_at = Some(draft.now().as_micros());
     drop_leftovers(draft, id, &mut workflow);
+    draft.tell_of(workflow.event(id, EventKind::WorkflowCancelled));
     // Before the jobs end: whom their ends reach is over by then.
     save(draft, id, &workflow);
     let mut missing = Ok(());

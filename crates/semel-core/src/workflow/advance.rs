@@ -6,6 +6,7 @@ use crate::body::Corrupt;
 use crate::deferred;
 use crate::draft::{DocumentKind, Draft, Missing};
 use crate::enqueue::{Offer, Outcome};
+use crate::event::{Event, EventKind};
 use crate::ident::WorkflowId;
 use crate::job::{Head, NoteKind};
 use crate::limits::PARENT_RESULTS_BYTES_MAX;
@@ -84,6 +85,8 @@ pub(super) fn advance(
         let is_bad = workflow.steps.iter().any(|step| step.status.is_bad());
         workflow.status = if is_bad { Status::Failed } else { Status::Completed };
         workflow.finished_at = Some(draft.now().as_micros());
+        let kind = if is_bad { EventKind::WorkflowFailed } else { EventKind::WorkflowCompleted };
+        draft.tell_of(workflow.event(id, kind));
         drop_leftovers(draft, id, workflow);
     }
     Ok(())
@@ -236,6 +239,16 @@ pub(super) fn settle(
                 step.has_result = true;
             }
         }
+    }
+    if status == StepStatus::Completed {
+        draft.tell_of(Event {
+            kind: EventKind::WorkflowStepCompleted,
+            job: id.as_job(),
+            job_type: ended.job_type.clone(),
+            queue: ended.queue.clone(),
+            attempt: ended.attempt,
+            amount: u32::try_from(at).unwrap_or(u32::MAX),
+        });
     }
     if let Some(step) = workflow.steps.get_mut(at) {
         step.status = status;

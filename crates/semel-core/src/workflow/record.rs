@@ -6,7 +6,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::body::Corrupt;
-use crate::ident::JobId;
+use crate::event::{Event, EventKind};
+use crate::ident::{JobId, JobType, QueueName, WorkflowId};
 use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
 use crate::time::Timestamp;
 
@@ -202,6 +203,9 @@ pub struct Workflow {
     pub name: Option<String>,
     /// Where it is.
     pub status: Status,
+    /// The queue of the step named first, as stored: the one in which its own events are told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) queue: Option<String>,
     /// When it was created, in microseconds since the epoch.
     pub created_at: i64,
     /// When it ended.
@@ -221,6 +225,19 @@ impl Workflow {
     /// How many of its jobs (callbacks are none) are where `is` says.
     pub fn count(&self, is: impl Fn(StepStatus) -> bool) -> usize {
         self.steps.iter().filter(|step| !step.is_callback && is(step.status)).count()
+    }
+
+    /// What the log tells of it as a whole.
+    pub(super) fn event(&self, id: WorkflowId, kind: EventKind) -> Event {
+        let took_us = self.finished_at.map_or(0, |at| at.saturating_sub(self.created_at));
+        Event {
+            kind,
+            job: id.as_job(),
+            job_type: JobType::from_stored(self.form.name()),
+            queue: self.queue.as_deref().map_or_else(QueueName::default, QueueName::from_stored),
+            attempt: 0,
+            amount: u32::try_from(took_us / 1_000).unwrap_or(u32::MAX),
+        }
     }
 
     /// When it may be forgotten: as long after its end as a job that ended so.

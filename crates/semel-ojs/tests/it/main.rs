@@ -4,6 +4,7 @@
 
 mod crons;
 mod enqueue;
+mod events;
 mod kept;
 mod mutated;
 mod properties;

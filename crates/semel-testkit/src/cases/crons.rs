@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::body::Body;
 use semel_core::cron::{self, Change, Cron, Decision, Looked, Overlap};
 use semel_core::draft::Reads;
-use semel_core::event::EventKind;
+use semel_core::event::{EventKind, Skip};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::state::{State, StateSet};
@@ -230,6 +230,37 @@ pub async fn a_tick_goes_by_its_jobs_unique_policy(f: &Fixture) {
     assert_eq!(told.collect::<Vec<_>>(), expected);
     run_one(f).await;
     assert_eq!(next(f, "a").await.0, Decision::Fired);
+}
+
+/// Whatever was decided, in the commit that decides it.
+pub async fn what_becomes_of_a_tick_is_in_the_log(f: &Fixture) {
+    let holder = f.create(&keyed("a").queue("other").offer()).await;
+    register(f, "a", &registration("* * * * *", Overlap::Skip, job().queue("q").offer())).await;
+    let fired = next(f, "a").await.1.unwrap();
+    next(f, "a").await;
+    for (name, conflict) in [("b", "reject"), ("c", "ignore")] {
+        let offer = keyed("a").queue("q").on_conflict(conflict).offer();
+        register(f, name, &registration("0 0 * * *", Overlap::Allow, offer)).await;
+        f.decide(|draft| cron::trigger(draft, &cron_name(name))).await.unwrap().unwrap();
+    }
+    f.cancel(holder.id).await;
+    f.decide(|draft| cron::trigger(draft, &cron_name("c"))).await.unwrap().unwrap();
+    f.maintain().await;
+    let log = f.backend().events(0, 100).await.unwrap().events;
+    let ticks = log.iter().map(|recorded| &recorded.event).filter(|event| event.cron().is_some());
+    let told: Vec<_> = ticks.clone().map(|event| (event.kind, event.cron().unwrap(), event.amount)).collect();
+    let expected = [
+        (EventKind::CronTriggered, "a", 0),
+        (EventKind::CronSkipped, "a", Skip::Overlap as u32),
+        (EventKind::CronSkipped, "b", Skip::Rejected as u32),
+        (EventKind::CronSkipped, "c", Skip::Duplicate as u32),
+        (EventKind::CronTriggered, "c", 1),
+    ];
+    assert_eq!(told, expected);
+    for tick in ticks.clone() {
+        assert_eq!((tick.type_name(), tick.queue.as_str()), ("email.send", "q"), "{tick:?}");
+    }
+    assert_eq!(ticks.clone().next().unwrap().job, fired);
 }
 
 /// And ticks again from when it is enabled.

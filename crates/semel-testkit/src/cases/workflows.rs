@@ -353,6 +353,45 @@ pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     assert_eq!(stored(f, id).await, None);
 }
 
+/// Its own events, from first to last: what happened, and the number of the step or the time it took.
+async fn told(f: &Fixture, id: WorkflowId) -> Vec<(EventKind, String, u32)> {
+    f.maintain().await;
+    let log = f.backend().events(0, 1_000).await.unwrap().events;
+    let own = log.into_iter().map(|recorded| recorded.event).filter(|event| event.job == id.as_job());
+    own.map(|event| (event.kind, format!("{}@{}", event.type_name(), event.queue), event.amount)).collect()
+}
+
+/// In the commit in which it happens, in the queue of its first step; each of its steps in the queue of its own job.
+pub async fn what_becomes_of_a_workflow_is_in_the_log(f: &Fixture) {
+    use EventKind::{
+        WorkflowCancelled, WorkflowCompleted, WorkflowFailed, WorkflowStarted, WorkflowStepCompleted,
+    };
+    let tell = |kind, what: &str, amount| (kind, what.to_owned(), amount);
+    let first = job().queue("first").attempts(1).offer();
+    let (id, _) = create(f, &chain([first.clone(), once()])).await;
+    f.advance(SECOND).await;
+    let (head, _) = f.claim("first", 1).await.jobs.remove(0);
+    ack(f, &head, None).await;
+    let begun = [tell(WorkflowStarted, "chain@first", 0), tell(WorkflowStepCompleted, "email.send@first", 0)];
+    assert_eq!(told(f, id).await, begun);
+    f.advance(SECOND).await;
+    run(f, None).await;
+    let ended =
+        [tell(WorkflowStepCompleted, "email.send@default", 1), tell(WorkflowCompleted, "chain@first", 2_000)];
+    assert_eq!(told(f, id).await, [begun, ended].concat());
+
+    let (id, _) = create(f, &group([first.clone()])).await;
+    let (head, _) = f.claim("first", 1).await.jobs.remove(0);
+    f.fail(&head).await;
+    let failed = [tell(WorkflowStarted, "group@first", 0), tell(WorkflowFailed, "group@first", 0)];
+    assert_eq!(told(f, id).await, failed);
+
+    let (id, _) = create(f, &group([first])).await;
+    f.decide(|draft| workflow::cancel(draft, id)).await;
+    let cancelled = [tell(WorkflowStarted, "group@first", 0), tell(WorkflowCancelled, "group@first", 0)];
+    assert_eq!(told(f, id).await, cancelled);
+}
+
 /// Whoever sees the one sees the other: there is one group of writes, applied all or none.
 pub async fn an_ack_and_the_next_step_are_one_commit(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
