@@ -54,6 +54,25 @@ pub fn batch(offers: impl IntoIterator<Item = Offer>, callbacks: Vec<(When, Offe
     plan
 }
 
+/// A chain, a group, a batch whose callbacks are all its last job, or a tree.
+pub fn of_form(form: usize, mut offers: Vec<Offer>) -> Plan {
+    match form % 4 {
+        0 => chain(offers),
+        1 => group(offers),
+        2 => {
+            let last = offers.pop().unwrap();
+            let jobs = if offers.is_empty() { vec![last.clone()] } else { offers };
+            let callbacks = [When::Success, When::Failure, When::Always].map(|when| (when, last.clone()));
+            batch(jobs, callbacks.to_vec())
+        }
+        _ => {
+            let parent = |at: usize| (at > 0).then(|| u32::try_from((at - 1) / 2).unwrap());
+            let steps = offers.into_iter().enumerate();
+            graph(steps.map(|(at, offer)| (offer, parent(at).into_iter().collect())).collect())
+        }
+    }
+}
+
 /// Creates a workflow that must be created.
 pub async fn create(f: &Fixture, plan: &Plan) -> (WorkflowId, Workflow) {
     plan.check().unwrap();
