@@ -24,6 +24,7 @@ mod closing;
 mod crash;
 mod disk;
 mod kept;
+mod left_out;
 #[cfg(target_os = "linux")]
 mod killed;
 mod log;
