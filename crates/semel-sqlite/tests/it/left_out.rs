@@ -105,7 +105,8 @@ async fn filed_and_not(f: &Fixture, between: bool) -> (JobId, TempDir) {
     copy(f.dir().unwrap(), before.path(), |_| true);
     let carried = || number(f, "SELECT coalesce(max(value), 0) FROM fact WHERE name = 'carried'");
     let already = carried();
-    let filed = format!("SELECT count(*) FROM job j JOIN memory m USING (seq) WHERE m.id = x'{}'", hex(later));
+    let filed =
+        format!("SELECT count(*) FROM job j JOIN memory m USING (seq) WHERE m.id = x'{}'", hex(later));
     while number(f, &filed) == 0 {
         assert!(f.backend().maintain().await.unwrap());
     }

@@ -24,9 +24,9 @@ mod closing;
 mod crash;
 mod disk;
 mod kept;
-mod left_out;
 #[cfg(target_os = "linux")]
 mod killed;
+mod left_out;
 mod log;
 #[cfg(target_os = "linux")]
 mod platter;
