@@ -6,7 +6,7 @@ use semel_core::error::Invalid;
 use semel_core::ident::CronName;
 use semel_core::time::Timestamp;
 
-use crate::enqueue::Enqueue;
+use crate::enqueue::{Enqueue, is_attribute};
 use crate::members::{Members, Value};
 use crate::write::{Object, list, object, put_string};
 use crate::{retry, sensitive, unique};
@@ -43,8 +43,8 @@ impl Register {
         };
         let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"), "UTC")?;
         let (template, place) = match members.get("", "job_template") {
-            Some(template) => (job_text(&template.members()?), "/job_template"),
-            None => (job_text(&members), ""),
+            Some(template) => (job_text(&template.members()?, |name| name != "id"), "/job_template"),
+            None => (job_text(&members, is_of_job), ""),
         };
         let (offer, _) =
             Enqueue::parse(&template, inspect).map_err(|refused| refused.under(place))?.into_parts();
@@ -113,16 +113,19 @@ fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
     })
 }
 
+/// Whether a member of a registration that has no template of its own is the job's.
+fn is_of_job(name: &str) -> bool {
+    matches!(name, "type" | "args" | "options" | "meta" | "version") || is_attribute(name)
+}
+
 /// The members that make the job, as the text of an enqueue request. Its id is each tick's own.
-fn job_text(members: &Members<'_>) -> String {
+fn job_text(members: &Members<'_>, is_of_job: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     object(&mut text, |object| {
         let mut has_args = false;
-        for (name, value) in members.iter("") {
-            if matches!(name, "type" | "args" | "options" | "meta" | "version") {
-                has_args |= name == "args";
-                object.raw(name, value.text());
-            }
+        for (name, value) in members.iter("").filter(|(name, _)| is_of_job(name)) {
+            has_args |= name == "args";
+            object.raw(name, value.text());
         }
         if !has_args {
             object.raw("args", "[]");
