@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
@@ -30,6 +30,7 @@ use crate::drain::Drain;
 use crate::events::{Begin, check, cursor, wanted};
 use crate::extract::{self, Parameters};
 use crate::respond::Refused;
+use crate::tenancy::Scope;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Events sent at once: all that a stream holds in memory.
@@ -41,7 +42,7 @@ type Streamed = Result<Response, Refused>;
 
 /// `GET /events/stream`: as [`crate::events::list`], and `channel` (`job:ID` or `queue:NAME`). Without a cursor it
 /// begins with what happens next.
-pub(crate) async fn all(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Streamed {
+pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> Streamed {
     let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
     let mut wanted = wanted(&query, &caller)?;
@@ -62,24 +63,21 @@ pub(crate) async fn all(State(app): State<Arc<App>>, caller: Caller, request: Re
 
 /// `GET /jobs/{id}/events`.
 pub(crate) async fn of_job(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Streamed {
     let (parts, _) = request.into_parts();
     let id = extract::job_id(id)?;
-    caller.check_job(&app, id).await?;
-    if app.engine.job(id).await?.is_none() {
-        return Err(Problem::not_found("job").into());
-    }
+    caller.job(&app, id).await?;
     let wanted = Wanted { jobs: vec![id], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
     begin(&app, &parts, wanted).await
 }
 
 /// `GET /queues/{name}/events`. A queue need not have had a job.
 pub(crate) async fn of_queue(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     name: Result<Path<String>, PathRejection>,
     request: Request,
