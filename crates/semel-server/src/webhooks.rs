@@ -66,7 +66,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request:
     let wish = webhook::create(&text, || secret)?;
     check(&wish, app.config.webhooks)?;
     let (tenant, after) = (app.engine.tenant().to_string(), app.engine.log_end().await?);
-    let entropy = semel_store::memory::new_secret();
+    let entropy = semel_store::random::secret();
     let webhooks = of(&app.engine);
     let made = webhooks.change(move |known, now| {
         let of_tenant = known.iter().filter(|of| of.tenant == tenant).count();

@@ -10,8 +10,7 @@ use semel_core::job::Head;
 use semel_core::limit::Lane;
 use semel_core::time::Timestamp;
 
-/// Jobs of one limit that a claim looks at, at most: their limit mostly lets few of them start.
-const LANE_LOOKS: usize = 16;
+use crate::bounds::LANE_LOOKS;
 
 type Order = (Reverse<i8>, Timestamp, JobId);
 
@@ -51,7 +50,7 @@ impl ReadyJobs {
             return self.free.iter().take(looks).map(|(_, _, id)| *id).collect();
         }
         let open = self.lanes.iter().filter(|(lane, _)| !closed.contains(lane));
-        let limited = open.flat_map(|(_, jobs)| jobs.iter().take(wanted.min(LANE_LOOKS)));
+        let limited = open.flat_map(|(_, jobs)| jobs.iter().take(wanted.min(usize::from(LANE_LOOKS))));
         let mut found: Vec<Order> = self.free.iter().take(looks).chain(limited).copied().collect();
         found.sort_unstable();
         found.truncate(looks);
