@@ -136,6 +136,15 @@ fn job_text(members: &Members<'_>, is_of_job: impl Fn(&str) -> bool) -> String {
 
 /// Writes a cron's members into an object.
 pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
+    put_schedule(name, cron, object);
+    if let Some(job) = &cron.last_job {
+        object.text("last_job_id", job);
+    }
+    put_job(cron, object);
+}
+
+/// When it ticks and how often it has: nothing of jobs.
+fn put_schedule(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     let time = |micros: i64| Timestamp::from_micros(micros);
     object.plain("name", name);
     object.text("expression", &cron.expression);
@@ -147,16 +156,17 @@ pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     }
     object.time("next_run_at", cron.next_tick.map(time));
     object.time("last_run_at", cron.last_run_at.map(time));
-    if let Some(job) = &cron.last_job {
-        object.text("last_job_id", job);
-    }
     object.number("run_count", cron.run_count);
     object.number("skip_count", cron.skip_count);
     object.plain("created_at", time(cron.created_at));
     object.plain("updated_at", time(cron.updated_at));
+}
+
+/// The job of its ticks, both in a wrapper and beside it.
+fn put_job(cron: &Cron, object: &mut Object<'_>) {
     let Ok(offer) = cron.offer() else { return };
     let Ok(body) = Body::decode(&offer.body) else { return };
-    let put_job = |object: &mut Object<'_>| {
+    let put_members = |object: &mut Object<'_>| {
         object.plain("type", &offer.job_type);
         object.raw("args", sensitive::hidden_args(&body).as_deref().unwrap_or(&body.args));
         crate::write::object(object.member("options"), |object| {
@@ -171,8 +181,8 @@ pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
             }
         });
     };
-    crate::write::object(object.member("job_template"), put_job);
-    put_job(object);
+    crate::write::object(object.member("job_template"), put_members);
+    put_members(object);
 }
 
 /// As [`put`], with the schedule under both its names.
@@ -189,6 +199,28 @@ pub fn answer(name: &CronName, cron: &Cron) -> String {
         object(outer.member("cron_job"), |object| put_both(name, cron, object));
         // Its own `cron` would be taken for the wrapper.
         put(name, cron, outer);
+    });
+    out
+}
+
+/// One cron for who may act on it and not read of jobs: its schedule.
+pub fn answer_curt(name: &CronName, cron: &Cron) -> String {
+    let mut out = String::with_capacity(1_024);
+    object(&mut out, |outer| {
+        for wrapper in ["cron", "cron_job"] {
+            object(outer.member(wrapper), |object| put_schedule(name, cron, object));
+        }
+        put_schedule(name, cron, outer);
+    });
+    out
+}
+
+/// A tick asked for by hand, for who may not read of jobs: what came of it, and no job.
+pub fn triggered_curt(name: &CronName, cron: &Cron, tick: &Tick) -> String {
+    let mut out = String::with_capacity(512);
+    object(&mut out, |outer| {
+        object(outer.member("cron"), |object| put_schedule(name, cron, object));
+        put_decision(tick, outer);
     });
     out
 }
@@ -241,11 +273,15 @@ fn put_tick(out: &mut String, tick: &Tick) {
     object(out, |object| put_tick_members(tick, object));
 }
 
-fn put_tick_members(tick: &Tick, object: &mut Object<'_>) {
+fn put_decision(tick: &Tick, object: &mut Object<'_>) {
     object.plain("scheduled_at", Timestamp::from_micros(tick.tick));
     object.plain("decided_at", Timestamp::from_micros(tick.at));
     object.plain("outcome", tick.decision.name());
     object.flag("by_hand", tick.by_hand);
+}
+
+fn put_tick_members(tick: &Tick, object: &mut Object<'_>) {
+    put_decision(tick, object);
     if let Some(job) = &tick.job {
         let member = if tick.decision == Decision::Fired { "job_id" } else { "existing_job_id" };
         put_string(object.member(member), job);

@@ -319,6 +319,15 @@ pub fn put(
     state_of: &dyn Fn(&Step) -> Option<&'static str>,
     object: &mut Object<'_>,
 ) {
+    put_whole(id, workflow, object);
+    put_errors(workflow, object);
+    list(object.member("steps"), workflow.steps.iter().enumerate(), |out, (at, step)| {
+        put_step(out, workflow, at, step, state_of(step));
+    });
+}
+
+/// What is said of the whole, without its jobs.
+fn put_whole(id: WorkflowId, workflow: &Workflow, object: &mut Object<'_>) {
     let count = |is: fn(StepStatus) -> bool| workflow.count(is);
     let total = count(|_| true);
     let completed = count(|status| status == StepStatus::Completed);
@@ -344,10 +353,6 @@ pub fn put(
         metadata.number("job_count", total);
         metadata.number("completed_count", completed);
         metadata.number("failed_count", failed);
-    });
-    put_errors(workflow, object);
-    list(object.member("steps"), workflow.steps.iter().enumerate(), |out, (at, step)| {
-        put_step(out, workflow, at, step, state_of(step));
     });
 }
 
@@ -407,6 +412,20 @@ pub fn answer(
     object(&mut out, |outer| {
         object(outer.member("workflow"), |object| put(id, workflow, state_of, object));
         put(id, workflow, state_of, outer);
+    });
+    out
+}
+
+/// One workflow for who may act on it and not read of jobs: its state and counts, and no steps.
+pub fn answer_curt(id: WorkflowId, workflow: &Workflow) -> String {
+    let mut out = String::with_capacity(1_024);
+    let put = |object: &mut Object<'_>| {
+        put_whole(id, workflow, object);
+        object.raw("steps", "[]");
+    };
+    object(&mut out, |outer| {
+        object(outer.member("workflow"), put);
+        put(outer);
     });
     out
 }

@@ -6,8 +6,9 @@
 
 use semel_testkit::TempDir;
 use semel_testkit::logbook::Page;
+use semel_testkit::sim::dice::Dice;
 
-use super::platter::{Cut, Platter, Random};
+use super::platter::{Cut, Platter};
 use super::tap::{Event, Tap, Trouble};
 use super::voyage::{self, Told, VARIABLE, Voyage, begin, judge, pages};
 
@@ -45,7 +46,7 @@ fn shard(at: u64) {
 }
 
 fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
-    let mut random = Random(seed);
+    let mut random = Dice::new(seed);
     let mut from = begin();
     if let Some(left) = &left {
         copy(left.disk.path(), &tap.disk());
@@ -61,7 +62,6 @@ fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
         assert!(pages[0].state == left.page.state, "seed {seed}: it begins on another page");
     }
     // Half of them just before a sync, when most is at stake.
-    let is_sync = |event: &Event| matches!(event, Event::Sync { .. } | Event::SyncFolder);
     let syncs: Vec<usize> = (0..record.len()).filter(|at| is_sync(&record[*at])).collect();
     let mut moment = |turn: u64| match turn % 2 {
         0 => random.below(record.len() as u64 + 1) as usize,
@@ -78,21 +78,22 @@ fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
         }
         done = moment;
         let cut = Cut::ALL[random.below(4) as usize];
-        let folder = TempDir::in_memory();
+        let (folder, spare) = (TempDir::in_memory(), TempDir::in_memory());
         disk.after(cut, &mut random, folder.path());
-        let keeps = turn == chosen;
-        let spare = keeps.then(|| {
-            let spare = TempDir::in_memory();
-            copy(folder.path(), spare.path());
-            spare
-        });
-        // The files of a store that is wrong are worth more than its seed.
+        // Opening changes the files; these are to go on from, or to be looked at.
+        copy(folder.path(), spare.path());
         let judged = judge(folder.path(), &told, &pages, turn % 4 == 0).unwrap_or_else(|what| {
             let event = record.get(moment).map_or("the end", name);
-            panic!("SEMEL_SEED={seed}, cut {turn}, {cut:?}, before event {moment} ({event}): {what}")
+            let files = std::env::temp_dir().join(format!("semel-power-{seed}-{turn}"));
+            std::fs::create_dir_all(&files).unwrap();
+            copy(spare.path(), &files);
+            let files = files.display();
+            panic!(
+                "SEMEL_SEED={seed}, cut {turn}, {cut:?}, before event {moment} ({event}): {what}\nits files: {files}"
+            )
         });
-        if let Some(disk) = spare {
-            kept = Some(Left { disk, page: pages[judged].clone() });
+        if turn == chosen {
+            kept = Some(Left { disk: spare, page: pages[judged].clone() });
         }
     }
     record[done..].iter().for_each(|event| {
@@ -122,6 +123,58 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
     }
+}
+
+/// A process is killed before a sync, the next one goes by what is in the files, and the power goes as soon as it has told
+/// of that, and at other moments of its life.
+#[test]
+fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
+    let (whole, seed) = (Tap::new(), number("SEMEL_SEED").unwrap_or(1));
+    let sail = |tap: &Tap, seed, from, trouble| {
+        let voyage = Voyage { seed, from, disk: tap.disk(), pages: tap.pages() };
+        tap.run(voyage::TEST, (VARIABLE, voyage.to_text()), trouble)
+    };
+    assert!(sail(&whole, 0, begin(), Trouble::None).status.success());
+    let syncs = whole.record().iter().filter(|event| is_sync(event)).count() as u64;
+    let mut more = 0;
+    for sync in (2..=syncs).step_by(2) {
+        let tap = whole.another();
+        let mut disk = Platter::of(&tap.disk());
+        assert!(!sail(&tap, 0, begin(), Trouble::Kill(sync, false)).status.success());
+        let mut told = Told::default();
+        for event in tap.record() {
+            disk.apply(&event);
+            told.hear(&event);
+        }
+        let before = pages(&tap.pages());
+        let Some(last) = told.page else { continue };
+        std::fs::remove_dir_all(tap.pages()).unwrap();
+        std::fs::create_dir(tap.pages()).unwrap();
+        let output = sail(&tap, seed, before[last].at, Trouble::None);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let after = pages(&tap.pages());
+        more += usize::from(after[0].state != before[last].state);
+        let (mut told, mut random) = (Told::default(), Dice::new(sync + seed * 1_000));
+        for (place, event) in tap.record().iter().enumerate() {
+            let had_told = told.page;
+            disk.apply(event);
+            told.hear(event);
+            if told.page.is_none() || (had_told.is_some() && random.below(40) > 0) {
+                continue;
+            }
+            let cut = if had_told.is_none() { Cut::Nothing } else { Cut::ALL[random.below(4) as usize] };
+            let folder = TempDir::in_memory();
+            disk.after(cut, &mut random, folder.path());
+            judge(folder.path(), &told, &after, true).unwrap_or_else(|what| {
+                panic!("killed at sync {sync} of {syncs}, {cut:?} after {place}: {what}")
+            });
+        }
+    }
+    assert!(more > 4, "only {more} of the killed had written more than they had told");
+}
+
+fn is_sync(event: &Event) -> bool {
+    matches!(event, Event::Sync { .. } | Event::SyncFolder)
 }
 
 #[test]

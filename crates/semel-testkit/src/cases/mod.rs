@@ -102,6 +102,7 @@ macro_rules! conformance {
                 an_active_holder_blocks_past_its_window_when_asked_to,
                 a_purged_job_keeps_its_key_while_its_policy_says_so,
                 a_purged_job_whose_window_is_over_frees_its_key,
+                a_remembered_holder_is_none_from_the_end_of_its_time,
                 a_sliding_window_outlives_the_purge,
                 a_purge_without_a_key_leaves_nothing,
                 many_uses_of_one_key_leave_few_holders,

@@ -474,6 +474,10 @@ impl Witness {
 
     /// Conservation: what the store counts is what was committed.
     pub fn check_counts(&self, queues: &[QueueStats]) -> Checked {
+        let is_counted = |job: &&Stored| queues.iter().any(|queue| queue.row.name == job.head.queue);
+        if let Some(job) = self.jobs.values().chain(&self.bygone).find(|job| !is_counted(job)) {
+            return Err(format!("{} was committed to {}, which is no queue", job.head.id, job.head.queue));
+        }
         for queue in queues {
             let all = || self.jobs.values().chain(&self.bygone);
             let here = || all().filter(|job| job.head.queue == queue.row.name);
