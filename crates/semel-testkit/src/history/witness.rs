@@ -320,7 +320,8 @@ impl Witness {
             | NoteKind::Progress
             | NoteKind::Marks
             | NoteKind::Waiters
-            | NoteKind::ParentResults => {}
+            | NoteKind::ParentResults
+            | NoteKind::Ahead => {}
         }
         Ok(())
     }
