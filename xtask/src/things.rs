@@ -49,7 +49,8 @@ pub fn make(url: &str) -> Result<String, String> {
         (r"/subscriptions/\\{id\\}", "id", id(&hook, "/subscription/id")?),
         (r"/rate-limits/\\{key\\}", "key", "l".to_owned()),
         (r"/unique-jobs/\\{key\\}", "key", id(&held, "/job/unique_key")?),
-        (r"/workers/\\{id\\}", "id", "w".to_owned()),
+        // Its health is 503 once it has been silent for a minute, as it is meant to be.
+        (r"/admin/workers/\\{id\\}", "id", "w".to_owned()),
     ];
     let row = |(paths, name, value): &(&str, &str, String)| {
         format!("[[operations]]\ninclude-path-regex = \"{paths}\"\nparameters = {{ {name} = \"{value}\" }}\n")
