@@ -7,7 +7,7 @@
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`golden`]: writes the golden files anew.
-//! - [`schemathesis`]: asks a server whatever its OpenAPI document allows.
+//! - [`schemathesis`]: asks a server whatever its OpenAPI document allows, about [`things`] that are there.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
@@ -19,6 +19,7 @@ mod services;
 mod simulate;
 mod steps;
 mod test;
+mod things;
 mod tidy;
 mod workspace;
 
