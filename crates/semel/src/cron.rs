@@ -189,7 +189,7 @@ pub struct Cron {
 impl Cron {
     /// Its name.
     pub fn name(&self) -> &str {
-        self.name.as_str()
+        self.name.name()
     }
 
     /// The cron as it is now; none when there is none of that name.
@@ -254,7 +254,7 @@ pub struct StoredCron {
 impl StoredCron {
     /// Its name.
     pub fn name(&self) -> &str {
-        self.name.as_str()
+        self.name.name()
     }
 
     /// When it ticks, as it was registered.

@@ -254,6 +254,12 @@ impl<'a> Step<'a> {
         self.0.job.is_some() && !self.0.is_own
     }
 
+    /// The job that stood in the way of its own, if it failed for that and the job may be shown.
+    pub fn existing(&self) -> Option<JobId> {
+        let holder = self.0.error.as_ref()?.holder.as_deref()?;
+        JobId::parse(holder, "").ok()
+    }
+
     /// Why it failed, for people.
     pub fn error(&self) -> Option<&'a str> {
         self.0.error.as_ref().map(|error| error.message.as_str())

@@ -21,6 +21,7 @@ mod sdks;
 mod slow;
 mod streams;
 mod suites;
+mod tenant_flows;
 mod tenants;
 mod tls;
 mod unique;

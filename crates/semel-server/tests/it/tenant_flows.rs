@@ -97,7 +97,8 @@ async fn each_tenant_has_crons_of_its_own() {
             path = format!("/ojs/v1/cron?limit=1&cursor={next}");
         }
         assert_eq!(found, ["a", "daily", "zz"]);
-        for (cursor, count) in [("%01", 3), ("%01acme/", 3), ("%01acme0", 3), ("%02", 3), ("d", 2), ("zz", 0)] {
+        for (cursor, count) in [("%01", 3), ("%01acme/", 3), ("%01acme0", 3), ("%02", 3), ("d", 2), ("zz", 0)]
+        {
             let told = asker.get(&format!("/ojs/v1/cron?cursor={cursor}")).await;
             assert!(names(&told).len() <= count, "{tenant:?} {cursor}: {}", told.body);
         }
@@ -154,9 +155,7 @@ async fn a_tenants_cron_ticks_for_it() {
 }
 
 fn chain() -> Value {
-    let step = |n: u32| {
-        json!({ "type": "order.step", "args": [n], "options": { "queue": "flow", "unique": { "keys": ["args"] } } })
-    };
+    let step = |n: u32| json!({ "type": "order.step", "args": [n], "options": { "queue": "flow", "unique": { "keys": ["args"] } } });
     json!({ "type": "chain", "name": "order", "steps": [step(1), step(2)] })
 }
 

@@ -11,6 +11,7 @@ use semel_core::lease::Bearer;
 use semel_core::limits::{PARENT_RESULTS_BYTES_MAX, RETENTION_DEFAULT_S};
 use semel_core::settle;
 use semel_core::state::{State, StateSet};
+use semel_core::tenant::Tenant;
 use semel_core::workflow::{self, Cancelled, Created, Status, When};
 use semel_store::backend::Verdict::{Applied, Stale};
 
@@ -239,7 +240,7 @@ pub async fn a_cancelled_workflow_takes_its_jobs_with_it(f: &Fixture) {
     let plan = graph(vec![(once(), vec![]), (once(), vec![]), (ignoring, vec![]), (once(), vec![0, 1, 2])]);
     let (id, _) = create(f, &plan).await;
     let (active, _) = f.claim_one().await;
-    let cancelled = f.decide(|draft| workflow::cancel(draft, id)).await;
+    let cancelled = f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert!(matches!(cancelled, Cancelled::Done(_)), "{cancelled:?}");
     assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xxxx", Status::Cancelled));
     assert_eq!(f.queue("default").await.unwrap().count(State::Cancelled), 2);
@@ -249,7 +250,7 @@ pub async fn a_cancelled_workflow_takes_its_jobs_with_it(f: &Fixture) {
     assert_eq!(head.id, stranger.id);
     ack(f, &head, None).await;
     assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xxxx", Status::Cancelled));
-    let again = f.decide(|draft| workflow::cancel(draft, id)).await;
+    let again = f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert!(matches!(again, Cancelled::Over(Status::Cancelled)), "{again:?}");
 }
 
@@ -294,15 +295,16 @@ pub async fn the_same_workflow_id_is_answered_as_the_first_time(f: &Fixture) {
 /// As long after its end as a job that ended so.
 pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     let (id, _) = create(f, &group(plain(1))).await;
+    let key = workflow::key(&Tenant::default(), id);
     run(f, None).await;
     let due = |f: Vec<_>| f;
     f.advance(Duration::from_secs(RETENTION_DEFAULT_S - 1)).await;
-    assert!(!f.decide(|draft| workflow::forget(draft, id)).await);
+    assert!(!f.decide(|draft| workflow::forget(draft, &key)).await);
     f.advance(SECOND).await;
     let seek = semel_store::backend::Seek::Due { limit: 9 };
     let found = due(f.backend().documents(seek).await.unwrap().documents);
-    assert_eq!(found.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [workflow::key(id)]);
-    assert!(f.decide(|draft| workflow::forget(draft, id)).await);
+    assert_eq!(found.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [key.clone()]);
+    assert!(f.decide(|draft| workflow::forget(draft, &key)).await);
     assert_eq!(stored(f, id).await, None);
 }
 
@@ -355,7 +357,7 @@ pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
     let mut draft = f.draft(&reads(id)).await;
-    while workflow::cancel(&mut draft, id).is_err() {
+    while workflow::cancel(&mut draft, &Tenant::default(), id).is_err() {
         draft.roll_back();
         let missing = draft.take_missing();
         draft.extend(f.load(&missing).await);
@@ -363,14 +365,14 @@ pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     let cancellation = draft.finish();
     ack(f, &head, None).await;
     assert_eq!(f.commit(vec![cancellation]).await, [Stale]);
-    f.decide(|draft| workflow::cancel(draft, id)).await;
+    f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert_eq!(statuses(f, id).await, "cx");
     assert_eq!(f.head(job_of(f, id, 1).await).await.unwrap().state, State::Cancelled);
     // The other way round.
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
     let late = decided_ack(f, &head).await.finish();
-    f.decide(|draft| workflow::cancel(draft, id)).await;
+    f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert_eq!(f.commit(vec![late]).await, [Stale]);
     assert_eq!(f.decide(|draft| Ok(draft.now())).await, f.now().await);
     assert!(f.claim("default", 9).await.jobs.is_empty());

@@ -121,6 +121,10 @@ async fn a_cancelled_workflow_is_waited_for_no_longer(semel: Semel) {
     let step = chain.load().await.unwrap().unwrap();
     let step = step.steps().next().unwrap();
     assert_eq!((step.job(), step.is_shared()), (shared.id(), true));
+    let refused = Envelope::of(&Welcome::of(1)).unique(semel::Unique::by_args(["user_id"]));
+    let refused = semel.start(Chain::new().then(refused)).await.unwrap().wait().await.unwrap();
+    let step = refused.steps().next().unwrap();
+    assert_eq!((step.status(), step.existing()), (StepStatus::Failed, shared.id()));
     chain.cancel().await.unwrap();
     chain.cancel().await.unwrap();
     assert_eq!(soon(waiter).await.unwrap().status(), WorkflowStatus::Cancelled);
