@@ -6,12 +6,14 @@
 //! - [`services`]: what tests talk to, started for them alone.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
+//! - [`api`]: the library's public API, as it is in the repository.
 //! - [`golden`]: writes the golden files anew.
 //! - [`schemathesis`]: asks a server whatever its OpenAPI document allows.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
+mod api;
 mod golden;
 mod planted;
 mod schemathesis;

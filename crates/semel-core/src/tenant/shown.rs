@@ -12,7 +12,7 @@ use crate::settle::Settled;
 use crate::tenant::Namespace;
 use crate::unique::Admission;
 use crate::waiting::{Waiter, Waiters};
-use crate::workflow::{Cancelled, Created, Plan, Workflow};
+use crate::workflow::{Cancelled, Created, Plan, PlannedStep, Workflow};
 
 /// What has ids or keys in it and can be shown to a tenant.
 pub trait Show {
@@ -52,9 +52,8 @@ impl Namespace {
     #[must_use]
     pub fn stored_plan(&self, mut plan: Plan) -> Plan {
         plan.owner = self.tenant().clone();
-        for step in &mut plan.steps {
-            step.offer = self.stored_offer(step.offer.clone());
-        }
+        let stored = |step: PlannedStep| PlannedStep { offer: self.stored_offer(step.offer), ..step };
+        plan.steps = plan.steps.into_iter().map(stored).collect();
         plan
     }
 
