@@ -99,7 +99,12 @@ fn name_of(page: &str) -> String {
 /// What one item's page declares: the item itself, its own methods, the traits that it implements. What it has without
 /// saying so (auto traits, blanket implementations) stands after these on the page, and so do a trait's implementors.
 fn declarations(html: &str) -> Vec<String> {
-    let ends = ["id=\"synthetic-implementations\"", "id=\"blanket-implementations\"", "id=\"implementors\"", "id=\"foreign-impls\""];
+    let ends = [
+        "id=\"synthetic-implementations\"",
+        "id=\"blanket-implementations\"",
+        "id=\"implementors\"",
+        "id=\"foreign-impls\"",
+    ];
     let end = ends.iter().filter_map(|end| html.find(end)).min().unwrap_or(html.len());
     let page = html.get(..end).unwrap_or(html);
     let mut found: Vec<String> = between(page, "item-decl\"><code>", "</code></pre>").map(text).collect();

@@ -45,7 +45,8 @@ Tasks:
                   is; the first seed that fails is made smaller and printed with the command that plays it again
   schemathesis [N]
                   Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
-  golden          Write the golden files anew; look at `git diff` afterwards
+  api             Write the library's public API anew, crates/semel/api.txt, from its docs
+  golden          Write the golden files anew, that one too; look at `git diff` afterwards
 
 Examples:
   cargo xtask test                            # all of it, as CI does
@@ -61,6 +62,7 @@ enum Task<'a> {
     Test { is_quick: bool },
     Tidy,
     Golden,
+    Api,
     Schemathesis { examples: &'a str },
     Services,
     Planted { only: Vec<&'a str> },
@@ -77,12 +79,13 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["test", "--quick"] => Ok(Task::Test { is_quick: true }),
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
+        ["api"] => Ok(Task::Api),
         ["schemathesis"] => Ok(Task::Schemathesis { examples: "50" }),
         ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
         ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "golden" | "schemathesis" | "services"), rest @ ..] => {
+        [name @ ("test" | "tidy" | "api" | "golden" | "schemathesis" | "services"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
         [name, ..] => Err(format!("there is no task `{name}`")),
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
         Task::Test { is_quick } => test::run(&workspace, is_quick),
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
+        Task::Api => api::write(&workspace),
         Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
