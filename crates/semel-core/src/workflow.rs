@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use crate::body::Corrupt;
 use crate::deferred;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
+use crate::event::EventKind;
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
@@ -113,8 +114,10 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
         form: plan.form,
         name: plan.name.clone(),
         status: Status::Running,
+        queue: plan.steps.first().map(|step| step.offer.queue.as_str().to_owned()),
         created_at: draft.now().as_micros(),
         finished_at: None,
+        resume_at: None,
         digest: plan.digest,
         steps: steps.collect(),
     };
@@ -125,6 +128,7 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
             Err(corrupt) => return Ok(Created::Corrupt(corrupt)),
         }
     }
+    draft.tell_of(workflow.event(id, EventKind::WorkflowStarted));
     advance(draft, which, &mut workflow, Some(plan))?;
     for (at, (step, text)) in workflow.steps.iter().zip(kept).enumerate() {
         if step.status == StepStatus::Waiting {
@@ -197,6 +201,7 @@ pub fn cancel(draft: &mut Draft, owner: &Tenant, id: WorkflowId) -> Result<Cance
     workflow.status = Status::Cancelled;
     workflow.finished_at = Some(draft.now().as_micros());
     drop_leftovers(draft, which, &mut workflow);
+    draft.tell_of(workflow.event(id, EventKind::WorkflowCancelled));
     // Before the jobs end: whom their ends reach is over by then.
     which.save(draft, &workflow);
     let mut missing = Ok(());
@@ -214,17 +219,39 @@ pub fn cancel(draft: &mut Draft, owner: &Tenant, id: WorkflowId) -> Result<Cance
     Ok(Cancelled::Done(Box::new(workflow)))
 }
 
-/// Deletes the workflow of that document when its retention is over. Says whether it did.
+/// What a look at a workflow came to whose time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// There is no such workflow, its time has not come, or what is stored of it cannot be read.
+    NotDue,
+    /// It has gone on from where one decision would have been too much.
+    WentOn,
+    /// It was deleted: its retention is over.
+    Forgotten,
+}
+
+/// Does what is due with the workflow of that document: goes on with one that was left in the middle, deletes one whose
+/// retention is over.
 ///
 /// # Errors
-/// [`Missing`] when the snapshot lacks it.
-pub fn forget(draft: &mut Draft, workflow: &DocumentKey) -> Result<bool, Missing> {
-    let Some(document) = draft.document(workflow)? else { return Ok(false) };
-    let is_over = document.due.is_some_and(|at| at <= draft.now());
-    if is_over {
-        draft.set_document(workflow, None);
+/// [`Missing`] when the snapshot lacks something.
+pub fn look(draft: &mut Draft, key: &DocumentKey) -> Result<Looked, Missing> {
+    let Some(document) = draft.document(key)? else { return Ok(Looked::NotDue) };
+    if document.due.is_none_or(|at| at > draft.now()) {
+        return Ok(Looked::NotDue);
     }
-    Ok(is_over)
+    // One that cannot be read stays for somebody who can.
+    let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(Looked::NotDue) };
+    if workflow.status != Status::Running {
+        draft.set_document(key, None);
+        return Ok(Looked::Forgotten);
+    }
+    let (owner, id) = Tenant::of_own(&key.name);
+    let Ok(id) = WorkflowId::parse(id, "") else { return Ok(Looked::NotDue) };
+    let which = Which { owner: &Tenant::from_stored(owner), id };
+    advance(draft, which, &mut workflow, None)?;
+    which.save(draft, &workflow);
+    Ok(Looked::WentOn)
 }
 
 /// What stands for a step's result that was too large to be handed on: the step's job has it.

@@ -76,7 +76,8 @@ duty! {
     /// Waiting jobs past their `expires_at` are discarded.
     Expire, Due::Expiry, heads, |draft, id| life::expire(draft, *id)?
 }
-/// Documents whose time has come: a cron's tick is decided, a workflow past its retention forgotten.
+/// Documents whose time has come: a cron's tick is decided, a workflow that was left in the middle goes on, one past its
+/// retention is forgotten.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tend;
 
@@ -117,14 +118,16 @@ enum Tended {
 }
 
 fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
-    let done = |is_done| if is_done { Tended::Done } else { Tended::Nothing };
     match key.kind {
         DocumentKind::Cron => Ok(match cron::tick(draft, &CronName::from_stored(&key.name))? {
             Looked::NotDue => Tended::Nothing,
             Looked::Ticked(_) => Tended::Done,
             Looked::Stopped(corrupt) => Tended::Stopped(corrupt),
         }),
-        DocumentKind::Workflow => workflow::forget(draft, key).map(done),
+        DocumentKind::Workflow => Ok(match workflow::look(draft, key)? {
+            workflow::Looked::NotDue => Tended::Nothing,
+            workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
+        }),
         DocumentKind::Step | DocumentKind::StepResult => Ok(Tended::Nothing),
     }
 }

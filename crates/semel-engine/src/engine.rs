@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::counters::{Counters, outcome_name};
-use crate::duplicates::{DuplicateLog, Reason};
+use crate::duplicates::DuplicateLog;
 use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::job::Job;
 use crate::queues::Bounded;
@@ -218,8 +218,8 @@ impl Engine {
     }
 
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
-        if let (Some(holder), Some(reason)) = (outcome.absorbed_by(), Reason::of(outcome)) {
-            self.shared.duplicates.note(holder, reason, now, source);
+        if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
+            self.shared.duplicates.note(holder, told, now, source);
         }
     }
 
@@ -365,10 +365,13 @@ async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
     }
 }
 
+/// `duplicates` says whether it is time for what is done once a second.
 async fn keep_house(shared: &Shared, duplicates: bool) -> Result<(), StoreError> {
     while duplicates && shared.duplicates.flush(&shared.store).await? {}
     while Purge.run_once(&shared.store).await?.moved > 0 {}
     while shared.store.maintain().await? {}
-    shared.bounded.look(&shared.store).await?;
+    if duplicates {
+        shared.bounded.look(&shared.store).await?;
+    }
     Ok(())
 }

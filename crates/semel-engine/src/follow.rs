@@ -37,7 +37,8 @@ impl Wanted {
     pub fn admits(&self, event: &Event) -> bool {
         self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&event.kind))
             && (self.queues.is_empty() || self.queues.contains(&event.queue))
-            && (self.job_types.is_empty() || self.job_types.contains(&event.job_type))
+            && (self.job_types.is_empty()
+                || self.job_types.iter().any(|its| its.as_str() == event.type_name()))
             && (self.jobs.is_empty() || self.jobs.contains(&event.job))
             && self.visible.as_ref().is_none_or(|patterns| {
                 let name = event.queue.name();
@@ -56,7 +57,8 @@ impl Wanted {
             kinds: self.kinds.clone(),
             queues: self.queues.iter().map(|queue| space.stored_queue(queue)).collect(),
             job_types: self.job_types.clone(),
-            jobs: self.jobs.iter().map(|id| space.stored_id(*id)).collect(),
+            // A workflow's id is stored as its owner knows it.
+            jobs: self.jobs.iter().flat_map(|id| [space.stored_id(*id), *id]).collect(),
             visible: self.visible.clone(),
         }
     }

@@ -1,7 +1,7 @@
 //! The schema and its versions. A step is additive and never rewritten once released; functions are made anew by whoever
 //! migrates. Ten servers that start at once wait for one of them.
 
-use semel_store::memory::new_secret;
+use semel_store::random;
 use tokio_postgres::Client;
 use tokio_postgres::GenericClient;
 
@@ -79,7 +79,7 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema) -> Result<Status, 
             transaction.batch_execute(&note).await?;
         }
         let fact = format!("INSERT INTO \"{name}\".fact (secret) VALUES ($1) ON CONFLICT DO NOTHING");
-        transaction.execute(&fact, &[&&new_secret()[..]]).await?;
+        transaction.execute(&fact, &[&&random::secret()[..]]).await?;
         for text in FUNCTIONS {
             transaction.batch_execute(&schema.render(text)).await?;
         }

@@ -158,8 +158,7 @@ static ROWS: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new
 /// Ids minted by different processes at the same microsecond must differ: each counts from a number of its own, in the
 /// lower half, so that it does not begin anew soon.
 fn first_row() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish() & (JobId::ROW_MAX >> 1)
+    semel_store::random::number() & (JobId::ROW_MAX >> 1)
 }
 
 impl Backend for Postgres {
@@ -220,7 +219,6 @@ impl Backend for Postgres {
             mechanism: "versioned commit under row locks taken in one order",
             durability: "every answer after the database's commit: what it survives is what `synchronous_commit` and \
                          `synchronous_standby_names` say",
-            commits_in_flight: 2,
             blocks: false,
         }
     }

@@ -23,8 +23,10 @@ const GROUP_MAX: usize = 1024;
 /// How often a decision is taken again because a record moved under it.
 const COMMIT_ATTEMPTS_MAX: u32 = 16;
 /// How often one decision may ask for more than was loaded. The end of a workflow's step is the longest way: the job, who
-/// waits for it, the workflow, the next step, its key's holders, what they leave behind, and who waits for those.
-const LOADS_PER_DECISION_MAX: u32 = 16;
+/// waits for it, the workflow; then, as often as the core lets a workflow go on in one decision, the next step, its
+/// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
+/// a decision that needs more is never taken.
+const LOADS_PER_DECISION_MAX: u32 = 64;
 
 /// One store's batcher.
 pub(crate) struct Batcher {
@@ -142,7 +144,12 @@ impl Batcher {
         for (decision, _) in &decisions {
             decision.reads(&mut reads);
         }
-        let snapshot = match self.backend.load(&reads).await {
+        let loaded = match self.backend.load(&reads).await {
+            // Who asks for what cannot be read is refused alone: each asks for what it needs when it is decided.
+            Err(StoreError::Corrupt(_)) => self.backend.load(&Reads::default()).await,
+            loaded => loaded,
+        };
+        let snapshot = match loaded {
             Ok(mut snapshot) => {
                 if is_planted(Bug::ServerClock) {
                     snapshot.now =

@@ -6,12 +6,13 @@
 //!   [`transact`](batcher::transact) for a single decision.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
-//! - [`log`]: a piece of the event log.
+//! - [`log`]: a piece of the event log. [`bounds`], [`random`]: what stores have in common.
 //! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
 pub mod backend;
 pub mod batcher;
+pub mod bounds;
 pub mod clock;
 pub mod decor;
 pub mod documents;
@@ -24,6 +25,7 @@ pub mod layer;
 pub mod log;
 pub mod memory;
 pub mod model;
+pub mod random;
 mod ready;
 mod request;
 mod store;

@@ -7,6 +7,7 @@
 
 mod demo;
 mod help;
+mod operators;
 mod run;
 mod secrets;
 mod serve;

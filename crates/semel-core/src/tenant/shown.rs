@@ -89,7 +89,10 @@ impl Show for Head {
 
 impl Show for Event {
     fn show(&mut self, space: &Namespace) {
-        self.job.show(space);
+        // A workflow has the id its owner knows.
+        if !self.kind.is_of_workflow() {
+            self.job.show(space);
+        }
     }
 }
 

@@ -187,6 +187,24 @@ async fn each_tenant_has_workflows_of_its_own() {
         for job in [&first, &second] {
             assert_eq!(asker.state_of(&job["id"]).await, "completed");
         }
+        // What the log says of it is its owner's, under the id that its owner knows.
+        let events = asker.get(&format!("/ojs/v1/events?jobs={id}")).await;
+        let told: Vec<(&Value, &Value)> = events.body["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| (&one["type"], &one["subject"]))
+            .collect();
+        let kinds = ["started", "step_completed", "step_completed", "completed"];
+        assert_eq!(told.len(), kinds.len(), "{told:?}");
+        for ((kind, subject), expected) in told.iter().zip(kinds) {
+            assert!(kind.as_str().unwrap().starts_with("workflow."), "{kind}");
+            assert!(kind.as_str().unwrap().ends_with(expected) && **subject == json!(id), "{kind} {subject}");
+        }
+        for other in TENANTS.into_iter().filter(|other| *other != tenant) {
+            let told = Asker(&server, other).get(&format!("/ojs/v1/events?jobs={id}")).await;
+            assert_eq!(told.body["events"], json!([]), "{tenant:?} by {other:?}");
+        }
         minted.push(id);
         // An id that one tenant has is free in every other.
         let mut own = chain();

@@ -26,6 +26,7 @@ mod disk;
 mod kept;
 #[cfg(target_os = "linux")]
 mod killed;
+mod left_out;
 mod log;
 #[cfg(target_os = "linux")]
 mod platter;
@@ -34,6 +35,7 @@ mod power;
 mod recovery;
 #[cfg(target_os = "linux")]
 mod tap;
+mod unreadable;
 #[cfg(target_os = "linux")]
 mod voyage;
 
