@@ -9,6 +9,7 @@ use semel_core::lease::Grant;
 use semel_core::life;
 use semel_core::limit::{self, Turn};
 use semel_core::settings::{Backpressure, QueueSettings};
+use semel_core::tenant::Tenant;
 use semel_core::workflow::{self, Status, Workflow};
 use semel_store::backend::Seek;
 
@@ -80,7 +81,7 @@ pub(super) async fn act(f: &Fixture, flow: &Flow) -> String {
                 return String::new();
             };
             let id = WorkflowId::parse(&key.name, "").unwrap();
-            format!("{:?}", f.decide(|draft| workflow::cancel(draft, id)).await)
+            format!("{:?}", f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await)
         }
         Flow::Bound(queue, most) => {
             let backpressure = most.map(|max_depth| Backpressure { max_depth, warning_threshold: 0.5 });
@@ -109,10 +110,7 @@ pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
             let name = CronName::from_stored(&key.name);
             format!("{:?}", f.decide(|draft| cron::tick(draft, &name)).await)
         }
-        DocumentKind::Workflow => {
-            let id = WorkflowId::parse(&key.name, "").unwrap();
-            format!("{:?}", f.decide(|draft| workflow::look(draft, id)).await)
-        }
+        DocumentKind::Workflow => format!("{:?}", f.decide(|draft| workflow::look(draft, key)).await),
         DocumentKind::Step | DocumentKind::StepResult => panic!("{key:?} is due"),
     }
 }
