@@ -171,7 +171,7 @@ pub async fn a_refused_step_fails_with_the_duplicates_error(f: &Fixture) {
     assert_eq!((statuses(f, id).await.as_str(), workflow.status), ("fx", Status::Failed));
     let error = workflow.steps[0].error.clone().unwrap();
     assert_eq!(error.code, "duplicate");
-    assert!(error.message.contains(&holder.id.to_string()), "{}", error.message);
+    assert_eq!(error.holder, Some(holder.id.to_string()), "{}", error.message);
     let (_, full) = f.full(holder.id).await.unwrap();
     let duplicates = full.note(NoteKind::Duplicates).unwrap();
     assert!(str::from_utf8(duplicates).unwrap().contains(&format!("workflow {id}")), "{duplicates:?}");

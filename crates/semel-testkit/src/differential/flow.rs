@@ -110,9 +110,7 @@ pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
             let name = CronName::from_stored(&key.name);
             format!("{:?}", f.decide(|draft| cron::tick(draft, &name)).await)
         }
-        DocumentKind::Workflow => {
-            format!("{:?}", f.decide(|draft| workflow::look(draft, key)).await)
-        }
+        DocumentKind::Workflow => format!("{:?}", f.decide(|draft| workflow::look(draft, key)).await),
         DocumentKind::Step | DocumentKind::StepResult => panic!("{key:?} is due"),
     }
 }
