@@ -7,12 +7,14 @@
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`golden`]: writes the golden files anew.
+//! - [`schemathesis`]: asks a server whatever its OpenAPI document allows.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod golden;
 mod planted;
+mod schemathesis;
 mod services;
 mod simulate;
 mod steps;
@@ -39,6 +41,8 @@ Tasks:
   simulate [--seeds N] [--from SEED] [--threads N]
                   Play so many seeds of the simulation (1,000,000) on a release build and all cores, with how far it
                   is; the first seed that fails is made smaller and printed with the command that plays it again
+  schemathesis [N]
+                  Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
   golden          Write the golden files anew; look at `git diff` afterwards
 
 Examples:
@@ -55,6 +59,7 @@ enum Task<'a> {
     Test { is_quick: bool },
     Tidy,
     Golden,
+    Schemathesis { examples: &'a str },
     Services,
     Planted { only: Vec<&'a str> },
     Simulate { args: Vec<&'a str> },
@@ -70,6 +75,8 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["test", "--quick"] => Ok(Task::Test { is_quick: true }),
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
+        ["schemathesis"] => Ok(Task::Schemathesis { examples: "50" }),
+        ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
         ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
@@ -96,6 +103,7 @@ fn main() -> ExitCode {
         Task::Test { is_quick } => test::run(&workspace, is_quick),
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
+        Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
         Task::Simulate { args } => simulate::run(&workspace, &args),

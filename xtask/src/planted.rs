@@ -28,10 +28,12 @@ struct Suite {
     filter: &'static str,
 }
 
-const SUITES: [Suite; 3] = [
+const SUITES: [Suite; 5] = [
     Suite { name: "Simulation", package: "semel-testkit", filter: "simulation::shard_" },
     Suite { name: "Kit", package: "semel-store", filter: "memory_store" },
     Suite { name: "Vectors", package: "semel-core", filter: "vectors" },
+    Suite { name: "Power", package: "semel-sqlite", filter: "power::" },
+    Suite { name: "Disk", package: "semel-sqlite", filter: "disk::" },
 ];
 
 #[derive(Debug, PartialEq)]
@@ -221,6 +223,10 @@ mod tests {
             include_str!("../../crates/semel-core/src/unique/admit.rs"),
             include_str!("../../crates/semel-core/src/unique/key.rs"),
             include_str!("../../crates/semel-engine/src/engine.rs"),
+            include_str!("../../crates/semel-sqlite/src/backup.rs"),
+            include_str!("../../crates/semel-sqlite/src/filing.rs"),
+            include_str!("../../crates/semel-sqlite/src/journal.rs"),
+            include_str!("../../crates/semel-sqlite/src/store.rs"),
             include_str!("../../crates/semel-store/src/batcher.rs"),
             include_str!("../../crates/semel-store/src/model.rs"),
         ];

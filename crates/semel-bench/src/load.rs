@@ -88,6 +88,9 @@ impl Work {
             unique,
             body: body.encode().map_err(|error| BenchError::Invalid(error.to_string()))?,
             inspect: true,
+            limit: None,
+            bounded: false,
+            awaited: false,
         })
     }
 }
@@ -184,7 +187,9 @@ pub async fn process(
         let (engine, queue) = (engine.clone(), queue.clone());
         async move {
             let grant = Grant::new(format!("worker-{}", turn % 16).into(), None);
-            let jobs = engine.claim(Claim { queues: vec![queue], limit: CLAIM_JOBS, grant }).await?;
+            let jobs = engine
+                .claim(Claim { queues: vec![queue], limit: CLAIM_JOBS, grant, closed: Vec::new() })
+                .await?;
             if jobs.is_empty() {
                 tokio::task::yield_now().await;
             }
@@ -232,7 +237,9 @@ pub async fn cycle(
                 other => return Err(BenchError::Invalid(format!("a new job was not created: {other:?}"))),
             }
             let grant = Grant::new("worker".into(), None);
-            let jobs = engine.claim(Claim { queues: vec![work.queue.clone()], limit: 1, grant }).await?;
+            let jobs = engine
+                .claim(Claim { queues: vec![work.queue.clone()], limit: 1, grant, closed: Vec::new() })
+                .await?;
             for job in &jobs {
                 let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
                 engine.complete(job.head.id, bearer, None).await?;

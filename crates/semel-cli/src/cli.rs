@@ -9,7 +9,8 @@ use crate::{demo, verb};
 
 const AFTER: &str = "\
 Settings come from flags, then from the environment (SEMEL_STORE, SEMEL_LISTEN, SEMEL_SERVER, SEMEL_TOKEN,
-SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
+SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_TLS_CERT, SEMEL_TLS_KEY, SEMEL_OTLP,
+SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
 owns the store; when nobody does, it opens the store itself for as long as it runs.
 
 ";
@@ -35,6 +36,8 @@ enum Verb {
     Jobs(verb::jobs::Jobs),
     Events(verb::events::Events),
     Queues(verb::queues::Queues),
+    Crons(verb::crons::Crons),
+    Workflows(verb::workflows::Workflows),
     Keys(verb::keys::Keys),
     Release(verb::release::Release),
     Backup(verb::backup::Backup),
@@ -60,6 +63,8 @@ impl Cli {
             Verb::Jobs(verb) => verb.run(globals, printer).await,
             Verb::Events(verb) => verb.run(globals, printer).await,
             Verb::Queues(verb) => verb.run(globals, printer).await,
+            Verb::Crons(verb) => verb.run(globals, printer).await,
+            Verb::Workflows(verb) => verb.run(globals, printer).await,
             Verb::Keys(verb) => verb.run(globals, printer).await,
             Verb::Release(verb) => verb.run(globals, printer).await,
             Verb::Backup(verb) => verb.run(globals, printer).await,

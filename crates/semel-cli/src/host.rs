@@ -7,6 +7,7 @@ use std::sync::Arc;
 use semel_core::draft::Reads;
 use semel_engine::Engine;
 use semel_postgres::Postgres;
+use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::memory::Memory;
@@ -83,6 +84,8 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
 pub struct Host {
     address: SocketAddr,
     engine: Engine,
+    /// Who delivers webhooks, if anybody does.
+    courier: Option<Courier>,
     file: Option<Arc<Sqlite>>,
     is_secure: bool,
     drain: Drain,
@@ -120,7 +123,12 @@ impl Host {
             // A dropped sender means the same.
             drop(stopped.await);
         }));
-        Ok(Self { address, engine, file: opened.file, is_secure, drain, stop, serving })
+        Ok(Self { address, engine, courier: None, file: opened.file, is_secure, drain, stop, serving })
+    }
+
+    /// Delivers webhooks from now on. Only a server that stays does: another verb's would go by other rules.
+    pub fn deliver(&mut self, rules: Rules) {
+        self.courier = Some(Courier::start(&self.engine, rules));
     }
 
     /// The server's URL.
@@ -167,6 +175,9 @@ impl Host {
         // Whoever listened for it may have ended by itself.
         let _ = self.stop.send(());
         let served = self.serving.await;
+        if let Some(courier) = self.courier {
+            courier.stop().await;
+        }
         // The last hold on the file but the engine's own.
         drop(self.file);
         self.engine.close().await;

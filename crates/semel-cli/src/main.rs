@@ -4,6 +4,7 @@
 //! - [`cli`]: the verbs and what is common to them; `verb/`: one file per verb.
 //! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store; [`tokens`]: the file of tokens.
 //! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be.
+//! - [`otlp`]: traces to a collector.
 //! - [`offer`]: a job as typed; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
 //! - `demo/`: the main job, played and checked.
 
@@ -14,6 +15,7 @@ mod failure;
 mod host;
 mod link;
 mod offer;
+mod otlp;
 mod place;
 mod print;
 mod tokens;

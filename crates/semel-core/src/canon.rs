@@ -106,19 +106,61 @@ impl Sink for String {
     }
 }
 
-impl Sink for Sha256 {
-    fn put(&mut self, text: &str) {
-        self.update(text);
+/// SHA-256 of canonical text. It comes in pieces of a few bytes, which the hasher is better given together.
+pub(crate) struct Hashed {
+    hasher: Sha256,
+    gathered: [u8; Self::ROOM],
+    length: usize,
+}
+
+impl Hashed {
+    const ROOM: usize = 512;
+
+    pub(crate) fn new() -> Self {
+        Self { hasher: Sha256::new(), gathered: [0; Self::ROOM], length: 0 }
     }
+
+    pub(crate) fn finish(mut self) -> [u8; 32] {
+        self.hasher.update(&self.gathered[..self.length]);
+        self.hasher.finalize().into()
+    }
+}
+
+impl Sink for Hashed {
+    fn put(&mut self, text: &str) {
+        let end = self.length + text.len();
+        if let Some(room) = self.gathered.get_mut(self.length..end) {
+            room.copy_from_slice(text.as_bytes());
+            self.length = end;
+        } else {
+            self.hasher.update(&self.gathered[..self.length]);
+            self.hasher.update(text);
+            self.length = 0;
+        }
+    }
+}
+
+/// How many bytes come before the first that a JSON string may not have as it is: a quote, a backslash, a control
+/// character. Looks at many at once.
+pub(crate) fn plain_length(bytes: &[u8]) -> usize {
+    let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+    let mut at = 0;
+    while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<16>)
+        && !chunk.iter().fold(false, |found, byte| found | is_special(byte))
+    {
+        at += chunk.len();
+    }
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().position(is_special).unwrap_or(rest.len())
 }
 
 /// SHA-256 of the canonical form of any value: tells whether two args are the same, also those that no key may be
 /// made of. Integers and numbers that a double cannot hold count by their digits, names given twice count each.
 pub fn digest(value: &Json<'_>) -> [u8; 32] {
-    let mut hasher = Sha256::new();
+    let mut hashed = Hashed::new();
     // This rule refuses nothing.
-    let _ = put_json(value, Rule::Digest, &mut hasher);
-    hasher.finalize().into()
+    let _ = put_json(value, Rule::Digest, &mut hashed);
+    hashed.finish()
 }
 
 /// The JSON pointers, below `pointer`, of at most `most` places where two values differ; never the values. Empty
@@ -259,4 +301,38 @@ fn inside(refused: Invalid, token: &str) -> Invalid {
     let mut step = String::from("/");
     push_token(&mut step, token);
     refused.under(&step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_hashed_as_a_whole_however_it_is_cut() {
+        let text: String = (0..3_000).map(|at| char::from(b'a' + (at % 26) as u8)).collect();
+        for size in [1, 3, 64, 511, 512, 513, 700, 3_000] {
+            let mut hashed = Hashed::new();
+            for piece in text.as_bytes().chunks(size) {
+                hashed.put(str::from_utf8(piece).unwrap());
+            }
+            assert_eq!(hashed.finish(), <[u8; 32]>::from(Sha256::digest(&text)), "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn the_first_special_byte_is_found_wherever_it_is() {
+        for length in 0..70 {
+            for at in 0..length {
+                for special in [b'"', b'\\', 0, 0x1f] {
+                    let mut bytes = vec![b'x'; length];
+                    bytes[at] = special;
+                    assert_eq!(plain_length(&bytes), at);
+                }
+            }
+            // The neighbours of the special ones are plain, and so is what is beyond ASCII.
+            for plain in [b'!', b'#', b'[', b']', 0x20, 0x7f, 0x80, 0xff] {
+                assert_eq!(plain_length(&vec![plain; length]), length);
+            }
+        }
+    }
 }

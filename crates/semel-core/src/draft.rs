@@ -5,6 +5,7 @@
 //! decision stops with [`Missing`], the driver loads what was asked for, and the decision is taken again. Everything
 //! it read is fenced by version as soon as it writes anything.
 
+mod document;
 mod snapshot;
 mod write;
 
@@ -22,6 +23,8 @@ use crate::tenant::Namespace;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
+use self::document::Sheet;
+pub use self::document::{Document, DocumentKey, DocumentKind};
 use self::snapshot::Row;
 pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 pub use self::write::{Expect, Group, Record, Write};
@@ -45,6 +48,7 @@ enum Undo {
     Pushed(UniqueKey, u64),
     Fresh(JobId),
     Queue(QueueName, Option<(QueueRow, u32)>),
+    Document(DocumentKey, Option<Box<Sheet>>),
 }
 
 /// The overlay in which the decisions of one group are taken, in order.
@@ -53,6 +57,8 @@ pub struct Draft {
     missing: Reads,
     group: Group,
     undo: Vec<Undo>,
+    /// New jobs of the queues whose depth was loaded, by the decision that added them.
+    arrived: Vec<(u32, QueueName)>,
     command: u32,
     entropy: u64,
     rows: Arc<AtomicU64>,
@@ -67,6 +73,7 @@ impl Draft {
             missing: Reads::default(),
             group: Group::default(),
             undo: Vec::new(),
+            arrived: Vec::new(),
             command: 1,
             entropy,
             rows,
@@ -203,11 +210,57 @@ impl Draft {
         Ok(row.clone())
     }
 
+    /// How many jobs wait in a queue, those that this group has added included. [`queue`](Self::queue) must have been
+    /// asked for it.
+    pub fn waiting(&self, name: &QueueName) -> u64 {
+        let loaded = self.snapshot.waiting.get(name).copied().unwrap_or(0);
+        loaded + self.arrived.iter().filter(|(_, queue)| queue == name).count() as u64
+    }
+
+    /// A document, or `None` when there is no such one.
+    ///
+    /// # Errors
+    /// [`Missing`] when it was not loaded.
+    pub fn document(&mut self, key: &DocumentKey) -> Result<Option<Document>, Missing> {
+        let Some(sheet) = self.snapshot.documents.get_mut(key) else {
+            self.missing.documents.push(key.clone());
+            return Err(Missing);
+        };
+        if sheet.command != self.command {
+            sheet.command = self.command;
+            let version = sheet.version();
+            self.group.expect.push(Expect { record: Record::Document(key.clone()), version });
+        }
+        Ok(sheet.document.clone())
+    }
+
+    /// Writes a document, or deletes it. One that was [looked at](Self::document) is fenced by its version; one that
+    /// was not must have a name that nobody else can write to.
+    pub fn set_document(&mut self, key: &DocumentKey, content: Option<(Bytes, Option<Timestamp>)>) {
+        let before = self.snapshot.documents.get(key).cloned();
+        let mut sheet = before.clone().unwrap_or(Sheet { command: self.command, ..Sheet::default() });
+        let version = self.next_version(sheet.last);
+        sheet.document = content.map(|(text, due)| Document { version, due, text });
+        sheet.last = version;
+        sheet.dirty = true;
+        self.undo.push(Undo::Document(key.clone(), before.map(Box::new)));
+        let document = sheet.document.clone();
+        self.snapshot.documents.insert(key.clone(), sheet);
+        self.write(Write::Document { key: key.clone(), document });
+    }
+
     /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Its version is set here.
     pub fn insert(&mut self, mut head: Head, body: Bytes, minted: bool) {
         head.version = self.next_version(0);
         let id = head.id;
+        if !self.snapshot.waiting.is_empty() && self.snapshot.waiting.contains_key(&head.queue) {
+            self.arrived.push((self.command, head.queue.clone()));
+        }
         match (minted, head.key) {
+            // A later decision of this group may have its id from the document of whoever awaits it.
+            (true, _) if head.awaited => {
+                self.put_row(&head, &body);
+            }
             (true, None) => {}
             (true, Some(key)) => {
                 self.snapshot.fresh.insert(id, (key, body.clone(), self.command));
@@ -221,6 +274,13 @@ impl Draft {
 
     /// The row of a new job whose id the caller chose: it must not exist yet.
     fn insert_chosen(&mut self, head: &Head, body: &Bytes) {
+        if self.put_row(head, body) {
+            self.group.expect.push(Expect { record: Record::Job(head.id), version: 0 });
+        }
+    }
+
+    /// Puts the row of a new job into the overlay. Says whether this decision had not looked at its id.
+    fn put_row(&mut self, head: &Head, body: &Bytes) -> bool {
         let id = head.id;
         let row = Row {
             head: Some(head.clone()),
@@ -230,10 +290,9 @@ impl Draft {
             ..Row::default()
         };
         let before = self.snapshot.jobs.insert(id, row);
-        if before.as_ref().is_none_or(|row| row.command != self.command) {
-            self.group.expect.push(Expect { record: Record::Job(id), version: 0 });
-        }
+        let is_unseen = before.as_ref().is_none_or(|row| row.command != self.command);
         self.undo.push(Undo::Row(id, before.map(Box::new)));
+        is_unseen
     }
 
     /// Gives a job's head new values and returns its new version. The head must have come from this draft.
@@ -379,8 +438,11 @@ impl Draft {
                 }
                 Undo::Queue(name, Some(row)) => drop(self.snapshot.queues.insert(name, row)),
                 Undo::Queue(name, None) => drop(self.snapshot.queues.remove(&name)),
+                Undo::Document(key, Some(sheet)) => drop(self.snapshot.documents.insert(key, *sheet)),
+                Undo::Document(key, None) => drop(self.snapshot.documents.remove(&key)),
             }
         }
+        self.arrived.retain(|(command, _)| *command != self.command);
         self.group = Group::default();
         self.command += 1;
     }
@@ -446,8 +508,14 @@ impl Draft {
             }
             self.snapshot.keys.insert(key, view);
         }
+        for (name, waiting) in more.waiting {
+            self.snapshot.waiting.entry(name).or_insert(waiting);
+        }
         for (name, row) in more.queues {
             self.snapshot.queues.entry(name).or_insert(row);
+        }
+        for (key, sheet) in more.documents {
+            self.snapshot.documents.entry(key).or_insert(sheet);
         }
     }
 

@@ -15,7 +15,9 @@ use crate::draft::{Draft, Missing};
 use crate::event::EventKind;
 use crate::ident::JobId;
 use crate::job::{Head, Role};
+use crate::limit::{self, Limit};
 use crate::planted::{Bug, is_planted};
+use crate::settings::{Depth, QueueSettings};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::{Admission, Hold, OnMismatch, admit};
@@ -57,12 +59,12 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         return Ok(answer);
     }
     let Some(identity) = &offer.unique else {
-        return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, draft.now()), 0))));
+        return create_unblocked(draft, offer, 0);
     };
     let (policy, now) = (&*identity.policy, draft.now());
     let view = draft.key(&identity.read())?;
     if view.holders.is_empty() {
-        return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), 0))));
+        return create_unblocked(draft, offer, 0);
     }
     if view.too_many && policy.needs_all_holders() {
         return Ok(Outcome::TooManyHolders);
@@ -70,7 +72,7 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     let fence = view.holders.iter().map(|holder| holder.fence).max().unwrap_or(0);
     let admission = admit(policy, &view.holders, now, offer.inspect);
     let Some(holder) = admission.holder() else {
-        return Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))));
+        return create_unblocked(draft, offer, fence);
     };
     let concerned: &[JobId] = match &admission {
         Admission::CreateFollowUp { after: ids }
@@ -107,9 +109,7 @@ fn act(
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
     match admission {
-        Admission::Create => {
-            Ok(Outcome::Created(Box::new(create(draft, offer, &Placing::of(offer, now), fence))))
-        }
+        Admission::Create => create_unblocked(draft, offer, fence),
         Admission::Existing { renew, .. } => {
             renew_windows(draft, heads, &renew);
             Ok(Outcome::Existing(Box::new(draft.newest(named))))
@@ -121,15 +121,29 @@ fn act(
         }
         Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),
         Admission::CreateFollowUp { .. } => {
+            if let Some(depth) = no_room(draft, offer)? {
+                return Ok(Outcome::QueueFull(depth));
+            }
             let placing = Placing {
                 state: State::Pending,
                 available_at: now,
                 role: Role::FollowUp,
                 burned_until: None,
+                awaited: false,
             };
-            let follow_up = create(draft, offer, &placing, fence);
+            let follow_up = create(draft, offer, &placing, fence)?;
+            // One that was started before, and waits again for a run that overlapped it, goes first: whoever lets it go
+            // is still to do so, and its own end lets this one go.
+            let waits_again = |head: &Head| {
+                head.role == Role::FollowUp && head.state == State::Pending && head.was_started()
+            };
+            let waiting: Vec<JobId> =
+                heads.iter().filter(|head| waits_again(head)).map(|head| head.id).collect();
             for head in heads {
                 let mut head = draft.newest(&head);
+                if head.follow_up.is_some_and(|next| waiting.contains(&next)) {
+                    continue;
+                }
                 head.follow_up = Some(follow_up.id);
                 draft.update(&mut head);
             }
@@ -145,12 +159,19 @@ struct Placing {
     available_at: Timestamp,
     role: Role,
     burned_until: Option<Timestamp>,
+    /// Whether the job takes over those who waited for another.
+    awaited: bool,
 }
 
 impl Placing {
     fn of(offer: &Offer, now: Timestamp) -> Self {
-        let mut placing =
-            Self { state: State::Available, available_at: now, role: Role::Plain, burned_until: None };
+        let mut placing = Self {
+            state: State::Available,
+            available_at: now,
+            role: Role::Plain,
+            burned_until: None,
+            awaited: false,
+        };
         match offer.start {
             Start::Now => {}
             Start::Later(when) => placing.start_at(when.resolve(now), now),
@@ -176,7 +197,31 @@ impl Placing {
     }
 }
 
-fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Head {
+/// Nobody is in the way: creates the job, if there is room for it.
+fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outcome, Missing> {
+    if let Some(depth) = no_room(draft, offer)? {
+        return Ok(Outcome::QueueFull(depth));
+    }
+    let placing = Placing::of(offer, draft.now());
+    create(draft, offer, &placing, fence).map(|head| Outcome::Created(Box::new(head)))
+}
+
+/// How full the job's queue is, if another job may not wait in it. A duplicate is never asked, nor a job that takes
+/// another's place.
+fn no_room(draft: &mut Draft, offer: &Offer) -> Result<Option<Depth>, Missing> {
+    if !offer.bounded {
+        return Ok(None);
+    }
+    let row = draft.queue(&offer.queue)?;
+    let Some(bound) = QueueSettings::decode(row.settings.as_deref()).backpressure else { return Ok(None) };
+    let waiting = draft.waiting(&offer.queue);
+    Ok((!bound.admits(waiting)).then_some(Depth { waiting, bound: bound.max_depth }))
+}
+
+fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Result<Head, Missing> {
+    if let Some(limit) = &offer.limit {
+        limit::keep(draft, limit)?;
+    }
     let now = draft.now();
     let id = match offer.id {
         Some(id) => id,
@@ -188,6 +233,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         hold: offer.unique.as_ref().map_or(Hold::NONE, |identity| identity.policy.hold()),
         job_type: offer.job_type.clone(),
         queue: offer.queue.clone(),
+        lane: offer.limit.as_ref().map(Limit::lane),
         priority: offer.priority,
         state: placing.state,
         role: placing.role,
@@ -207,11 +253,12 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> He
         lease: None,
         follow_up: None,
         ending: None,
+        awaited: offer.awaited || placing.awaited,
     };
     draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
     let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
     draft.tell(kind, &head, 0);
-    head
+    Ok(head)
 }
 
 fn renew_windows(draft: &mut Draft, holders: Vec<Head>, renew: &[JobId]) {

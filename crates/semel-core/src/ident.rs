@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::error::Invalid;
-use crate::limits::{JOB_TYPE_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
+use crate::limits::{CRON_NAME_BYTES_MAX, JOB_TYPE_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
 use crate::tenant::{SEPARATOR, Tenant};
 use crate::time::Timestamp;
 
@@ -30,6 +30,14 @@ impl JobId {
         let row = (row & Self::ROW_MAX) as u128;
         let rest = (entropy & 0x3f_ffff) as u128;
         Self::from_u128(millis << 80 | 0x7 << 76 | part << 64 | 0b10 << 62 | row << 22 | rest)
+    }
+
+    /// The id of something that happens at `at` and nowhere else: from a hash of what it is.
+    pub const fn derived(at: Timestamp, hash: u128) -> Self {
+        let millis = (at.as_micros().div_euclid(1_000) as u128) & 0xffff_ffff_ffff;
+        let upper = (hash >> 64) & 0xfff;
+        let lower = hash & 0x3fff_ffff_ffff_ffff;
+        Self::from_u128(millis << 80 | 0x7 << 76 | upper << 64 | 0b10 << 62 | lower)
     }
 
     /// Every id has a version of 7 in its upper half; bytes that have not are damaged, and become no id that exists.
@@ -116,6 +124,37 @@ impl fmt::Debug for JobId {
     }
 }
 
+/// A workflow's id: a UUIDv7 like a job's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkflowId(JobId);
+
+impl WorkflowId {
+    /// The workflow of that id.
+    pub const fn new(id: JobId) -> Self {
+        Self(id)
+    }
+
+    /// Parses a lower-case UUIDv7.
+    ///
+    /// # Errors
+    /// `invalid_request` at `pointer` for any other text.
+    pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
+        JobId::parse(text, pointer).map(Self)
+    }
+}
+
+impl fmt::Display for WorkflowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for WorkflowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 macro_rules! shared_name {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -154,12 +193,23 @@ shared_name! {
 }
 
 shared_name! {
+    /// A cron's name: `^[a-z0-9][a-z0-9.-]*$`, at most 255 bytes (OJS cron 2.2).
+    CronName
+}
+
+shared_name! {
     /// A queue's name: `^[a-z0-9][a-z0-9.-]*$`, at most 128 bytes. As stored it may be a tenant's, and begins with
     /// `tenant/` then; it shows as the tenant knows it.
     QueueName
 }
 
 impl fmt::Display for JobType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for CronName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
@@ -230,6 +280,28 @@ impl QueueName {
                 pointer,
                 format!(
                     "is not a queue name; use at most {QUEUE_NAME_BYTES_MAX} lower-case letters, digits, dots and hyphens, starting with a letter or digit"
+                ),
+            ));
+        }
+        Ok(Self(Arc::from(text)))
+    }
+}
+
+impl CronName {
+    /// Parses a cron's name.
+    ///
+    /// # Errors
+    /// `invalid_request` at `pointer` when the text is not of the documented form.
+    pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
+        let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let is_valid = text.bytes().next().is_some_and(is_plain)
+            && text.len() <= CRON_NAME_BYTES_MAX
+            && text.bytes().all(|b| is_plain(b) || b == b'-' || b == b'.');
+        if !is_valid {
+            return Err(Invalid::request(
+                pointer,
+                format!(
+                    "is not a name for a cron; use at most {CRON_NAME_BYTES_MAX} lower-case letters, digits, dots and hyphens, starting with a letter or digit"
                 ),
             ));
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{JobId, JobType, QueueName};
+use crate::limit::Lane;
 use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
 use crate::planted::{Bug, is_planted};
 use crate::state::State;
@@ -24,6 +25,8 @@ pub struct Head {
     pub job_type: JobType,
     /// The queue it waits in.
     pub queue: QueueName,
+    /// Which limit it is under, if any.
+    pub lane: Option<Lane>,
     /// Higher runs first: -100..=100.
     pub priority: i8,
     /// Where the job is in its life.
@@ -63,6 +66,8 @@ pub struct Head {
     pub follow_up: Option<JobId>,
     /// How the job ended; only a finished job has one.
     pub ending: Option<Ending>,
+    /// Whether somebody is to be told of its end: its [note](NoteKind::Waiters) says who. Only a live job has it.
+    pub awaited: bool,
 }
 
 impl Head {
@@ -199,12 +204,24 @@ pub enum NoteKind {
     Progress = 4,
     /// When the job was cancelled, activated or released, and by what.
     Marks = 5,
+    /// Who waits for the job's end, or has waited for it.
+    Waiters = 6,
+    /// What the jobs of the earlier steps of its workflow returned.
+    ParentResults = 7,
 }
 
 impl NoteKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Failures, Self::Result, Self::Payload, Self::Duplicates, Self::Progress, Self::Marks];
+    pub const ALL: [Self; 8] = [
+        Self::Failures,
+        Self::Result,
+        Self::Payload,
+        Self::Duplicates,
+        Self::Progress,
+        Self::Marks,
+        Self::Waiters,
+        Self::ParentResults,
+    ];
 
     /// The kind of that number, as stored.
     pub fn from_code(code: u8) -> Option<Self> {

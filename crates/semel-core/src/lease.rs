@@ -112,13 +112,33 @@ pub enum Unclaimable {
     Overlaps,
     /// It is not filed as ready.
     NotReady,
+    /// It is under a limit, which is not the store's to look at.
+    Limited,
 }
 
-/// Grants a lease on a ready job. `runs_of_key` says whether another holder of its key has a lease.
+/// Grants a lease on a ready job that is under no limit. `runs_of_key` says whether another holder of its key has a
+/// lease.
 ///
 /// # Errors
 /// Why it may not be granted.
 pub fn grant(head: &Head, grant: &Grant, now: Timestamp, runs_of_key: bool) -> Result<Head, Unclaimable> {
+    match head.lane {
+        None => grant_limited(head, grant, now, runs_of_key),
+        // What else may speak against it is looked at where its limit is.
+        Some(_) => Err(Unclaimable::Limited),
+    }
+}
+
+/// Grants a lease on a ready job, whose limit, if it is under one, has been looked at.
+///
+/// # Errors
+/// Why it may not be granted.
+pub fn grant_limited(
+    head: &Head,
+    grant: &Grant,
+    now: Timestamp,
+    runs_of_key: bool,
+) -> Result<Head, Unclaimable> {
     let Ok(state) = next(head.state, Event::Claim) else {
         return Err(Unclaimable::NotReady);
     };

@@ -8,11 +8,17 @@
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`tenant`]: namespaces around ids, keys and queues.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
+//! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
+//! - [`cron`], [`workflow`]: jobs offered by a schedule, jobs that depend on each other; [`deferred`], [`waiting`]: a job
+//!   that is kept to be offered later, and who is told of a job's end.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
+//! - [`limit`], [`settings`]: how many may start, how many may wait, and what workers are told.
 
 pub mod body;
 pub mod canon;
+pub mod cron;
+pub mod deferred;
 pub mod draft;
 pub mod enqueue;
 pub mod error;
@@ -23,9 +29,11 @@ pub mod ident;
 pub mod job;
 pub mod lease;
 pub mod life;
+pub mod limit;
 pub mod limits;
 pub mod planted;
 pub mod retry;
+pub mod settings;
 pub mod settle;
 pub mod slot;
 pub mod state;
@@ -33,4 +41,6 @@ pub mod tenant;
 pub mod time;
 pub mod trail;
 pub mod unique;
+pub mod waiting;
 pub mod webhook;
+pub mod workflow;

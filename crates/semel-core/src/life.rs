@@ -1,5 +1,7 @@
 //! What moves a job outside of a run: its time, a caller, an operator.
 
+use std::sync::Arc;
+
 use crate::body::Body;
 use crate::draft::{Draft, KeyRead, Missing, QueueRow};
 use crate::event::EventKind;
@@ -7,6 +9,7 @@ use crate::ident::{JobId, QueueName};
 use crate::job::{Ending, Head, Role};
 use crate::lease::{Bearer, Standing, standing};
 use crate::planted::{Bug, is_planted};
+use crate::settings::{Directive, QueueSettings};
 use crate::settle::{Refusal, Settled, end};
 use crate::state::{Event, State, StateSet, next};
 use crate::time::Timestamp;
@@ -26,6 +29,17 @@ pub fn cancel(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, 
     match cancel_head(draft, &mut head, Ending::Cancelled)? {
         Ok(()) => Ok(Settled::Done(Box::new(head))),
         Err(refusal) => Ok(Settled::Refused(refusal)),
+    }
+}
+
+/// As [`cancel`], but a job that runs is left alone.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job.
+pub fn cancel_waiting(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, Missing> {
+    match draft.head(id)? {
+        Some(head) if head.state == State::Active => Ok(Settled::Refused(Refusal::WrongState(head.state))),
+        _ => cancel(draft, id, bearer),
     }
 }
 
@@ -279,6 +293,31 @@ pub fn release_key(draft: &mut Draft, key: UniqueKey) -> Result<KeyReleased, Mis
         released.push(head);
     }
     Ok(KeyReleased::Done(released))
+}
+
+/// Sets what holds for a queue, which need not exist yet.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the queue.
+pub fn set_queue(draft: &mut Draft, name: &QueueName, settings: &QueueSettings) -> Result<QueueRow, Missing> {
+    set_text(draft, name, settings.encode())
+}
+
+/// Sets what a worker is told at its next heartbeat.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the worker's row.
+pub fn direct(draft: &mut Draft, worker: &str, directive: Directive) -> Result<(), Missing> {
+    set_text(draft, &Directive::row_of(worker), directive.encode()).map(drop)
+}
+
+fn set_text(draft: &mut Draft, name: &QueueName, text: Option<Arc<str>>) -> Result<QueueRow, Missing> {
+    let mut row = draft.queue(name)?;
+    if row.settings != text {
+        row.settings = text;
+        draft.set_queue(row.clone());
+    }
+    Ok(row)
 }
 
 /// Pauses or resumes a queue, which need not exist yet.

@@ -50,7 +50,33 @@ pub const DUPLICATES_RECENT_MAX: usize = 10;
 pub const ABSORBED_IDS_MAX: usize = 16;
 /// Longest unique period: 100 years, in days.
 pub const PERIOD_DAYS_MAX: i64 = 36_525;
+/// Most jobs that a limit may let run at once, unless it lets any number.
+pub const CONCURRENCY_MAX: u32 = 1_000;
+/// Most starts that a rate may allow in its period.
+pub const RATE_COUNT_MAX: u32 = 1_000_000;
+/// Longest period of a rate, in seconds: a day.
+pub const RATE_PERIOD_S_MAX: u64 = 24 * 3600;
+/// Longest key of a limit, in bytes.
+pub const LIMIT_KEY_BYTES_MAX: usize = 255;
 /// Longest name of a tenant, in bytes.
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Longest worker id, in bytes.
 pub const WORKER_ID_BYTES_MAX: usize = 255;
+/// Longest name of a document, in bytes: a cron's name, or an id and a number.
+pub const DOCUMENT_NAME_BYTES_MAX: usize = 255;
+/// Longest name of a cron, in bytes (OJS cron 2.2).
+pub const CRON_NAME_BYTES_MAX: usize = 255;
+/// Longest cron expression, in bytes.
+pub const CRON_EXPRESSION_BYTES_MAX: usize = 255;
+/// Ticks a cron's history keeps; the oldest go first.
+pub const CRON_HISTORY_MAX: usize = 50;
+/// Most steps of one workflow, callbacks included: each step's end writes the states of all.
+pub const WORKFLOW_STEPS_MAX: usize = 1_000;
+/// Deepest nesting of workflows in a request.
+pub const WORKFLOW_DEPTH_MAX: usize = 8;
+/// Longest name of a workflow or of a step, in bytes.
+pub const WORKFLOW_NAME_BYTES_MAX: usize = 255;
+/// The results of earlier steps that a step is given, in bytes together; beyond it they are left out and named.
+pub const PARENT_RESULTS_BYTES_MAX: usize = 1024 * 1024;
+/// Most that may wait for the end of one job: steps of workflows, and held-back jobs.
+pub const WAITERS_PER_JOB_MAX: usize = 1_000;

@@ -44,6 +44,10 @@ pub enum Suite {
     Kit,
     /// The published vectors of keys.
     Vectors,
+    /// Power cuts on the embedded store.
+    Power,
+    /// What the disk may do to the embedded store.
+    Disk,
 }
 
 impl Suite {
@@ -53,6 +57,8 @@ impl Suite {
             Self::Simulation => "simulation",
             Self::Kit => "kit",
             Self::Vectors => "vectors",
+            Self::Power => "power",
+            Self::Disk => "disk",
         }
     }
 }
@@ -93,8 +99,20 @@ bugs! {
     LastRequestLost = "last-request-lost", Simulation: "a follow-up keeps the args of the first request it took in";
     DuplicateShown = "duplicate-shown", Simulation: "a job that may not be shown is named in an answer";
     PausedQueueGives = "paused-queue-gives", Simulation: "a paused queue gives jobs";
+    StepEndLost = "step-end-lost", Kit: "the end of a step's job does not reach its workflow";
+    ParentNotAwaited = "parent-not-awaited", Kit: "a step is offered as soon as one of its parents has ended";
+    OverlapIgnored = "overlap-ignored", Kit: "a cron's tick takes no notice of a job that has not ended";
     NfcAfterSort = "nfc-after-sort", Vectors: "names are sorted before they are normalised";
     IntegerCollapse = "integer-collapse", Vectors: "integers beyond 2^53 are rounded into one key";
+    AckBeforeFsync = "ack-before-fsync", Power: "a commit is answered before its record is on the disk";
+    SyncBeforeWrite = "sync-before-write", Power: "a job, and whoever is its duplicate, is answered with the next commit's sync still to come";
+    FolderNotSynced = "folder-not-synced", Power: "the name of a new file of the journal is not brought to the disk";
+    CarriedBeforeSync = "carried-before-sync", Power: "the journal's file is used again before the rows are on the disk";
+    SumNotChecked = "sum-not-checked", Power: "a torn record of the journal is taken for a whole one";
+    StaleRecordRead = "stale-record-read", Power: "what is left of a file's earlier use is taken for records";
+    BackupNotSynced = "backup-not-synced", Power: "a copy is reported before it is on the disk";
+    FailedSyncIgnored = "failed-sync-ignored", Disk: "a commit is answered although the disk could not be reached";
+    FailedCommitKept = "failed-commit-kept", Disk: "what a failed commit did stays in memory";
     TypeNotInKey = "type-not-in-key", Vectors: "the type is no part of a key";
 }
 

@@ -18,6 +18,7 @@ use crate::retry::OnExhaustion;
 use crate::state::{Event, State, next};
 use crate::time::Timestamp;
 use crate::trail::{Failure, Failures};
+use crate::waiting;
 
 /// Why a request about a run is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +75,8 @@ fn leave(draft: &Draft, head: &mut Head, event: Event, burn: bool) -> Result<(),
     Ok(())
 }
 
-/// Ends a job: writes the row, tells the log, and lets a waiting follow-up go if this was the last run of its key.
+/// Ends a job: writes the row, tells the log, lets a waiting follow-up go if this was the last run of its key, and
+/// tells those who wait for the end. What the run left behind is to be noted before.
 pub(crate) fn end(
     draft: &mut Draft,
     head: &mut Head,
@@ -87,12 +89,12 @@ pub(crate) fn end(
     head.burned_until = None;
     head.ending = Some(ending);
     let follow_up = head.follow_up.take();
+    let waiters = if head.awaited { waiting::take(draft, head)? } else { waiting::Waiters::default() };
     draft.update(head);
     draft.tell(kind, head, ran);
-    match follow_up {
-        Some(id) => follow_up::release(draft, head, id),
-        None => Ok(()),
-    }
+    let released = follow_up.map_or(Ok(()), |id| follow_up::release(draft, head, id));
+    // Both, so that what either lacks is loaded in one go.
+    waiting::tell(draft, head, &waiters).and(released)
 }
 
 fn ran_ms(head: &Head, now: Timestamp) -> u32 {
@@ -126,10 +128,10 @@ pub fn complete(
     if let Err(refusal) = leave(draft, &mut head, Event::Complete, false) {
         return Ok(Settled::Refused(refusal));
     }
-    end(draft, &mut head, Ending::Completed, EventKind::Completed)?;
     if let Some(result) = result {
         draft.note(id, NoteKind::Result, Some(result.clone()));
     }
+    end(draft, &mut head, Ending::Completed, EventKind::Completed)?;
     Ok(Settled::Done(Box::new(head)))
 }
 
@@ -178,6 +180,7 @@ fn fail_run(draft: &mut Draft, mut head: Head, full: &Full, report: &Report) -> 
     if let Err(refusal) = leave(draft, &mut head, event, false) {
         return Ok(Settled::Refused(refusal));
     }
+    draft.note(head.id, NoteKind::Failures, Some(history.encode()));
     draft.tell(EventKind::Failed, &head, ran_ms(&head, now));
     match wait {
         Some(wait) => {
@@ -193,7 +196,6 @@ fn fail_run(draft: &mut Draft, mut head: Head, full: &Full, report: &Report) -> 
             end(draft, &mut head, ending, EventKind::Discarded)?;
         }
     }
-    draft.note(head.id, NoteKind::Failures, Some(history.encode()));
     Ok(Settled::Done(Box::new(head)))
 }
 

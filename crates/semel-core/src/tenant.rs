@@ -22,6 +22,8 @@ pub use shown::Show;
 
 /// What separates a tenant's name from a queue's in a stored name. Neither may contain it.
 pub(crate) const SEPARATOR: char = '/';
+/// What a tenant's own names begin with as stored.
+const OWN: char = '\u{1}';
 /// Rounds of the permutation of ids: four make one that cannot be told from a random one (Luby and Rackoff).
 const ROUNDS: u8 = 4;
 /// Bits of an id that are permuted, by halves: all below the time, but for the UUID's variant.
@@ -51,6 +53,16 @@ impl Tenant {
                 "is not a tenant's name; use at most {TENANT_BYTES_MAX} letters, digits, dots, hyphens and underscores, starting with a letter or digit"
             ),
         ))
+    }
+
+    /// The server's own, for the jobs it makes for itself: no request can name it.
+    pub fn system() -> Self {
+        Self(Arc::from("~"))
+    }
+
+    /// A name that was checked when it was stored.
+    pub fn from_stored(text: &str) -> Self {
+        Self(Arc::from(text))
     }
 
     /// The name's text; empty for the default tenant.
@@ -138,6 +150,16 @@ impl Namespace {
     /// The queue as stored.
     pub fn stored_queue(&self, queue: &QueueName) -> QueueName {
         queue.within(&self.tenant)
+    }
+
+    /// Any other name that is this tenant's own, as stored: it meets no name of another tenant.
+    pub fn stored_name(&self, name: &str) -> String {
+        match self.is_default() {
+            false => format!("{OWN}{}{SEPARATOR}{name}", self.tenant),
+            // No tenant's name begins so.
+            true if name.starts_with(OWN) => format!("{OWN}{name}"),
+            true => name.to_owned(),
+        }
     }
 
     /// The id as stored.

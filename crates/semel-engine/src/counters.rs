@@ -80,6 +80,7 @@ pub const fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Mismatch { .. } => "mismatch",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
+        Outcome::QueueFull(_) => "queue_full",
         Outcome::Corrupt(_) => "corrupt",
     }
 }

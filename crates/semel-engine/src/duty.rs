@@ -1,15 +1,20 @@
 //! What runs by the clock. Each duty is a struct with `run_once`, bounded; the loop is written once, in
 //! [`engine`](crate::engine).
 
-use semel_core::draft::Reads;
-use semel_core::ident::JobId;
+use semel_core::body::Corrupt;
+use semel_core::cron::{self, Looked};
+use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads};
+use semel_core::ident::{CronName, JobId, WorkflowId};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
-use semel_core::{life, settle};
+use semel_core::{life, settle, workflow};
+use semel_store::backend::Seek;
 use semel_store::{Store, StoreError};
 
 /// Jobs one run of a duty looks at.
 const RUN_JOBS_MAX: u32 = 500;
+/// Documents one run of a duty looks at.
+const RUN_DOCUMENTS_MAX: u32 = 200;
 
 /// What one run of a duty did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +76,65 @@ duty! {
     /// Waiting jobs past their `expires_at` are discarded.
     Expire, Due::Expiry, heads, |draft, id| life::expire(draft, *id)?
 }
+/// Documents whose time has come: a cron's tick is decided, a workflow past its retention forgotten.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tend;
+
+impl Tend {
+    /// Does a bounded piece of the duty. Each document is a decision of its own: one that cannot be taken now leaves the
+    /// others done.
+    ///
+    /// # Errors
+    /// When the store cannot read, or could commit none of them.
+    pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
+        let found = store.documents(Seek::Due { limit: RUN_DOCUMENTS_MAX }).await?;
+        let mut ran = Ran { moved: 0, next: found.next, now: found.now };
+        let mut failed = None;
+        for (key, _) in found.documents {
+            let reads = Reads { documents: vec![key.clone()], ..Reads::default() };
+            match store.decide(reads, move |draft| tend(draft, &key)).await {
+                Ok(Tended::Nothing) => {}
+                Ok(Tended::Done) => ran.moved += 1,
+                Ok(Tended::Stopped(corrupt)) => {
+                    tracing::error!(%corrupt, "a cron ticks no more; register it anew");
+                    ran.moved += 1;
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if ran.moved == 0 => Err(error),
+            _ => Ok(ran),
+        }
+    }
+}
+
+/// What looking at a document came to.
+enum Tended {
+    Nothing,
+    Done,
+    Stopped(Corrupt),
+}
+
+fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
+    let done = |is_done| if is_done { Tended::Done } else { Tended::Nothing };
+    match key.kind {
+        DocumentKind::Cron => {
+            let Ok(name) = CronName::parse(&key.name, "") else { return Ok(Tended::Nothing) };
+            Ok(match cron::tick(draft, &name)? {
+                Looked::NotDue => Tended::Nothing,
+                Looked::Ticked(_) => Tended::Done,
+                Looked::Stopped(corrupt) => Tended::Stopped(corrupt),
+            })
+        }
+        DocumentKind::Workflow => match WorkflowId::parse(&key.name, "") {
+            Ok(id) => workflow::forget(draft, id).map(done),
+            Err(_) => Ok(Tended::Nothing),
+        },
+        DocumentKind::Step | DocumentKind::StepResult => Ok(Tended::Nothing),
+    }
+}
+
 duty! {
     /// Finished jobs past their retention lose their bodies.
     Purge, Due::Purge, heads, |draft, id| life::purge(draft, *id)?

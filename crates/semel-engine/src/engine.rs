@@ -1,18 +1,23 @@
 //! What callers, workers and operators ask, each as one decision, and the loop that runs the duties.
 
+mod claims;
+mod queues;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::{Draft, KeyRead, Missing, QueueRow, Reads};
+use semel_core::draft::{Draft, Full, KeyRead, Missing, QueueRow, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
-use semel_core::lease::{Bearer, Unclaimable};
+use semel_core::lease::{Bearer, Grant, Unclaimable};
 use semel_core::life::{self, KeyReleased, Revived};
+use semel_core::limit::{self, Gate, Turn};
 use semel_core::planted::{Bug, is_planted};
+use semel_core::settings::{Backpressure, Directive, QueueSettings};
 use semel_core::settle::{self, Refusal, Report, Settled};
 use semel_core::state::StateSet;
 use semel_core::tenant::{Namespace, Tenant};
@@ -25,8 +30,12 @@ use tokio::task::JoinHandle;
 
 use crate::counters::{Counters, outcome_name};
 use crate::duplicates::{DuplicateLog, Reason};
-use crate::duty::{Expire, Promote, Purge, Ran, Reap};
+use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::job::Job;
+use crate::limits::LimitSeen;
+use crate::queues::Bounded;
+use crate::throughput::{LastMinute, Throughput};
+use crate::workers::Workers;
 
 /// The longest the duties sleep without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
@@ -50,6 +59,9 @@ struct Shared {
     store: Store,
     duplicates: DuplicateLog,
     counters: Counters,
+    bounded: Bounded,
+    workers: Workers,
+    throughput: Throughput,
     stop: watch::Sender<bool>,
     duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -82,6 +94,9 @@ impl Engine {
             store,
             duplicates: DuplicateLog::default(),
             counters: Counters::default(),
+            bounded: Bounded::default(),
+            workers: Workers::default(),
+            throughput: Throughput::default(),
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),
         };
@@ -150,7 +165,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit; the job was not admitted then.
     pub async fn enqueue(&self, offer: Offer, source: &str) -> Result<Outcome, StoreError> {
-        let offer = self.space.stored_offer(offer);
+        let mut offer = self.space.stored_offer(offer);
+        offer.bounded = self.shared.bounded.may_be(&self.shared.store, &offer.queue).await?;
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
@@ -182,7 +198,10 @@ impl Engine {
         mode: Mode,
         source: &str,
     ) -> Result<Batch, StoreError> {
-        let offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
+        let mut offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
+        for offer in &mut offers {
+            offer.bounded = self.shared.bounded.may_be(&self.shared.store, &offer.queue).await?;
+        }
         let mut reads = Reads::default();
         offers.iter().for_each(|offer| offer.reads(&mut reads));
         let labels: Vec<_> =
@@ -285,87 +304,6 @@ impl Engine {
         filter.before = filter.before.map(|id| self.space.stored_id(id));
         let listing = self.shared.store.list(filter).await?;
         Ok(Listing { heads: self.space.shown(listing.heads), next: self.space.shown(listing.next) })
-    }
-
-    /// Takes up to `claim.limit` ready jobs for a worker.
-    ///
-    /// # Errors
-    /// When the store cannot commit; nothing was taken then.
-    pub async fn claim(&self, mut claim: Claim) -> Result<Vec<Job>, StoreError> {
-        for queue in &mut claim.queues {
-            *queue = self.space.stored_queue(queue);
-        }
-        let limit = claim.limit as usize;
-        loop {
-            let claimed = self.shared.store.claim(claim.clone()).await?;
-            let unclaimable = claimed.unclaimable;
-            let settled =
-                if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
-            let jobs: Vec<Job> = claimed
-                .jobs
-                .into_iter()
-                .map(|(head, full)| Ok::<_, StoreError>(self.space.shown(Job::decode(head, &full)?)))
-                .collect::<Result<_, _>>()?;
-            // Behind jobs that could not be granted there may be some that can.
-            if !jobs.is_empty() || settled == 0 || limit == 0 {
-                return Ok(jobs);
-            }
-        }
-    }
-
-    /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn claim_or_wait(&self, claim: Claim, patience: Duration) -> Result<Vec<Job>, StoreError> {
-        self.claim_or_wait_until(claim, patience, std::future::pending()).await
-    }
-
-    /// The same, but waits no longer once `stop` is done. A claim that has begun is finished: its jobs are leased.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn claim_or_wait_until(
-        &self,
-        claim: Claim,
-        patience: Duration,
-        stop: impl Future<Output = ()>,
-    ) -> Result<Vec<Job>, StoreError> {
-        let mut stop = std::pin::pin!(stop);
-        let deadline = tokio::time::Instant::now() + patience;
-        loop {
-            // Registered before looking, so that nothing that becomes ready in between is slept through.
-            let mut ready = std::pin::pin!(self.shared.store.hints().ready());
-            ready.as_mut().enable();
-            let jobs = self.claim(claim.clone()).await?;
-            if !jobs.is_empty() {
-                return Ok(jobs);
-            }
-            tokio::select! {
-                () = ready => {}
-                () = tokio::time::sleep_until(deadline) => return Ok(jobs),
-                () = &mut stop => return Ok(jobs),
-            }
-        }
-    }
-
-    async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {
-        let reads = Reads { fulls: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        self.shared
-            .store
-            .decide(reads, move |draft| {
-                let mut settled = 0;
-                for (id, reason) in &jobs {
-                    match reason {
-                        Unclaimable::Expired => settled += usize::from(life::expire(draft, *id)?),
-                        Unclaimable::Exhausted => settled += usize::from(life::exhaust(draft, *id)?),
-                        Unclaimable::Overlaps => settled += usize::from(hold_again(draft, *id)?),
-                        Unclaimable::NotReady => {}
-                    }
-                }
-                Ok(settled)
-            })
-            .await
     }
 
     /// ACK. `result` is a JSON value.
@@ -472,12 +410,27 @@ impl Engine {
         Ok(settled)
     }
 
+    /// Cancels a job unless it runs.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn cancel_waiting(&self, id: JobId, bearer: &Bearer) -> Result<Settled, StoreError> {
+        let bearer = bearer.clone();
+        let settled = self
+            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
+                life::cancel_waiting(draft, id, &bearer)
+            })
+            .await?;
+        self.count_settled(&settled, "cancelled");
+        Ok(settled)
+    }
+
     /// ACTIVATE.
     ///
     /// # Errors
     /// When the store cannot commit.
     pub async fn activate(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| life::activate(draft, id)).await
+        self.settle(head_of(self.space.stored_id(id)), id, life::activate).await
     }
 
     /// Sends a dead letter back.
@@ -523,46 +476,6 @@ impl Engine {
         Ok(self.space.shown(released))
     }
 
-    /// Pauses or resumes a queue.
-    ///
-    /// # Errors
-    /// When the store cannot commit.
-    pub async fn set_paused(&self, name: QueueName, paused: bool) -> Result<QueueRow, StoreError> {
-        let name = self.space.stored_queue(&name);
-        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
-        let row =
-            self.shared.store.decide(reads, move |draft| life::set_paused(draft, &name, paused)).await?;
-        self.shared.store.hints().wake_all();
-        Ok(row)
-    }
-
-    /// All queues.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
-        let mut queues = self.shared.store.queues().await?;
-        queues.retain(|stats| self.space.owns(&stats.row.name));
-        Ok(queues)
-    }
-
-    /// One queue; none when it has neither jobs nor settings.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn queue(&self, name: &QueueName) -> Result<Option<QueueStats>, StoreError> {
-        let name = self.space.stored_queue(name);
-        Ok(self.shared.store.queues().await?.into_iter().find(|stats| stats.row.name == name))
-    }
-
-    /// The queues of all tenants: for who runs the server.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn queues_of_all(&self) -> Result<Vec<QueueStats>, StoreError> {
-        self.shared.store.queues().await
-    }
-
     /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.
     async fn settle(
         &self,
@@ -587,6 +500,9 @@ impl Engine {
     fn count_settled(&self, settled: &Settled, name: &'static str) {
         if let Settled::Done(head) = settled {
             self.shared.counters.count(&head.job_type, &head.queue, name);
+            if matches!(name, "completed" | "failed") {
+                self.shared.throughput.count(name == "completed");
+            }
         }
     }
 }
@@ -633,8 +549,16 @@ async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: wat
 /// Runs the duties that hang on a time, until nothing is due. Says how long nothing will be.
 async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
     loop {
-        let runs: [Ran; 3] =
-            [Promote.run_once(store).await?, Reap.run_once(store).await?, Expire.run_once(store).await?];
+        let runs: [Ran; 4] = [
+            Promote.run_once(store).await?,
+            Reap.run_once(store).await?,
+            Expire.run_once(store).await?,
+            Tend.run_once(store).await?,
+        ];
+        if runs[3].moved > 0 {
+            // A cron that ticked has a next tick, which this look did not see.
+            continue;
+        }
         let now = runs.iter().map(|ran| ran.now).max().unwrap_or_default();
         let next = runs.iter().filter_map(|ran| ran.next).min();
         match next {

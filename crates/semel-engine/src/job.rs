@@ -7,6 +7,7 @@ use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::tenant::{Namespace, Show};
 use semel_core::trail::{Duplicates, Failures, Marks, Payload};
+use semel_core::waiting::Waiters;
 
 /// A whole job: head, body and notes, decoded.
 #[derive(Clone, Debug)]
@@ -25,6 +26,10 @@ pub struct Job {
     pub progress: Option<Bytes>,
     /// The job that took its place.
     pub replaced_by: Option<JobId>,
+    /// Who waits for its end, or has waited for it.
+    pub waiters: Waiters,
+    /// What the earlier steps of its workflow returned: a JSON array.
+    pub parent_results: Option<Bytes>,
 }
 
 impl Show for Job {
@@ -44,7 +49,8 @@ impl Job {
         let mut failures = Failures::default();
         let mut result = None;
         let mut duplicates = Duplicates::default();
-        let (mut progress, mut replaced_by) = (None, None);
+        let (mut progress, mut replaced_by, mut parent_results) = (None, None, None);
+        let mut waiters = Waiters::default();
         for (kind, text) in &full.notes {
             match kind {
                 NoteKind::Failures => failures = Failures::decode(text)?,
@@ -56,11 +62,13 @@ impl Job {
                 }
                 NoteKind::Duplicates => duplicates = Duplicates::decode(text)?,
                 NoteKind::Progress => progress = Some(text.clone()),
+                NoteKind::Waiters => waiters = Waiters::decode(text)?,
+                NoteKind::ParentResults => parent_results = Some(text.clone()),
                 NoteKind::Marks => {
                     replaced_by = Marks::decode(text)?.replaced_by.and_then(|id| JobId::parse(&id, "").ok());
                 }
             }
         }
-        Ok(Self { head, body, failures, result, duplicates, progress, replaced_by })
+        Ok(Self { head, body, failures, result, duplicates, progress, replaced_by, waiters, parent_results })
     }
 }

@@ -3,15 +3,26 @@
 //! # Layout
 //! - [`engine`]: the handle everyone uses, and the loop.
 //! - [`follow`]: reading the event log.
-//! - [`duty`]: promote, reap, expire, purge.
+//! - [`webhooks`]: subscriptions, and events on their way to them.
+//! - [`crons`], [`workflows`]: what people ask about those.
+//! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
+//! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
+//!   bound.
 
 pub mod counters;
+pub mod crons;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;
 pub mod follow;
 pub mod job;
+pub mod limits;
+mod queues;
+pub mod throughput;
+pub mod webhooks;
+pub mod workers;
+pub mod workflows;
 
 pub use engine::Engine;
 pub use job::Job;

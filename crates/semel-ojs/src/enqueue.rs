@@ -14,10 +14,10 @@ use semel_core::unique::{KeyInput, UniquePolicy};
 
 use crate::members::{Members, Value, below};
 use crate::write::{Object, object};
-use crate::{digest as request_digest, duration, retry, sensitive, unique};
+use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
 
 /// Attributes that only a server sets; a client that sends back an envelope it got is not refused for them.
-const SYSTEM: [&str; 24] = [
+const SYSTEM: [&str; 25] = [
     "specversion",
     "state",
     "attempt",
@@ -38,6 +38,7 @@ const SYSTEM: [&str; 24] = [
     "retry_delay_ms",
     "parent_results",
     "workflow_id",
+    "workflow_step",
     "unique_key",
     "follow_up_id",
     "deduplicated",
@@ -112,6 +113,7 @@ impl Enqueue {
             Some(value) => Some(JobId::parse(&value.string()?, "/id")?),
             None => None,
         };
+        let limit = parts.get(Attribute::RateLimit).map(|value| limit::read(value, &queue)).transpose()?;
         let body = Body {
             args: args_value.text().into(),
             meta: meta_text.into(),
@@ -135,6 +137,9 @@ impl Enqueue {
             unique,
             body: body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?,
             inspect,
+            limit,
+            bounded: false,
+            awaited: false,
         };
         Ok(Self { offer, body, version })
     }
@@ -185,10 +190,11 @@ enum Attribute {
     Tags,
     Pending,
     Sensitive,
+    RateLimit,
 }
 
 impl Attribute {
-    const COUNT: usize = 13;
+    const COUNT: usize = 14;
 
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -205,6 +211,7 @@ impl Attribute {
             "tags" => Self::Tags,
             "pending" => Self::Pending,
             "sensitive" => Self::Sensitive,
+            "rate_limit" => Self::RateLimit,
             _ => return None,
         })
     }
@@ -304,7 +311,13 @@ impl<'m> Parts<'m> {
         let mut unknown_options = String::new();
         for (name, value) in options.into_iter().flat_map(|options| options.iter("/options")) {
             match Attribute::from_name(name) {
-                Some(attribute) => parts.slots.put(attribute, value)?,
+                Some(attribute) => {
+                    // Nothing else keeps what it says, and it is shown as it was sent.
+                    if name == "rate_limit" && !value.is_null() {
+                        keep(&mut unknown_options, name, value)?;
+                    }
+                    parts.slots.put(attribute, value)?;
+                }
                 None if name == "metadata" => parts.metadata = Some(value).filter(|value| !value.is_null()),
                 None => keep(&mut unknown_options, name, value)?,
             }
@@ -318,7 +331,12 @@ impl<'m> Parts<'m> {
                 "meta" => parts.meta = filled,
                 "options" => {}
                 _ => match Attribute::from_name(name) {
-                    Some(attribute) => parts.slots.put(attribute, value)?,
+                    Some(attribute) => {
+                        if name == "rate_limit" && !value.is_null() {
+                            keep(&mut parts.extra, name, value)?;
+                        }
+                        parts.slots.put(attribute, value)?;
+                    }
                     None if is_system(name) => {}
                     None => {
                         if name == "version" {

@@ -135,6 +135,7 @@ const fn decision(outcome: &Outcome) -> &'static str {
         Outcome::Mismatch { .. } => "mismatch",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
+        Outcome::QueueFull(_) => "queue_full",
         Outcome::Corrupt(_) => "error",
     }
 }
@@ -162,6 +163,7 @@ const fn sentence(outcome: &Outcome) -> &'static str {
         Outcome::Mismatch { .. } => "It would be refused: its key stands for other work.",
         Outcome::IdTaken(_) => "It would be refused: another request has used its id.",
         Outcome::TooManyHolders => "It would be refused: too many jobs hold its key.",
+        Outcome::QueueFull(_) => "It would be refused: as many jobs wait in its queue as may.",
         Outcome::Corrupt(_) => "What is stored of the job it meets cannot be read.",
     }
 }

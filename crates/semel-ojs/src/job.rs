@@ -1,6 +1,7 @@
 //! A job as OJS shows it.
 
 use semel_core::body::Body;
+use semel_core::ident::WorkflowId;
 use semel_core::job::{Ending, Head};
 use semel_core::lease::LeaseToken;
 use semel_core::state::State;
@@ -30,6 +31,10 @@ pub struct JobView<'a> {
     pub duplicates: Option<&'a Duplicates>,
     /// How far the present run has come: JSON text.
     pub progress: Option<&'a str>,
+    /// The workflow it was made or taken for, and the number of its step.
+    pub workflow: Option<(WorkflowId, u32)>,
+    /// What the earlier steps of the workflow returned: the text of a JSON array.
+    pub parent_results: Option<&'a str>,
     /// Whether the holder of the present lease is the one who reads this.
     pub with_lease: bool,
 }
@@ -44,6 +49,8 @@ impl<'a> JobView<'a> {
             result: None,
             duplicates: None,
             progress: None,
+            workflow: None,
+            parent_results: None,
             with_lease: false,
         }
     }
@@ -57,6 +64,8 @@ impl<'a> JobView<'a> {
             result: None,
             duplicates: None,
             progress: None,
+            workflow: None,
+            parent_results: None,
             with_lease: false,
         }
     }
@@ -168,6 +177,13 @@ impl<'a> JobView<'a> {
         }
         if let Some(progress) = self.progress {
             object.raw("progress", progress);
+        }
+        if let Some((id, step)) = self.workflow {
+            object.plain("workflow_id", id);
+            object.number("workflow_step", step);
+        }
+        if let Some(results) = self.parent_results {
+            object.raw("parent_results", results);
         }
         if let Some(lease) = &head.lease {
             if !lease.worker.is_empty() {

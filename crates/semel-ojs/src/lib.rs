@@ -4,24 +4,35 @@
 //! # Layout
 //! - [`enqueue`], [`unique`], [`retry`], [`duration`]: an enqueue request and its parts, in every shape that clients
 //!   really send.
-//! - [`batch`], [`worker`]: the other requests. [`sensitive`]: what is hidden from all but the worker.
+//! - [`limit`], [`settings`]: limits, and what operators set.
+//! - [`batch`], [`bulk`], [`worker`], [`progress`], [`cron`], [`workflow`]: the other requests. [`sensitive`]: what is hidden
+//!   from all but the worker.
 //! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
+//! - [`webhook`]: subscriptions and deliveries.
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
 
 pub mod answer;
 pub mod batch;
+pub mod bulk;
+pub mod cron;
 pub mod duration;
 pub mod enqueue;
 pub mod event;
 pub mod explain;
 pub mod job;
+pub mod limit;
 pub mod problem;
+pub mod progress;
 pub mod queue;
 pub mod retry;
 pub mod sensitive;
+pub mod settings;
+pub mod trace;
 pub mod unique;
+pub mod webhook;
 pub mod worker;
+pub mod workflow;
 pub mod write;
 
 mod digest;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use semel_core::enqueue::{Holder, Outcome};
 use semel_core::error::{Invalid, InvalidKind};
+use semel_core::settings::Depth;
 use semel_core::settle::Refusal;
 
 use crate::write::{Object, object};
@@ -39,6 +40,8 @@ pub enum Code {
     PayloadMismatch,
     /// More jobs hold its key than one commit may touch.
     TooManyHolders,
+    /// As many jobs wait in the queue as may.
+    QueueFull,
     /// The request took too long.
     Timeout,
     /// The request did not arrive in time.
@@ -86,7 +89,7 @@ const fn entry(
 }
 
 /// The catalogue.
-pub const CATALOGUE: [Entry; 22] = [
+pub const CATALOGUE: [Entry; 23] = [
     entry(
         Code::InvalidPayload,
         "invalid_payload",
@@ -200,6 +203,14 @@ pub const CATALOGUE: [Entry; 22] = [
         "Release the key or let its jobs end, or use reject or ignore instead of replace or follow_up.",
     ),
     entry(
+        Code::QueueFull,
+        "QUEUE_FULL",
+        429,
+        true,
+        "rate_limited",
+        "Wait as long as Retry-After says, or have an operator raise the queue's max_depth or add workers.",
+    ),
+    entry(
         Code::Timeout,
         "timeout",
         504,
@@ -271,6 +282,7 @@ impl Code {
 pub struct Problem {
     code: Code,
     message: String,
+    depth: Option<Depth>,
     /// The text of an object.
     details: String,
 }
@@ -278,7 +290,7 @@ pub struct Problem {
 impl Problem {
     /// An error with what is wrong and what to do.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: "{}".to_owned() }
+        Self { code, message: message.into(), depth: None, details: "{}".to_owned() }
     }
 
     /// The same with particulars.
@@ -296,6 +308,11 @@ impl Problem {
     #[must_use]
     pub fn at_index(self, index: usize) -> Self {
         self.with_details(|object| object.number("index", index))
+    }
+
+    /// How full the queue is that was too full.
+    pub const fn depth(&self) -> Option<Depth> {
+        self.depth
     }
 
     /// Which error.
@@ -377,6 +394,17 @@ impl Problem {
                 Code::TooManyHolders,
                 "more jobs hold this unique key than one request may replace or follow; nothing was changed",
             ),
+            Outcome::QueueFull(depth) => Self {
+                depth: Some(*depth),
+                ..Self::new(
+                    Code::QueueFull,
+                    "as many jobs wait in the queue as an operator lets wait; nothing was stored",
+                )
+            }
+            .with_details(|object| {
+                object.number("queue_depth", depth.waiting);
+                object.number("queue_bound", depth.bound);
+            }),
             Outcome::Corrupt(_) => Self::internal(),
             Outcome::Created(_)
             | Outcome::Repeated(_)
@@ -470,7 +498,8 @@ mod tests {
             assert_eq!(entry.code as usize, at);
             assert_eq!(entry.code.entry().wire, entry.wire);
             assert!(!entry.hint.is_empty());
-            assert_eq!(entry.retryable, entry.status >= 503, "{}", entry.wire);
+            let passes = matches!(entry.status, 408 | 429 | 503..);
+            assert_eq!(entry.retryable, passes, "{}", entry.wire);
         }
     }
 

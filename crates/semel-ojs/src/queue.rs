@@ -1,5 +1,6 @@
 //! Queues as OJS shows them.
 
+use semel_core::settings::{QueueSettings, waiting};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 
@@ -47,14 +48,18 @@ impl QueueView<'_> {
     }
 
     /// The answer to a question about one queue.
-    pub fn answer(&self) -> String {
+    pub fn answer(&self, settings: &QueueSettings) -> String {
         let mut out = String::with_capacity(512);
         object(&mut out, |object| {
             self.write(object.member("queue"));
             object.plain("status", if self.paused { "paused" } else { "active" });
+            crate::settings::put_queue(settings, object);
             crate::write::object(object.member("stats"), |object| {
                 object.plain("queue", self.name);
-                object.number("depth", self.count(State::Available));
+                object.number("depth", waiting(&self.counts));
+                if let Some(bound) = settings.backpressure {
+                    object.number("max_depth", bound.max_depth);
+                }
                 self.put_counts(object);
             });
         });

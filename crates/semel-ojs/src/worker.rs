@@ -67,6 +67,10 @@ pub struct Heartbeat {
     pub jobs: Vec<(JobId, Bearer)>,
     /// How long the leases are to last from now.
     pub visibility_ms: Option<u32>,
+    /// How many jobs it says it works on, named or not.
+    pub count: Option<u64>,
+    /// Whether it says that it is about to end.
+    pub is_draining: Option<bool>,
 }
 
 impl Fetch {
@@ -114,9 +118,17 @@ impl Ack {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let members = Members::read(text, "")?;
+        Self::parse_for(None, text)
+    }
+
+    /// Reads a request about the job that its path names, or else its body.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse_for(id: Option<JobId>, text: &str) -> Result<Self, Invalid> {
+        let members = Members::read(if text.trim().is_empty() && id.is_some() { "{}" } else { text }, "")?;
         let result = members.get("", "result").map(|value| value.text().to_owned());
-        Ok(Self { id: read_job(&members)?, bearer: read_bearer(&members)?, result })
+        Ok(Self { id: named(id, &members)?, bearer: read_bearer(&members)?, result })
     }
 }
 
@@ -126,8 +138,16 @@ impl Nack {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
+        Self::parse_for(None, text)
+    }
+
+    /// Reads a request about the job that its path names, or else its body.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse_for(id: Option<JobId>, text: &str) -> Result<Self, Invalid> {
         let members = Members::read(text, "")?;
-        let (id, bearer) = (read_job(&members)?, read_bearer(&members)?);
+        let (id, bearer) = (named(id, &members)?, read_bearer(&members)?);
         let is_given_back = match members.get("", "requeue") {
             Some(value) => value.flag()?,
             None => false,
@@ -155,6 +175,21 @@ impl Heartbeat {
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let members = Members::read(text, "")?;
         let worker = read_worker(&members)?;
+        let count = ["active_jobs", "active_job_count"].into_iter().filter_map(|name| members.get("", name));
+        let count = count
+            .filter(Value::is_number)
+            .map(|value| value.within(0, i64::from(u32::MAX)))
+            .next()
+            .transpose()?
+            .map(i64::unsigned_abs);
+        let is_draining = match members.get("", "state") {
+            Some(value) => match &*value.string()? {
+                "drain" | "draining" | "shutting_down" | "terminate" | "terminating" => Some(true),
+                "running" | "active" | "idle" | "busy" | "starting" => Some(false),
+                _ => None,
+            },
+            None => None,
+        };
         let listed = ["active_jobs", "active_job_ids"]
             .into_iter()
             .filter_map(|name| members.get("", name))
@@ -199,6 +234,8 @@ impl Heartbeat {
         }
         Ok(Self {
             worker: worker.unwrap_or_else(|| Arc::from("")),
+            count: count.or_else(|| listed.map(|_| jobs.len() as u64)),
+            is_draining,
             jobs,
             visibility_ms: read_visibility(&members)?,
         })
@@ -228,7 +265,18 @@ pub fn reason(text: &str) -> Result<Option<String>, Invalid> {
     members.get("", "reason").map(|value| value.string().map(std::borrow::Cow::into_owned)).transpose()
 }
 
-fn read_job(members: &Members<'_>) -> Result<JobId, Invalid> {
+/// The job that the path names, else the body; both must not name two.
+fn named(path: Option<JobId>, members: &Members<'_>) -> Result<JobId, Invalid> {
+    let Some(id) = path else { return read_job(members) };
+    match members.get("", "job_id") {
+        Some(value) if *value.string()? != *id.to_string() => {
+            Err(value.refuse("names another job than the path; send it once"))
+        }
+        _ => Ok(id),
+    }
+}
+
+pub(crate) fn read_job(members: &Members<'_>) -> Result<JobId, Invalid> {
     match members.get("", "job_id").or_else(|| members.get("", "id")) {
         Some(value) => JobId::parse(&value.string()?, &value.pointer())
             .map_err(|_| value.refuse("is not a job's id; send the id that fetch answered")),
@@ -236,7 +284,7 @@ fn read_job(members: &Members<'_>) -> Result<JobId, Invalid> {
     }
 }
 
-fn read_bearer(members: &Members<'_>) -> Result<Bearer, Invalid> {
+pub(crate) fn read_bearer(members: &Members<'_>) -> Result<Bearer, Invalid> {
     let lease = match members.get("", "lease") {
         Some(value) => Some(LeaseToken::parse(&value.string()?, "/lease")?),
         None => None,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use semel_core::draft::{Expect, Group, Record, Write};
+use semel_core::draft::{DocumentKey, Expect, Group, Record, Write};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::time::Timestamp;
@@ -12,7 +12,7 @@ use semel_core::unique::{Remember, UniqueKey, must_remember};
 use crate::rows::{push_heads, version};
 use crate::values::Params;
 
-/// Guards of absent ids: few, because the database keeps each lock in memory that all connections share.
+/// Guards of absent ids and documents: few, because the database keeps each lock in memory that all connections share.
 const GUARDS: u128 = 256;
 
 /// What earlier groups of the commit do to a record.
@@ -22,7 +22,9 @@ struct Chain {
     relies: Option<i32>,
     /// Groups after that which write it.
     since: Vec<i32>,
-    /// Of a job or a queue: what becomes of it.
+    /// The last group that relies on it does so on there being none.
+    is_absent: bool,
+    /// Of a job, a queue or a document: what becomes of it.
     becomes: Option<Becomes>,
     /// Of a key at version `v`: it becomes `max(v + more, least)`.
     more: i64,
@@ -52,6 +54,7 @@ pub struct Columns<'a> {
     jobs: (Vec<i32>, Vec<JobId>, Vec<i64>, Vec<bool>),
     keys: (Vec<i32>, Vec<&'a [u8]>, Vec<i64>, Vec<i64>, Vec<i64>),
     queues: (Vec<i32>, Vec<&'a str>, Vec<i64>),
+    documents: (Vec<i32>, Vec<i16>, Vec<&'a str>, Vec<i64>),
     chosen: (Vec<i32>, Vec<i64>),
     order: (Vec<i32>, Vec<i32>),
     locked: Vec<&'a [u8]>,
@@ -61,7 +64,8 @@ pub struct Columns<'a> {
     notes: (Vec<i32>, Vec<JobId>, Vec<i16>, Vec<Option<&'a [u8]>>),
     spent: (Vec<i32>, Vec<JobId>, Vec<Option<JobId>>, Vec<Option<&'a [u8]>>),
     forgotten: (Vec<i32>, Vec<JobId>, Vec<Option<i64>>),
-    settings: (Vec<i32>, Vec<&'a str>, Vec<bool>, Vec<i64>),
+    settings: (Vec<i32>, Vec<&'a str>, Vec<bool>, Vec<Option<&'a str>>, Vec<i64>),
+    papers: (Vec<i32>, Vec<i16>, Vec<&'a str>, Vec<i64>, Vec<Option<i64>>, Vec<Option<&'a [u8]>>),
     events: (Vec<i32>, Vec<i16>, Vec<JobId>, Vec<&'a str>, Vec<&'a str>, Vec<i64>, Vec<i64>),
 }
 
@@ -77,6 +81,7 @@ impl<'a> Columns<'a> {
             for expect in &group.expect {
                 if let Some(chain) = chains.get_mut(&expect.record) {
                     chain.relies = Some(number);
+                    chain.is_absent = expect.version == 0;
                     chain.since.clear();
                 }
             }
@@ -127,6 +132,15 @@ impl<'a> Columns<'a> {
                 self.queues.1.push(name.as_str());
                 self.queues.2.push(stored);
             }
+            (Record::Document(key), None) => {
+                if expect.version == 0 {
+                    self.guards.push(guard_of_document(key));
+                }
+                self.documents.0.push(number);
+                self.documents.1.push(i16::from(key.kind.code()));
+                self.documents.2.push(&key.name);
+                self.documents.3.push(stored);
+            }
             (Record::Job(id), Some(becomes)) => {
                 let there = match becomes {
                     Becomes::Version(version) => Some(version),
@@ -138,8 +152,12 @@ impl<'a> Columns<'a> {
                     self.stale.push(number);
                 }
             }
-            (Record::Queue(_), Some(becomes)) => {
-                if !matches!(becomes, Becomes::Version(version) if version == expect.version) {
+            (Record::Queue(_) | Record::Document(_), Some(becomes)) => {
+                let there = match becomes {
+                    Becomes::Version(version) => version,
+                    Becomes::Remembered(_) | Becomes::Gone => 0,
+                };
+                if there != expect.version {
                     self.stale.push(number);
                 }
             }
@@ -210,7 +228,25 @@ impl<'a> Columns<'a> {
                 self.settings.0.push(number);
                 self.settings.1.push(row.name.as_str());
                 self.settings.2.push(row.paused);
-                self.settings.3.push(version(row.version));
+                self.settings.3.push(row.settings.as_deref());
+                self.settings.4.push(version(row.version));
+            }
+            Write::Document { key, document } => {
+                let chain = chains.entry(Record::Document(key.clone())).or_default();
+                // Where this group has seen that it is there, it is its row that is locked.
+                if chain.relies != Some(number) || chain.is_absent {
+                    self.owned.push(guard_of_document(key));
+                }
+                chain.since.push(number);
+                let becomes = document.as_ref().map(|document| Becomes::Version(document.version));
+                chain.becomes = Some(becomes.unwrap_or(Becomes::Gone));
+                let document = document.as_ref();
+                self.papers.0.push(number);
+                self.papers.1.push(i16::from(key.kind.code()));
+                self.papers.2.push(&key.name);
+                self.papers.3.push(document.map_or(0, |document| version(document.version)));
+                self.papers.4.push(document.and_then(|document| document.due).map(Timestamp::as_micros));
+                self.papers.5.push(document.map(|document| &document.text[..]));
             }
         }
     }
@@ -256,6 +292,10 @@ impl<'a> Columns<'a> {
         params.places(self.queues.0);
         params.texts(self.queues.1);
         params.numbers(self.queues.2);
+        params.places(self.documents.0);
+        params.codes(self.documents.1);
+        params.texts(self.documents.2);
+        params.numbers(self.documents.3);
         params.places(self.chosen.0);
         params.numbers(self.chosen.1);
         params.places(self.order.0);
@@ -283,7 +323,14 @@ impl<'a> Columns<'a> {
         params.places(self.settings.0);
         params.texts(self.settings.1);
         params.flags(self.settings.2);
-        params.numbers(self.settings.3);
+        params.maybe_texts(self.settings.3);
+        params.numbers(self.settings.4);
+        params.places(self.papers.0);
+        params.codes(self.papers.1);
+        params.texts(self.papers.2);
+        params.numbers(self.papers.3);
+        params.maybe_numbers(self.papers.4);
+        params.maybe_blobs(self.papers.5);
         params.places(self.events.0);
         params.codes(self.events.1);
         params.ids(self.events.2);
@@ -298,6 +345,13 @@ impl<'a> Columns<'a> {
 fn guard(id: JobId) -> i32 {
     let folded = u128::from_be_bytes(id.to_bytes());
     i32::try_from((folded ^ folded >> 64 ^ folded >> 22) % GUARDS).unwrap_or(0)
+}
+
+/// Which guard an absent document has: FNV-1a of its kind and name.
+fn guard_of_document(key: &DocumentKey) -> i32 {
+    let bytes = std::iter::once(key.kind.code()).chain(key.name.bytes());
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    i32::try_from(u128::from(hash) % GUARDS).unwrap_or(0)
 }
 
 /// Until when a head that is kept for its key alone is kept, by what it says now: nothing when it is not.

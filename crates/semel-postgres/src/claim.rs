@@ -23,6 +23,8 @@ use crate::values::Params;
 
 /// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
 const LOOKS_EXTRA: i32 = 64;
+/// Jobs of one limit that a claim looks at, at most: their limit mostly lets few of them start.
+const LANE_LOOKS: i32 = 16;
 /// The column where a head begins, in what `claim` answers.
 const HEAD: usize = 3;
 
@@ -40,6 +42,8 @@ impl Shared {
         params.push(i16::from(State::Active.code()), Type::INT2);
         params.push(Slot::Lease as i16, Type::INT2);
         params.push(i16::from(EventKind::Started.code()), Type::INT2);
+        params.numbers(claim.closed.iter().map(|lane| rows::lane_number(*lane)).collect());
+        params.push(LANE_LOOKS, Type::INT4);
         params
     }
 
@@ -71,6 +75,7 @@ impl Shared {
                         0 => Unclaimable::Expired,
                         1 => Unclaimable::Exhausted,
                         2 => Unclaimable::Overlaps,
+                        3 => Unclaimable::Limited,
                         _ => return Err(PostgresError::Answer("claim")),
                     };
                     claimed.unclaimable.push((rows::id(row, HEAD)?, reason));

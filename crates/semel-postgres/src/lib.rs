@@ -8,7 +8,7 @@
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `connect`: connections.
 //! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns.
-//! - `people`, `upkeep`: pages, queues, the log; housekeeping.
+//! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
 //! - `rows`, `values`: a head and its columns; values and their types.
 
@@ -17,6 +17,7 @@ mod batch;
 mod claim;
 mod commit;
 mod connect;
+mod documents;
 pub mod error;
 mod load;
 pub mod migrate;

@@ -1,18 +1,21 @@
 //! A load: one statement, one snapshot.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use semel_core::draft::{Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
+use semel_core::draft::{Document, DocumentKey, Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
-use semel_core::state::StateSet;
+use semel_core::settings::waiting;
+use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, leave_out_outlived};
 use semel_store::model::deciding;
 use tokio_postgres::Row;
 
 use crate::connect::ask;
+use crate::documents;
 use crate::error::PostgresError;
 use crate::rows;
 use crate::store::Shared;
@@ -31,6 +34,8 @@ struct Answered {
     absorbed: HashMap<JobId, Spent>,
     keys: HashMap<UniqueKey, Held>,
     queues: HashMap<QueueName, QueueRow>,
+    counts: HashMap<QueueName, [u64; State::ALL.len()]>,
+    documents: HashMap<DocumentKey, Document>,
 }
 
 #[derive(Default)]
@@ -58,7 +63,11 @@ impl Shared {
         }
         for name in &reads.queues {
             let row = answered.queues.get(name).cloned();
-            snapshot.add_queue(row.unwrap_or_else(|| QueueRow::fresh(name.clone())));
+            let waiting = answered.counts.get(name).map_or(0, waiting);
+            snapshot.add_queue(row.unwrap_or_else(|| QueueRow::fresh(name.clone())), waiting);
+        }
+        for key in &reads.documents {
+            snapshot.add_document(key.clone(), answered.documents.get(key).cloned());
         }
         for id in &reads.fulls {
             let head = answered.heads.get(id);
@@ -89,6 +98,8 @@ impl Shared {
         queues.sort_unstable();
         queues.dedup();
         params.texts(queues);
+        params.codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
+        params.texts(reads.documents.iter().map(|key| &*key.name).collect());
         let sql = format!("SELECT * FROM {}({})", self.name("load"), params.marks());
         let connection = self.connection().await?;
         let asked = match ask(&connection, &sql, &params).await {
@@ -135,8 +146,33 @@ impl Answered {
             6 => self.keys.entry(key(row)?).or_default().holders.push(rows::id(row, 1)?),
             7 => {
                 let name = QueueName::from_stored(row.try_get(6)?);
-                let settings = QueueRow { name: name.clone(), paused: row.try_get(4)?, version: version()? };
-                self.queues.insert(name, settings);
+                let settings = row.try_get::<_, Option<&[u8]>>(5)?.map(std::str::from_utf8).transpose();
+                let settings =
+                    settings.map_err(|_| PostgresError::Answer("a queue's settings are no text"))?;
+                let row = QueueRow {
+                    name: name.clone(),
+                    paused: row.try_get::<_, i16>(4)? != 0,
+                    settings: settings.map(Arc::from),
+                    version: version()?,
+                };
+                self.queues.insert(name, row);
+            }
+            8 => {
+                let counts = self.counts.entry(QueueName::from_stored(row.try_get(6)?)).or_default();
+                let what = usize::try_from(row.try_get::<_, i16>(4)?).unwrap_or(usize::MAX);
+                // Other counters have larger numbers than any state.
+                if let Some(count) = counts.get_mut(what) {
+                    *count = version()?;
+                }
+            }
+            9 => {
+                let key = DocumentKey::new(documents::kind(row.try_get(4)?)?, row.try_get::<_, &str>(6)?);
+                let document = Document {
+                    version: version()?,
+                    due: row.try_get::<_, Option<i64>>(3)?.map(Timestamp::from_micros),
+                    text: bytes::Bytes::copy_from_slice(row.try_get(5)?),
+                };
+                self.documents.insert(key, document);
             }
             _ => return Err(PostgresError::Answer("load")),
         }

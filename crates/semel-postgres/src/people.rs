@@ -1,6 +1,7 @@
 //! What people and duties look at: what is due, pages of jobs, queues, the log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::draft::QueueRow;
@@ -142,6 +143,7 @@ impl Shared {
                 None => {
                     queue.row.paused = row.try_get(3)?;
                     queue.row.version = count;
+                    queue.row.settings = row.try_get::<_, Option<&str>>(5)?.map(Arc::from);
                     queue.oldest_ready = row.try_get::<_, Option<i64>>(4)?.map(Timestamp::from_micros);
                 }
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Lease, Role};
+use semel_core::limit::Lane;
 use semel_core::slot::Filing;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
@@ -41,6 +42,8 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("run_until", "int8"),
     ("follow_up", "uuid"),
     ("ending", "int2"),
+    ("lane", "int8"),
+    ("awaited", "boolean"),
     ("slot", "int2"),
     ("slot_at", "int8"),
     ("exhausted", "boolean"),
@@ -50,6 +53,11 @@ pub const COLUMNS: &[(&str, &str)] = &[
 /// Versions and fences are microseconds since 1970 and counters from there: they fit until the year 294246.
 pub fn version(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
+}
+
+/// A lane is any eight bytes: a number of the database is the same ones with a sign.
+pub const fn lane_number(lane: Lane) -> i64 {
+    lane.code().cast_signed()
 }
 
 /// Heads as columns, in the order of [`COLUMNS`].
@@ -89,6 +97,8 @@ pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
     let endings: Vec<Option<i16>> =
         heads.iter().map(|head| head.ending.map(|ending| ending as i16)).collect();
     params.push(endings, tokio_postgres::types::Type::INT2_ARRAY);
+    params.maybe_numbers(heads.iter().map(|head| head.lane.map(lane_number)).collect());
+    params.flags(heads.iter().map(|head| head.awaited).collect());
     params.codes(filings.iter().map(|filing| filing.slot as i16).collect());
     params.numbers(filings.iter().map(|filing| filing.at.as_micros()).collect());
     params.flags(heads.iter().map(|head| !head.has_attempts_left()).collect());
@@ -160,6 +170,10 @@ pub fn head(row: &Row, from: usize) -> Result<Head, PostgresError> {
             }
             None => None,
         },
+        lane: row
+            .try_get::<_, Option<i64>>(from + 26)?
+            .and_then(|code| Lane::from_code(code.cast_unsigned())),
+        awaited: row.try_get(from + 27)?,
     })
 }
 

@@ -2,15 +2,17 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use deadpool_postgres::{Object, Pool};
 use semel_core::draft::{Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use semel_store::clock::Clock;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
@@ -129,12 +131,8 @@ impl Postgres {
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
         };
-        let store = Self {
-            shared: Arc::new(shared),
-            secret,
-            rows: Arc::new(AtomicU64::new(first_row())),
-            runtime: Handle::current(),
-        };
+        let store =
+            Self { shared: Arc::new(shared), secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store
             .unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) })
@@ -154,10 +152,14 @@ impl Postgres {
     }
 }
 
-/// Ids minted by different servers at the same microsecond must differ: each counts from a number of its own.
+/// The counter of minted ids. One for the process, so that ids of one microsecond ascend, whichever store mints them.
+static ROWS: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new(first_row())));
+
+/// Ids minted by different processes at the same microsecond must differ: each counts from a number of its own, in the
+/// lower half, so that it does not begin anew soon.
 fn first_row() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish() & JobId::ROW_MAX
+    std::collections::hash_map::RandomState::new().build_hasher().finish() & (JobId::ROW_MAX >> 1)
 }
 
 impl Backend for Postgres {
@@ -180,6 +182,10 @@ impl Backend for Postgres {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.queues().await }))
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.documents(seek).await }))
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {

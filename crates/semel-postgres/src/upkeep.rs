@@ -67,7 +67,8 @@ impl Shared {
 
     /// Deletes everything.
     pub(crate) async fn clear(&self) -> Result<(), PostgresError> {
-        let tables = ["head", "body", "note", "key", "absorbed", "queue", "total", "tally", "event"];
+        let tables =
+            ["head", "body", "note", "key", "absorbed", "queue", "document", "total", "tally", "event"];
         let tables: Vec<String> = tables.iter().map(|table| self.name(table)).collect();
         let sql = format!(
             "TRUNCATE {}; UPDATE {} SET dropped = pg_current_xact_id()::text::int8",

@@ -33,6 +33,7 @@ pub(crate) async fn all_or_nothing(
     let batch = Batch::parse(&text)?;
     let (mut offers, mut bodies) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
     for (index, item) in batch.requests(caller.inspect()).enumerate() {
+        let item = item.and_then(|request| extract::traced(&parts, request));
         let (offer, body) = item.map_err(|invalid| Problem::from(invalid).at_index(index))?.into_parts();
         caller.check_queue(offer.queue.name()).map_err(|problem| problem.at_index(index))?;
         offers.push(offer);
@@ -75,7 +76,7 @@ pub(crate) async fn each(State(app): State<Arc<App>>, caller: Caller, request: R
     let mut offers = Vec::with_capacity(batch.len());
     let mut items: Vec<Result<Body, Problem>> = Vec::with_capacity(batch.len());
     for item in batch.requests(caller.inspect()) {
-        items.push(match item {
+        items.push(match item.and_then(|request| extract::traced(&parts, request)) {
             Ok(request) => {
                 let (offer, body) = request.into_parts();
                 let allowed = caller.check_queue(offer.queue.name());

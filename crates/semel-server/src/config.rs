@@ -6,6 +6,8 @@ use std::time::Duration;
 use crate::auth::Tokens;
 use crate::drain::Drain;
 use crate::load::Bounds;
+use crate::trace::Spans;
+use crate::webhooks::Rules;
 
 /// Settings of the router.
 #[derive(Clone, Debug)]
@@ -23,12 +25,16 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Streams of events that may be open at one time.
     pub streams_max: usize,
+    /// Where webhooks may go.
+    pub webhooks: Rules,
     /// How long a stream is silent at most: then it sends a comment, so that both ends know that the other is there.
     pub stream_heartbeat: Duration,
     /// How much may be under way at one time.
     pub bounds: Bounds,
     /// Tells the handlers that the server is about to end.
     pub drain: Drain,
+    /// Where the server's parts of traces go; without it callers' traces are passed on to workers all the same.
+    pub spans: Option<Spans>,
 }
 
 impl Default for Config {
@@ -39,10 +45,12 @@ impl Default for Config {
             body_bytes_max: 1024 * 1024,
             batch_bytes_max: 16 * 1024 * 1024,
             request_timeout: Duration::from_secs(60),
+            webhooks: Rules::default(),
             streams_max: 1_024,
             stream_heartbeat: Duration::from_secs(15),
             bounds: Bounds::default(),
             drain: Drain::default(),
+            spans: None,
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) async fn stats(State(app): State<Arc<App>>, caller: Caller, uri: Uri)
     Ok(Answer::ok(out))
 }
 
-async fn all(app: &App, filter: Filter) -> Result<Vec<Head>, Refused> {
+pub(crate) async fn all(app: &App, filter: Filter) -> Result<Vec<Head>, Refused> {
     let mut filter = Filter { dead_letters: true, limit: 1_000, ..filter };
     let mut heads = Vec::new();
     loop {

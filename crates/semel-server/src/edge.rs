@@ -22,10 +22,12 @@ use crate::App;
 use crate::auth::Admitted;
 use crate::caller::{Access, Caller};
 use crate::extract::REQUEST_ID;
+use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
 use crate::tenancy::Misnamed;
+use crate::trace::{self, Span};
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
 /// The longest request id that is taken over from a client, in bytes.
@@ -38,6 +40,13 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let route = request.extensions().get::<MatchedPath>().cloned();
     let row = route.as_ref().and_then(|route| app.routes.find(route.as_str(), request.method()));
     let mut caller = Caller::default();
+    let asked = trace::of(request.headers());
+    // Whoever records knows the request as a part of its own; otherwise the caller's own part is handed on.
+    let spans = app.config.spans.as_ref().filter(|_| row.is_some_and(|row| row.access != Access::Public));
+    let own = spans.map(|_| (trace::below(asked.as_ref()), SystemClock.now()));
+    if let Some(trace) = own.as_ref().map(|(trace, _)| trace).or(asked.as_ref()) {
+        request.extensions_mut().insert(trace.clone());
+    }
     let mut response = match admit(&app, row, &mut request) {
         Err(problem) => Refused::from(problem).into_response(),
         Ok((who, place)) => {
@@ -63,6 +72,11 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let took = began.elapsed();
     if let Some(row) = row {
         row.times.count(response.status(), took);
+    }
+    if let (Some(spans), Some((trace, began)), Some(row)) = (spans, own, row) {
+        let (parent, status) = (asked.map(|asked| asked.span), response.status().as_u16());
+        let method = row.name_of_method();
+        spans.take(Span { trace, parent, method, route: row.path, status, began, took });
     }
     // The route and not the path: that may hold a key.
     let (method, route) = row.map_or(("", ""), |row| (row.method.as_str(), row.path));
@@ -162,6 +176,13 @@ fn finish(response: &mut Response, id: HeaderValue) {
         match refused.problem.code() {
             Code::Unauthorized => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::QueueFull => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                if let Some(depth) = refused.problem.depth() {
+                    headers.insert(QUEUE_DEPTH, HeaderValue::from(depth.waiting));
+                    headers.insert(QUEUE_BOUND, HeaderValue::from(depth.bound));
+                }
             }
             Code::Contended | Code::Unavailable | Code::TooManyRequests => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -13,8 +13,10 @@ use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, Uri};
 use http_body_util::BodyExt as _;
+use semel_core::error::Invalid;
 use semel_core::ident::JobId;
-use semel_ojs::{Code, MEDIA_TYPE, Problem};
+use semel_ojs::trace::Trace;
+use semel_ojs::{Code, Enqueue, MEDIA_TYPE, Problem};
 
 use crate::load::{Place, Received};
 
@@ -41,6 +43,14 @@ pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String
             Code::Slow,
             "the body did not arrive in time, and nothing was done; send the whole request at once",
         )),
+    }
+}
+
+/// The job of a request carries the request's trace to its worker.
+pub(crate) fn traced(parts: &Parts, request: Enqueue) -> Result<Enqueue, Invalid> {
+    match parts.extensions.get::<Trace>() {
+        Some(trace) => request.with_trace(trace),
+        None => Ok(request),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use http::Uri;
+use http::header::HeaderName;
 use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, JobType, QueueName};
@@ -21,6 +22,14 @@ use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
 
+/// How full a bounded queue is: jobs that wait, how many may, and the one as a part of the other.
+pub(crate) const QUEUE_DEPTH: HeaderName = HeaderName::from_static("x-ojs-queue-depth");
+pub(crate) const QUEUE_BOUND: HeaderName = HeaderName::from_static("x-ojs-queue-bound");
+const QUEUE_PRESSURE: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
+/// What a job's limit allows, and what is left of it.
+const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+
 /// Jobs on a page, unless the query says otherwise, and at most.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
@@ -30,10 +39,34 @@ const EMPTY_PAGES_MAX: usize = 16;
 /// `POST /jobs`.
 pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let (offer, body) = Enqueue::parse(&text, caller.inspect())?.into_parts();
+    let request = extract::traced(&parts, Enqueue::parse(&text, caller.inspect())?)?;
+    let (offer, body) = request.into_parts();
     caller.check_queue(offer.queue.name())?;
+    let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
+    let queue = offer.queue.clone();
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
-    admitted(&app, &outcome, &body).await
+    let mut answer = admitted(&app, &outcome, &body).await?;
+    if let Some(key) = limit {
+        answer = with_limit(&app, &key, answer).await?;
+    }
+    if outcome.is_inserted()
+        && let Some((bound, waiting)) = app.engine.pressure(&queue).await?
+        && bound.warns(waiting)
+    {
+        let pressure = waiting as f64 / bound.max_depth as f64;
+        answer = answer
+            .with(QUEUE_PRESSURE, format_args!("{pressure:.2}"))
+            .with(QUEUE_DEPTH, waiting)
+            .with(QUEUE_BOUND, bound.max_depth);
+    }
+    Ok(answer)
+}
+
+/// Says how much of the job's limit is left.
+async fn with_limit(app: &App, key: &str, answer: Answer) -> Answered {
+    let Some(seen) = app.engine.limit(key).await? else { return Ok(answer) };
+    let view = crate::limits::view(&seen);
+    Ok(answer.with(RATE_LIMIT, view.most()).with(RATE_REMAINING, view.remaining()))
 }
 
 /// The answer to one enqueued job.

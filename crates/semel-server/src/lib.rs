@@ -6,8 +6,8 @@
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
 //! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
-//! - one file per resource: `jobs`, `batch`, `workers`, `dead_letter`, `queues`, `events`, `stream`, `explain`, `unique_jobs`,
-//!   `admin`, `system`.
+//! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
+//!   `stream`, `explain`, `unique_jobs`, [`webhooks`], `admin`, `system`.
 
 use std::sync::Arc;
 
@@ -21,19 +21,23 @@ pub mod drain;
 pub mod load;
 pub mod serve;
 pub mod tls;
+pub mod trace;
 
 mod admin;
 mod batch;
 mod caller;
+mod crons;
 mod dead_letter;
 mod edge;
 mod events;
 mod explain;
 mod extract;
 mod jobs;
+mod limits;
 mod metrics;
 mod openapi;
 mod patience;
+mod progress;
 mod queues;
 mod respond;
 mod routes;
@@ -41,7 +45,9 @@ mod stream;
 mod system;
 mod tenancy;
 mod unique_jobs;
+pub mod webhooks;
 mod workers;
+mod workflows;
 
 pub use config::{Config, ListenRefused, check_listen};
 pub use drain::Drain;

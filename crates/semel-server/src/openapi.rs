@@ -123,9 +123,12 @@ fn put_parameters(endpoint: &Endpoint, operation: &mut Object<'_>) {
     });
 }
 
+/// What one status may mean: answers, each a media type and a schema, and codes of refusals.
+type Responses<'t> = (Vec<(&'t str, &'t str)>, Vec<&'t str>);
+
 fn put_responses(endpoint: &Endpoint, operation: &mut Object<'_>) {
     // A status may have an answer and refusals.
-    let mut responses: BTreeMap<u16, (Vec<(&str, &str)>, Vec<&str>)> = BTreeMap::new();
+    let mut responses: BTreeMap<u16, Responses<'_>> = BTreeMap::new();
     for (status, media, schema) in &endpoint.answers {
         responses.entry(*status).or_default().0.push((media.unwrap_or(MEDIA_TYPE), schema));
     }
@@ -141,6 +144,8 @@ fn put_responses(endpoint: &Endpoint, operation: &mut Object<'_>) {
     object(operation.member("responses"), |object_of_responses| {
         for (status, (answers, codes)) in &responses {
             object(object_of_responses.member(&status.to_string()), |response| {
+                // One without content has no schema either.
+                let answers = if *status == 204 { &[][..] } else { &answers[..] };
                 put_response(answers, codes, response);
             });
         }
@@ -148,7 +153,7 @@ fn put_responses(endpoint: &Endpoint, operation: &mut Object<'_>) {
 }
 
 fn put_response(answers: &[(&str, &str)], codes: &[&str], response: &mut Object<'_>) {
-    let mut says = if answers.is_empty() { String::new() } else { "Done. ".to_owned() };
+    let mut says = if answers.is_empty() && !codes.is_empty() { String::new() } else { "Done. ".to_owned() };
     if !codes.is_empty() {
         says.push_str("Refused: ");
         says.push_str(&codes.join(", "));

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use semel_core::ident::QueueName;
+use semel_core::lease::Bearer;
+use semel_core::settle::Settled;
+use semel_ojs::bulk;
 use semel_ojs::queue::QueueView;
 use semel_ojs::write::{list as put_list, object};
-use semel_store::backend::QueueStats;
+use semel_store::backend::{Filter, QueueStats};
 
 use crate::App;
 use crate::caller::Caller;
@@ -44,7 +47,8 @@ pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name
         purged: 0,
         oldest_ready: None,
     };
-    Ok(Answer::ok(found.as_ref().map_or(none, view).answer()))
+    let (settings, _) = app.engine.queue_settings(&name).await?;
+    Ok(Answer::ok(found.as_ref().map_or(none, view).answer(&settings)))
 }
 
 /// `POST /queues/{name}/pause`.
@@ -55,6 +59,38 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, caller: Caller, name: Nam
 /// `POST /queues/{name}/resume`.
 pub(crate) async fn resume(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
     set_paused(&app, &caller, name, false).await
+}
+
+/// Jobs that one purge ends at most; the answer says whether more wait.
+const PURGED_MAX: usize = 10_000;
+
+/// `POST /queues/{name}/purge`: cancels the jobs that wait in the given `states`, available ones unless said. They end
+/// as any other cancelled job, so their keys are free at once and they can be read until their retention is over.
+pub(crate) async fn purge(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    name: Name,
+    request: Request,
+) -> Answered {
+    let name = queue_name(name)?;
+    caller.check_queue(name.as_str())?;
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let filter = Filter { states: bulk::purge(&text)?, queue: Some(name.clone()), ..Filter::default() };
+    let ids = crate::admin::jobs::found(&app, filter, PURGED_MAX).await?;
+    let mut purged = 0;
+    for id in &ids {
+        // A worker may have taken it meanwhile.
+        let is_waiting = app.engine.cancel_waiting(*id, &Bearer::default()).await?;
+        purged += usize::from(matches!(is_waiting, Settled::Done(_)));
+    }
+    let mut out = String::new();
+    object(&mut out, |outer| {
+        object(outer.member("queue"), |object| object.plain("name", &name));
+        outer.number("purged", purged);
+        outer.number("count", purged);
+        outer.flag("has_more", ids.len() >= PURGED_MAX);
+    });
+    Ok(Answer::ok(out))
 }
 
 async fn set_paused(app: &App, caller: &Caller, name: Name, paused: bool) -> Answered {
@@ -73,7 +109,7 @@ async fn set_paused(app: &App, caller: &Caller, name: Name, paused: bool) -> Ans
     Ok(Answer::ok(out))
 }
 
-fn queue_name(name: Name) -> Result<QueueName, Refused> {
+pub(crate) fn queue_name(name: Name) -> Result<QueueName, Refused> {
     Ok(QueueName::parse(&extract::name(name, "queue")?, "/name")?)
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct Answer {
     body: String,
     location: Option<JobId>,
     is_replay: bool,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Answer {
@@ -34,12 +35,18 @@ impl Answer {
 
     /// Any status.
     pub(crate) fn status(status: StatusCode, body: String) -> Self {
-        Self { status, body, location: None, is_replay: false }
+        Self { status, body, location: None, is_replay: false, headers: Vec::new() }
     }
 
     /// 201, with the place of the job.
     pub(crate) fn created(id: JobId, body: String) -> Self {
         Self { location: Some(id), ..Self::status(StatusCode::CREATED, body) }
+    }
+
+    /// The same with another header.
+    pub(crate) fn with(mut self, name: HeaderName, value: impl std::fmt::Display) -> Self {
+        self.headers.extend(HeaderValue::try_from(value.to_string()).ok().map(|value| (name, value)));
+        self
     }
 
     /// The same, said to be a repetition.
@@ -57,6 +64,7 @@ impl IntoResponse for Answer {
         {
             response.headers_mut().insert(LOCATION, value);
         }
+        response.headers_mut().extend(self.headers);
         if self.is_replay {
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         }
@@ -147,6 +155,8 @@ pub(crate) fn view(job: &Job) -> JobView<'_> {
         result: job.result.as_ref().and_then(|result| str::from_utf8(result).ok()),
         duplicates: Some(&job.duplicates),
         progress: job.progress.as_ref().and_then(|progress| str::from_utf8(progress).ok()),
+        workflow: job.waiters.workflow(),
+        parent_results: job.parent_results.as_ref().and_then(|text| str::from_utf8(text).ok()),
         with_lease: false,
     }
 }

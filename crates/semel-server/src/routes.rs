@@ -15,8 +15,8 @@ use semel_ojs::Code;
 use crate::caller::Access;
 use crate::metrics::Times;
 use crate::{
-    App, admin, batch, dead_letter, edge, events, explain, jobs, metrics, openapi, queues, stream, system,
-    tenancy, unique_jobs, workers,
+    App, admin, batch, crons, dead_letter, edge, events, explain, jobs, limits, metrics, openapi, progress,
+    queues, stream, system, tenancy, unique_jobs, webhooks, workers, workflows,
 };
 
 /// A parameter of a query, and the JSON Schema of its values.
@@ -129,6 +129,14 @@ fn post<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access,
     Endpoint::new(Method::POST, path, access, handler)
 }
 
+fn patch<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
+    Endpoint::new(Method::PATCH, path, access, handler)
+}
+
+fn put<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
+    Endpoint::new(Method::PUT, path, access, handler)
+}
+
 fn delete<H: Handler<T, Arc<App>>, T: 'static>(path: &'static str, access: Access, handler: H) -> Endpoint {
     Endpoint::new(Method::DELETE, path, access, handler)
 }
@@ -190,6 +198,14 @@ const STREAM: &[Parameter] = &[
     JOB_IDS,
     parameter("channel", TEXT, "`job:ID`, `queue:NAME` or `all`."),
 ];
+const WEBHOOKS: &[Parameter] = &[
+    parameter(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":100,"default":50}"#,
+        "Subscriptions on a page.",
+    ),
+    parameter("cursor", TEXT, "`pagination.next_cursor` of the page before."),
+];
 const UNIQUE_JOBS: &[Parameter] = &[
     STATES,
     QUEUE,
@@ -197,17 +213,127 @@ const UNIQUE_JOBS: &[Parameter] = &[
     parameter("page", r#"{"type":"integer","minimum":1,"default":1}"#, "Which page."),
     parameter("per_page", r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#, "Keys on a page."),
 ];
+const PAGE: Parameter =
+    parameter("page", r#"{"type":"integer","minimum":1,"maximum":10000,"default":1}"#, "Which page.");
+const PER_PAGE: Parameter =
+    parameter("per_page", r#"{"type":"integer","minimum":1,"maximum":100,"default":25}"#, "Items on a page.");
 const REASON: &[Parameter] = &[parameter("reason", r#"{"type":"string"}"#, "Why, for the audit log.")];
+
+const CRONS: &[Parameter] = &[
+    parameter("enabled", r#"{"type":"boolean"}"#, "Those that tick, or those that do not."),
+    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":1000,"default":200}"#, "Crons on a page."),
+    parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
+];
+const WORKFLOWS: &[Parameter] = &[
+    parameter(
+        "state",
+        r#"{"type":"string","enum":["running","completed","failed","cancelled"]}"#,
+        "In this state.",
+    ),
+    parameter(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#,
+        "Workflows on a page.",
+    ),
+    parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
+];
+
+/// The endpoints of crons and workflows.
+fn flows() -> Vec<Endpoint> {
+    use Access::{Inspect, Produce};
+    use Code::{Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound};
+    vec![
+        post("/ojs/v1/cron", Produce, crons::register)
+            .named("registerCron", "Registers a cron, or makes the one of that name what is asked for.")
+            .takes("CronRegistration")
+            .answers(201, "CronAnswer")
+            .answers(200, "CronAnswer")
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Contended]),
+        get("/ojs/v1/cron", Inspect, crons::list)
+            .named("listCrons", "Crons, by name.")
+            .query(CRONS)
+            .answers(200, "Crons")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/cron/{name}", Inspect, crons::show)
+            .named("showCron", "One cron.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound]),
+        patch("/ojs/v1/cron/{name}", Produce, crons::patch)
+            .named("changeCron", "Changes a cron's schedule or policy; its job stays.")
+            .takes("CronChange")
+            .answers(200, "CronAnswer")
+            .refuses(&[InvalidRequest, NotFound, Contended]),
+        delete("/ojs/v1/cron/{name}", Produce, crons::remove)
+            .named("deleteCron", "Deletes a cron; its jobs stay.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        get("/ojs/v1/cron/{name}/history", Inspect, crons::history)
+            .named("cronHistory", "What became of a cron's last ticks.")
+            .answers(200, "CronHistory")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/cron/{name}/trigger", Produce, crons::trigger)
+            .named("triggerCron", "Does now what a tick does.")
+            .answers(200, "CronTriggered")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/cron/{name}/enable", Produce, crons::enable)
+            .named("enableCron", "Lets a cron tick.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/cron/{name}/disable", Produce, crons::disable)
+            .named("disableCron", "Lets a cron tick no more.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/workflows", Produce, workflows::create)
+            .named(
+                "createWorkflow",
+                "Jobs that wait for jobs: a chain, a group, a batch, or steps with depends_on.",
+            )
+            .takes("WorkflowRequest")
+            .answers(201, "WorkflowAnswer")
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, Duplicate, Contended]),
+        get("/ojs/v1/workflows", Inspect, workflows::list)
+            .named("listWorkflows", "Workflows, newest first.")
+            .query(WORKFLOWS)
+            .answers(200, "Workflows")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/workflows/{id}", Inspect, workflows::show)
+            .named("showWorkflow", "One workflow and its steps.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound]),
+        delete("/ojs/v1/workflows/{id}", Produce, workflows::cancel)
+            .named("cancelWorkflow", "Cancels a workflow and the jobs that were created for it.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound, Conflict, Contended]),
+        post("/ojs/v1/workflows/{id}/cancel", Produce, workflows::cancel)
+            .named("cancelWorkflowByPost", "The same.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound, Conflict, Contended]),
+    ]
+}
 
 /// Every endpoint.
 pub(crate) fn table() -> Vec<Endpoint> {
+    let mut table = jobs_and_system();
+    table.extend(flows());
+    table
+}
+
+/// The endpoints of jobs, queues and the server itself.
+fn jobs_and_system() -> Vec<Endpoint> {
     use Access::{Admin, Inspect, Metrics, Produce, Public, Touch, Work};
     use Code::{
         Conflict, Contended, CursorGone, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound,
-        PayloadMismatch, TooManyHolders, Unsupported,
+        PayloadMismatch, QueueFull, TooManyHolders, Unsupported,
     };
-    let admission =
-        [InvalidRequest, InvalidRetryPolicy, Duplicate, PayloadMismatch, TooManyHolders, Contended];
+    let admission = [
+        InvalidRequest,
+        InvalidRetryPolicy,
+        Duplicate,
+        PayloadMismatch,
+        TooManyHolders,
+        QueueFull,
+        Contended,
+    ];
     vec![
         post("/ojs/v1/jobs", Produce, jobs::create)
             .named("enqueue", "Offers one job; its unique policy decides what becomes of it.")
@@ -248,6 +374,35 @@ pub(crate) fn table() -> Vec<Endpoint> {
             .named("activateJob", "Makes a pending or scheduled job available.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/jobs/{id}/ack", Work, workers::ack_named)
+            .named("ackJob", "Completes the job that the path names.")
+            .may_take("AckNamed")
+            .answers(200, "Acknowledged")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        post("/ojs/v1/jobs/{id}/nack", Work, workers::nack_named)
+            .named("nackJob", "Reports a failure of the job that the path names, or gives it back.")
+            .takes("NackNamed")
+            .answers(200, "Failed")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        put("/ojs/v1/jobs/{id}/progress", Work, progress::report)
+            .named("reportProgress", "Tells how far a run has come.")
+            .takes("ProgressReport")
+            .answers(200, "Progress")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        get("/ojs/v1/jobs/{id}/progress", Inspect, progress::show)
+            .named("showProgress", "How far a run has come.")
+            .answers(200, "Progress")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/workers/progress", Work, progress::report_percent)
+            .named("reportPercent", "Tells how far a run has come, counted to a hundred.")
+            .takes("PercentReport")
+            .answers(200, "Progress")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        get("/ojs/v1/workers/{id}/health", Work, admin::workers::health)
+            .named("workerHealth", "What this server last heard of a worker.")
+            .answers(200, "Worker")
+            .answers(503, "Worker")
+            .refuses(&[NotFound]),
         post("/ojs/v1/workers/fetch", Work, workers::fetch)
             .named("fetch", "Leases jobs; `wait_ms` waits for the first.")
             .takes("Fetch")
@@ -310,6 +465,15 @@ pub(crate) fn table() -> Vec<Endpoint> {
             .named("resumeQueue", "Lets workers take jobs from it again.")
             .answers(200, "QueuePaused")
             .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/queues/{name}/purge", Admin, queues::purge)
+            .named("purgeQueue", "Cancels jobs that wait in a queue.")
+            .may_take("Purge")
+            .answers(200, "Purged")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/rate-limits/{key}", Inspect, limits::show)
+            .named("showRateLimit", "A limit that jobs have asked for, and how much of it is used.")
+            .answers(200, "RateLimit")
+            .refuses(&[NotFound]),
         get("/ojs/v1/events", Inspect, events::list)
             .named("listEvents", "What happened, oldest first.")
             .query(EVENTS)
@@ -350,6 +514,33 @@ pub(crate) fn table() -> Vec<Endpoint> {
             .may_take("Reason")
             .answers(200, "Released")
             .refuses(&[InvalidRequest, NotFound, TooManyHolders]),
+        post("/ojs/v1/webhooks/subscriptions", Admin, webhooks::create)
+            .named("createWebhook", "Has events delivered by HTTP; only this answer has the secret.")
+            .takes("NewWebhook")
+            .answers(201, "WebhookAnswer")
+            .refuses(&[InvalidRequest, Conflict]),
+        get("/ojs/v1/webhooks/subscriptions", Admin, webhooks::list)
+            .named("listWebhooks", "Subscriptions, oldest first.")
+            .query(WEBHOOKS)
+            .answers(200, "Webhooks")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::show)
+            .named("showWebhook", "One subscription.")
+            .answers(200, "WebhookAnswer")
+            .refuses(&[NotFound]),
+        patch("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::change)
+            .named("changeWebhook", "Changes the members that are sent.")
+            .takes("ChangedWebhook")
+            .answers(200, "WebhookAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        delete("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::remove)
+            .named("deleteWebhook", "Deletes one; what is not delivered yet is not delivered any more.")
+            .answers(200, "WebhookDeleted")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/webhooks/subscriptions/{id}/rotate-secret", Admin, webhooks::rotate)
+            .named("rotateWebhookSecret", "Makes another secret; only this answer has it.")
+            .answers(200, "WebhookAnswer")
+            .refuses(&[NotFound]),
         post("/ojs/v1/admin/reset", Admin, admin::reset)
             .named("reset", "Deletes everything; only on servers started with --allow-reset.")
             .answers(200, "Reset")
@@ -360,6 +551,100 @@ pub(crate) fn table() -> Vec<Endpoint> {
             .answers(200, "TenantStats")
             .refuses(&[InvalidRequest])
             .global(),
+        get("/ojs/v1/admin/stats", Admin, admin::stats::show)
+            .named("adminStats", "The whole server in a few numbers.")
+            .answers(200, "AdminStats"),
+        get("/ojs/v1/admin/jobs", Admin, admin::jobs::list)
+            .named("adminListJobs", "Jobs by page numbers, newest first.")
+            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE])
+            .answers(200, "JobItems")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/jobs/bulk/cancel", Admin, admin::jobs::bulk_cancel)
+            .named("bulkCancel", "Cancels the live jobs that a filter admits.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/jobs/bulk/retry", Admin, admin::jobs::bulk_retry)
+            .named("bulkRetry", "Offers the dead letters again that a filter admits.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/jobs/bulk/delete", Admin, admin::jobs::bulk_delete)
+            .named("bulkDelete", "Deletes the dead letters that a filter admits.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/jobs/{id}", Admin, admin::jobs::show)
+            .named("adminShowJob", "One job, without a wrapper.")
+            .answers(200, "Job")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/admin/jobs/{id}/cancel", Admin, admin::jobs::cancel)
+            .named("adminCancelJob", "Cancels a job that has not ended.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/admin/jobs/{id}/retry", Admin, dead_letter::retry)
+            .named("adminRetryJob", "Offers a dead letter again, under its own policy.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict, Duplicate]),
+        get("/ojs/v1/admin/dead-letter", Admin, admin::dead_letter::list)
+            .named("adminListDeadLetters", "Dead letters by page numbers, newest first.")
+            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE])
+            .answers(200, "JobItems")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/dead-letter/stats", Admin, dead_letter::stats)
+            .named("adminDeadLetterStats", "How many there are, by queue.")
+            .query(&[STATES, QUEUE, TYPE])
+            .answers(200, "DeadLetterStats")
+            .refuses(&[InvalidRequest]),
+        delete("/ojs/v1/admin/dead-letter/{id}", Admin, admin::dead_letter::remove)
+            .named("adminDeleteDeadLetter", "Deletes one.")
+            .answers(204, "Deleted")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/admin/dead-letter/{id}/retry", Admin, dead_letter::retry)
+            .named("adminRetryDeadLetter", "Offers one again, under its own policy.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict, Duplicate]),
+        get("/ojs/v1/admin/queues", Admin, admin::queues::list)
+            .named("adminListQueues", "Queues by page numbers, with their counts.")
+            .query(&[PAGE, PER_PAGE])
+            .answers(200, "QueueItems")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/queues/{name}", Admin, queues::show)
+            .named("adminShowQueue", "One queue.")
+            .answers(200, "QueueAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/admin/queues/{name}/config", Admin, admin::queues::config)
+            .named("showQueueConfig", "What has been set for a queue.")
+            .answers(200, "QueueConfigured")
+            .refuses(&[InvalidRequest, NotFound]),
+        put("/ojs/v1/admin/queues/{name}/config", Admin, admin::queues::configure)
+            .named("configureQueue", "Sets what holds for a queue; what is left out is unset.")
+            .takes("QueueConfig")
+            .answers(200, "QueueConfigured")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/queues/{name}/pause", Admin, queues::pause)
+            .named("adminPauseQueue", "Lets no worker take jobs from a queue.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/queues/{name}/resume", Admin, queues::resume)
+            .named("adminResumeQueue", "Lets workers take jobs from it again.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/queues/{name}/purge", Admin, queues::purge)
+            .named("adminPurgeQueue", "Cancels jobs that wait in a queue.")
+            .may_take("Purge")
+            .answers(200, "Purged")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/admin/workers", Admin, admin::workers::list)
+            .named("listWorkers", "The workers that this server has heard of lately.")
+            .query(&[PAGE, PER_PAGE])
+            .answers(200, "Workers")
+            .refuses(&[InvalidRequest]),
+        put("/ojs/v1/admin/workers/{id}/directive", Admin, admin::workers::direct)
+            .named("directWorker", "What a worker is told at its next heartbeat.")
+            .takes("DirectiveWish")
+            .answers(200, "DirectiveSet")
+            .refuses(&[InvalidRequest, NotFound]),
         get("/ojs/v1/health", Public, system::health)
             .named("ojsHealth", "Whether the server and its store are well.")
             .answers(200, "Health")
@@ -397,6 +682,15 @@ pub(crate) struct Row {
     pub(crate) path: &'static str,
     pub(crate) access: Access,
     pub(crate) times: Times,
+}
+
+impl Row {
+    /// GET, POST, …
+    pub(crate) fn name_of_method(&self) -> &'static str {
+        const KNOWN: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        const NAMES: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+        KNOWN.iter().zip(NAMES).find(|(method, _)| **method == self.method).map_or("OTHER", |(_, name)| name)
+    }
 }
 
 /// The table as the edge asks it: by path.

@@ -5,10 +5,28 @@ use std::time::Duration;
 
 use axum::extract::State;
 use http::StatusCode;
+use semel_core::limits;
 use semel_ojs::write::object;
 
 use crate::App;
 use crate::respond::{Answer, Answered};
+
+/// Extensions of Open Job Spec that this server has. Tests hold the list to what its suites say.
+const EXTENSIONS: [&str; 10] = [
+    "admin-api",
+    "backpressure",
+    "dead-letter",
+    "graceful-shutdown",
+    "job-versioning",
+    "multi-tenancy",
+    "observability",
+    "progress",
+    "rate-limiting",
+    "webhooks",
+];
+/// Extensions that it does not have.
+const NOT_SUPPORTED: [&str; 5] =
+    ["durable-execution", "encryption", "fair-scheduling", "middleware", "schema-registry"];
 
 /// How long the store may take to say that it is well.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
@@ -25,7 +43,7 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             object.plain("version", env!("CARGO_PKG_VERSION"));
             object.plain("language", "rust");
         });
-        outer.number("conformance_level", 1);
+        outer.number("conformance_level", 3);
         outer.texts("protocols", ["http"]);
         outer.plain("backend", facts.engine);
         object(outer.member("capabilities"), |object| {
@@ -34,14 +52,43 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             {
                 object.flag(name, true);
             }
-            for name in ["queue_pause", "unique_jobs", "unique_explain"] {
+            for name in [
+                "backpressure",
+                "multi_tenancy",
+                "progress",
+                "queue_pause",
+                "rate_limiting",
+                "unique_jobs",
+                "unique_explain",
+                "webhooks",
+            ] {
                 object.flag(name, true);
             }
-            for name in ["cron_jobs", "workflows", "rate_limiting"] {
+            for name in ["cron_jobs", "workflows"] {
+                object.flag(name, true);
+            }
+            for name in ["checkpoints", "schema_registry"] {
                 object.flag(name, false);
             }
         });
-        outer.raw("extensions", "[]");
+        outer.texts("extensions", EXTENSIONS);
+        outer.texts("extensions_not_supported", NOT_SUPPORTED);
+        object(outer.member("limits"), |object| {
+            object.number("args_bytes", limits::ARGS_BYTES_MAX);
+            object.number("meta_bytes", limits::META_BYTES_MAX);
+            object.number("request_bytes", app.config.body_bytes_max);
+            object.number("batch_bytes", app.config.batch_bytes_max);
+            object.number("batch_jobs", limits::BATCH_JOBS_MAX);
+            object.number("fetch_jobs", limits::CLAIM_JOBS_MAX);
+            object.number("fetch_queues", limits::CLAIM_QUEUES_MAX);
+            object.number("fetch_wait_ms", semel_ojs::worker::WAIT_MS_MAX);
+            object.number("concurrency", limits::CONCURRENCY_MAX);
+            object.number("holders_per_key", limits::HOLDERS_PER_KEY_MAX);
+            object.number("visibility_timeout_default_ms", limits::VISIBILITY_DEFAULT_MS);
+            object.number("timeout_default_ms", limits::EXECUTION_DEFAULT_MS);
+            object.number("retention_completed_s", limits::RETENTION_DEFAULT_S);
+            object.number("retention_discarded_s", limits::RETENTION_DISCARDED_S);
+        });
         outer.plain("unique_job_strength", "strong");
         outer.text("unique_job_mechanism", facts.mechanism);
         outer.text("durability", facts.durability);
@@ -58,7 +105,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Answered {
         outer.plain("version", env!("CARGO_PKG_VERSION"));
         object(outer.member("backend"), |object| {
             object.plain("type", app.engine.facts().engine);
-            object.plain("status", if is_well { "connected" } else { "unavailable" });
+            object.plain("status", if is_well { "ok" } else { "unhealthy" });
         });
     });
     Ok(Answer::status(status(is_well), out))
@@ -80,6 +127,6 @@ async fn is_well(app: &App) -> bool {
     matches!(tokio::time::timeout(HEALTH_PATIENCE, app.engine.now()).await, Ok(Ok(_)))
 }
 
-const fn status(is_well: bool) -> StatusCode {
+pub(crate) const fn status(is_well: bool) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use semel_core::canon::Json;
 use semel_core::ident::JobId;
 use semel_core::lease::Grant;
 use semel_core::settle::{Refusal, Settled};
+use semel_engine::workers::SaidOfItself;
 use semel_ojs::JobView;
 use semel_ojs::answer::{self, Beat};
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
@@ -17,6 +19,8 @@ use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered, Refused, settled, show, view};
 
+type Id = Result<Path<String>, PathRejection>;
+
 /// `POST /workers/fetch`. With `wait_ms` the answer waits for something to do.
 pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
@@ -24,10 +28,20 @@ pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: 
     for queue in &fetch.queues {
         caller.check_queue(queue.name())?;
     }
+    if !fetch.worker.is_empty() {
+        let said = SaidOfItself { queues: &fetch.queues, ..SaidOfItself::default() };
+        let workers = app.engine.workers();
+        workers.heard(app.engine.tenant(), &fetch.worker, app.engine.now().await?, &said);
+        // It has said that it takes no more.
+        if workers.is_draining(app.engine.tenant(), &fetch.worker) {
+            return Ok(Answer::ok(answer::fetched([])));
+        }
+    }
     let claim = Claim {
         queues: fetch.queues,
         limit: fetch.count,
         grant: Grant::new(fetch.worker, fetch.visibility_ms),
+        closed: Vec::new(),
     };
     // A server that ends, or has as many waiting as it takes, answers at once with what there is.
     let waits = !fetch.wait.is_zero() && !app.config.drain.has_begun() && extract::park(&parts);
@@ -41,18 +55,46 @@ pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: 
 
 /// `POST /workers/ack`.
 pub(crate) async fn ack(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    acked(&app, &caller, None, request).await
+}
+
+/// `POST /jobs/{id}/ack`.
+pub(crate) async fn ack_named(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Id,
+    request: Request,
+) -> Answered {
+    acked(&app, &caller, Some(extract::job_id(id)?), request).await
+}
+
+async fn acked(app: &App, caller: &Caller, named: Option<JobId>, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let Ack { id, bearer, result } = Ack::parse(&text)?;
-    caller.check_job(&app, id).await?;
+    let Ack { id, bearer, result } = Ack::parse_for(named, &text)?;
+    caller.check_job(app, id).await?;
     let head = settled(app.engine.complete(id, bearer, result.clone().map(Into::into)).await?)?;
     Ok(Answer::ok(answer::acknowledged(&JobView { result: result.as_deref(), ..JobView::bare(&head) })))
 }
 
 /// `POST /workers/nack`: a failure, or `requeue: true`, which `delay_ms` puts off.
 pub(crate) async fn nack(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    nacked(&app, &caller, None, request).await
+}
+
+/// `POST /jobs/{id}/nack`.
+pub(crate) async fn nack_named(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Id,
+    request: Request,
+) -> Answered {
+    nacked(&app, &caller, Some(extract::job_id(id)?), request).await
+}
+
+async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let Nack { id, bearer, report, delay } = Nack::parse(&text)?;
-    caller.check_job(&app, id).await?;
+    let Nack { id, bearer, report, delay } = Nack::parse_for(named, &text)?;
+    caller.check_job(app, id).await?;
     let head = settled(match (report, delay) {
         (Some(report), _) => app.engine.fail(id, bearer, report).await?,
         (None, Some(delay)) => app.engine.snooze(id, bearer, delay).await?,
@@ -82,8 +124,16 @@ pub(crate) async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, reque
             }
         }
     }
-    let state = if app.config.allow_reset { directive(&app, &extended).await? } else { "running" };
     let now = app.engine.now().await?;
+    let mut state = "running";
+    if !beat.worker.is_empty() {
+        let said = SaidOfItself { active_jobs: beat.count, is_draining: beat.is_draining, queues: &[] };
+        app.engine.workers().heard(app.engine.tenant(), &beat.worker, now, &said);
+        state = app.engine.directive(&beat.worker).await?.name();
+    }
+    if app.config.allow_reset && state == "running" {
+        state = directive(&app, &extended).await?;
+    }
     Ok(Answer::ok(answer::heartbeat(&Beat { state, extended: &extended, lost: &lost, now })))
 }
 

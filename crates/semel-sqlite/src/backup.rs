@@ -4,6 +4,8 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
+use semel_core::planted::{Bug, is_planted};
+
 use crate::error::SqliteError;
 use crate::journal::Journal;
 use crate::lock::FileLock;
@@ -47,6 +49,9 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     set_identity(&transaction)?;
     transaction.commit()?;
     drop(copy);
+    if is_planted(Bug::BackupNotSynced) {
+        return Ok(());
+    }
     // The copy is a promise too: it is on the disk before it is reported.
     std::fs::File::open(to).and_then(|file| file.sync_all()).map_err(io)?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -2,7 +2,7 @@
 //! format.
 
 use bytes::Bytes;
-use semel_core::draft::QueueRow;
+use semel_core::draft::{Document, DocumentKey, DocumentKind, QueueRow};
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::time::Timestamp;
@@ -25,6 +25,11 @@ const MEMORY: u8 = 7;
 const EVENTS: u8 = 8;
 const SPEND: u8 = 9;
 const FREE: u8 = 10;
+const DOCUMENT: u8 = 11;
+
+/// Bits of what a queue's record has.
+const PAUSED: u8 = 1;
+const SETTINGS: u8 = 1 << 1;
 
 /// The record of the present commit: room for the journal's header, then the changes.
 #[derive(Debug)]
@@ -134,9 +139,26 @@ impl Record {
     pub fn queue(&mut self, row: &QueueRow, totals: &QueueTotals) {
         self.0.put(&[QUEUE]);
         self.0.blob(row.name.as_str().as_bytes());
-        self.0.put(&[u8::from(row.paused)]);
+        let settings = row.settings.as_deref();
+        self.0.put(&[(u8::from(row.paused) * PAUSED) | (u8::from(settings.is_some()) * SETTINGS)]);
         for number in [row.version, totals.created, totals.purged].iter().chain(&totals.counts) {
             self.0.put(&number.to_le_bytes());
+        }
+        if let Some(settings) = settings {
+            self.0.blob(settings.as_bytes());
+        }
+    }
+
+    /// A document's new values, or its end.
+    pub fn document(&mut self, key: &DocumentKey, document: Option<&Document>) {
+        self.0.put(&[DOCUMENT, key.kind.code()]);
+        self.0.blob(key.name.as_bytes());
+        self.0.put(&[u8::from(document.is_some())]);
+        if let Some(document) = document {
+            self.0.put(&document.version.to_le_bytes());
+            self.0.put(&[u8::from(document.due.is_some())]);
+            self.0.time(document.due.unwrap_or(Timestamp::EPOCH));
+            self.0.blob(&document.text);
         }
     }
 
@@ -169,6 +191,8 @@ pub enum Change {
     Spend { id: JobId, absorbed: Absorbed },
     /// An id that is kept no longer.
     Free { id: JobId },
+    /// A document's new values, or its end.
+    Document { key: DocumentKey, document: Option<Document> },
 }
 
 /// Reads the changes of a record, in order.
@@ -217,6 +241,7 @@ fn change(from: &mut Unpacker<'_>, record: &Bytes, names: &Names) -> Result<Opti
         QUEUE => queue(from),
         SPEND => spend(from),
         FREE => from.take().map(|id| Change::Free { id: JobId::from_bytes(id) }),
+        DOCUMENT => document(from, record),
         NAME => name(from),
         EVENTS => from.number().zip(from.blob()).map(|(count, data)| Change::Events {
             count: count.unsigned_abs(),
@@ -246,6 +271,22 @@ fn memory(from: &mut Unpacker<'_>, names: &Names) -> Result<Option<Change>, Sqli
         _ => return Ok(None),
     };
     Ok(Some(Change::Memory { key, seq, id, remembered }))
+}
+
+fn document(from: &mut Unpacker<'_>, record: &Bytes) -> Option<Change> {
+    let kind = DocumentKind::from_code(u8::from_le_bytes(from.take()?))?;
+    let key = DocumentKey::new(kind, str::from_utf8(from.blob()?).ok()?);
+    let document = match from.take()? {
+        [0] => None,
+        [1] => {
+            let version = u64::from_le_bytes(from.take()?);
+            let ([has_due], at) = (from.take()?, from.time()?);
+            let text = record.slice_ref(from.blob()?);
+            Some(Document { version, due: (has_due == 1).then_some(at), text })
+        }
+        _ => return None,
+    };
+    Some(Change::Document { key, document })
 }
 
 fn name(from: &mut Unpacker<'_>) -> Option<Change> {
@@ -281,12 +322,14 @@ fn spend(from: &mut Unpacker<'_>) -> Option<Change> {
 fn queue(from: &mut Unpacker<'_>) -> Option<Change> {
     let name = from.blob()?;
     let name = semel_core::ident::QueueName::from_stored(str::from_utf8(name).ok()?);
-    let [paused] = from.take()?;
+    let [parts] = from.take()?;
     let mut big = || Some(u64::from_le_bytes(from.take()?));
-    let row = QueueRow { name, paused: paused != 0, version: big()? };
+    let version = big()?;
     let mut totals = QueueTotals { created: big()?, purged: big()?, ..QueueTotals::default() };
     for count in &mut totals.counts {
         *count = big()?;
     }
+    let settings = if parts & SETTINGS == 0 { None } else { Some(str::from_utf8(from.blob()?).ok()?.into()) };
+    let row = QueueRow { name, paused: parts & PAUSED != 0, settings, version };
     Some(Change::Queue { row, totals })
 }

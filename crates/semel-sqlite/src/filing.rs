@@ -12,11 +12,13 @@ use rusqlite::{CachedStatement, Connection, params};
 use semel_core::draft::{Map, QueueRow, next_version};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::planted::{Bug, is_planted};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, outlives};
 use semel_store::model::QueueTotals;
 
+use crate::documents::{self, Changed};
 use crate::error::SqliteError;
 use crate::log::{self, Events};
 use crate::open::{Loaded, set_fact};
@@ -108,6 +110,7 @@ pub struct Piece {
     forgotten: Vec<(JobId, Forgotten)>,
     memory: Vec<(UniqueKey, Memory, (i64, i64))>,
     spent: Vec<(JobId, Option<Absorbed>, Stamp)>,
+    documents: Vec<Changed>,
     events: Vec<Events>,
     rows: Vec<Written>,
     notes: Vec<(JobId, Notes)>,
@@ -209,6 +212,7 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
 fn preface(at: &mut Loaded, piece: &mut Piece) {
     piece.names = std::mem::take(&mut at.pending.names);
     piece.forgotten = at.pending.forgotten.iter().map(|(id, forgotten)| (*id, *forgotten)).collect();
+    piece.documents = at.pending.documents.all();
     piece.spent = at.pending.spent.iter().map(|(id, (absorbed, stamp))| (*id, *absorbed, *stamp)).collect();
     for (key, changes) in &at.pending.memory {
         for change in changes {
@@ -279,7 +283,8 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
 /// Writes a piece, in one transaction.
 pub fn write(db: &mut Connection, piece: &Piece) -> Result<(), SqliteError> {
     // With the end of a round goes the only other copy of it: it, and with it all before, must be on the disk.
-    db.pragma_update(None, "synchronous", if piece.end.is_some() { "FULL" } else { "NORMAL" })?;
+    let is_last = piece.end.is_some() && !is_planted(Bug::CarriedBeforeSync);
+    db.pragma_update(None, "synchronous", if is_last { "FULL" } else { "NORMAL" })?;
     let transaction = db.transaction()?;
     write_into(&transaction, piece)?;
     Ok(transaction.commit()?)
@@ -290,6 +295,10 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
     for (id, text) in &piece.names {
         db.prepare_cached("INSERT OR REPLACE INTO name (id, text) VALUES (?1, ?2)")?
             .execute(params![id, text])?;
+    }
+    if !piece.forgotten.is_empty() {
+        // No job that is gone has had a later version.
+        set_fact(db, "gone", piece.floor.as_micros())?;
     }
     for (id, Forgotten { seq, keeps_id }) in &piece.forgotten {
         db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
@@ -319,6 +328,7 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
             rows::write_memory(&mut insert, *names, change.seq, &remembered.head, remembered.forget_at)?;
         }
     }
+    documents::write(db, &piece.documents)?;
     log::write(db, &piece.events)?;
     write_rows(db, &piece.rows)?;
     for (_, notes) in &piece.notes {
@@ -413,9 +423,9 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
     let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let count = |state: State| signed(totals.counts[usize::from(state.code())]);
     db.prepare_cached(
-        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
-         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8",
+        "INSERT INTO queue (name, paused, version, created, purged, completed, cancelled, discarded, settings) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET paused = ?2, version = ?3, created = ?4, \
+         purged = ?5, completed = ?6, cancelled = ?7, discarded = ?8, settings = ?9",
     )?
     .execute(params![
         row.name.as_str(),
@@ -426,6 +436,7 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
         count(State::Completed),
         count(State::Cancelled),
         count(State::Discarded),
+        row.settings.as_deref(),
     ])?;
     Ok(())
 }
@@ -442,6 +453,7 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     for (id, _, stamp) in &piece.spent {
         at.pending.is_spent(*id, *stamp);
     }
+    at.pending.documents.settle(&piece.documents);
     for (key, change, _) in &piece.memory {
         at.pending.remembered(key, change.seq, change.id, change.stamp);
     }

@@ -15,6 +15,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use semel_core::planted::{Bug, is_planted};
 use semel_core::time::Timestamp;
 
 use crate::error::SqliteError;
@@ -152,8 +153,11 @@ impl Journal {
             self.offset = 0;
         }
         let Some(current) = &mut self.current else { return Ok(()) };
+        if is_planted(Bug::SyncBeforeWrite) {
+            drop(current.file.sync_data());
+        }
         current.write(self.offset, record).map_err(|error| io(&current.path, error))?;
-        if let Err(error) = current.file.sync_data() {
+        if let Err(error) = sync(&current.file) {
             return Err(SqliteError::Sync(format!("{}: {error}", current.path.display())));
         }
         current.last = cursor;
@@ -200,12 +204,24 @@ impl Journal {
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
             // Its name must be on the disk before anything in it is promised.
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            if is_planted(Bug::FolderNotSynced) {
+                return Ok(file);
+            }
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(file)
         };
         let file = new().map_err(|error| io(&path, error))?;
         Ok(Segment { path, file, length: 0, last: 0 })
     }
+}
+
+/// Brings what was written to the disk.
+fn sync(file: &File) -> std::io::Result<()> {
+    if is_planted(Bug::AckBeforeFsync) || is_planted(Bug::SyncBeforeWrite) {
+        return Ok(());
+    }
+    let synced = file.sync_data();
+    if is_planted(Bug::FailedSyncIgnored) { Ok(()) } else { synced }
 }
 
 fn io(path: &Path, source: std::io::Error) -> SqliteError {
@@ -238,7 +254,9 @@ fn read(mut file: &File, identity: i64) -> std::io::Result<(Vec<Entry>, u64)> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut offset = 0;
     while let Some(entry) = parse(&bytes.slice(offset..), identity) {
-        if entries.last().is_some_and(|last| entry.cursor != last.cursor + 1) {
+        if entries.last().is_some_and(|last| entry.cursor != last.cursor + 1)
+            && !is_planted(Bug::StaleRecordRead)
+        {
             break;
         }
         offset += HEADER + entry.payload.len();
@@ -259,8 +277,9 @@ fn parse(bytes: &Bytes, identity: i64) -> Option<Entry> {
         return None;
     }
     let cursor = u64::from_le_bytes(*cursor);
+    let is_whole = checksum(identity, length, &bytes[8..HEADER + size]) == u32::from_le_bytes(*sum);
     // Zeros are no record, whatever their sum.
-    if cursor == 0 || checksum(identity, length, &bytes[8..HEADER + size]) != u32::from_le_bytes(*sum) {
+    if cursor == 0 || (!is_whole && !is_planted(Bug::SumNotChecked)) {
         return None;
     }
     Some(Entry {

@@ -7,10 +7,11 @@
 //! - `journal`, `change`: the journal's files, and what a record says.
 //! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done.
 //! - `open`, `schema.sql`: a file's version and what is read of it at the start.
-//! - `reader`, `rows`, `names`, `log`: look-ups, a head's row, names by number, the event log.
+//! - `reader`, `rows`, `documents`, `names`, `log`: look-ups, a head's row, documents, names by number, the event log.
 
 pub mod backup;
 mod change;
+mod documents;
 pub mod error;
 mod filing;
 mod journal;

@@ -25,7 +25,7 @@ use crate::pending::Pending;
 use crate::reader;
 use crate::rows::{self, HEAD_COLUMNS};
 
-/// The format this program writes. Format 1 was never released.
+/// The format this program writes. Formats 1 and 2 were never released.
 pub const FORMAT: i64 = 3;
 /// Marks a file as ours: "Seml".
 const APPLICATION_ID: i64 = 0x5365_6d6c;
@@ -239,6 +239,8 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
             take_in(&mut loaded, seq, job.head, job.released);
         }
     }
+    loaded.model.note_gone(fact(db, "gone")?.unsigned_abs());
+    loaded.floor = loaded.floor.max(loaded.model.after_the_gone());
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
     Ok(loaded)
 }
@@ -248,7 +250,7 @@ type Queues = Map<QueueName, (QueueRow, QueueTotals)>;
 fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
     let mut queues = Queues::default();
     let mut query = db.prepare(
-        "SELECT name, paused, version, created, purged, completed, cancelled, discarded FROM queue",
+        "SELECT name, paused, version, created, purged, completed, cancelled, discarded, settings FROM queue",
     )?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
@@ -258,7 +260,13 @@ fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
         for (state, column) in [(State::Completed, 5), (State::Cancelled, 6), (State::Discarded, 7)] {
             totals.counts[usize::from(state.code())] = number(column)?;
         }
-        let settings = QueueRow { name: name.clone(), paused: row.get(1)?, version: number(2)? };
+        let text: Option<String> = row.get(8)?;
+        let settings = QueueRow {
+            name: name.clone(),
+            paused: row.get(1)?,
+            settings: text.map(Into::into),
+            version: number(2)?,
+        };
         queues.insert(name, (settings, totals));
     }
     Ok(queues)
@@ -307,6 +315,7 @@ impl Replay<'_> {
                 Change::Update { seq, moving } => self.update(loaded, seq, moving)?,
                 Change::Note { seq, job, kind, text } => loaded.pending.note(seq, job, kind, text),
                 Change::Forget { seq, job, keeps_id } => {
+                    loaded.model.note_gone(at.as_micros().unsigned_abs());
                     self.put(seq, None);
                     loaded.pending.forget(seq, job, keeps_id);
                 }
@@ -323,6 +332,7 @@ impl Replay<'_> {
                 }
                 Change::Spend { id, absorbed } => loaded.pending.spend(id, Some(absorbed)),
                 Change::Free { id } => loaded.pending.spend(id, None),
+                Change::Document { key, document } => loaded.pending.documents.put(key, document),
                 Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data }),
             }
         }

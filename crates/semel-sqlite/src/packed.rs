@@ -3,6 +3,7 @@
 
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head, Lease, Role};
+use semel_core::limit::Lane;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Hold, UniqueKey};
@@ -22,7 +23,9 @@ mod has {
     pub const FOLLOW_UP: u16 = 1 << 7;
     pub const ENDING: u16 = 1 << 8;
     pub const BURNED: u16 = 1 << 9;
-    pub const ALL: u16 = (1 << 10) - 1;
+    pub const LANE: u16 = 1 << 10;
+    pub const AWAITED: u16 = 1 << 11;
+    pub const ALL: u16 = (1 << 12) - 1;
 }
 
 /// Appends parts to bytes.
@@ -67,7 +70,9 @@ impl Packer {
             | bit(head.lease.is_some(), has::LEASE)
             | bit(head.follow_up.is_some(), has::FOLLOW_UP)
             | bit(head.ending.is_some(), has::ENDING)
-            | bit(head.burned_until.is_some(), has::BURNED);
+            | bit(head.burned_until.is_some(), has::BURNED)
+            | bit(head.lane.is_some(), has::LANE)
+            | bit(head.awaited, has::AWAITED);
         self.put(&parts.to_le_bytes());
         self.put(&[head.state.code()]);
         self.put(&head.version.to_le_bytes());
@@ -90,6 +95,10 @@ impl Packer {
         }
         if let Some(ending) = head.ending {
             self.put(&[ending as u8]);
+        }
+        // It never moves; here it costs those nothing that have none.
+        if let Some(lane) = head.lane {
+            self.put(&lane.code().to_le_bytes());
         }
     }
 
@@ -135,6 +144,8 @@ pub struct Moving {
     lease: Option<Lease>,
     follow_up: Option<JobId>,
     ending: Option<Ending>,
+    lane: Option<Lane>,
+    awaited: bool,
 }
 
 impl Moving {
@@ -156,6 +167,8 @@ impl Moving {
             lease: self.lease,
             follow_up: self.follow_up,
             ending: self.ending,
+            lane: self.lane,
+            awaited: self.awaited,
             ..head.clone()
         }
     }
@@ -232,6 +245,8 @@ impl<'a> Unpacker<'a> {
         } else {
             Some(Ending::from_code(u8::from_le_bytes(self.take()?))?)
         };
+        let lane =
+            if parts & has::LANE == 0 { None } else { Lane::from_code(u64::from_le_bytes(self.take()?)) };
         Some(Moving {
             state,
             role: if parts & has::FOLLOW_UP_ROLE == 0 { Role::Plain } else { Role::FollowUp },
@@ -248,6 +263,8 @@ impl<'a> Unpacker<'a> {
             lease,
             follow_up,
             ending,
+            lane,
+            awaited: parts & has::AWAITED != 0,
         })
     }
 
@@ -315,6 +332,7 @@ impl Fixed {
             hold: self.hold,
             job_type: names.job_type(self.job_type)?,
             queue: names.queue(self.queue)?,
+            lane: None,
             priority: self.priority,
             state: State::Available,
             role: Role::Plain,
@@ -334,6 +352,7 @@ impl Fixed {
             lease: None,
             follow_up: None,
             ending: None,
+            awaited: false,
         })
     }
 }

@@ -10,6 +10,8 @@ use semel_core::job::{Head, NoteKind};
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 
+use crate::documents::Unwritten;
+
 /// Counts changes, so that what was written to the rows is known to be the newest.
 pub type Stamp = u64;
 
@@ -86,6 +88,8 @@ pub struct Pending {
     pub forgotten: Map<JobId, Forgotten>,
     /// Jobs whose heads moved since their rows were written; one that moved twice is here twice.
     pub moved: Vec<JobId>,
+    /// Documents to be written.
+    pub documents: Unwritten,
     /// Types and queues without a row.
     pub names: Vec<(i64, String)>,
     /// Queues whose counters or settings moved.

@@ -219,11 +219,17 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
         return Ok(listing);
     }
     let newer = in_memory(at, &wanted, below);
-    while looked < LIST_LOOKS_MAX {
+    // A page that is cut short is cut at a job whose row the next one can find.
+    while looked < LIST_LOOKS_MAX || listing.next.is_none() {
         let chunk = chunk(db, at, &wanted, &newer, below, limit.clamp(64, 512))?;
-        let Some(last) = chunk.last() else { return Ok(listing) };
+        let Some(last) = chunk.last() else {
+            listing.next = None;
+            return Ok(listing);
+        };
         below = last.seq;
-        let last_id = last.id;
+        let findable =
+            |listed: &&Listed| listed.head.is_some() || listed.id.row() == listed.seq.unsigned_abs();
+        let last_id = chunk.iter().rfind(findable).map(|listed| listed.id);
         looked += chunk.len();
         for head in chunk.into_iter().filter_map(|listed| listed.head) {
             if wanted.admits(&head) {
@@ -234,7 +240,7 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
                 }
             }
         }
-        listing.next = Some(last_id);
+        listing.next = last_id.or(listing.next);
     }
     Ok(listing)
 }
@@ -256,7 +262,7 @@ fn in_memory(at: &Loaded, filter: &Filter, below: i64) -> Vec<(i64, JobId)> {
 struct Listed {
     seq: i64,
     id: JobId,
-    /// None for a job that is gone: it only marks how far a page has looked.
+    /// None for a job that is gone: it only marks how far a page has looked, if its id says its row.
     head: Option<Head>,
 }
 

@@ -128,6 +128,7 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteEr
             Some(names) => names.queue(row.get(5)?)?,
             None => QueueName::from_stored(""),
         },
+        lane: None,
         priority: 0,
         state: State::from_code(row.get(6)?).ok_or(wrong("no such state"))?,
         role: Role::Plain,
@@ -147,6 +148,7 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteEr
         lease: None,
         follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),
+        awaited: false,
     })
 }
 

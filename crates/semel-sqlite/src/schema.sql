@@ -28,7 +28,8 @@ CREATE TABLE queue (              -- settings and counters
     purged     INTEGER NOT NULL,
     completed  INTEGER NOT NULL,
     cancelled  INTEGER NOT NULL,
-    discarded  INTEGER NOT NULL
+    discarded  INTEGER NOT NULL,
+    settings   TEXT                -- also of rows that are no queue's: limits, what workers are told
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job (                -- times in microseconds since 1970, UTC
@@ -90,6 +91,16 @@ CREATE TABLE absorbed (           -- ids of requests that became part of another
     digest  BLOB
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX absorbed_by ON absorbed (seq);
+
+CREATE TABLE document (           -- small records of the core's: crons, workflows, their parts
+    kind     INTEGER NOT NULL,
+    name     TEXT NOT NULL,
+    version  INTEGER NOT NULL,
+    due      INTEGER,
+    text     BLOB NOT NULL,
+    UNIQUE (kind, name)
+) STRICT;
+CREATE INDEX document_due ON document (due) WHERE due IS NOT NULL;
 
 CREATE TABLE fact (
     name   TEXT PRIMARY KEY,

@@ -7,14 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rusqlite::Connection;
 use semel_core::draft::{Full, Reads, Snapshot};
 use semel_core::ident::JobId;
+use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, leave_out_outlived};
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use semel_store::clock::{Clock, SteadyTime, SystemClock};
 use semel_store::{LogPage, StoreError};
 
+use crate::documents;
 use crate::error::SqliteError;
 use crate::filing::{self, Patience};
 use crate::journal::Journal;
@@ -276,7 +280,7 @@ impl Inner {
     fn commit(&mut self, batch: Batch, rows: &AtomicU64) -> Result<Applied, SqliteError> {
         let now = self.time.now();
         // A panic in here would leave the two apart.
-        self.doubtful = true;
+        self.doubtful = !is_planted(Bug::FailedCommitKept);
         let applied = Writer::new(&self.db, &mut self.at, rows, now).apply(batch)?;
         let written = self.at.record.len();
         if written > 0 {
@@ -309,6 +313,9 @@ impl Inner {
             leave_out_outlived(&mut view.holders);
             view.states = StateSet::ALL;
             snapshot.add_key(read.key, view);
+        }
+        for key in &reads.documents {
+            snapshot.add_document(key.clone(), documents::get(db, &at.pending.documents, key)?);
         }
         for id in &reads.heads {
             if !snapshot.has_head(*id) {
@@ -355,8 +362,18 @@ impl Carrier {
         set_fact(&transaction, "next_row", signed(next_row))?;
         set_fact(&transaction, "carried", signed(last))?;
         set_fact(&transaction, log::DROPPED, signed(last))?;
-        for table in ["journal", "queue", "job", "note", "memory", "foreign_id", "absorbed", "event", "name"]
-        {
+        for table in [
+            "journal",
+            "queue",
+            "job",
+            "note",
+            "memory",
+            "foreign_id",
+            "absorbed",
+            "event",
+            "name",
+            "document",
+        ] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
         }
         transaction.commit()?;
@@ -414,6 +431,13 @@ impl Backend for Sqlite {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         self.answer(|inner, _| Ok(inner.at.model.queues()))
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.answer(|inner, _| {
+            let now = inner.time.now();
+            documents::find(&inner.db, &inner.at.pending.documents, &seek, now)
+        })
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {

@@ -13,6 +13,7 @@ use semel_core::unique::{Remember, UniqueKey, must_remember};
 use semel_store::backend::{Applied, Batch, Claimed, Unwritten, Verdict};
 use semel_store::memory::started;
 
+use crate::documents;
 use crate::error::SqliteError;
 use crate::open::Loaded;
 use crate::pending::{Absorbed, Remembered};
@@ -40,15 +41,18 @@ impl<'a> Writer<'a> {
         let mut applied = Applied::default();
         let mut unwritten = Unwritten::default();
         for group in batch.groups {
-            let mut failed = None;
+            let failed = std::cell::Cell::new(None);
+            let fail = |error| {
+                failed.set(Some(error));
+                u64::MAX
+            };
             let (db, at) = (self.db, &*self.at);
-            let current = at.model.is_current(&group, |id| {
-                reader::version(db, at, id, !group.found_none(id)).unwrap_or_else(|error| {
-                    failed = Some(error);
-                    u64::MAX
-                })
-            });
-            if let Some(error) = failed {
+            let current = at.model.is_current(
+                &group,
+                |id| reader::version(db, at, id, !group.found_none(id)).unwrap_or_else(fail),
+                |key| documents::version(db, &at.pending.documents, key).unwrap_or_else(fail),
+            );
+            if let Some(error) = failed.take() {
                 return Err(error);
             }
             if !current || unwritten.concerns(&group) {
@@ -102,6 +106,11 @@ impl<'a> Writer<'a> {
                 Ok(())
             }
             Write::Forget { job, remember } => self.forget(job, remember),
+            Write::Document { key, document } => {
+                self.at.record.document(&key, document.as_ref());
+                self.at.pending.documents.put(key, document);
+                Ok(())
+            }
             Write::Queue { row } => {
                 self.touch(&row.name);
                 self.at.model.apply(&Write::Queue { row });

@@ -5,10 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use semel_core::draft::{Full, Group, QueueRow, Reads, Record, Snapshot, Write};
+use semel_core::draft::{
+    Document, DocumentKey, DocumentKind, Full, Group, QueueRow, Reads, Record, Snapshot, Write,
+};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Grant, Unclaimable};
+use semel_core::limit::Lane;
 use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
 use semel_core::tenant::Tenant;
@@ -32,7 +35,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// - **Durability.** When [`commit`](Self::commit) has answered, what it applied survives a crash of this process and,
 ///   at the strength the store declares, of the machine. A failed commit has applied nothing, or is poisoned.
 /// - **Order.** A claim takes from its queues in the order they are named; within one queue by (priority descending,
-///   available_at, id).
+///   available_at, id). A job under a limit takes its place in that order, and comes back unclaimed unless the limit is
+///   one of the closed: those are as if they were not there.
 /// - **Bounds.** Every answer is bounded by the request's own limit.
 pub trait Backend: Send + Sync + 'static {
     /// Everything `reads` names, consistently, with the store's time. Of a whole job that is not there it says why, if
@@ -48,8 +52,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Jobs for people, newest id first.
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>>;
 
-    /// All queues that have or had a job or a setting, by name.
+    /// All queues that have or had a job or a setting, by name, and rows that are [no queue](QueueName::is_queue).
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>>;
+
+    /// Documents that are due, or of a kind.
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>>;
 
     /// The log after `cursor`, oldest first, at most `limit` records, and how far it reaches back and forth. A cursor
     /// that is too old or ahead is the caller's to refuse ([`LogPage::place`]).
@@ -123,6 +130,7 @@ impl Unwritten {
                 Write::Spend { id, job, .. } => self.0.extend([Record::Job(*id), Record::Job(*job)]),
                 Write::Free { id } => self.0.push(Record::Job(*id)),
                 Write::Queue { row } => self.0.push(Record::Queue(row.name.clone())),
+                Write::Document { key, .. } => self.0.push(Record::Document(key.clone())),
             }
         }
     }
@@ -142,6 +150,8 @@ pub struct Claim {
     pub limit: u32,
     /// What each grant is filled in with.
     pub grant: Grant,
+    /// Jobs under these limits are passed over.
+    pub closed: Vec<Lane>,
 }
 
 /// What a claim took.
@@ -161,6 +171,38 @@ pub struct DueIds {
     /// The ids.
     pub ids: Vec<JobId>,
     /// When the next one falls due; in the past when `ids` was cut short.
+    pub next: Option<Timestamp>,
+}
+
+/// Which documents are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// Those whose time has come, oldest first, at most `limit`.
+    Due {
+        /// At most so many.
+        limit: u32,
+    },
+    /// Those of one kind, in the order of their names' bytes.
+    Kind {
+        /// The kind.
+        kind: DocumentKind,
+        /// The page's cursor: only names after this one, or before it when `descending`.
+        from: Option<Arc<str>>,
+        /// The last name first.
+        descending: bool,
+        /// At most so many.
+        limit: u32,
+    },
+}
+
+/// The documents found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The store's time.
+    pub now: Timestamp,
+    /// The documents, in order.
+    pub documents: Vec<(DocumentKey, Document)>,
+    /// Of those that are due: when the next one is; in the past when the list was cut short. None of a kind's.
     pub next: Option<Timestamp>,
 }
 

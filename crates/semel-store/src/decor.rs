@@ -10,7 +10,9 @@ use std::time::Duration;
 use semel_core::draft::{Reads, Snapshot};
 use semel_core::slot::Due;
 
-use crate::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use crate::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use crate::error::StoreError;
 use crate::log::LogPage;
 
@@ -116,6 +118,10 @@ macro_rules! the_rest_is_the_inner_stores {
 
         fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
             self.inner.queues()
+        }
+
+        fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+            self.inner.documents(seek)
         }
 
         fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Claimed;
 use crate::batcher::Ready;
+use crate::lanes::ClosedLanes;
 use crate::watch::{Watch, Watchers};
 
 /// What wakes those who wait for jobs, and the duties that wait for a time.
@@ -22,6 +23,7 @@ pub struct Hints {
     /// When the duties mean to look next, in microseconds.
     looks_at: AtomicI64,
     watchers: Arc<Watchers>,
+    closed: ClosedLanes,
 }
 
 impl Default for Hints {
@@ -32,6 +34,7 @@ impl Default for Hints {
             log: Notify::new(),
             looks_at: AtomicI64::new(i64::MAX),
             watchers: Arc::default(),
+            closed: ClosedLanes::default(),
         }
     }
 }
@@ -40,6 +43,11 @@ impl Hints {
     /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
     pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
         self.ready.notified()
+    }
+
+    /// Limits that let nothing start just now.
+    pub fn closed_lanes(&self) -> &ClosedLanes {
+        &self.closed
     }
 
     /// Waits until the log has grown. Register before looking, then look, then wait.
@@ -80,12 +88,26 @@ impl Hints {
             | Write::Note { .. }
             | Write::Spend { .. }
             | Write::Free { .. }
-            | Write::Queue { .. } => None,
+            | Write::Queue { .. }
+            | Write::Document { .. } => None,
         });
         ready.news = self.watchers.among(written);
+        let any_closed = self.closed.is_any();
         for write in groups.iter().flat_map(|group| &group.writes) {
+            if let Write::Document { document: Some(document), .. } = write
+                && let Some(at) = document.due
+            {
+                ready.due = sooner(ready.due, at);
+            }
             let (Write::Insert { head, .. } | Write::Update { head }) = write else { continue };
             let filing = Filing::of(head);
+            // A run that ends leaves a place; a new job may have changed what the limit is.
+            if let Some(lane) = head.lane
+                && any_closed
+                && filing.slot != Slot::Lease
+            {
+                ready.lanes.push(lane);
+            }
             match filing.slot {
                 Slot::Ready => {
                     if ready.queues.last() != Some(&head.queue) {
@@ -111,7 +133,7 @@ impl Hints {
     }
 
     pub(crate) fn give(&self, ready: &Ready) {
-        if !ready.queues.is_empty() {
+        if self.closed.open(&ready.lanes) || !ready.queues.is_empty() {
             self.ready.notify_waiters();
         }
         if ready.told {

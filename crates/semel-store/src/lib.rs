@@ -2,27 +2,34 @@
 //!
 //! # Layout
 //! - [`backend`]: what a store must do.
-//! - [`batcher`]: group commit in front of any store, and [`transact`](batcher::transact) for a single decision.
-//! - [`model`], [`memory`]: the heads and their indexes in memory; the `memory:` store.
+//! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store, and
+//!   [`transact`](batcher::transact) for a single decision.
+//! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`log`]: a piece of the event log.
-//! - [`hints`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
+mod answers;
 pub mod backend;
 pub mod batcher;
 pub mod clock;
 pub mod decor;
+pub mod documents;
 pub mod error;
 mod heads;
 pub mod hints;
 mod holders;
+pub mod lanes;
 pub mod log;
 pub mod memory;
 pub mod model;
+mod ready;
+mod request;
+mod store;
 mod watch;
 
 pub use backend::Backend;
-pub use batcher::Store;
 pub use error::StoreError;
 pub use log::{LogPage, Recorded};
+pub use store::Store;
 pub use watch::Watch;

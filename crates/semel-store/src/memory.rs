@@ -14,10 +14,11 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 
 use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Listing, QueueStats, Unwritten,
-    Verdict,
+    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+    Unwritten, Verdict,
 };
 use crate::clock::{Clock, SteadyTime, SystemClock};
+use crate::documents::Documents;
 use crate::error::StoreError;
 use crate::log::{LogPage, Recorded};
 use crate::model::Model;
@@ -36,6 +37,7 @@ struct Inner {
     model: Model,
     fulls: Map<JobId, Full>,
     spent: SpentIds,
+    documents: Documents,
     events: VecDeque<Recorded>,
     cursor: u64,
     /// The cursor of the last event that was dropped.
@@ -56,6 +58,7 @@ impl Memory {
             model: Model::new(true),
             fulls: Map::default(),
             spent: SpentIds::default(),
+            documents: Documents::default(),
             events: VecDeque::new(),
             cursor: 0,
             dropped: 0,
@@ -134,6 +137,7 @@ impl Inner {
                 self.fulls.remove(&job);
                 self.spent.forget(job);
             }
+            Write::Document { key, document } => self.documents.put(key, document),
             Write::Update { .. } | Write::Queue { .. } => {}
         }
     }
@@ -189,6 +193,9 @@ impl Backend for Memory {
                 snapshot.add_spent(*id, spent);
             }
         }
+        for key in &reads.documents {
+            snapshot.add_document(key.clone(), inner.documents.get(key).cloned());
+        }
         ready(snapshot)
     }
 
@@ -197,8 +204,11 @@ impl Backend for Memory {
         let mut applied = Applied::default();
         let mut unwritten = Unwritten::default();
         for group in batch.groups {
-            let current =
-                inner.model.is_current(&group, |id| inner.spent.get(id).map_or(0, |spent| spent.version));
+            let current = inner.model.is_current(
+                &group,
+                |id| inner.spent.get(id).map_or(0, |spent| spent.version),
+                |key| inner.documents.get(key).map_or(0, |document| document.version),
+            );
             if unwritten.concerns(&group) || !current {
                 unwritten.note(&group);
                 applied.groups.push(Verdict::Stale);
@@ -250,6 +260,11 @@ impl Backend for Memory {
         ready(inner.model.queues())
     }
 
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        let (inner, now) = self.lock();
+        ready(inner.documents.find(&seek, now))
+    }
+
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         let (inner, _) = self.lock();
         let from = inner.events.partition_point(|recorded| recorded.cursor <= cursor);
@@ -271,7 +286,10 @@ impl Backend for Memory {
         inner.model = Model::new(true);
         inner.fulls.clear();
         inner.spent = SpentIds::default();
+        inner.documents = Documents::default();
         inner.events.clear();
+        // A place of its own: whoever has read everything until now is told that it is gone.
+        inner.cursor += 1;
         inner.dropped = inner.cursor;
         ready(())
     }

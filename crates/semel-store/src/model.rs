@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 
 use foldhash::fast::RandomState;
-use semel_core::draft::{Group, Map, Record, Snapshot, Write};
+use semel_core::draft::{DocumentKey, Group, Map, Record, Snapshot, Write};
 use semel_core::ident::{JobId, JobType};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
+use semel_core::settings::waiting;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, must_remember};
@@ -85,13 +86,19 @@ impl Model {
             }
         }
         for name in &reads.queues {
-            snapshot.add_queue(self.queue_row(name));
+            let waiting = self.queues.get(name).map_or(0, |queue| waiting(&queue.counts));
+            snapshot.add_queue(self.queue_row(name), waiting);
         }
     }
 
     /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
-    /// not here.
-    pub fn is_current(&self, group: &Group, mut elsewhere: impl FnMut(JobId) -> u64) -> bool {
+    /// not here, `document` that of a document.
+    pub fn is_current(
+        &self,
+        group: &Group,
+        mut elsewhere: impl FnMut(JobId) -> u64,
+        mut document: impl FnMut(&DocumentKey) -> u64,
+    ) -> bool {
         is_planted(Bug::VersionNotChecked)
             || !self.repeats_a_version(group)
                 && group.expect.iter().all(|expect| {
@@ -102,6 +109,7 @@ impl Model {
                         }
                         Record::Key(key) => self.key_version(key),
                         Record::Queue(name) => self.queues.get(name).map_or(0, |queue| queue.row.version),
+                        Record::Document(key) => document(key),
                     };
                     version == expect.version
                 })
@@ -115,6 +123,11 @@ impl Model {
         })
     }
 
+    /// A job that was here before, whose versions went up to this, is gone.
+    pub fn note_gone(&mut self, version: u64) {
+        self.gone_version = self.gone_version.max(version);
+    }
+
     /// The first moment whose versions no job that is gone has had. Before it nothing new can be decided on.
     pub fn after_the_gone(&self) -> Timestamp {
         Timestamp::from_micros(i64::try_from(self.gone_version).unwrap_or(i64::MAX).saturating_add(1))
@@ -125,7 +138,7 @@ impl Model {
         match write {
             Write::Insert { head, .. } => self.insert(head.clone()),
             Write::Update { head } => self.put(head.clone()),
-            Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } => {}
+            Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } | Write::Document { .. } => {}
             Write::Forget { job, remember } => self.forget(*job, *remember),
             Write::Queue { row } => self.queue_mut(&row.name).row = row.clone(),
         }
@@ -311,7 +324,7 @@ impl Model {
         let queue = self.queue_mut(&head.queue);
         queue.counts[usize::from(head.state.code())] += 1;
         match filing.slot {
-            Slot::Ready => drop(queue.ready.insert((Reverse(head.priority), filing.at, head.id))),
+            Slot::Ready => queue.ready.insert(head, filing.at),
             Slot::Timer => drop(self.timers.insert((filing.at, head.id))),
             Slot::Lease => drop(self.leases.insert((filing.at, head.id))),
             Slot::Done if files_done => drop(self.done.insert((filing.at, head.id))),
@@ -330,7 +343,7 @@ impl Model {
         *count = count.saturating_sub(1);
         if (filing.slot, filing.at) != (now.slot, now.at) {
             match filing.slot {
-                Slot::Ready => drop(queue.ready.remove(&(Reverse(head.priority), filing.at, head.id))),
+                Slot::Ready => queue.ready.remove(head, filing.at),
                 Slot::Timer => drop(self.timers.remove(&(filing.at, head.id))),
                 Slot::Lease => drop(self.leases.remove(&(filing.at, head.id))),
                 Slot::Done => drop(self.done.remove(&(filing.at, head.id))),

@@ -88,7 +88,12 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
 }
 
 fn claim(limit: u32) -> Claim {
-    Claim { queues: vec![QueueName::default()], limit, grant: Grant::new("w".into(), None) }
+    Claim {
+        queues: vec![QueueName::default()],
+        limit,
+        grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
+    }
 }
 
 /// One line in one write, so that lines of several tasks never mix.

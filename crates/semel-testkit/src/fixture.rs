@@ -284,7 +284,7 @@ pub fn bearer(head: &Head) -> Bearer {
 /// A claim by worker `w`.
 pub fn claim(queues: &[&str], limit: u32) -> Claim {
     let queues = queues.iter().map(|name| QueueName::from_stored(name)).collect();
-    Claim { queues, limit, grant: Grant::new("w".into(), None) }
+    Claim { queues, limit, grant: Grant::new("w".into(), None), closed: Vec::new() }
 }
 
 /// The job after a request that must have been done.
@@ -313,6 +313,14 @@ impl TempDir {
         drop(std::fs::remove_dir_all(&path));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
+    }
+
+    /// A fresh one in memory, where the system has such a place: for tests that write much and sync often.
+    pub fn in_memory() -> Self {
+        let made = Self::new();
+        let name = made.path().file_name().unwrap_or_default();
+        let path = Path::new("/dev/shm").join(name);
+        if std::fs::create_dir(&path).is_ok() { Self(path) } else { made }
     }
 
     /// Where it is.

@@ -1,12 +1,13 @@
 //! What Semel's tests share. Never part of a release.
 //!
 //! # Layout
-//! - [`fixture`], [`make`]: a store under test with a clock that is moved by hand, and jobs to offer it.
+//! - [`fixture`], [`make`], [`flows`]: a store under test with a clock that is moved by hand, and what to ask of it.
 //! - [`cases`]: the conformance kit; one line of [`conformance!`](crate::conformance) admits a store to it.
 //! - [`mod@races`]: many tasks on one key.
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
 //! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
+//! - [`logbook`]: a store that tells after each commit what is in it.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
@@ -19,7 +20,11 @@ pub mod differential;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod fixture;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod flows;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod history;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod logbook;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod make;
 pub mod ojs;

@@ -44,6 +44,9 @@ pub fn job() -> Want {
         unique: None,
         body: bytes::Bytes::new(),
         inspect: true,
+        limit: None,
+        bounded: false,
+        awaited: false,
     };
     let retry = RetryPolicy { jitter: false, ..RetryPolicy::default() };
     Want { offer, body: Body { retry, ..Body::default() }, spec: PolicySpec::default(), key: None }

@@ -42,7 +42,12 @@ where
 }
 
 fn wish(limit: u32) -> Claim {
-    Claim { queues: vec![QueueName::default()], limit, grant: Grant::new("w".into(), None) }
+    Claim {
+        queues: vec![QueueName::default()],
+        limit,
+        grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
+    }
 }
 
 async fn ack(engine: &Engine, run: &Job) -> Settled {

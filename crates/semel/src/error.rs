@@ -56,6 +56,12 @@ pub enum Error {
     /// More jobs hold the key than one commit may touch.
     #[error("too many jobs hold the key; cancel some, or release the key")]
     TooManyHolders,
+    /// As many jobs wait in the queue as an operator lets wait.
+    #[error("the queue is full: {bound} jobs wait in it; try again later")]
+    QueueFull {
+        /// How many may wait.
+        bound: u64,
+    },
     /// There is no such job, or its body was deleted after its retention.
     #[error("job {0} is not there, or no longer")]
     Gone(JobId),

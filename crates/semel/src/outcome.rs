@@ -144,6 +144,7 @@ impl Enqueued {
             }
             Outcome::IdTaken(id) => return Err(Error::IdTaken(id)),
             Outcome::TooManyHolders => return Err(Error::TooManyHolders),
+            Outcome::QueueFull(depth) => return Err(Error::QueueFull { bound: depth.bound }),
             Outcome::Corrupt(corrupt) => return Err(corrupt.into()),
         })
     }

@@ -168,7 +168,7 @@ impl TestQueue {
     async fn try_run_next(&self, worker: &Worker) -> Result<Option<Ran>, Error> {
         self.do_duties().await?;
         let queues = worker.queues()?.into_iter().map(|(queue, _)| queue).collect();
-        let claim = Claim { queues, limit: 1, grant: Grant::new("test".into(), None) };
+        let claim = Claim { queues, limit: 1, grant: Grant::new("test".into(), None), closed: Vec::new() };
         let Some(job) = self.semel.engine()?.claim(claim).await?.pop() else { return Ok(None) };
         let (id, job_type, attempt) = (job.head.id, job.head.job_type.to_string(), job.head.attempt);
         let outcome = worker.run_one(job).await?;

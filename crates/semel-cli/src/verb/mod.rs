@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod bench;
 pub mod completions;
+pub mod crons;
 pub mod enqueue;
 pub mod events;
 pub mod explain;
@@ -14,3 +15,4 @@ pub mod release;
 pub mod restore;
 pub mod serve;
 pub mod token;
+pub mod workflows;

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use clap::Args;
 use semel_server::auth::{Token, Tokens};
+use semel_server::webhooks::Rules;
 use semel_server::{Config, Limits, Tls};
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Globals, Settings};
 use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
+use crate::otlp::Exporter;
 use crate::print::Printer;
 use crate::tokens::TokenFile;
 
@@ -43,6 +45,9 @@ pub struct Serve {
     /// Let POST /ojs/v1/admin/reset delete everything; for test servers only
     #[arg(long)]
     allow_reset: bool,
+    /// Let webhooks go to this machine and its networks, and without TLS
+    #[arg(long)]
+    webhooks_allow_private: bool,
     /// Speak TLS with this certificate, PEM, followed by those that vouch for it (SEMEL_TLS_CERT)
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -52,6 +57,9 @@ pub struct Serve {
     /// How the log is written: text or json [default: text]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     log_format: Option<String>,
+    /// Send traces to the OpenTelemetry collector here, as in http://127.0.0.1:4318 (SEMEL_OTLP)
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
     /// Connections at one time; more wait
     #[arg(long, value_name = "COUNT", default_value_t = 4096)]
     max_connections: usize,
@@ -77,7 +85,21 @@ impl Serve {
             Some(tokens) => Tokens::only(tokens),
             None => Tokens::default(),
         };
-        let config = Config { allow_reset: self.allow_reset, tokens: tokens.clone(), ..Config::default() };
+        let (exporter, spans) = match &settings.otlp {
+            Some(url) => {
+                let (exporter, spans) = Exporter::start(url)?;
+                (Some(exporter), Some(spans))
+            }
+            None => (None, None),
+        };
+        let webhooks = Rules { allow_private: self.webhooks_allow_private };
+        let config = Config {
+            allow_reset: self.allow_reset,
+            webhooks,
+            tokens: tokens.clone(),
+            spans,
+            ..Config::default()
+        };
         let limits = Limits {
             connections: self.max_connections.clamp(1, CONNECTIONS_MAX),
             drain: Duration::from_secs(self.drain),
@@ -90,7 +112,8 @@ impl Serve {
             None => None,
         };
         let opened = Opened::open(&settings.store).await?;
-        let host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
+        let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
+        host.deliver(webhooks);
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
         tracing::info!(url = host.url(), store = %settings.store, ?tokens, tls = tls.is_some(), "ready");
@@ -110,6 +133,9 @@ impl Serve {
         };
         tracing::info!("stopping: requests under way may end");
         let stopped = host.stop().await;
+        if let Some(exporter) = exporter {
+            exporter.stop().await;
+        }
         match poison {
             None => stopped,
             Some(why) => Err(Failure::failed(why).next(
@@ -123,6 +149,9 @@ impl Serve {
         let mut settings = Settings::read(globals, self.listen.as_deref())?;
         if self.tls_cert.is_some() || self.tls_key.is_some() {
             (settings.tls_cert, settings.tls_key) = (self.tls_cert.clone(), self.tls_key.clone());
+        }
+        if self.otlp.is_some() {
+            settings.otlp.clone_from(&self.otlp);
         }
         if let Some(format) = &self.log_format {
             settings.log_format.clone_from(format);
@@ -157,8 +186,11 @@ fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
     }
 }
 
+/// A certificate chain and its key, as PEM.
+type Pem = (Vec<u8>, Vec<u8>);
+
 /// The texts of the certificate and its key; none when neither is named.
-fn certificate(settings: &Settings) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
+fn certificate(settings: &Settings) -> Result<Option<Pem>, Failure> {
     let read = |path: &PathBuf| {
         std::fs::read(path)
             .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
@@ -248,12 +280,12 @@ impl Hangup {
         while self.signals.recv().await.is_some() {
             then();
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// There are none here.
     #[cfg(not(unix))]
     async fn each(self, _: impl FnMut()) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

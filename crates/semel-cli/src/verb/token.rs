@@ -1,6 +1,6 @@
 //! `semel token`.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 use semel_core::time::Timestamp;
@@ -108,7 +108,7 @@ impl Token {
 }
 
 impl Create {
-    fn run(self, path: &PathBuf, printer: &Printer) -> Result<(), Failure> {
+    fn run(self, path: &Path, printer: &Printer) -> Result<(), Failure> {
         let now = SystemClock.now();
         let (entry, text) = Entry::make(self.roles, now)?;
         let entry = Entry {
@@ -128,7 +128,7 @@ impl Create {
     }
 }
 
-fn rotate(path: &PathBuf, id: &str, overlap: &str, printer: &Printer) -> Result<(), Failure> {
+fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(), Failure> {
     let now = SystemClock.now();
     let end = after(now, overlap)?;
     let (entry, text) = TokenFile::change(path, |file| {
@@ -160,7 +160,7 @@ fn told(entry: &Entry, text: &str, printer: &Printer) {
     printer.remark("a server that runs takes this when it gets SIGHUP");
 }
 
-fn list(path: &PathBuf, printer: &Printer) -> Result<(), Failure> {
+fn list(path: &Path, printer: &Printer) -> Result<(), Failure> {
     let file = TokenFile::read(path)?;
     if printer.is_json() {
         let tokens = file.tokens.iter().map(|entry| {

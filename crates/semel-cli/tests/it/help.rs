@@ -4,14 +4,17 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 17] = [
     "serve",
     "demo",
     "enqueue",
     "explain",
     "job",
     "jobs",
+    "events",
     "queues",
+    "crons",
+    "workflows",
     "keys",
     "release",
     "backup",

@@ -13,4 +13,5 @@ mod secrets;
 mod serve;
 mod tls;
 mod token;
+mod traces;
 mod verbs;

@@ -189,3 +189,23 @@ fn a_backup_is_made_beside_a_server_and_restored() {
     assert_eq!(damaged.code, 1, "{}", damaged.err);
     assert!(!folder.path().join("new.db").exists());
 }
+
+#[test]
+fn events_are_shown_from_where_one_left_off_and_a_lost_place_is_an_error() {
+    let folder = Folder::new();
+    let id = folder.json(&with("enqueue", &[]))["job"]["id"].as_str().unwrap().to_owned();
+    folder.run(&with("enqueue", &[]));
+    let people = folder.run(&["events", "--types", "job.enqueued"]);
+    for needle in ["EVENT", "job.enqueued", id.as_str(), "invoice.pay", "default"] {
+        assert!(people.out.contains(needle), "{needle:?} is not in\n{}", people.out);
+    }
+    let place = people.err.split("--after ").nth(1).expect("where to go on").trim().to_owned();
+    assert_eq!(folder.json(&["job", &id, "cancel"])["state"], "cancelled");
+    let rest = folder.run(&["events", "--after", &place, "--types", "job.cancelled", "--job", &id, "--json"]);
+    let event: Value = serde_json::from_str(rest.out.trim()).unwrap();
+    assert_eq!((&event["type"], &event["subject"]), (&"job.cancelled".into(), &id.as_str().into()));
+    let following = folder.run(&["events", "--follow", "--limit", "1", "--json"]);
+    assert_eq!(following.out.lines().count(), 1, "{}", following.out);
+    let lost = folder.run(&["events", "--after", "evt_999999999999999999"]);
+    assert!(lost.code != 0 && lost.err.contains("410"), "{}", lost.err);
+}

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Json, Number, inside};
+use super::{Json, Number, inside, plain_length};
 use crate::error::Invalid;
 use crate::limits::JSON_DEPTH_MAX;
 
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
     /// The characters up to the next quote, escape or control character.
     fn plain_run(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
-        let length = rest.bytes().position(|b| b == b'"' || b == b'\\' || b < 0x20).unwrap_or(rest.len());
+        let length = plain_length(rest.as_bytes());
         self.at += length;
         &rest[..length]
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Json, Number, Sink, inside, nfc, utf16_order};
+use super::{Json, Number, Sink, inside, nfc, plain_length, utf16_order};
 use crate::error::Invalid;
 use crate::limits::INTEGER_MAX;
 use crate::planted::{Bug, is_planted};
@@ -153,16 +153,14 @@ pub(crate) fn put_text(text: &str, sink: &mut impl Sink) {
 /// Writes a string as its bytes are.
 pub(crate) fn put_exact(text: &str, sink: &mut impl Sink) {
     sink.put("\"");
-    let mut start = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-            continue;
-        }
-        sink.put(&text[start..at]);
+    let mut rest = text;
+    loop {
+        let (run, after) = rest.split_at(plain_length(rest.as_bytes()));
+        sink.put(run);
+        let Some(byte) = after.bytes().next() else { break };
         put_escape(byte, sink);
-        start = at + 1;
+        rest = &after[1..];
     }
-    sink.put(&text[start..]);
     sink.put("\"");
 }
 

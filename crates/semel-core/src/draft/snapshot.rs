@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
@@ -11,6 +12,8 @@ use crate::job::{Head, NoteKind};
 use crate::state::StateSet;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
+
+use super::document::{Document, DocumentKey, Sheet};
 
 /// A hash table with a fast, per-process seeded hash.
 pub type Map<K, V> = HashMap<K, V, RandomState>;
@@ -26,12 +29,18 @@ pub struct Reads {
     pub keys: Vec<KeyRead>,
     /// Settings of these queues.
     pub queues: Vec<QueueName>,
+    /// Documents.
+    pub documents: Vec<DocumentKey>,
 }
 
 impl Reads {
     /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty() && self.fulls.is_empty() && self.keys.is_empty() && self.queues.is_empty()
+        self.heads.is_empty()
+            && self.fulls.is_empty()
+            && self.keys.is_empty()
+            && self.queues.is_empty()
+            && self.documents.is_empty()
     }
 
     /// Empties the lists, keeping their memory.
@@ -40,6 +49,7 @@ impl Reads {
         self.fulls.clear();
         self.keys.clear();
         self.queues.clear();
+        self.documents.clear();
     }
 }
 
@@ -132,6 +142,8 @@ pub struct QueueRow {
     pub name: QueueName,
     /// Claims get nothing from a paused queue.
     pub paused: bool,
+    /// What the core keeps with it: a text that says nothing to a store.
+    pub settings: Option<Arc<str>>,
     /// Moves on every change of the settings; 0 when the queue has none yet.
     pub version: u64,
 }
@@ -139,7 +151,7 @@ pub struct QueueRow {
 impl QueueRow {
     /// A queue nobody has set anything of.
     pub fn fresh(name: QueueName) -> Self {
-        Self { name, paused: false, version: 0 }
+        Self { name, paused: false, settings: None, version: 0 }
     }
 }
 
@@ -209,6 +221,9 @@ pub struct Snapshot {
     pub(super) jobs: Map<JobId, Row>,
     pub(super) keys: Map<UniqueKey, KeyView>,
     pub(super) queues: Map<QueueName, (QueueRow, u32)>,
+    /// Jobs that waited in the queues loaded.
+    pub(super) waiting: Map<QueueName, u64>,
+    pub(super) documents: Map<DocumentKey, Sheet>,
     /// Jobs minted in this group that hold a key: their heads are among the key's holders. They become rows when a
     /// later decision asks for them, which is rare; those without a key nobody can ask for.
     pub(super) fresh: Map<JobId, (UniqueKey, Bytes, u32)>,
@@ -225,6 +240,8 @@ impl Snapshot {
             ),
             keys: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
             queues: Map::default(),
+            waiting: Map::default(),
+            documents: Map::default(),
             fresh: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
         }
     }
@@ -273,9 +290,20 @@ impl Snapshot {
         self.keys.insert(key, view);
     }
 
-    /// Adds a queue's settings.
-    pub fn add_queue(&mut self, row: QueueRow) {
+    /// Adds a queue's settings, and how many jobs [wait](crate::settings::waiting) in it.
+    pub fn add_queue(&mut self, row: QueueRow, waiting: u64) {
+        self.waiting.entry(row.name.clone()).or_insert(waiting);
         self.queues.entry(row.name.clone()).or_insert((row, 0));
+    }
+
+    /// Adds a document; `None` says that there is no such one.
+    pub fn add_document(&mut self, key: DocumentKey, document: Option<Document>) {
+        self.documents.entry(key).or_insert_with(|| Sheet::of(document));
+    }
+
+    /// A document as loaded or as overlaid since.
+    pub fn peek_document(&self, key: &DocumentKey) -> Option<&Document> {
+        self.documents.get(key)?.document.as_ref()
     }
 
     /// Whether the head of this job was loaded.
@@ -292,6 +320,12 @@ impl Snapshot {
     pub fn peek(&self, id: JobId) -> Option<(&Head, Option<&Full>)> {
         let row = self.jobs.get(&id)?;
         row.job().map(|head| (head, row.full.as_ref()))
+    }
+
+    /// A queue's settings and how many jobs wait in it, as loaded.
+    pub fn peek_queue(&self, name: &QueueName) -> Option<(&QueueRow, u64)> {
+        let (row, _) = self.queues.get(name)?;
+        Some((row, self.waiting.get(name).copied().unwrap_or(0)))
     }
 
     /// The holders of a key as loaded or as overlaid since.

@@ -8,7 +8,7 @@ use crate::job::{Head, NoteKind};
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
-use super::QueueRow;
+use super::{Document, DocumentKey, QueueRow};
 
 /// A record whose version a decision relied on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +19,8 @@ pub enum Record {
     Key(UniqueKey),
     /// A queue's settings.
     Queue(QueueName),
+    /// A document.
+    Document(DocumentKey),
 }
 
 /// The version a decision saw; 0 says that the record was not there.
@@ -85,6 +87,13 @@ pub enum Write {
     Queue {
         /// All of them.
         row: QueueRow,
+    },
+    /// A document: new, with other values, or gone.
+    Document {
+        /// Which.
+        key: DocumentKey,
+        /// All of it.
+        document: Option<Document>,
     },
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::draft::{KeyRead, Reads};
 use crate::ident::{JobId, JobType, QueueName};
+use crate::limit::Limit;
 use crate::time::Timestamp;
 use crate::unique::{UniqueKey, UniquePolicy};
 
@@ -37,6 +38,12 @@ pub struct Offer {
     pub body: Bytes,
     /// Whether the caller may see other people's jobs.
     pub inspect: bool,
+    /// The limit it is to be started under.
+    pub limit: Option<Limit>,
+    /// Whether its queue may have a bound: then admission looks.
+    pub bounded: bool,
+    /// Whether somebody is to be told of its end, and will say so in this very decision.
+    pub awaited: bool,
 }
 
 /// The identity of an offered job.
@@ -87,6 +94,12 @@ impl Offer {
         }
         if let Some(identity) = &self.unique {
             reads.keys.push(identity.read());
+        }
+        if let Some(limit) = &self.limit {
+            reads.queues.push(limit.lane().row());
+        }
+        if self.bounded {
+            reads.queues.push(self.queue.clone());
         }
     }
 }

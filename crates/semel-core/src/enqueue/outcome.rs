@@ -4,6 +4,7 @@ use crate::body::Corrupt;
 use crate::ident::{JobId, JobType, QueueName};
 use crate::job::Head;
 use crate::planted::{Bug, is_planted};
+use crate::settings::Depth;
 use crate::unique::{Disclose, RejectReason};
 
 /// The job an answer may name.
@@ -77,6 +78,8 @@ pub enum Outcome {
     IdTaken(JobId),
     /// It was refused: more jobs hold its key than one commit may touch.
     TooManyHolders,
+    /// It was refused: as many jobs wait in its queue as may.
+    QueueFull(Depth),
     /// It was refused: what is stored of the job it meets cannot be read.
     Corrupt(Corrupt),
 }
@@ -95,6 +98,7 @@ impl Outcome {
                 | Self::Mismatch { .. }
                 | Self::IdTaken(_)
                 | Self::TooManyHolders
+                | Self::QueueFull(_)
                 | Self::Corrupt(_)
         )
     }

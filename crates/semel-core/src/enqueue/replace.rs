@@ -7,6 +7,7 @@ use crate::life::cancel_head;
 use crate::time::Timestamp;
 use crate::trail::Marks;
 use crate::unique::{Admission, admit};
+use crate::waiting::{self, Waiters};
 
 use super::{Identity, Offer, Outcome, Placing, create};
 
@@ -26,10 +27,12 @@ pub(super) fn replace(
     let now = draft.now();
     let mut placing = Placing::of(offer, now);
     let mut cancelled: Vec<JobId> = Vec::new();
+    let mut waiters = Waiters::default();
     let mut hidden = identity.policy.disclose();
     while let Admission::Replace { holders, scheduled_at, wait_until, disclose } = &admission {
         let burned = cancel(draft, identity, holders)?;
         fence = fence.max(burned.fence);
+        waiters.0.extend(burned.waiters.0);
         // Whether or not this job waits for it: one that takes its place may have to.
         placing.burned_until = placing.burned_until.max(burned.until.filter(|until| *until > now));
         if let Some(at) = scheduled_at {
@@ -48,12 +51,14 @@ pub(super) fn replace(
         cancelled.extend_from_slice(holders);
         admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.inspect);
     }
-    let head = create(draft, offer, &placing, fence);
+    placing.awaited = !waiters.0.is_empty();
+    let head = create(draft, offer, &placing, fence)?;
     // Who waits for one of them goes on with the new job.
     let marks = Marks { replaced_by: Some(head.id.to_string()) }.encode();
     for id in &cancelled {
         draft.note(*id, NoteKind::Marks, Some(marks.clone()));
     }
+    waiting::hand_over(draft, &head, &waiters);
     Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose: hidden })
 }
 
@@ -66,6 +71,8 @@ struct Burned {
     until: Option<Timestamp>,
     /// Whether any of them was live.
     moved: bool,
+    /// Who waited for their ends.
+    waiters: Waiters,
 }
 
 /// Cancels these holders.
@@ -78,6 +85,9 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
     for head in heads {
         let mut head = draft.newest(&head);
         burned.until = burned.until.max(head.run_may_last_until());
+        if head.awaited {
+            burned.waiters.0.extend(waiting::take(draft, &mut head)?.0);
+        }
         burned.moved |= cancel_head(draft, &mut head, Ending::Replaced)?.is_ok();
         burned.fence = burned.fence.max(head.fence);
     }

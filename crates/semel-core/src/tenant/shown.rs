@@ -37,6 +37,9 @@ impl Namespace {
                 identity.key = self.other_key(identity.key);
             }
         }
+        if let Some(limit) = &mut offer.limit {
+            limit.key = self.stored_name(&limit.key).into();
+        }
         offer
     }
 }
@@ -97,7 +100,7 @@ impl Show for Outcome {
                 holder.head_mut().show(space);
             }
             Self::IdTaken(id) => id.show(space),
-            Self::TooManyHolders | Self::Corrupt(_) => {}
+            Self::TooManyHolders | Self::QueueFull(_) | Self::Corrupt(_) => {}
         }
     }
 }

@@ -52,6 +52,7 @@ mod tests {
             queue: QueueName::default(),
             priority: 0,
             state,
+            lane: None,
             role: Role::Plain,
             attempt: 0,
             max_attempts: 3,
@@ -68,6 +69,7 @@ mod tests {
             burned_until: None,
             lease: None,
             follow_up: None,
+            awaited: false,
             ending: (state == State::Completed).then_some(Ending::Completed),
         }
     }

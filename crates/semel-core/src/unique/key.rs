@@ -3,11 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use sha2::{Digest, Sha256};
-
 use super::choice::Dimension;
 use super::policy::{MetaPart, UniquePolicy};
-use crate::canon::{Json, Rule, Sink, nfc, push_token, put_exact, put_json, put_members, put_text};
+use crate::canon::{Hashed, Json, Rule, Sink, nfc, push_token, put_exact, put_json, put_members, put_text};
 use crate::error::Invalid;
 use crate::limits::POLICY_NAMES_MAX;
 use crate::planted::{Bug, is_planted};
@@ -121,9 +119,9 @@ impl UniquePolicy {
     /// [`Json::canonical`](crate::canon::Json::canonical)), args that have no member named by `args_keys`, a missing
     /// version.
     pub fn key(&self, input: &KeyInput<'_>) -> Result<UniqueKey, Invalid> {
-        let mut hasher = Sha256::new();
-        self.put(input, &mut hasher)?;
-        Ok(UniqueKey(hasher.finalize().into()))
+        let mut hashed = Hashed::new();
+        self.put(input, &mut hashed)?;
+        Ok(UniqueKey(hashed.finish()))
     }
 
     /// Writes the dimensions in the order of their names.
@@ -230,13 +228,13 @@ fn not_one_object() -> Invalid {
 /// The key of a request's `Idempotency-Key` (SEMANTICS 7): inside tenant and credential, and of a shape that no
 /// policy's key has, so it never meets one. All three count by their exact bytes.
 pub fn idempotency_key(tenant: &str, credential: &str, key: &str) -> UniqueKey {
-    let mut hasher = Sha256::new();
+    let mut hashed = Hashed::new();
     for (lead, text) in
         [("{\"credential\":", credential), (",\"idempotency_key\":", key), (",\"tenant\":", tenant)]
     {
-        hasher.put(lead);
-        put_exact(text, &mut hasher);
+        hashed.put(lead);
+        put_exact(text, &mut hashed);
     }
-    hasher.put("}");
-    UniqueKey(hasher.finalize().into())
+    hashed.put("}");
+    UniqueKey(hashed.finish())
 }

@@ -46,6 +46,7 @@ fn head(row: u64, state: State, age: i64) -> Head {
         finished_at: state.is_finished().then_some(ago(age / 2)),
         renewed_at: None,
         burned_until: None,
+        lane: None,
         lease: (state == State::Active).then(|| Lease {
             worker: "w".into(),
             visible_until: ago(-2),
@@ -53,6 +54,7 @@ fn head(row: u64, state: State, age: i64) -> Head {
         }),
         follow_up: None,
         ending: None,
+        awaited: false,
     }
 }
 

@@ -5,6 +5,7 @@ mod admission;
 mod canon;
 mod golden;
 mod policy;
+mod schedule;
 mod vectors;
 
 use semel_core::canon::Json;

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
 mod enqueue;
+mod kept;
+mod properties;
 mod shapes;
 mod vectors;
 mod views;

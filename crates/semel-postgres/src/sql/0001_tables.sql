@@ -28,13 +28,17 @@ CREATE TABLE @.head (                 -- what decisions read of a job; a claim a
     run_until      int8,
     follow_up      uuid,
     ending         int2,
+    lane           int8,              -- the limit it is under: it is never granted here
+    awaited        boolean NOT NULL,
     slot           int2    NOT NULL,  -- 0 ready, 1 timer, 2 held, 3 lease, 4 done, -1 kept for its key alone until slot_at
     slot_at        int8    NOT NULL,
     exhausted      boolean NOT NULL,  -- a claim must not grant it
     dead           boolean NOT NULL   -- in the dead letter list
 ) WITH (fillfactor = 85);
 
-CREATE INDEX head_ready ON @.head (queue, priority DESC, slot_at, id) WHERE slot = 0;
+CREATE INDEX head_ready ON @.head (queue, priority DESC, slot_at, id) WHERE slot = 0 AND lane IS NULL;
+-- Apart, so that a limit that lets nothing start hides nothing, however many jobs are under it.
+CREATE INDEX head_limited ON @.head (queue, lane, priority DESC, slot_at, id) WHERE slot = 0 AND lane IS NOT NULL;
 CREATE INDEX head_filed ON @.head (slot, slot_at, id) WHERE slot IN (1, 3, 4, -1);
 CREATE INDEX head_expiry ON @.head (expires_at, id) WHERE expires_at IS NOT NULL AND slot IN (0, 1, 2);
 CREATE INDEX head_dead ON @.head (id) WHERE dead;
@@ -65,11 +69,22 @@ CREATE TABLE @.absorbed (             -- ids of requests that became part of ano
 );
 CREATE INDEX absorbed_by ON @.absorbed (job);
 
-CREATE TABLE @.queue (                -- settings
-    name     text    PRIMARY KEY,
-    paused   boolean NOT NULL,
-    version  int8    NOT NULL
+CREATE TABLE @.queue (                -- settings, and rows whose names are no queue's: limits, what workers are told
+    name      text    PRIMARY KEY,
+    paused    boolean NOT NULL,
+    settings  text,
+    version   int8    NOT NULL
 );
+
+CREATE TABLE @.document (             -- small records of the core's: crons, workflows, their parts
+    kind     int2   NOT NULL,
+    name     text   COLLATE "C" NOT NULL,
+    version  int8   NOT NULL,
+    due      int8,
+    text     bytea  NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+CREATE INDEX document_due ON @.document (due, kind, name) WHERE due IS NOT NULL;
 
 CREATE TABLE @.total (                -- counters of queues, as of the last fold of `tally`
     queue  text NOT NULL,
@@ -83,6 +98,7 @@ CREATE TABLE @.tally (                -- what commits add to the counters: rows 
     what   int2 NOT NULL,
     n      int8 NOT NULL
 );
+CREATE INDEX tally_of ON @.tally (queue);
 
 CREATE TABLE @.event (                -- one record per commit, read in the order of transactions
     tx        xid8   NOT NULL,

@@ -1,15 +1,16 @@
 -- Applies groups of writes, each all or none, in one transaction: locks what they rely on and write, in one order for every
 -- caller; finds the groups whose versions have moved, and those that were decided on top of such; writes the others.
 --
--- Locks: the commit's mark, guards of absent ids, keys, heads, queues, absorbed ids; each kind sorted.
+-- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted.
 CREATE OR REPLACE FUNCTION @.commit(
     p_clock int8, p_ahead int8, p_floor int8,
     p_mark uuid,                                                           -- its own, to be asked about later
     p_stale int4[],                                                        -- groups that are stale whatever is stored
-    p_guards int4[], p_owned int4[],                                       -- ids that must be absent; that are to be taken
+    p_guards int4[], p_owned int4[],                                       -- what must be absent; what is to be taken
     ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs
     ek_group int4[], ek_key bytea[], ek_more int8[], ek_least int8[], ek_version int8[],   -- of keys, after earlier groups
     eq_group int4[], eq_name text[], eq_version int8[],                    -- of queues
+    ed_group int4[], ed_kind int2[], ed_name text[], ed_version int8[],    -- of documents
     c_group int4[], c_version int8[],                                      -- versions of new jobs whose ids callers chose
     p_after int4[], p_before int4[],                                       -- the first is decided on top of the second
     p_keys bytea[], p_lookup uuid[],                                       -- to lock; whose keys are to be locked as well
@@ -18,7 +19,8 @@ CREATE OR REPLACE FUNCTION @.commit(
     n_group int4[], n_id uuid[], n_kind int2[], n_text bytea[],
     s_group int4[], s_id uuid[], s_job uuid[], s_digest bytea[],
     f_group int4[], f_id uuid[], f_until int8[],
-    q_group int4[], q_name text[], q_paused boolean[], q_version int8[],
+    q_group int4[], q_name text[], q_paused boolean[], q_settings text[], q_version int8[],
+    d_group int4[], d_kind int2[], d_name text[], d_version int8[], d_due int8[], d_text bytea[],
     v_group int4[], v_kind int2[], v_job uuid[], v_type text[], v_queue text[], v_attempt int8[], v_amount int8[]
 ) RETURNS TABLE (now_at int8, stale int4[], crowded bytea[])
 LANGUAGE plpgsql AS $$
@@ -74,6 +76,11 @@ BEGIN
             ON CONFLICT DO NOTHING;
         PERFORM 1 FROM @.queue WHERE name = ANY (eq_name || q_name) ORDER BY name FOR UPDATE;
     END IF;
+    IF cardinality(ed_name) > 0 OR cardinality(d_name) > 0 THEN
+        PERFORM 1 FROM @.document d
+            WHERE (d.kind, d.name) IN (SELECT unnest(ed_kind || d_kind), unnest(ed_name || d_name))
+            ORDER BY d.kind, d.name FOR UPDATE;
+    END IF;
     IF cardinality(ej_id) > 0 THEN
         PERFORM 1 FROM @.absorbed WHERE id = ANY (ej_id) ORDER BY id FOR UPDATE;
     END IF;
@@ -98,6 +105,10 @@ BEGIN
         SELECT e.g FROM unnest(eq_group, eq_name, eq_version) AS e(g, name, version)
             LEFT JOIN @.queue q ON q.name = e.name
             WHERE e.version <> coalesce(q.version, 0)
+        UNION
+        SELECT e.g FROM unnest(ed_group, ed_kind, ed_name, ed_version) AS e(g, kind, name, version)
+            LEFT JOIN @.document d ON d.kind = e.kind AND d.name = e.name
+            WHERE e.version <> coalesce(d.version, 0)
         UNION
         -- Decided on before an earlier job with that id was gone, it would have that one's version.
         SELECT e.g FROM unnest(c_group, c_version) AS e(g, version), @.fact f WHERE e.version <= f.gone);
@@ -258,11 +269,28 @@ BEGIN
     END IF;
 
     IF cardinality(q_name) > 0 THEN
-        UPDATE @.queue q SET paused = w.paused, version = w.version FROM (
-            SELECT DISTINCT ON (w.name) w.name, w.paused, w.version
-            FROM unnest(q_group, q_name, q_paused, q_version) WITH ORDINALITY AS w(g, name, paused, version, place)
+        UPDATE @.queue q SET paused = w.paused, settings = w.settings, version = w.version FROM (
+            SELECT DISTINCT ON (w.name) w.name, w.paused, w.settings, w.version
+            FROM unnest(q_group, q_name, q_paused, q_settings, q_version) WITH ORDINALITY
+                AS w(g, name, paused, settings, version, place)
             WHERE w.g <> ALL (v_stale) ORDER BY w.name, w.place DESC
         ) AS w WHERE q.name = w.name;
+    END IF;
+
+    IF cardinality(d_name) > 0 THEN
+        DELETE FROM @.document d USING (
+            SELECT DISTINCT ON (w.kind, w.name) w.kind, w.name, w.text
+            FROM unnest(d_group, d_kind, d_name, d_text) WITH ORDINALITY AS w(g, kind, name, text, place)
+            WHERE w.g <> ALL (v_stale) ORDER BY w.kind, w.name, w.place DESC
+        ) AS w WHERE w.text IS NULL AND d.kind = w.kind AND d.name = w.name;
+        INSERT INTO @.document (kind, name, version, due, text)
+            SELECT w.kind, w.name, w.version, w.due, w.text FROM (
+                SELECT DISTINCT ON (w.kind, w.name) w.*
+                FROM unnest(d_group, d_kind, d_name, d_version, d_due, d_text) WITH ORDINALITY
+                    AS w(g, kind, name, version, due, text, place)
+                WHERE w.g <> ALL (v_stale) ORDER BY w.kind, w.name, w.place DESC
+            ) AS w WHERE w.text IS NOT NULL
+            ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, due = excluded.due, text = excluded.text;
     END IF;
 
     -- Also when there is nothing to tell: it says when the last commit was.

@@ -1,25 +1,28 @@
 -- All queues: a row for each counter, and one without `what` for the settings and the job that has waited longest.
-CREATE OR REPLACE FUNCTION @.queues() RETURNS TABLE (name text, what int2, n int8, paused boolean, oldest int8)
+CREATE OR REPLACE FUNCTION @.queues() RETURNS TABLE (name text, what int2, n int8, paused boolean, oldest int8, settings text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-        SELECT c.queue, c.what, sum(c.n)::int8, NULL::boolean, NULL::int8
+        SELECT c.queue, c.what, sum(c.n)::int8, NULL::boolean, NULL::int8, NULL::text
         FROM (SELECT t.queue, t.what, t.n FROM @.total t UNION ALL SELECT t.queue, t.what, t.n FROM @.tally t) AS c
         GROUP BY c.queue, c.what;
     RETURN QUERY
-        SELECT u.name, NULL::int2, coalesce(q.version, 0), coalesce(q.paused, false), (
+        SELECT u.name, NULL::int2, coalesce(q.version, 0), coalesce(q.paused, false), least((
             -- The first of each priority is the oldest of it.
             WITH RECURSIVE firsts AS (
-                (SELECT h.priority, h.slot_at FROM @.head h WHERE h.slot = 0 AND h.queue = u.name
+                (SELECT h.priority, h.slot_at FROM @.head h WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = u.name
                     ORDER BY h.priority DESC, h.slot_at LIMIT 1)
                 UNION ALL
                 SELECT n.priority, n.slot_at FROM firsts f, LATERAL (
                     SELECT h.priority, h.slot_at FROM @.head h
-                    WHERE h.slot = 0 AND h.queue = u.name AND h.priority < f.priority
+                    WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = u.name AND h.priority < f.priority
                     ORDER BY h.priority DESC, h.slot_at LIMIT 1) AS n
             )
-            SELECT min(f.slot_at) FROM firsts f)
+            SELECT min(f.slot_at) FROM firsts f
+        ), (
+            SELECT min(h.slot_at) FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = u.name
+        )), q.settings
         FROM (
             SELECT t.queue AS name FROM @.total t UNION SELECT t.queue FROM @.tally t
             UNION SELECT q.name FROM @.queue q WHERE q.version > 0

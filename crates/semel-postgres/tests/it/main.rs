@@ -14,8 +14,8 @@ mod servers;
 use semel_testkit::{Fixture, Step, conformance, races};
 
 pub(crate) fn fixture(step: Step) -> Fixture {
-    let place = place::Place::new();
-    Fixture::new(step, move |clock| place.open_with(clock))
+    let place = place::Passing(place::Place::new());
+    Fixture::new(step, move |clock| place.0.open_with(clock))
 }
 
 conformance!(as_it_is, crate::fixture(Step::Nothing));

@@ -29,6 +29,7 @@ pub fn url() -> String {
 /// A schema of a test's own.
 pub struct Place {
     address: Address,
+    schema: String,
 }
 
 impl Place {
@@ -38,17 +39,40 @@ impl Place {
         // Numbers of processes come again while a server runs.
         let drawn = RandomState::new().build_hasher().finish();
         let schema = format!("test_{drawn:x}_{number}");
-        Self { address: Address::parse(&url()).unwrap().with_schema(&schema).unwrap() }
+        Self { address: Address::parse(&url()).unwrap().with_schema(&schema).unwrap(), schema }
     }
 
     pub fn address(&self) -> &Address {
         &self.address
     }
 
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
     /// The store, by a clock that is moved by hand.
     pub fn open_with(&self, clock: &ManualClock) -> Arc<dyn Backend> {
         let (address, clock) = (self.address.clone(), clock.clone());
         wait_for(async move { Arc::new(Postgres::open_with_clock(&address, clock).await.unwrap()) })
+    }
+}
+
+/// A place that goes with its owner: PostgreSQL looks for a function among those of its name in all schemas, so hundreds of
+/// them that nobody needs any more make every new connection slow.
+pub struct Passing(pub Place);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let sql = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.0.schema);
+        wait_for(async move {
+            let Ok((client, connection)) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await
+            else {
+                return;
+            };
+            tokio::spawn(connection);
+            // What is left behind costs time and nothing else.
+            drop(client.batch_execute(&sql).await);
+        });
     }
 }
 

@@ -2,25 +2,31 @@
 
 use std::sync::Arc;
 
+use semel_core::draft::{DocumentKey, DocumentKind, Draft, Reads};
 use semel_core::enqueue::{Batch, Mode, Outcome};
 use semel_engine::Engine;
 use semel_postgres::Postgres;
-use semel_store::backend::Filter;
+use semel_store::backend::{Backend, Batch as Commit, Filter, Verdict};
 use semel_testkit::make::{job, keyed};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::place::Place;
+use crate::place::{Place, url};
 
-/// So many servers, each with connections and a batcher of its own, by the database's clock.
-async fn servers(place: &Place, number: usize) -> Vec<Engine> {
+/// So many stores, each with connections of its own, by the database's clock.
+async fn stores(place: &Place, number: usize) -> Vec<Arc<Postgres>> {
     let mut opening = JoinSet::new();
     for _ in 0..number {
         // All at once, on an empty database: one makes the schema.
         let address = place.address().clone();
         opening.spawn(async move { Arc::new(Postgres::open(&address).await.unwrap()) });
     }
-    let opened = opening.join_all().await;
+    opening.join_all().await
+}
+
+/// As many servers, each with a batcher of its own.
+async fn servers(place: &Place, number: usize) -> Vec<Engine> {
+    let opened = stores(place, number).await;
     opened.into_iter().map(|backend| Engine::without_duties(backend).unwrap()).collect()
 }
 
@@ -94,4 +100,40 @@ async fn batches_with_the_same_keys_in_opposite_order_wait_for_nobody_forever() 
         .await;
         assert_eq!(counts.iter().sum::<usize>(), 100, "{counts:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_decisions_that_found_no_document_one_makes_it() {
+    let stores = stores(&Place::new(), 3).await;
+    for round in 0..20 {
+        let key = DocumentKey::new(DocumentKind::Cron, format!("round {round}"));
+        let reads = Reads { documents: vec![key.clone()], ..Reads::default() };
+        let made = at_once(12, |task| {
+            let (backend, key, reads) = (Arc::clone(&stores[task % 3]), key.clone(), reads.clone());
+            async move {
+                let mut draft = Draft::new(backend.load(&reads).await.unwrap(), 7, backend.rows());
+                let is_first = draft.document(&key).unwrap().is_none();
+                draft.set_document(&key, Some((format!("by {task}").into(), None)));
+                let batch = Commit { groups: vec![draft.finish()], claims: Vec::new() };
+                let applied = backend.commit(batch).await.unwrap();
+                is_first && applied.groups == [Verdict::Applied]
+            }
+        })
+        .await;
+        assert_eq!(made.iter().filter(|made| **made).count(), 1, "{made:?}");
+    }
+}
+
+/// Pages by name go by bytes, whatever language the database is of.
+#[tokio::test]
+async fn names_of_documents_are_compared_as_bytes() {
+    let place = Place::new();
+    stores(&place, 1).await;
+    let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let sql = "SELECT c.collname::text FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation \
+               WHERE a.attrelid = $1::text::regclass AND a.attname = 'name'";
+    let table = format!("{}.document", place.schema());
+    let row = client.query_one(sql, &[&table]).await.unwrap();
+    assert_eq!(row.get::<_, String>(0), "C");
 }

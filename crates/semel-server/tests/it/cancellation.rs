@@ -113,7 +113,7 @@ async fn afterwards(scene: &Scene, what: &str) {
     engine.set_paused(QueueName::default(), false).await.unwrap();
     let nobody = Bearer::default();
     let grant = Grant::new("w".into(), None);
-    let claim = Claim { queues: vec![QueueName::default()], limit: 10, grant };
+    let claim = Claim { queues: vec![QueueName::default()], limit: 10, grant, closed: Vec::new() };
     let (_, listed) = ask(&scene.app, Method::GET, "/ojs/v1/jobs?limit=100", &Value::Null).await;
     for job in listed["jobs"].as_array().unwrap() {
         let id = semel_core::ident::JobId::parse(job["id"].as_str().unwrap(), "").unwrap();

@@ -23,7 +23,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<std::io::Result<()>>>,
-    _folder: Option<Folder>,
+    folder: Option<Folder>,
 }
 
 /// A folder of this test's own, gone with it.
@@ -95,6 +95,27 @@ impl Server {
         Self::on(Arc::new(Memory::default()), None, config, Limits::default()).await
     }
 
+    /// A server on any store.
+    pub(crate) async fn on_store(store: Arc<dyn Backend>, config: Config) -> Self {
+        Self::on(store, None, config, Limits::default()).await
+    }
+
+    /// The same file again, with a new server: as after a restart.
+    pub(crate) async fn restarted(mut self) -> Self {
+        let folder = self.folder.take();
+        self.stop().await;
+        let path = folder.as_ref().unwrap().0.join("semel.db");
+        // The engine's own thread lets go of the file a moment after the last handle is dropped.
+        let store = loop {
+            match Sqlite::open(&path) {
+                Ok(store) => break store,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let config = Config { allow_reset: true, ..Config::default() };
+        Self::on(Arc::new(store), folder, config, Limits::default()).await
+    }
+
     async fn on(store: Arc<dyn Backend>, folder: Option<Folder>, config: Config, limits: Limits) -> Self {
         let engine = Engine::start(store).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -104,7 +125,7 @@ impl Server {
         let running =
             tokio::spawn(async move { serve(listener, app, limits, async { drop(stopped.await) }).await });
         let client = Client::new(&format!("http://{address}")).unwrap();
-        Self { client, engine, address, stop: Some(stop), running: Some(running), _folder: folder }
+        Self { client, engine, address, stop: Some(stop), running: Some(running), folder }
     }
 
     pub(crate) async fn ask(
@@ -130,6 +151,10 @@ impl Server {
 
     pub(crate) async fn delete(&self, path: &str) -> Told {
         self.ask(Method::DELETE, path, None, HeaderMap::new()).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Told {
+        self.ask(Method::PUT, path, Some(&body.to_string()), HeaderMap::new()).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Told {

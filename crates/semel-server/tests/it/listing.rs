@@ -89,7 +89,7 @@ async fn the_server_says_what_it_is_and_how_it_does() {
         (&"1.0".into(), &"strong".into())
     );
     assert!(manifest["capabilities"]["unique_jobs"].as_bool().unwrap() && manifest["extensions"].is_array());
-    assert_eq!(server.get("/ojs/v1/health").await.body["backend"]["status"], "connected");
+    assert_eq!(server.get("/ojs/v1/health").await.body["backend"]["status"], "ok");
     assert_eq!(server.get("/ready").await.body["status"], "ready");
     let metrics = server.client.request(Method::GET, "/metrics", None, HeaderMap::new()).await.unwrap();
     assert_eq!(metrics.headers["content-type"], "text/plain");

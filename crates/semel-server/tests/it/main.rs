@@ -3,18 +3,27 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
 mod access;
+mod admin;
+mod backpressure;
 mod cancellation;
+mod catalogue;
 mod errors;
 mod harness;
 mod jobs;
 mod limits;
 mod listing;
 mod openapi;
+mod polling;
+mod progress;
 mod races;
+mod rates;
+mod sdks;
 mod slow;
 mod streams;
 mod suites;
 mod tenants;
 mod tls;
 mod unique;
+mod unique_spec;
+mod webhooks;
 mod workers;

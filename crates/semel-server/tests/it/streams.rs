@@ -222,8 +222,11 @@ async fn a_reader_who_would_miss_events_is_told_so() {
 #[tokio::test]
 async fn streams_end_with_the_server_and_do_not_hold_it() {
     let limits = Limits { drain: Duration::from_secs(60), ..Limits::default() };
-    let server = Server::with_limits(Config::default(), limits).await;
+    let config = Config::default();
+    let drain = config.drain.clone();
+    let server = Server::with_limits(config, limits).await;
     let mut stream = Stream::open(&server, "/ojs/v1/events/stream", None).await;
+    drain.begin();
     let stopping = tokio::spawn(server.stop());
     assert!(stream.next().await.unwrap().comment.contains("shutting down"));
     assert!(stream.next().await.is_none());

@@ -113,7 +113,10 @@ async fn history(path: &Path) -> Vec<Recorded> {
     let log = store.events(0, u32::MAX).await.unwrap().events;
     let queues = store.queues().await.unwrap();
     let created = queues.iter().map(|queue| queue.created).sum::<u64>();
-    let told = log.iter().filter(|recorded| recorded.event.kind == EventKind::Enqueued).count();
+    let told = log
+        .iter()
+        .filter(|recorded| matches!(recorded.event.kind, EventKind::Enqueued | EventKind::Scheduled))
+        .count();
     assert_eq!(created, told as u64, "the log and the rows are of one commit");
     for queue in queues {
         assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");

@@ -140,6 +140,7 @@ fn succeeded(output: &std::process::Output) {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
+    semel_testkit::planted::plant_from_environment();
     let Some(dir) = std::env::var_os("SEMEL_DISK") else {
         let dir = TempDir::new();
         let script = r#"mount -t tmpfs -o size=2m tmpfs "$SEMEL_DISK" && exec "$@""#;
@@ -193,38 +194,25 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
     println!("@played");
 }
 
-/// With a kernel that fails one fsync after another call's worth of them: strace puts the error in.
+/// With a disk that fails a sync of the journal, and every one after it.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
+    semel_testkit::planted::plant_from_environment();
     let Some(dir) = std::env::var_os("SEMEL_DISK") else {
-        if Command::new("strace").arg("-V").output().is_err() {
-            // The other way into the same state, a damaged page, is tested on every machine.
-            println!("strace is not installed: no fsync was failed");
-            return;
-        }
-        for nth in [6, 9] {
-            let dir = TempDir::new();
-            // Made before, so that the counted calls are those of commits, which a thread of their own makes.
-            drop(Sqlite::open(dir.path().join("semel.db")).unwrap().filing_at_once());
-            let inject = format!("inject=fdatasync,fsync:error=EIO:when={nth}+");
+        let tap = crate::tap::Tap::new();
+        for nth in [1, 2, 5] {
+            let tap = tap.another();
+            let place = tap.disk().join("semel.db");
             let name = "disk::a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it";
-            succeeded(&again(
-                &["strace", "-f", "-qq", "-o", "/dev/null", "-e", &inject],
-                r#"exec "$@""#,
-                name,
-                dir.path(),
-            ));
+            let variable = ("SEMEL_DISK", tap.disk().display().to_string());
+            succeeded(&tap.run(name, variable, crate::tap::Trouble::FailJournal(nth)));
             // Acknowledged is what was told before the failure; the row of the failed commit may be there or not.
-            let told = std::fs::read_to_string(dir.path().join("told")).unwrap();
+            let told = std::fs::read_to_string(tap.disk().join("told")).unwrap();
             let ids: Vec<JobId> = told.lines().map(|line| JobId::parse(line, "").unwrap()).collect();
-            assert!(!ids.is_empty());
-            let created = runtime().block_on(stored(&dir.path().join("semel.db"), &ids));
-            assert!(
-                (ids.len() as u64..=ids.len() as u64 + 1).contains(&created),
-                "{created} of {}",
-                ids.len()
-            );
+            assert_eq!(ids.len() as u64, nth - 1, "every answer waits for one sync");
+            let created = runtime().block_on(stored(&place, &ids));
+            assert!((nth - 1..=nth).contains(&created), "{created} of {}", ids.len());
         }
         return;
     };

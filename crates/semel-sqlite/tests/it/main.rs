@@ -23,5 +23,18 @@ mod against_the_model;
 mod closing;
 mod crash;
 mod disk;
+mod kept;
+#[cfg(target_os = "linux")]
+mod killed;
+mod log;
+#[cfg(target_os = "linux")]
+mod platter;
+#[cfg(target_os = "linux")]
+mod power;
+mod recovery;
+#[cfg(target_os = "linux")]
+mod tap;
+#[cfg(target_os = "linux")]
+mod voyage;
 
 races!(racing, Fixture::in_dir(Step::Nothing, crate::open));

@@ -1,7 +1,6 @@
 //! Queues: their ready jobs in order, their settings, their counters.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use semel_core::draft::QueueRow;
 use semel_core::ident::{JobId, QueueName};
@@ -13,16 +12,15 @@ use semel_core::time::Timestamp;
 
 use super::Model;
 use crate::backend::{Claim, QueueStats};
+use crate::ready::ReadyJobs;
 
 /// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
 const CLAIM_LOOKS_EXTRA: usize = 64;
 
-type ReadyOrder = (Reverse<i8>, Timestamp, JobId);
-
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) row: QueueRow,
-    pub(super) ready: BTreeSet<ReadyOrder>,
+    pub(super) ready: ReadyJobs,
     pub(super) counts: [u64; State::ALL.len()],
     pub(super) created: u64,
     pub(super) purged: u64,
@@ -30,7 +28,7 @@ pub(super) struct Queue {
 
 impl Queue {
     fn new(row: QueueRow) -> Self {
-        Self { row, ready: BTreeSet::new(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
+        Self { row, ready: ReadyJobs::default(), counts: [0; State::ALL.len()], created: 0, purged: 0 }
     }
 }
 
@@ -102,13 +100,18 @@ impl Model {
             }
             let wanted = limit - granted.len();
             let first = granted.len();
-            for (_, _, id) in queue.ready.iter().take(wanted + CLAIM_LOOKS_EXTRA) {
-                let Some(head) = self.heads.get(*id) else { continue };
+            let mut limited = 0;
+            for id in queue.ready.first(wanted, wanted + CLAIM_LOOKS_EXTRA, &claim.closed) {
+                let Some(head) = self.heads.get(id) else { continue };
                 match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
                     Ok(head) => granted.push(head),
-                    Err(reason) => unclaimable.push((*id, reason)),
+                    Err(reason) => {
+                        // It keeps its place: the core may yet grant it.
+                        limited += usize::from(reason == Unclaimable::Limited);
+                        unclaimable.push((id, reason));
+                    }
                 }
-                if granted.len() - first >= wanted {
+                if granted.len() - first + limited >= wanted {
                     break;
                 }
             }
@@ -139,7 +142,7 @@ impl Model {
             counts: queue.counts,
             created: queue.created,
             purged: queue.purged,
-            oldest_ready: oldest(&queue.ready),
+            oldest_ready: queue.ready.oldest(),
         };
         self.queues.iter().map(stats).collect()
     }
@@ -166,16 +169,4 @@ impl Model {
     pub(super) fn queue_mut(&mut self, name: &QueueName) -> &mut Queue {
         self.queues.get_or_add(name)
     }
-}
-
-/// The longest waiting of the ready jobs: the first of each priority is the oldest of it.
-fn oldest(ready: &BTreeSet<ReadyOrder>) -> Option<Timestamp> {
-    let mut oldest = None;
-    let mut next = ready.first();
-    while let Some((priority, at, _)) = next {
-        oldest = Some(oldest.map_or(*at, |oldest: Timestamp| oldest.min(*at)));
-        let after = (*priority, Timestamp::MAX, JobId::from_bytes([0xff; 16]));
-        next = ready.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next();
-    }
-    oldest
 }

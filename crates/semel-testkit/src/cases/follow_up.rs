@@ -155,3 +155,33 @@ pub async fn a_follow_up_is_not_activated_by_hand(f: &Fixture) {
     assert!(matches!(f.decide(|draft| life::activate(draft, plain.id)).await, Settled::Done(_)));
     assert_eq!(f.claim_one().await.0.id, plain.id);
 }
+
+/// A follow-up that was started, lost its worker and met another run of its key waits for that run's end; a later
+/// request waits for both, and neither is forgotten.
+pub async fn a_follow_up_that_waits_again_goes_before_the_next_one(f: &Fixture) {
+    let followed = keyed("a").on_conflict("follow_up");
+    f.create(&followed.offer()).await;
+    let (run, _) = f.claim_one().await;
+    let first = f.create(&followed.offer()).await;
+    f.complete(&run).await;
+    let (started, _) = f.claim_one().await;
+    assert_eq!(started.id, first.id);
+    // Another policy does not mind a run, and has one of its own.
+    let waiting = StateSet::EMPTY.with(State::Scheduled).with(State::Available);
+    f.create(&keyed("a").states(waiting).times(3_600_000, 3_600_000).offer()).await;
+    let (other, _) = f.claim_one().await;
+    f.advance(Duration::from_secs(200)).await;
+    f.run_duties().await;
+    assert_eq!(f.head(first.id).await.unwrap().state, State::Available);
+    let claimed = f.claim("default", 1).await;
+    assert_eq!(claimed.unclaimable, [(first.id, Unclaimable::Overlaps)]);
+    assert!(f.decide(|draft| hold_again(draft, first.id)).await);
+    let second = f.create(&followed.offer()).await;
+    assert_eq!(second.role, Role::FollowUp);
+    f.complete(&other).await;
+    let (again, _) = f.claim_one().await;
+    assert_eq!(again.id, first.id, "it is let go by the run it met");
+    assert_eq!(f.head(second.id).await.unwrap().state, State::Pending);
+    f.complete(&again).await;
+    assert_eq!(f.claim_one().await.0.id, second.id, "and the last request is never lost");
+}

@@ -4,16 +4,20 @@
 pub mod admission;
 pub mod batch;
 pub mod claims;
+pub mod crons;
+pub mod documents;
 pub mod follow_up;
 pub mod history;
 pub mod interleavings;
 pub mod leases;
+pub mod limits;
 pub mod people;
 pub mod remembering;
 pub mod replacing;
 pub mod request_ids;
 pub mod round_trip;
 pub mod timers;
+pub mod workflows;
 
 /// Admits a store to the conformance kit: one test per case, each on a fresh [`Fixture`](crate::Fixture).
 ///
@@ -58,6 +62,16 @@ macro_rules! conformance {
                 a_released_key_is_free_and_its_job_goes_on,
                 fences_of_one_key_ascend_across_jobs,
                 more_holders_than_one_commit_may_touch_are_refused,
+            );
+            $crate::conformance!(@topic $fixture; limits:
+                a_limited_job_comes_back_unclaimed_in_its_place,
+                a_limited_job_does_not_overtake,
+                jobs_of_closed_limits_are_passed_over,
+                a_limit_counts_who_runs_and_nobody_else,
+                two_starts_of_one_limit_meet_at_its_record,
+                a_rate_counts_starts_by_the_stores_time,
+                settings_are_kept_with_their_queue,
+                a_bound_counts_the_jobs_that_wait,
             );
             $crate::conformance!(@topic $fixture; replacing:
                 a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
@@ -178,6 +192,7 @@ macro_rules! conformance {
                 a_follow_up_never_overlaps_a_run_of_its_key,
                 a_request_absorbed_before_is_answered_without_writing,
                 a_follow_up_is_not_activated_by_hand,
+                a_follow_up_that_waits_again_goes_before_the_next_one,
             );
             $crate::conformance!(@topic $fixture; history:
                 a_finished_job_can_be_read_until_it_is_purged,
@@ -195,10 +210,59 @@ macro_rules! conformance {
                 a_listing_is_paged_newest_first,
                 a_listing_is_filtered,
                 a_listing_of_nothing_is_empty,
+                a_listing_ends_although_its_last_job_has_just_gone,
                 the_log_tells_what_happened_in_order,
                 the_log_is_paged_by_its_cursor,
                 the_log_says_how_far_it_reaches,
                 clearing_leaves_nothing,
+            );
+            $crate::conformance!(@topic $fixture; documents:
+                a_document_comes_back_as_it_was_written,
+                a_document_that_was_written_again_is_the_newer,
+                a_deleted_document_is_gone,
+                documents_of_a_kind_are_paged_by_name,
+                documents_are_due_in_order_and_bounded,
+                the_second_of_two_writers_of_a_document_is_stale,
+                a_document_made_meanwhile_makes_a_decision_stale,
+                a_group_that_relies_on_a_stale_document_is_stale,
+            );
+            $crate::conformance!(@topic $fixture; workflows:
+                a_chain_goes_on_step_by_step,
+                a_chain_stops_at_its_first_failure,
+                the_steps_of_a_group_are_independent,
+                callbacks_come_when_all_jobs_have_ended,
+                a_step_of_a_graph_waits_for_all_its_parents,
+                results_are_handed_on,
+                results_that_are_too_large_are_named_instead,
+                a_refused_step_fails_with_the_duplicates_error,
+                a_step_may_stand_for_a_job_that_is_there_already,
+                a_step_may_stand_for_a_job_that_has_ended,
+                a_step_whose_job_is_replaced_goes_on_with_the_new_one,
+                a_step_ends_with_whatever_ends_its_job,
+                a_cancelled_workflow_takes_its_jobs_with_it,
+                a_workflow_is_told_of_a_cancelled_job,
+                one_job_may_end_steps_of_several_workflows,
+                the_same_workflow_id_is_answered_as_the_first_time,
+                a_workflow_is_forgotten_after_its_time,
+                an_ack_and_the_next_step_are_one_commit,
+                two_parents_that_end_at_once_release_their_child_once,
+                a_cancellation_is_stale_when_a_step_has_ended,
+                a_binding_is_stale_when_its_job_has_ended,
+            );
+            $crate::conformance!(@topic $fixture; crons:
+                a_tick_offers_its_job_once,
+                a_tick_that_two_servers_decide_is_taken_once,
+                a_tick_is_skipped_while_an_earlier_job_goes_on,
+                a_tick_may_run_beside_an_earlier_job,
+                a_tick_may_cancel_the_earlier_job,
+                a_tick_may_wait_for_the_end_of_the_earlier_job,
+                a_late_tick_is_one_tick,
+                a_tick_goes_by_its_jobs_unique_policy,
+                a_disabled_cron_does_not_tick_and_makes_up_for_nothing,
+                registering_again_keeps_the_next_tick_and_the_history,
+                a_triggered_cron_fires_now_and_keeps_its_schedule,
+                a_removed_cron_is_gone_and_its_name_begins_anew,
+                a_tick_signs_its_job,
             );
             $crate::conformance!(@topic $fixture; round_trip:
                 a_plain_job_comes_back_as_it_was_written,
@@ -225,16 +289,20 @@ mod tests {
             include_str!("admission.rs"),
             include_str!("batch.rs"),
             include_str!("claims.rs"),
+            include_str!("crons.rs"),
+            include_str!("documents.rs"),
             include_str!("follow_up.rs"),
             include_str!("history.rs"),
             include_str!("interleavings.rs"),
             include_str!("leases.rs"),
+            include_str!("limits.rs"),
             include_str!("people.rs"),
             include_str!("remembering.rs"),
             include_str!("replacing.rs"),
             include_str!("request_ids.rs"),
             include_str!("round_trip.rs"),
             include_str!("timers.rs"),
+            include_str!("workflows.rs"),
         ];
         let mut cases = 0;
         for line in topics.iter().flat_map(|topic| topic.lines()) {

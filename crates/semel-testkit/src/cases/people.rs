@@ -9,7 +9,7 @@ use semel_core::state::{State, StateSet};
 use semel_store::backend::Filter;
 
 use crate::fixture::Fixture;
-use crate::make::{job, key, keyed};
+use crate::make::{foreign_id, job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -20,6 +20,7 @@ async fn pages(f: &Fixture, filter: &Filter) -> Vec<JobId> {
         let page = f.backend().list(filter.clone()).await.unwrap();
         assert!(page.heads.len() <= filter.limit as usize);
         ids.extend(page.heads.iter().map(|head| head.id));
+        assert!(ids.len() < 10_000, "the pages go round in circles");
         match page.next {
             Some(next) => filter.before = Some(next),
             None => return ids,
@@ -214,4 +215,14 @@ pub async fn clearing_leaves_nothing(f: &Fixture) {
     let again = f.create(&keyed("b").offer()).await;
     assert_ne!(again.id, live.id);
     assert_eq!(f.claim("default", 9).await.jobs.len(), 2);
+}
+
+/// Its id does not say where it was.
+pub async fn a_listing_ends_although_its_last_job_has_just_gone(f: &Fixture) {
+    let gone = f.finished(&job().id(foreign_id(1)).offer()).await;
+    let kept = f.create(&job().offer()).await;
+    f.maintain().await;
+    f.advance(Duration::from_secs(48 * 3600)).await;
+    assert!(f.decide(|draft| life::purge(draft, gone.id)).await);
+    assert_eq!(pages(f, &Filter { limit: 5, ..Filter::default() }).await, [kept.id]);
 }

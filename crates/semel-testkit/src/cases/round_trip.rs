@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use semel_core::draft::{Draft, KeyRead, Reads};
+use semel_core::draft::{DocumentKey, DocumentKind, Draft, KeyRead, Reads};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Lease, NoteKind, Role};
 use semel_core::state::{State, StateSet};
@@ -69,9 +69,11 @@ fn blank(draft: &Draft, id: JobId) -> Head {
         finished_at: None,
         renewed_at: None,
         burned_until: None,
+        lane: None,
         lease: None,
         follow_up: None,
         ending: None,
+        awaited: false,
     }
 }
 
@@ -272,11 +274,13 @@ pub async fn a_read_of_what_is_not_there_says_so(f: &Fixture) {
         fulls: vec![foreign_id(2)],
         keys: vec![read],
         queues: vec![name.clone()],
+        documents: vec![DocumentKey::new(DocumentKind::Cron, "none")],
     };
     let mut draft = f.draft(&reads).await;
     assert_eq!(draft.head(foreign_id(1)), Ok(None));
     assert_eq!(draft.full(foreign_id(2)), Ok(None));
     assert!(draft.key(&read).unwrap().holders.is_empty());
     assert_eq!(draft.queue(&name).unwrap().version, 0);
+    assert_eq!(draft.document(&DocumentKey::new(DocumentKind::Cron, "none")), Ok(None));
     assert!(draft.head(foreign_id(3)).is_err(), "what was not asked for is missing, not absent");
 }

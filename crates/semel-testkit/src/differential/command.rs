@@ -7,9 +7,9 @@ use semel_core::state::{State, StateSet};
 use crate::make::{Want, foreign_id, job, keyed};
 
 /// Policies in use.
-pub(super) const POLICIES: usize = 14;
+pub(crate) const POLICIES: usize = 14;
 /// Keys in use: few, so that they meet.
-pub(super) const KEYS: u64 = 3;
+pub(crate) const KEYS: u64 = 3;
 /// Queues in use.
 pub(super) const QUEUES: [&str; 2] = ["a", "b"];
 
@@ -108,7 +108,7 @@ impl Plan {
 }
 
 /// A job with one of the policies.
-pub(super) fn policy(key: u64, policy: usize) -> Want {
+pub(crate) fn policy(key: u64, policy: usize) -> Want {
     let want = keyed(&format!("key {key}"));
     let (minute, day) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
     match policy % POLICIES {
@@ -169,7 +169,7 @@ fn plan(random: &mut Random) -> Plan {
 }
 
 /// The program of a seed.
-pub(super) fn program(seed: u64) -> Vec<Command> {
+pub fn program(seed: u64) -> Vec<Command> {
     let mut random = Random(seed);
     let length = 20 + random.below(60);
     (0..length).map(|_| command(&mut random)).collect()

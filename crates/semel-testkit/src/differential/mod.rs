@@ -4,11 +4,15 @@
 mod command;
 mod pair;
 mod plain;
+mod solo;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use command::Command;
+pub use command::{Command, Plan, program};
 pub use pair::Pair;
+pub use solo::Solo;
+
+pub(crate) use command::{KEYS, POLICIES, policy};
 
 use crate::fixture::Fixture;
 

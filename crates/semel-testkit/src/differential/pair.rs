@@ -261,7 +261,9 @@ impl Pair {
                 Unclaimable::Expired => both!(self, |f| f.decide(|draft| life::expire(draft, id))),
                 Unclaimable::Exhausted => both!(self, |f| f.decide(|draft| life::exhaust(draft, id))),
                 Unclaimable::Overlaps => both!(self, |f| f.decide(|draft| hold_again(draft, id))),
-                Unclaimable::NotReady => return Err(format!("{id} is filed as ready and is not")),
+                Unclaimable::NotReady | Unclaimable::Limited => {
+                    return Err(format!("{id} is filed as ready and is not"));
+                }
             };
             same("unclaimable", &moved)?;
         }

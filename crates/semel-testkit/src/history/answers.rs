@@ -40,7 +40,9 @@ impl Witness {
                 Some(stored) if stored.mark != mark => Ok(()),
                 _ => Err(format!("request {} was told that its own id is taken", mark.n)),
             },
-            Outcome::TooManyHolders | Outcome::Corrupt(_) => Err(format!("{outcome:?}")),
+            Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => {
+                Err(format!("{outcome:?}"))
+            }
             Outcome::Existing(_)
             | Outcome::Amended(_)
             | Outcome::Rejected { .. }

@@ -141,7 +141,7 @@ pub fn check_unclaimable(job: Option<&Head>, id: JobId, why: Unclaimable, now: T
     let holds = match why {
         Unclaimable::Expired => head.is_expired(now),
         Unclaimable::Overlaps => head.role == Role::FollowUp,
-        Unclaimable::Exhausted | Unclaimable::NotReady => false,
+        Unclaimable::Exhausted | Unclaimable::NotReady | Unclaimable::Limited => false,
     };
     require(holds, &format!("{id} was not granted: {why:?}"))
 }

@@ -124,7 +124,7 @@ impl Witness {
             }
             Write::Forget { job, remember } => self.forget(*job, remember.is_some(), now),
             // Ids of requests are looked at by what was answered to them.
-            Write::Spend { .. } | Write::Free { .. } => Ok(()),
+            Write::Spend { .. } | Write::Free { .. } | Write::Document { .. } => Ok(()),
             Write::Queue { row } => {
                 if row.paused {
                     self.paused.insert(row.name.clone());
@@ -315,7 +315,12 @@ impl Witness {
                 }
                 stored.duplicates = duplicates.count;
             }
-            NoteKind::Failures | NoteKind::Result | NoteKind::Progress | NoteKind::Marks => {}
+            NoteKind::Failures
+            | NoteKind::Result
+            | NoteKind::Progress
+            | NoteKind::Marks
+            | NoteKind::Waiters
+            | NoteKind::ParentResults => {}
         }
         Ok(())
     }

@@ -79,6 +79,9 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         unique: policy.zip(class).map(|(policy, class)| Identity { policy, key: class.key }),
         body: body.encode().unwrap_or_default(),
         inspect: mark.inspect,
+        limit: None,
+        bounded: false,
+        awaited: false,
     };
     Request { offer, mark, key: class.map(|_| at) }
 }

@@ -11,7 +11,7 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::LogPage;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats, Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek, Verdict,
 };
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
@@ -290,6 +290,10 @@ impl Backend for Connection {
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
         Box::pin(self.read(async move { self.shared.memory.list(filter).await }))
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.documents(seek).await }))
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {

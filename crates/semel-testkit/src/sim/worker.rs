@@ -43,7 +43,7 @@ async fn claim(world: &Arc<World>, name: &Arc<str>, dice: &mut Dice) -> Vec<Job>
     }
     let lease_ms = LEASE.as_millis() as u32;
     let grant = Grant::new(Arc::clone(name), Some(lease_ms));
-    let claim = Claim { queues, limit: dice.between(1, 3) as u32, grant };
+    let claim = Claim { queues, limit: dice.between(1, 3) as u32, grant, closed: Vec::new() };
     let waits = dice.chance(512);
     let heard = world
         .ask(dice, move |engine| async move {

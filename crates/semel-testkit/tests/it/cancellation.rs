@@ -85,7 +85,12 @@ fn marked(number: u64, want: Want) -> Want {
 }
 
 fn wish(limit: u32) -> Claim {
-    Claim { queues: vec![QueueName::default()], limit, grant: Grant::new("w".into(), Some(60_000)) }
+    Claim {
+        queues: vec![QueueName::default()],
+        limit,
+        grant: Grant::new("w".into(), Some(60_000)),
+        closed: Vec::new(),
+    }
 }
 
 fn bearer(head: &Head) -> Bearer {

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::ident::JobId;
-use tokio::sync::Notify;
+use semel_core::settings::Directive;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Held, Link};
+use super::link::{Beaten, Held, Link};
 use super::run::Delivery;
 
 /// A lease is extended this many times before it would end: two heartbeats may be lost.
@@ -19,11 +20,15 @@ const BEAT_EVERY_MIN: Duration = Duration::from_millis(10);
 /// A heartbeat that failed is sent again after so long, or sooner if it was due sooner.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
+/// A worker that holds nothing is heard of so often (OJS core 7.5), and hears within that time what it is told.
+const BEAT_IDLE_EVERY: Duration = Duration::from_secs(15);
+
 /// The jobs a worker holds.
 #[derive(Default)]
 pub(crate) struct Beats {
     held: Mutex<HashMap<JobId, Beating>>,
     added: Notify,
+    told: watch::Sender<Directive>,
 }
 
 struct Beating {
@@ -72,6 +77,11 @@ impl Beats {
         Holding { beats: Arc::clone(self), id: job.id, fence: job.fence }
     }
 
+    /// What an operator tells the worker.
+    pub(crate) fn told(&self) -> watch::Receiver<Directive> {
+        self.told.subscribe()
+    }
+
     fn soonest(&self) -> Option<Instant> {
         self.held().values().map(|beating| beating.next).min()
     }
@@ -84,16 +94,14 @@ impl Beats {
         lease: Option<Duration>,
         stop: CancellationToken,
     ) {
+        let mut idle = Instant::now();
         loop {
-            let soonest = self.soonest();
-            let due = async {
-                match soonest {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let next = self.soonest().unwrap_or(idle).min(idle);
             tokio::select! {
-                () = due => self.beat(&*link, &worker, lease).await,
+                () = tokio::time::sleep_until(next) => {
+                    self.beat(&*link, &worker, lease).await;
+                    idle = Instant::now() + BEAT_IDLE_EVERY;
+                }
                 () = self.added.notified() => {}
                 () = stop.cancelled() => return,
             }
@@ -111,7 +119,8 @@ impl Beats {
             }
         }
         match link.beat(worker, &due, lease).await {
-            Ok(lost) => {
+            Ok(Beaten { lost, directive }) => {
+                self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
                 let held = self.held();
                 for beating in lost.iter().filter_map(|id| held.get(id)) {
                     beating.lost.cancel();

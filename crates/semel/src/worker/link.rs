@@ -7,6 +7,7 @@ use bytes::Bytes;
 use semel_core::draft::Reads;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
 use semel_engine::{Engine, Job};
@@ -38,6 +39,15 @@ pub(crate) struct Held {
     pub(crate) has_own_lease: bool,
 }
 
+/// The answer to a heartbeat.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Beaten {
+    /// Jobs that are the worker's no more.
+    pub(crate) lost: Vec<JobId>,
+    /// What an operator tells the worker.
+    pub(crate) directive: Directive,
+}
+
 /// What became of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
@@ -64,13 +74,13 @@ pub(crate) trait Link: Send + Sync {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>>;
 
-    /// Sends a heartbeat; says which jobs are lost.
+    /// Sends a heartbeat; says which jobs are lost, and what an operator tells the worker.
     fn beat<'a>(
         &'a self,
         worker: &'a str,
         jobs: &'a [Held],
         lease: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<JobId>, Error>>;
+    ) -> BoxFuture<'a, Result<Beaten, Error>>;
 
     /// Ends when the run is known to have lost its lease; may never end.
     fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()>;
@@ -130,6 +140,7 @@ impl Link for Local {
                 queues: vec![ask.queue.clone()],
                 limit: ask.limit,
                 grant: Grant::new(Arc::clone(&ask.worker), ask.lease.map(millis)),
+                closed: Vec::new(),
             };
             let hints = Arc::clone(self.engine()?.store().hints());
             loop {
@@ -140,9 +151,12 @@ impl Link for Local {
                 if !jobs.is_empty() {
                     return Ok(jobs.into_iter().map(delivery).collect());
                 }
+                // A limit that held jobs back may open by itself.
+                let (_, opens) = hints.closed_lanes().now();
+                let look = tokio::time::Instant::now() + LOOK_AT_LEAST_EVERY;
                 tokio::select! {
                     () = ready => {}
-                    () = tokio::time::sleep(LOOK_AT_LEAST_EVERY) => {}
+                    () = tokio::time::sleep_until(opens.map_or(look, |opens| opens.min(look))) => {}
                     () = stop.cancelled() => return Ok(Vec::new()),
                 }
             }
@@ -180,10 +194,10 @@ impl Link for Local {
 
     fn beat<'a>(
         &'a self,
-        _: &'a str,
+        worker: &'a str,
         jobs: &'a [Held],
         lease: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<JobId>, Error>> {
+    ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
             let engine = self.engine()?;
             let mut lost = Vec::new();
@@ -204,7 +218,7 @@ impl Link for Local {
                     refused.filter(|(_, settled)| matches!(settled, Settled::Refused(_))).map(|(id, _)| id),
                 );
             }
-            Ok(lost)
+            Ok(Beaten { lost, directive: engine.directive(worker).await? })
         })
     }
 

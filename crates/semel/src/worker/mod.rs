@@ -278,13 +278,16 @@ impl Worker {
         Working::start(&self)
     }
 
-    /// Works until `shutdown` is done, then stops as [`Working::stop`].
+    /// Works until `shutdown` is done or an operator tells it to end, then stops as [`Working::stop`].
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let working = self.start()?;
-        shutdown.await;
+        tokio::select! {
+            () = shutdown => {}
+            () = working.told_to_end() => {}
+        }
         working.stop().await;
         Ok(())
     }

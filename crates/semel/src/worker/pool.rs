@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use semel_core::ident::QueueName;
 use semel_core::limits::CLAIM_JOBS_MAX;
+use semel_core::settings::Directive;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +47,14 @@ impl Pool {
             worker: Arc::clone(&shared.worker),
             lease: shared.lease,
         };
+        let mut told = shared.beats.told();
         loop {
+            // Told to be quiet, it takes no more until it is told otherwise.
+            tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => return,
+                () = async { drop(told.wait_for(|directive| *directive == Directive::Run).await) } => {}
+            }
             let first = tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => return,
@@ -59,7 +67,18 @@ impl Pool {
                 room.merge(rest);
             }
             ask.limit = u32::try_from(room.num_permits()).unwrap_or(1);
-            match shared.link.fetch(&ask, &shared.stop).await {
+            // A fetch is ended by being told so, never dropped: it may have been granted jobs.
+            let hush = shared.stop.child_token();
+            let mut fetch = shared.link.fetch(&ask, &hush);
+            let fetched = tokio::select! {
+                biased;
+                fetched = &mut fetch => fetched,
+                () = async { drop(told.wait_for(|directive| *directive != Directive::Run).await) } => {
+                    hush.cancel();
+                    fetch.await
+                }
+            };
+            match fetched {
                 Ok(jobs) => {
                     for job in jobs {
                         let Some(permit) = room.split(1) else { break };

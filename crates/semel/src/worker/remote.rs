@@ -7,6 +7,7 @@ use semel_client::{Client, ClientError};
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
+use semel_core::settings::Directive;
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
@@ -15,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Ask, Held, Link, Reported, millis};
+use super::link::{Ask, Beaten, Held, Link, Reported, millis};
 use super::run::Delivery;
 use super::verdict::{Failure, Outcome};
 use crate::error::Error;
@@ -214,16 +215,18 @@ impl Link for Remote {
         worker: &'a str,
         jobs: &'a [Held],
         lease: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<JobId>, Error>> {
+    ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
             let mut lost = Vec::new();
+            let mut directive = Directive::Run;
             for (own, lease) in [(true, None), (false, lease)] {
                 let leases: serde_json::Map<String, Value> = jobs
                     .iter()
                     .filter(|held| held.has_own_lease == own)
                     .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
                     .collect();
-                if leases.is_empty() {
+                // One that holds nothing says that it is there, and hears what it is told.
+                if leases.is_empty() && !(own && jobs.is_empty()) {
                     continue;
                 }
                 let mut body = json!({ "worker_id": worker, "leases": leases });
@@ -231,6 +234,7 @@ impl Link for Remote {
                     body["visibility_timeout_ms"] = millis(lease).into();
                 }
                 let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
+                directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
                 let told = answer["jobs_lost"].as_array().map(Vec::as_slice).unwrap_or_default();
                 lost.extend(
                     told.iter()
@@ -238,7 +242,7 @@ impl Link for Remote {
                         .filter_map(|id| JobId::parse(id, "").ok()),
                 );
             }
-            Ok(lost)
+            Ok(Beaten { lost, directive })
         })
     }
 
@@ -247,10 +251,20 @@ impl Link for Remote {
         Box::pin(std::future::pending())
     }
 
-    fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Err(Error::Server(
-            "Open Job Spec has no request for progress; only a worker in the queue's own process can tell it"
-                .to_owned(),
-        ))))
+    fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            // As text, so that the value keeps its bytes.
+            let mut text = format!("{{\"lease\":\"{}\",\"value\":", LeaseToken(run.fence)).into_bytes();
+            text.extend_from_slice(&value);
+            text.push(b'}');
+            let path = format!("/ojs/v1/jobs/{}/progress", run.id);
+            let headers = http::HeaderMap::new();
+            let response = self.client.request(http::Method::PUT, &path, Some(text.into()), headers).await?;
+            match response.status.as_u16() {
+                200..=299 => Ok(()),
+                404 | 409 => Err(Error::LeaseLost(run.id)),
+                status => Err(Error::Server(format!("progress was answered with {status}"))),
+            }
+        })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::settings::Directive;
 use tokio::task::JoinHandle;
 
 use super::Worker;
@@ -44,6 +45,22 @@ impl Working {
             beats_end.clone(),
         ));
         Ok(Self { shared, pools, fetching, beating: Some(beating), beats_end, drain: worker.drain })
+    }
+
+    /// Ends when an operator tells the worker to [end](semel_core::settings::Directive::Terminate), by the admin API
+    /// of the server or of another on the same store. Until then it goes on, and afterwards it takes no more jobs:
+    /// [`stop`](Self::stop) it then, as [`run_until`](super::Worker::run_until) does by itself. Told to be quiet, a
+    /// worker takes no more jobs either, until it is told to go on.
+    pub async fn told_to_end(&self) {
+        let mut told = self.shared.beats.told();
+        // The sender is kept by what `self` keeps.
+        drop(told.wait_for(|directive| *directive == Directive::Terminate).await);
+    }
+
+    /// Ends when an operator tells the worker to be quiet or to end; at once, if it has been told so already.
+    pub async fn told_to_be_quiet(&self) {
+        let mut told = self.shared.beats.told();
+        drop(told.wait_for(|directive| *directive != Directive::Run).await);
     }
 
     /// Stops: no more jobs are taken, and what waits for a place is given back at once. Runs may go on for the drain

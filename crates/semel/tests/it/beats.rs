@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
 use semel_store::LogPage;
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Listing, QueueStats};
+use semel_store::backend::{
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+};
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
 use tokio::sync::mpsc;
@@ -105,6 +107,10 @@ impl Backend for Deaf {
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, semel_store::StoreError>> {
         self.inner.list(filter)
+    }
+
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, semel_store::StoreError>> {
+        self.inner.documents(seek)
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, semel_store::StoreError>> {

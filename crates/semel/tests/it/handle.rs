@@ -14,6 +14,7 @@ async fn take(semel: &Semel) -> Claimed {
         queues: vec![semel_core::ident::QueueName::default()],
         limit: 1,
         grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
     };
     semel.engine().unwrap().claim(claim).await.unwrap().remove(0)
 }

@@ -4,6 +4,8 @@
 
 mod beats;
 mod derive;
+#[cfg(all(feature = "http", feature = "remote"))]
+mod directives;
 mod enqueue;
 mod handle;
 mod harness;

@@ -97,7 +97,7 @@ async fn a_cancelled_run_is_told_at_the_next_heartbeat() {
         .lease(Duration::from_millis(600))
         .state(told)
         .handle(async |_: Add, token: CancellationToken, progress: Progress, State(told): State<Told>| {
-            assert!(matches!(progress.set(1).await, Err(Error::Server(_))));
+            progress.set(1).await.unwrap();
             told.send("begun").unwrap();
             token.cancelled().await;
             told.send("told").unwrap();

@@ -1,0 +1,173 @@
+//! `semel crons`.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::link::{Link, Missing, encode};
+use crate::print::{Printer, Style, items, number, text};
+
+/// List crons; trigger, enable, disable or delete one; see what became of its ticks
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  semel crons
+  semel crons history daily-report
+  semel crons trigger daily-report
+  semel crons disable daily-report
+  semel crons --json")]
+pub struct Crons {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List them (the default)
+    List,
+    /// What became of a cron's last ticks, the newest first
+    History {
+        /// The cron
+        name: String,
+    },
+    /// Do now what a tick does
+    Trigger {
+        /// The cron
+        name: String,
+    },
+    /// Let a cron tick
+    Enable {
+        /// The cron
+        name: String,
+    },
+    /// Let a cron tick no more
+    Disable {
+        /// The cron
+        name: String,
+    },
+    /// Delete a cron; its jobs stay
+    Delete {
+        /// The cron
+        name: String,
+    },
+}
+
+impl Crons {
+    /// Lists them or changes one.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        match self.action.unwrap_or(Action::List) {
+            Action::List => list(&settings, printer).await,
+            Action::History { name } => history(&settings, printer, &name).await,
+            Action::Trigger { name } => {
+                let path = format!("/ojs/v1/cron/{}/trigger", encode(&name));
+                let answer = Link::with(&settings, Missing::Refuse, async |client| {
+                    Ok(client.post_json(&path, &json!({})).await?)
+                })
+                .await?;
+                if printer.is_json() {
+                    printer.value(&answer);
+                } else {
+                    printer.line(format_args!("{name}: {} {}", text(&answer, "/outcome"), job(&answer)));
+                }
+                Ok(())
+            }
+            Action::Enable { name } => set(&settings, printer, &name, "enable").await,
+            Action::Disable { name } => set(&settings, printer, &name, "disable").await,
+            Action::Delete { name } => {
+                let path = format!("/ojs/v1/cron/{}", encode(&name));
+                let answer = Link::with(&settings, Missing::Refuse, async |client| {
+                    Ok(client.delete_json(&path).await?)
+                })
+                .await?;
+                if printer.is_json() {
+                    printer.value(&answer["cron"]);
+                } else {
+                    printer.line(format_args!("{name} is deleted; its jobs stay"));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn set(settings: &Settings, printer: &Printer, name: &str, verb: &str) -> Result<(), Failure> {
+    let path = format!("/ojs/v1/cron/{}/{verb}", encode(name));
+    let answer =
+        Link::with(settings, Missing::Refuse, async |client| Ok(client.post_json(&path, &json!({})).await?))
+            .await?;
+    if printer.is_json() {
+        printer.value(&answer["cron"]);
+    } else if verb == "enable" {
+        printer.line(format_args!("{name} ticks next at {}", text(&answer, "/next_run_at")));
+    } else {
+        printer.line(format_args!("{name} ticks no more"));
+    }
+    Ok(())
+}
+
+async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
+    let page = Link::with(settings, Missing::Refuse, async |client| {
+        Ok(client.get_json("/ojs/v1/cron?limit=1000").await?)
+    })
+    .await?;
+    if printer.is_json() {
+        printer.value(&page);
+        return Ok(());
+    }
+    let crons = items(&page, "/crons");
+    if crons.is_empty() {
+        printer.remark("no crons");
+        return Ok(());
+    }
+    let rows = crons.iter().map(|cron| {
+        let enabled = cron["enabled"].as_bool().unwrap_or_default();
+        let (style, word) = if enabled { (Style::Good, "enabled") } else { (Style::Bad, "disabled") };
+        vec![
+            text(cron, "/name"),
+            printer.styled(style, word),
+            text(cron, "/expression"),
+            text(cron, "/timezone"),
+            text(cron, "/overlap_policy"),
+            text(cron, "/type"),
+            text(cron, "/next_run_at"),
+            text(cron, "/last_run_at"),
+            number(cron, "/run_count").to_string(),
+            number(cron, "/skip_count").to_string(),
+        ]
+    });
+    printer.table(
+        &["CRON", "STATUS", "SCHEDULE", "ZONE", "OVERLAP", "TYPE", "NEXT", "LAST", ">RUNS", ">SKIPPED"],
+        rows,
+    );
+    Ok(())
+}
+
+async fn history(settings: &Settings, printer: &Printer, name: &str) -> Result<(), Failure> {
+    let path = format!("/ojs/v1/cron/{}/history", encode(name));
+    let page =
+        Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+    if printer.is_json() {
+        printer.value(&page);
+        return Ok(());
+    }
+    let ticks = items(&page, "/history");
+    if ticks.is_empty() {
+        printer.remark("it has not ticked yet");
+        return Ok(());
+    }
+    let rows = ticks.iter().map(|tick| {
+        vec![text(tick, "/scheduled_at"), text(tick, "/outcome"), job(tick), text(tick, "/decided_at")]
+    });
+    printer.table(&["TICK", "OUTCOME", "JOB", "DECIDED"], rows);
+    Ok(())
+}
+
+/// The job a tick admitted, or the one that stood in its way.
+fn job(tick: &Value) -> String {
+    text(tick, if tick["job_id"].is_string() { "/job_id" } else { "/existing_job_id" })
+}

@@ -1,0 +1,233 @@
+//! A cron as it is stored: one document, by its name.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::body::Corrupt;
+use crate::deferred;
+use crate::enqueue::Offer;
+use crate::error::Invalid;
+use crate::ident::JobId;
+use crate::limits::CRON_HISTORY_MAX;
+use crate::time::Timestamp;
+
+use super::{Registration, Schedule};
+
+/// What happens to a tick while the job of an earlier one has not ended (OJS cron 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlap {
+    /// The tick is skipped.
+    #[default]
+    Skip,
+    /// Its job runs beside the other.
+    Allow,
+    /// The other is cancelled, in the same commit.
+    CancelPrevious,
+    /// Its job waits in `pending` for the end of the other.
+    Enqueue,
+}
+
+impl Overlap {
+    /// Every policy.
+    pub const ALL: [Self; 4] = [Self::Skip, Self::Allow, Self::CancelPrevious, Self::Enqueue];
+
+    /// The policy's name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Allow => "allow",
+            Self::CancelPrevious => "cancel_previous",
+            Self::Enqueue => "enqueue",
+        }
+    }
+
+    /// The policy of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// What became of one tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// A job was admitted.
+    Fired,
+    /// The job of an earlier tick has not ended.
+    Skipped,
+    /// The job's own unique policy answered with one that is there already.
+    Duplicate,
+    /// The job's own unique policy refused it.
+    Rejected,
+}
+
+impl Decision {
+    /// The decision's name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fired => "fired",
+            Self::Skipped => "skipped",
+            Self::Duplicate => "duplicate",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// One tick that was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tick {
+    /// The time it stands for, in microseconds since the epoch.
+    pub tick: i64,
+    /// When it was decided.
+    pub at: i64,
+    /// How.
+    pub decision: Decision,
+    /// Whether somebody asked for it by hand.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hand: bool,
+    /// The job that was admitted, or the one that stood in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+/// A cron.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cron {
+    /// Tells it from any other that had its name: the ids of its jobs are made of it.
+    pub incarnation: u64,
+    /// When it ticks.
+    pub expression: String,
+    /// The zone of the expression's wall-clock times.
+    pub timezone: String,
+    /// What happens to a tick while an earlier job has not ended.
+    pub overlap: Overlap,
+    /// Whether it ticks at all.
+    pub enabled: bool,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The job, as [`deferred`] keeps it.
+    template: Box<RawValue>,
+    /// When it was registered first, in microseconds since the epoch.
+    pub created_at: i64,
+    /// When it was changed last.
+    pub updated_at: i64,
+    /// The next tick, unless it is disabled.
+    pub next_tick: Option<i64>,
+    /// The last tick that was decided by the schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_tick: Option<i64>,
+    /// When it last admitted a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_run_at: Option<i64>,
+    /// The last job it admitted, or was answered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_job: Option<String>,
+    /// Jobs it has admitted.
+    pub run_count: u64,
+    /// Ticks that admitted none.
+    pub skip_count: u64,
+    /// The ticks decided last, oldest first, at most [`CRON_HISTORY_MAX`].
+    pub history: Vec<Tick>,
+}
+
+impl Cron {
+    /// A cron that has not ticked.
+    ///
+    /// # Errors
+    /// When the offer cannot be kept.
+    pub(super) fn new(incarnation: u64, offer: &Offer, now: Timestamp) -> Result<Self, Corrupt> {
+        Ok(Self {
+            incarnation,
+            expression: String::new(),
+            timezone: String::new(),
+            overlap: Overlap::default(),
+            enabled: true,
+            description: None,
+            template: keep(offer)?,
+            created_at: now.as_micros(),
+            updated_at: now.as_micros(),
+            next_tick: None,
+            last_tick: None,
+            last_run_at: None,
+            last_job: None,
+            run_count: 0,
+            skip_count: 0,
+            history: Vec::new(),
+        })
+    }
+
+    /// The job that a tick offers.
+    ///
+    /// # Errors
+    /// When what is stored is not what this program wrote.
+    pub fn offer(&self) -> Result<Offer, Corrupt> {
+        deferred::decode(self.template.get().as_bytes())
+    }
+
+    /// Whether it is all that somebody wants it to be.
+    pub(super) fn is(&self, wanted: &Registration) -> bool {
+        self.expression == wanted.expression
+            && self.timezone == wanted.timezone
+            && self.overlap == wanted.overlap
+            && self.enabled == wanted.enabled
+            && self.description == wanted.description
+            && deferred::encode(&wanted.offer).is_ok_and(|text| text == self.template.get())
+    }
+
+    /// The stored text of that job.
+    pub(super) fn template(&self) -> &str {
+        self.template.get()
+    }
+
+    /// Puts another job in its place.
+    ///
+    /// # Errors
+    /// When the offer cannot be kept.
+    pub(super) fn set_offer(&mut self, offer: &Offer) -> Result<(), Corrupt> {
+        self.template = keep(offer)?;
+        Ok(())
+    }
+
+    /// When it ticks.
+    ///
+    /// # Errors
+    /// When the expression is none that this program understands.
+    pub fn schedule(&self) -> Result<Schedule, Invalid> {
+        Schedule::parse(&self.expression, &self.timezone)
+    }
+
+    /// The job of the last tick that admitted one.
+    pub(super) fn last_job(&self) -> Option<JobId> {
+        self.last_job.as_deref().and_then(|id| JobId::parse(id, "").ok())
+    }
+
+    /// Adds the newest tick to the history.
+    pub(super) fn remember(&mut self, tick: Tick) {
+        if self.history.len() >= CRON_HISTORY_MAX {
+            self.history.drain(..=self.history.len() - CRON_HISTORY_MAX);
+        }
+        self.history.push(tick);
+    }
+
+    /// The stored form, and when it is due.
+    pub(super) fn encode(&self) -> (Bytes, Option<Timestamp>) {
+        // Strings, numbers and raw values only: nothing here can fail to serialise.
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        (text.into(), self.next_tick.map(Timestamp::from_micros))
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// When the bytes are not what this program writes.
+    pub fn decode(text: &[u8]) -> Result<Self, Corrupt> {
+        serde_json::from_slice(text).map_err(|error| Corrupt(error.to_string()))
+    }
+}
+
+fn keep(offer: &Offer) -> Result<Box<RawValue>, Corrupt> {
+    RawValue::from_string(deferred::encode(offer)?).map_err(|error| Corrupt(error.to_string()))
+}

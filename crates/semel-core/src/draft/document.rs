@@ -1,0 +1,95 @@
+//! Documents: small records of any kind, by name, with a version like every other record and a time at which somebody
+//! is to look at them. Crons and workflows are made of them; what is in one is the business of its kind.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::time::Timestamp;
+
+/// What a document is. Stored by number; frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum DocumentKind {
+    /// A job that is offered by a schedule, by the cron's name.
+    Cron = 1,
+    /// Steps that depend on each other, by the workflow's id.
+    Workflow = 2,
+    /// The job that a step will offer.
+    Step = 3,
+    /// What a step's job returned, while a later step may ask for it.
+    StepResult = 4,
+}
+
+impl DocumentKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Cron, Self::Workflow, Self::Step, Self::StepResult];
+
+    /// The kind of that number, as stored.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// The kind's number, as stored.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Which document.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DocumentKey {
+    /// Its kind.
+    pub kind: DocumentKind,
+    /// Its name, unique within the kind; at most
+    /// [`DOCUMENT_NAME_BYTES_MAX`](crate::limits::DOCUMENT_NAME_BYTES_MAX).
+    pub name: Arc<str>,
+}
+
+impl DocumentKey {
+    /// The document of that kind and name.
+    pub fn new(kind: DocumentKind, name: impl Into<Arc<str>>) -> Self {
+        Self { kind, name: name.into() }
+    }
+}
+
+impl fmt::Debug for DocumentKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.kind, self.name)
+    }
+}
+
+/// A document as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Moves on every write; never 0.
+    pub version: u64,
+    /// When somebody is to look at it.
+    pub due: Option<Timestamp>,
+    /// What it says.
+    pub text: Bytes,
+}
+
+/// A document of a snapshot, as loaded or as overlaid since.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sheet {
+    pub(super) document: Option<Document>,
+    /// The last version there was, so that none repeats within a group.
+    pub(super) last: u64,
+    /// Written in this group; what the store has is older.
+    pub(super) dirty: bool,
+    pub(super) command: u32,
+}
+
+impl Sheet {
+    pub(super) fn of(document: Option<Document>) -> Self {
+        let last = document.as_ref().map_or(0, |document| document.version);
+        Self { document, last, dirty: false, command: 0 }
+    }
+
+    /// What a decision that sees it relies on.
+    pub(super) fn version(&self) -> u64 {
+        self.document.as_ref().map_or(0, |document| document.version)
+    }
+}

@@ -1,0 +1,351 @@
+//! Limits on starting jobs: how many of one kind may run at once, and how many may start in a stretch of time.
+//!
+//! A job that is limited has a [`Lane`], by which stores tell such jobs apart; they never grant one by themselves, but
+//! give it back for [`claim`] to decide. What a limit needs to know is a small record with a version, so two servers
+//! that start jobs of one limit at once meet at it. Who runs is not counted up and down but looked up when the limit
+//! seems full: no way for a run to end can leave a place taken.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::draft::{Draft, Full, KeyRead, Missing};
+use crate::event::EventKind;
+use crate::ident::{JobId, QueueName};
+use crate::job::{Head, Role};
+use crate::lease::{Grant, Unclaimable, grant_limited};
+use crate::state::{State, StateSet};
+use crate::time::Timestamp;
+
+/// Into how many parts a rate's period is divided at most: starts are remembered that exactly.
+const PARTS: u64 = 64;
+
+/// Which limit a job is under: the first eight bytes of the SHA-256 of the limit's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(NonZeroU64);
+
+impl Lane {
+    /// The lane of a limit's key.
+    pub fn of(key: &str) -> Self {
+        let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+        let first = digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        Self(NonZeroU64::new(first).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The lane as stored.
+    pub const fn code(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The lane of that number, as stored.
+    pub fn from_code(code: u64) -> Option<Self> {
+        NonZeroU64::new(code).map(Self)
+    }
+
+    /// The record of the limit.
+    pub fn row(self) -> QueueName {
+        QueueName::of_row("limit", &format!("{:016x}", self.0))
+    }
+}
+
+/// A limit, as a job asks for it. The newest job of a key says what holds for all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Jobs of the same key share the limit.
+    pub key: Box<str>,
+    /// How many may run at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// How many may start in a stretch of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+}
+
+/// How many jobs may start in any stretch of that length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate {
+    /// So many.
+    pub count: u32,
+    /// The stretch, in microseconds.
+    pub period_us: u64,
+}
+
+impl Limit {
+    /// The lane of its jobs.
+    pub fn lane(&self) -> Lane {
+        Lane::of(&self.key)
+    }
+
+    /// The key of a queue's own limit, for jobs that ask for one without naming a key.
+    pub fn key_of_queue(queue: &QueueName) -> Box<str> {
+        format!("queue:{queue}").into()
+    }
+}
+
+/// What is kept of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// The limit.
+    pub limit: Limit,
+    /// Jobs that were started and may still run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    running: Vec<[u8; 16]>,
+    /// When jobs were started and how many, oldest first. Neighbours are put together under the later time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    started: Vec<(i64, u32)>,
+}
+
+/// Whether a limit lets another job start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// It does.
+    Open,
+    /// So many run already. One of them ends by itself no later than at that time.
+    Full(Option<Timestamp>),
+    /// So many have been started; the next may be at that time.
+    Until(Timestamp),
+}
+
+impl Usage {
+    /// A limit of which nothing has been used.
+    pub const fn unused(limit: Limit) -> Self {
+        Self { limit, running: Vec::new(), started: Vec::new() }
+    }
+
+    /// What a record keeps; none where there is no limit, or none that can be read: then nothing is held back.
+    pub fn decode(text: Option<&str>) -> Option<Self> {
+        text.and_then(|text| serde_json::from_str(text).ok())
+    }
+
+    /// The text a record keeps.
+    pub fn encode(&self) -> Option<Arc<str>> {
+        serde_json::to_string(self).ok().map(Arc::from)
+    }
+
+    /// How many starts count at `now`.
+    pub fn started_lately(&self, now: Timestamp) -> u32 {
+        let Some(rate) = self.limit.rate else { return 0 };
+        self.started
+            .iter()
+            .filter(|(at, _)| counts_until(*at, rate) > now)
+            .fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Jobs that were started under it and may still run.
+    pub fn running(&self) -> impl Iterator<Item = JobId> {
+        self.running.iter().copied().map(JobId::from_bytes)
+    }
+
+    /// What the rate alone says.
+    fn rate_gate(&self, now: Timestamp) -> Gate {
+        let Some(rate) = self.limit.rate else { return Gate::Open };
+        let mut lately = self.started_lately(now);
+        if lately < rate.count {
+            return Gate::Open;
+        }
+        for (at, count) in &self.started {
+            let until = counts_until(*at, rate);
+            if until > now {
+                lately = lately.saturating_sub(*count);
+                if lately < rate.count {
+                    return Gate::Until(until);
+                }
+            }
+        }
+        Gate::Until(now.saturating_add(Duration::from_micros(rate.period_us)))
+    }
+
+    fn start(&mut self, id: JobId, now: Timestamp) {
+        if self.limit.concurrency.is_some() {
+            self.running.push(id.to_bytes());
+        }
+        let Some(rate) = self.limit.rate else { return };
+        self.started.retain(|(at, _)| counts_until(*at, rate) > now);
+        let apart = i64::try_from(rate.period_us / PARTS).unwrap_or(i64::MAX);
+        let is_long = self.started.len() as u64 >= PARTS / 2;
+        match self.started.last_mut() {
+            // Under the later time, so that more is never started than may be.
+            Some((at, count)) if is_long && now.as_micros() - *at < apart => {
+                *at = now.as_micros();
+                *count = count.saturating_add(1);
+            }
+            Some((at, count)) if *at == now.as_micros() => *count = count.saturating_add(1),
+            _ => self.started.push((now.as_micros(), 1)),
+        }
+    }
+}
+
+fn counts_until(at: i64, rate: Rate) -> Timestamp {
+    Timestamp::from_micros(at).saturating_add(Duration::from_micros(rate.period_us))
+}
+
+/// Sees to it that a limit is kept as the newest job asks for it. What was used of it stays used.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the limit's record.
+pub fn keep(draft: &mut Draft, limit: &Limit) -> Result<(), Missing> {
+    let mut row = draft.queue(&limit.lane().row())?;
+    let usage = match Usage::decode(row.settings.as_deref()) {
+        Some(usage) if usage.limit == *limit => return Ok(()),
+        Some(usage) => Usage { limit: limit.clone(), ..usage },
+        None => Usage::unused(limit.clone()),
+    };
+    row.settings = usage.encode();
+    draft.set_queue(row);
+    Ok(())
+}
+
+/// What became of one job that a worker asked for.
+#[derive(Clone, Debug)]
+pub enum Turn {
+    /// It is granted.
+    Granted(Box<(Head, Full)>),
+    /// Its limit holds it back, as it does every other job of the lane.
+    HeldBack(Lane, Gate),
+    /// It may not be granted for another reason.
+    Unclaimable(Unclaimable),
+    /// There is no such job any more, or its queue is paused.
+    Gone,
+}
+
+/// Decides about limited jobs that a store found ready, in order. `grant` is what the worker asked with.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the jobs, their limits, or what runs under them.
+pub fn claim(draft: &mut Draft, ids: &[JobId], grant: &Grant) -> Result<Vec<(JobId, Turn)>, Missing> {
+    let mut turns = Vec::with_capacity(ids.len());
+    for id in ids {
+        turns.push((*id, claim_one(draft, *id, grant)?));
+    }
+    Ok(turns)
+}
+
+fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missing> {
+    let now = draft.now();
+    let Some((head, full)) = draft.full(id)? else { return Ok(Turn::Gone) };
+    // The queue may have been paused since the store looked.
+    if draft.queue(&head.queue)?.paused {
+        return Ok(Turn::Gone);
+    }
+    let overlaps = head.role == Role::FollowUp && runs_of_key(draft, &head)?;
+    let mut granted = match grant_limited(&head, grant, now, overlaps) {
+        Ok(granted) => granted,
+        Err(reason) => return Ok(Turn::Unclaimable(reason)),
+    };
+    if let Some(lane) = head.lane {
+        let mut row = draft.queue(&lane.row())?;
+        if let Some(mut usage) = Usage::decode(row.settings.as_deref()) {
+            let gate = gate(draft, &mut usage, lane)?;
+            if gate != Gate::Open {
+                return Ok(Turn::HeldBack(lane, gate));
+            }
+            usage.start(id, now);
+            row.settings = usage.encode();
+            draft.set_queue(row);
+        }
+    }
+    draft.update(&mut granted);
+    draft.tell(EventKind::Started, &granted, 0);
+    Ok(Turn::Granted(Box::new((granted, full))))
+}
+
+/// Whether the limit lets another job start. Of those that were started it forgets who does not run any more.
+fn gate(draft: &mut Draft, usage: &mut Usage, lane: Lane) -> Result<Gate, Missing> {
+    let now = draft.now();
+    if let Some(most) = usage.limit.concurrency
+        && usage.running.len() >= most as usize
+    {
+        let (mut running, mut soonest) = (Vec::new(), None::<Timestamp>);
+        let mut missing = false;
+        for id in &usage.running {
+            match draft.head(JobId::from_bytes(*id)) {
+                Ok(Some(head)) if head.state == State::Active && head.lane == Some(lane) => {
+                    running.push(*id);
+                    let ends = head.lease.as_ref().map(crate::job::Lease::ends_at);
+                    soonest = [soonest, ends].into_iter().flatten().min();
+                }
+                Ok(_) => {}
+                // Going on finds what else is missing, in one go.
+                Err(Missing) => missing = true,
+            }
+        }
+        if missing {
+            return Err(Missing);
+        }
+        usage.running = running;
+        if usage.running.len() >= most as usize {
+            return Ok(Gate::Full(soonest));
+        }
+    }
+    Ok(usage.rate_gate(now))
+}
+
+fn runs_of_key(draft: &mut Draft, head: &Head) -> Result<bool, Missing> {
+    let Some(key) = head.key else { return Ok(false) };
+    let view = draft.key(&KeyRead { key, states: StateSet::LIVE, all: true })?;
+    Ok(view.holders.iter().any(|other| other.id != head.id && other.lease.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn usage(count: u32, period_ms: u64) -> Usage {
+        let rate = Some(Rate { count, period_us: period_ms * 1000 });
+        Usage::unused(Limit { key: "k".into(), concurrency: None, rate })
+    }
+
+    #[test]
+    fn no_stretch_of_a_period_has_more_starts_than_may_be() {
+        for count in [1, 3, 40, 500] {
+            let mut usage = usage(count, 1_000);
+            let mut starts = Vec::new();
+            for ms in 0..5_000_i64 {
+                while usage.rate_gate(at(ms)) == Gate::Open {
+                    usage.start(JobId::from_bytes([0; 16]), at(ms));
+                    starts.push(ms);
+                }
+                assert!(usage.started.len() as u64 <= 2 * PARTS, "{}", usage.started.len());
+            }
+            for (first, ms) in starts.iter().enumerate() {
+                let within = starts[first..].iter().take_while(|other| **other < ms + 1_000).count();
+                assert!(within <= count as usize, "{within} of {count} from {ms}");
+            }
+            // Nor much fewer.
+            assert!(starts.len() >= 4 * count as usize, "{} of {count} a second", starts.len());
+        }
+    }
+
+    #[test]
+    fn a_rate_says_when_it_opens() {
+        let mut usage = usage(2, 1_000);
+        for ms in [0, 300] {
+            assert_eq!(usage.rate_gate(at(ms)), Gate::Open);
+            usage.start(JobId::from_bytes([0; 16]), at(ms));
+        }
+        assert_eq!(usage.rate_gate(at(400)), Gate::Until(at(1_000)));
+        assert_eq!(usage.started_lately(at(999)), 2);
+        assert_eq!(usage.rate_gate(at(1_000)), Gate::Open);
+        usage.start(JobId::from_bytes([0; 16]), at(1_000));
+        assert_eq!(usage.rate_gate(at(1_001)), Gate::Until(at(1_300)));
+    }
+
+    #[test]
+    fn a_record_comes_back_and_lanes_are_told_apart() {
+        let mut usage = usage(2, 1_000);
+        usage.limit.concurrency = Some(1);
+        usage.start(JobId::from_bytes([7; 16]), at(1));
+        assert_eq!(Usage::decode(usage.encode().as_deref()), Some(usage.clone()));
+        assert_eq!(Usage::decode(Some("{")), None);
+        assert_ne!(Lane::of("a"), Lane::of("b"));
+        assert_eq!(Lane::from_code(Lane::of("a").code()), Some(Lane::of("a")));
+        assert!(!Lane::of("a").row().is_queue());
+    }
+}

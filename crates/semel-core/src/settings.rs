@@ -1,0 +1,164 @@
+//! What an operator sets: how deep a queue may become, and what a worker is told. Kept as small texts in rows of the
+//! queues' table, which every store keeps by version; a name that no queue can have stands for what is no queue.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::QueueName;
+use crate::state::{State, StateSet};
+
+/// What names of rows that are no queue begin with; no queue's name can.
+const NO_QUEUE: char = '~';
+
+impl QueueName {
+    /// The name of the row that keeps something else than a queue: its kind, and which.
+    pub(crate) fn of_row(kind: &str, which: &str) -> Self {
+        Self::from_stored(&format!("{NO_QUEUE}{kind}/{which}"))
+    }
+
+    /// Whether the row of this name is a queue's.
+    pub fn is_queue(&self) -> bool {
+        !self.as_str().starts_with(NO_QUEUE)
+    }
+}
+
+/// What an operator has set for a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueSettings {
+    /// How many jobs may wait in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backpressure: Option<Backpressure>,
+}
+
+/// A bound on the jobs that wait in a queue. Beyond it nothing is admitted; nothing that was is ever dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Backpressure {
+    /// At most so many jobs wait.
+    pub max_depth: u64,
+    /// From which part of the bound on answers carry a warning, 0 to 1.
+    pub warning_threshold: f64,
+}
+
+/// How full a bounded queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// Jobs that wait.
+    pub waiting: u64,
+    /// How many may.
+    pub bound: u64,
+}
+
+impl Backpressure {
+    /// Where warnings begin unless an operator says otherwise.
+    pub const WARNING_DEFAULT: f64 = 0.8;
+
+    /// Whether another job may wait beside these.
+    pub const fn admits(&self, waiting: u64) -> bool {
+        waiting < self.max_depth
+    }
+
+    /// Whether an answer is to warn of this depth.
+    pub fn warns(&self, waiting: u64) -> bool {
+        self.max_depth > 0 && waiting as f64 >= self.warning_threshold * self.max_depth as f64
+    }
+}
+
+impl QueueSettings {
+    /// The settings as a row keeps them; none is the default. What cannot be read counts as unset: settings never keep
+    /// jobs from being admitted by being damaged.
+    pub fn decode(text: Option<&str>) -> Self {
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// The text a row keeps.
+    pub fn encode(&self) -> Option<Arc<str>> {
+        if *self == Self::default() { None } else { serde_json::to_string(self).ok().map(Arc::from) }
+    }
+}
+
+/// Jobs that wait in a queue, by the numbers in its states: all live ones that no worker has.
+pub fn waiting(counts: &[u64; State::ALL.len()]) -> u64 {
+    let waits = StateSet::LIVE.iter().filter(|state| *state != State::Active);
+    waits.map(|state| counts[usize::from(state.code())]).sum()
+}
+
+/// What a worker is told at its next heartbeat, until the operator takes it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Directive {
+    /// Go on.
+    #[default]
+    Run,
+    /// Finish what you have and fetch no more.
+    Quiet,
+    /// Finish what you have and end.
+    Terminate,
+}
+
+impl Directive {
+    /// Every directive.
+    pub const ALL: [Self; 3] = [Self::Run, Self::Quiet, Self::Terminate];
+
+    /// Its name, as heartbeats answer it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Run => "running",
+            Self::Quiet => "quiet",
+            Self::Terminate => "terminate",
+        }
+    }
+
+    /// The directive of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|directive| directive.name() == name)
+    }
+
+    /// The row that keeps a worker's directive.
+    pub fn row_of(worker: &str) -> QueueName {
+        QueueName::of_row("worker", worker)
+    }
+
+    /// The directive as its row keeps it.
+    pub fn decode(text: Option<&str>) -> Self {
+        text.and_then(Self::from_name).unwrap_or_default()
+    }
+
+    /// The text its row keeps; going on needs none.
+    pub fn encode(self) -> Option<Arc<str>> {
+        (self != Self::Run).then(|| Arc::from(self.name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_back_and_damage_bounds_nothing() {
+        let set = QueueSettings { backpressure: Some(Backpressure { max_depth: 7, warning_threshold: 0.5 }) };
+        assert_eq!(QueueSettings::decode(set.encode().as_deref()), set);
+        assert_eq!(QueueSettings::default().encode(), None);
+        for text in [None, Some(""), Some("{"), Some("[]")] {
+            assert_eq!(QueueSettings::decode(text), QueueSettings::default());
+        }
+    }
+
+    #[test]
+    fn a_bound_is_met_and_never_passed() {
+        let bound = Backpressure { max_depth: 4, warning_threshold: 0.5 };
+        assert_eq!([0, 3, 4, 5].map(|waiting| bound.admits(waiting)), [true, true, false, false]);
+        assert_eq!([1, 2, 4].map(|waiting| bound.warns(waiting)), [false, true, true]);
+        assert!(!Backpressure { max_depth: 0, warning_threshold: 0.0 }.admits(0));
+        assert_eq!(waiting(&[1, 2, 4, 8, 16, 32, 64, 128]), 1 + 2 + 4 + 16);
+    }
+
+    #[test]
+    fn a_row_that_is_no_queue_has_no_queues_name() {
+        let row = Directive::row_of("w-1");
+        assert!(!row.is_queue() && QueueName::parse(row.as_str(), "").is_err());
+        assert!(QueueName::default().is_queue());
+        for directive in Directive::ALL {
+            assert_eq!(Directive::decode(directive.encode().as_deref()), directive);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Workflows: jobs that wait for jobs. Chain, group and batch are forms of one thing: steps, each of which is offered
+//! when the steps it waits for have ended as it needs, through the one admission path and by its own unique policy.
+//!
+//! A step is released in the commit that ends its parents: `step_ended` is called by the one function that ends a job.
+//! So there is no moment between the two, and no duty that could be late.
+
+mod advance;
+mod plan;
+mod record;
+
+use bytes::Bytes;
+
+use crate::body::Corrupt;
+use crate::deferred;
+use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
+use crate::ident::{JobId, WorkflowId};
+use crate::job::{Ending, Head, NoteKind};
+use crate::life::cancel_head;
+use crate::state::State;
+use crate::trail::Failures;
+
+use self::advance::{advance, drop_leftovers, drop_offer, settle};
+
+pub use self::plan::{Plan, PlannedStep};
+pub use self::record::{Form, Status, Step, StepError, StepStatus, When, Workflow};
+
+/// The document of a workflow.
+pub fn key(id: WorkflowId) -> DocumentKey {
+    DocumentKey::new(DocumentKind::Workflow, id.to_string())
+}
+
+/// The document of a step's job, or of what it returned.
+fn part(kind: DocumentKind, id: WorkflowId, step: usize) -> DocumentKey {
+    DocumentKey::new(kind, format!("{id}/{step}"))
+}
+
+fn save(draft: &mut Draft, id: WorkflowId, workflow: &Workflow) {
+    draft.set_document(&key(id), Some(workflow.encode()));
+}
+
+/// What became of a request for a workflow.
+#[derive(Clone, Debug)]
+pub enum Created {
+    /// It was created. Steps that wait for nothing have been offered; one whose job was refused has failed.
+    Done(WorkflowId, Box<Workflow>),
+    /// The same request under the caller's own id had created it before; this is the workflow now.
+    Repeated(WorkflowId, Box<Workflow>),
+    /// Another request has used the id.
+    IdTaken(WorkflowId),
+    /// It cannot be stored, or what is stored cannot be read.
+    Corrupt(Corrupt),
+}
+
+/// Creates a workflow and offers the steps that wait for nothing, in one commit. The plan has been
+/// [checked](Plan::check).
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks something.
+pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
+    let id = match plan.id {
+        Some(id) => {
+            if let Some(document) = draft.document(&key(id))? {
+                return Ok(match Workflow::decode(&document.text) {
+                    Ok(known) if known.digest.is_some() && known.digest == plan.digest => {
+                        Created::Repeated(id, Box::new(known))
+                    }
+                    Ok(_) => Created::IdTaken(id),
+                    Err(corrupt) => Created::Corrupt(corrupt),
+                });
+            }
+            id
+        }
+        None => WorkflowId::new(draft.mint()),
+    };
+    let steps = plan.steps.iter().map(|step| Step {
+        id: step.id.clone(),
+        job_type: step.offer.job_type.to_string(),
+        after: step.after.clone(),
+        when: step.when,
+        results: step.results.clone(),
+        is_callback: step.is_callback,
+        status: StepStatus::Waiting,
+        job: None,
+        is_own: false,
+        error: None,
+        has_result: false,
+    });
+    let mut workflow = Workflow {
+        form: plan.form,
+        name: plan.name.clone(),
+        status: Status::Running,
+        created_at: draft.now().as_micros(),
+        finished_at: None,
+        digest: plan.digest,
+        steps: steps.collect(),
+    };
+    let mut kept = Vec::with_capacity(plan.steps.len());
+    for step in &plan.steps {
+        match deferred::encode(&step.offer) {
+            Ok(text) => kept.push(text),
+            Err(corrupt) => return Ok(Created::Corrupt(corrupt)),
+        }
+    }
+    advance(draft, id, &mut workflow, Some(plan))?;
+    for (at, (step, text)) in workflow.steps.iter().zip(kept).enumerate() {
+        if step.status == StepStatus::Waiting {
+            draft.set_document(&part(DocumentKind::Step, id, at), Some((Bytes::from(text), None)));
+        }
+    }
+    save(draft, id, &workflow);
+    Ok(Created::Done(id, Box::new(workflow)))
+}
+
+/// The job that a step stands for has ended, in this very commit: the step is settled, and whatever waited for it is
+/// offered or given up.
+pub(crate) fn step_ended(draft: &mut Draft, id: WorkflowId, step: u32, ended: &Head) -> Result<(), Missing> {
+    let Some(document) = draft.document(&key(id))? else { return Ok(()) };
+    // Nothing can be done for one that cannot be read, and the job's end must not fail for it.
+    let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(()) };
+    let at = step as usize;
+    let is_running = workflow.steps.get(at).is_some_and(|step| step.status == StepStatus::Running);
+    if workflow.status != Status::Running || !is_running {
+        return Ok(());
+    }
+    settle(draft, id, &mut workflow, at, ended)?;
+    advance(draft, id, &mut workflow, None)?;
+    save(draft, id, &workflow);
+    Ok(())
+}
+
+/// What became of a wish to cancel a workflow.
+#[derive(Clone, Debug)]
+pub enum Cancelled {
+    /// It is cancelled, and so are the jobs that were created for its steps.
+    Done(Box<Workflow>),
+    /// There is no such workflow.
+    NotFound,
+    /// It has ended.
+    Over(Status),
+    /// What is stored of it cannot be read.
+    Corrupt(Corrupt),
+}
+
+/// Cancels a workflow with all jobs that were created for it and have not ended, in one commit. Jobs that were there
+/// before a step was bound to them go on.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks something.
+pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
+    let Some(document) = draft.document(&key(id))? else { return Ok(Cancelled::NotFound) };
+    let mut workflow = match Workflow::decode(&document.text) {
+        Ok(workflow) => workflow,
+        Err(corrupt) => return Ok(Cancelled::Corrupt(corrupt)),
+    };
+    if workflow.status != Status::Running {
+        return Ok(Cancelled::Over(workflow.status));
+    }
+    let mut jobs: Vec<JobId> = Vec::new();
+    for (at, step) in workflow.steps.iter_mut().enumerate() {
+        match step.status {
+            StepStatus::Waiting => drop_offer(draft, id, at),
+            StepStatus::Running if step.is_own => jobs.extend(step.job()),
+            _ => {}
+        }
+        if !step.status.is_over() {
+            step.status = StepStatus::Cancelled;
+        }
+    }
+    workflow.status = Status::Cancelled;
+    workflow.finished_at = Some(draft.now().as_micros());
+    drop_leftovers(draft, id, &mut workflow);
+    // Before the jobs end: whom their ends reach is over by then.
+    save(draft, id, &workflow);
+    let mut missing = Ok(());
+    for job in jobs {
+        let cancelled = draft.head(job).and_then(|head| match head {
+            Some(mut head) if head.state.is_live() => {
+                cancel_head(draft, &mut head, Ending::Cancelled).map(drop)
+            }
+            _ => Ok(()),
+        });
+        // Going on finds what else is missing, in one go.
+        missing = missing.and(cancelled);
+    }
+    missing?;
+    Ok(Cancelled::Done(Box::new(workflow)))
+}
+
+/// Deletes a workflow whose retention is over. Says whether it did.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks it.
+pub fn forget(draft: &mut Draft, id: WorkflowId) -> Result<bool, Missing> {
+    let Some(document) = draft.document(&key(id))? else { return Ok(false) };
+    let is_over = document.due.is_some_and(|at| at <= draft.now());
+    if is_over {
+        draft.set_document(&key(id), None);
+    }
+    Ok(is_over)
+}
+
+/// How a step ends by the end of its job.
+const fn status_of(ended: State) -> StepStatus {
+    match ended {
+        State::Completed => StepStatus::Completed,
+        State::Cancelled => StepStatus::Cancelled,
+        State::Discarded => StepStatus::Failed,
+        State::Scheduled | State::Available | State::Pending | State::Active | State::Retryable => {
+            StepStatus::Running
+        }
+    }
+}
+
+/// What a failed job's last failure was.
+fn last_failure(draft: &mut Draft, job: JobId) -> Result<Option<StepError>, Missing> {
+    let Some((_, full)) = draft.full(job)? else { return Ok(None) };
+    let failures = full.note(NoteKind::Failures).and_then(|text| Failures::decode(text).ok());
+    let last = failures.and_then(|mut failures| failures.0.pop());
+    Ok(last.map(|failure| StepError {
+        code: failure.code,
+        message: failure.message.chars().take(ERROR_CHARS_MAX).collect(),
+        attempt: failure.attempt,
+    }))
+}
+
+/// Characters of a failure's message that a workflow repeats; the job has the whole.
+const ERROR_CHARS_MAX: usize = 200;

@@ -1,0 +1,280 @@
+//! How a workflow goes on: whose parents have ended, what is offered, what is given up, and when all is over.
+
+use bytes::Bytes;
+
+use crate::body::Corrupt;
+use crate::deferred;
+use crate::draft::{DocumentKind, Draft, Missing};
+use crate::enqueue::{Offer, Outcome};
+use crate::ident::WorkflowId;
+use crate::job::{Head, NoteKind};
+use crate::limits::PARENT_RESULTS_BYTES_MAX;
+use crate::planted::{Bug, is_planted};
+use crate::waiting::{self, Added, Waiter};
+
+use super::plan::Plan;
+use super::record::{Status, Step, StepError, StepStatus, When, Workflow};
+use super::{last_failure, part, status_of};
+
+/// What is to happen to a waiting step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Its job is offered.
+    Offer,
+    /// A step it waits for did not end as it must: it will never be offered.
+    GiveUp(StepStatus),
+    /// It waits on.
+    Wait,
+}
+
+fn turn(workflow: &Workflow, step: &Step) -> Turn {
+    let parents = || step.after.iter().filter_map(|at| workflow.steps.get(*at as usize));
+    let all_over = parents().all(|parent| parent.status.is_over());
+    let any_over = parents().any(|parent| parent.status.is_over());
+    let any_bad = parents().any(|parent| parent.status.is_bad());
+    match step.when {
+        When::Success if any_bad && (all_over || !step.is_callback) => {
+            Turn::GiveUp(if step.is_callback { StepStatus::Skipped } else { StepStatus::Cancelled })
+        }
+        When::Failure if all_over && !any_bad => Turn::GiveUp(StepStatus::Skipped),
+        _ if all_over || (any_over && is_planted(Bug::ParentNotAwaited)) => Turn::Offer,
+        _ => Turn::Wait,
+    }
+}
+
+/// Offers and gives up whatever is to be, until nothing more is; ends the workflow when all its steps have ended. Of a
+/// workflow that is being created the jobs are in its plan, of any other in the steps' documents.
+pub(super) fn advance(
+    draft: &mut Draft,
+    id: WorkflowId,
+    workflow: &mut Workflow,
+    plan: Option<&Plan>,
+) -> Result<(), Missing> {
+    let mut missing = Ok(());
+    loop {
+        let mut moved = false;
+        for at in 0..workflow.steps.len() {
+            let Some(step) = workflow.steps.get(at).filter(|step| step.status == StepStatus::Waiting) else {
+                continue;
+            };
+            match turn(workflow, step) {
+                Turn::Wait => continue,
+                Turn::GiveUp(status) => {
+                    if plan.is_none() {
+                        drop_offer(draft, id, at);
+                    }
+                    set_status(workflow, at, status);
+                }
+                Turn::Offer => {
+                    // Going on finds what else is missing, in one go.
+                    let offered = offer(draft, id, workflow, at, plan);
+                    if offered.is_err() {
+                        set_status(workflow, at, StepStatus::Running);
+                    }
+                    missing = missing.and(offered);
+                }
+            }
+            moved = true;
+        }
+        if !moved {
+            break;
+        }
+    }
+    missing?;
+    if workflow.steps.iter().all(|step| step.status.is_over()) {
+        let is_bad = workflow.steps.iter().any(|step| step.status.is_bad());
+        workflow.status = if is_bad { Status::Failed } else { Status::Completed };
+        workflow.finished_at = Some(draft.now().as_micros());
+        drop_leftovers(draft, id, workflow);
+    }
+    Ok(())
+}
+
+fn set_status(workflow: &mut Workflow, at: usize, status: StepStatus) {
+    if let Some(step) = workflow.steps.get_mut(at) {
+        step.status = status;
+    }
+}
+
+/// Offers a step's job.
+fn offer(
+    draft: &mut Draft,
+    id: WorkflowId,
+    workflow: &mut Workflow,
+    at: usize,
+    plan: Option<&Plan>,
+) -> Result<(), Missing> {
+    let results = parent_results(draft, id, workflow, at);
+    let stored = match plan.and_then(|plan| plan.steps.get(at)) {
+        Some(step) => Ok(step.offer.clone()),
+        None => load_offer(draft, id, at)?,
+    };
+    let results = results?;
+    if plan.is_none() {
+        drop_offer(draft, id, at);
+    }
+    let offer = match stored {
+        Ok(offer) => Offer { awaited: true, ..offer },
+        Err(corrupt) => {
+            refuse(workflow, at, "internal", corrupt.to_string());
+            return Ok(());
+        }
+    };
+    let outcome = deferred::offer(draft, &offer, &format!("workflow {id}"))?;
+    let waiter = || Waiter::Step { workflow: id.to_string(), step: u32::try_from(at).unwrap_or(u32::MAX) };
+    match outcome {
+        Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head) => {
+            if let Some(results) = results {
+                draft.note(head.id, NoteKind::ParentResults, Some(results));
+            }
+            waiting::begin(draft, head.id, waiter())?;
+            bind(workflow, at, &head, true);
+        }
+        Outcome::Existing(head) | Outcome::Amended(head) | Outcome::Repeated(head) => {
+            match waiting::add(draft, head.id, waiter())? {
+                Added::Waits => bind(workflow, at, &head, false),
+                Added::Over => {
+                    bind(workflow, at, &head, false);
+                    settle(draft, id, workflow, at, &head)?;
+                }
+                Added::TooMany => {
+                    let message = format!("too many wait for the end of {} already", head.id);
+                    refuse(workflow, at, "too_many_waiters", message);
+                }
+            }
+        }
+        Outcome::Rejected { holder, .. } => {
+            let message = match holder.named() {
+                Some(head) => format!("another job holds the unique key: {} ({})", head.id, head.state),
+                None => "another job holds the unique key".to_owned(),
+            };
+            refuse(workflow, at, "duplicate", message);
+        }
+        Outcome::Mismatch { .. } => {
+            let message = "the unique key stands for other work".to_owned();
+            refuse(workflow, at, "payload_mismatch", message);
+        }
+        Outcome::TooManyHolders => {
+            let message = "more jobs hold the unique key than one commit may touch".to_owned();
+            refuse(workflow, at, "too_many_holders", message);
+        }
+        Outcome::QueueFull(_) => {
+            refuse(workflow, at, "queue_full", "as many jobs wait in its queue as may".to_owned());
+        }
+        Outcome::IdTaken(_) | Outcome::Corrupt(_) => {
+            refuse(workflow, at, "internal", "what is stored cannot be read".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn bind(workflow: &mut Workflow, at: usize, head: &Head, is_own: bool) {
+    if let Some(step) = workflow.steps.get_mut(at) {
+        step.status = StepStatus::Running;
+        step.job = Some(head.id.to_string());
+        step.is_own = is_own;
+    }
+}
+
+/// A step fails without a job of its own.
+fn refuse(workflow: &mut Workflow, at: usize, code: &str, message: String) {
+    if let Some(step) = workflow.steps.get_mut(at) {
+        step.status = StepStatus::Failed;
+        step.error = Some(StepError { code: code.to_owned(), message, attempt: 0 });
+    }
+}
+
+/// A step ends as its job has ended.
+pub(super) fn settle(
+    draft: &mut Draft,
+    id: WorkflowId,
+    workflow: &mut Workflow,
+    at: usize,
+    ended: &Head,
+) -> Result<(), Missing> {
+    let status = status_of(ended.state);
+    let error = if status == StepStatus::Failed { last_failure(draft, ended.id)? } else { None };
+    let is_asked_for = status == StepStatus::Completed
+        && workflow.steps.iter().any(|step| {
+            step.status == StepStatus::Waiting && step.results.iter().any(|asked| *asked as usize == at)
+        });
+    if is_asked_for {
+        let result = draft.full(ended.id)?.and_then(|(_, full)| full.note(NoteKind::Result).cloned());
+        if let Some(result) = result {
+            draft.set_document(&part(DocumentKind::StepResult, id, at), Some((result, None)));
+            if let Some(step) = workflow.steps.get_mut(at) {
+                step.has_result = true;
+            }
+        }
+    }
+    if let Some(step) = workflow.steps.get_mut(at) {
+        step.status = status;
+        step.error = error;
+        // The job at the end of those that took each other's place.
+        step.job = Some(ended.id.to_string());
+    }
+    Ok(())
+}
+
+/// What the steps before returned, as a JSON array: null for one that returned nothing or did not end well.
+fn parent_results(
+    draft: &mut Draft,
+    id: WorkflowId,
+    workflow: &Workflow,
+    at: usize,
+) -> Result<Option<Bytes>, Missing> {
+    let Some(asked) = workflow.steps.get(at).map(|step| &step.results).filter(|asked| !asked.is_empty())
+    else {
+        return Ok(None);
+    };
+    let mut text = b"[".to_vec();
+    let mut missing = Ok(());
+    for other in asked {
+        let has_result = workflow.steps.get(*other as usize).is_some_and(|step| step.has_result);
+        let key = part(DocumentKind::StepResult, id, *other as usize);
+        let result = if has_result { draft.document(&key) } else { Ok(None) };
+        if text.len() > 1 {
+            text.push(b',');
+        }
+        match result {
+            Ok(Some(result)) if text.len() + result.text.len() <= PARENT_RESULTS_BYTES_MAX => {
+                text.extend_from_slice(&result.text);
+            }
+            // Too large to be handed on: the step's job has it.
+            Ok(Some(_)) => {
+                let job = workflow.steps.get(*other as usize).and_then(|step| step.job.clone());
+                text.extend_from_slice(
+                    format!("{{\"semel.omitted\":true,\"job_id\":\"{}\"}}", job.unwrap_or_default())
+                        .as_bytes(),
+                );
+            }
+            Ok(None) => text.extend_from_slice(b"null"),
+            Err(Missing) => missing = Err(Missing),
+        }
+    }
+    missing?;
+    text.push(b']');
+    Ok(Some(text.into()))
+}
+
+/// Deletes what was kept for later steps.
+pub(super) fn drop_leftovers(draft: &mut Draft, id: WorkflowId, workflow: &mut Workflow) {
+    for (at, step) in workflow.steps.iter_mut().enumerate() {
+        if std::mem::take(&mut step.has_result) {
+            draft.set_document(&part(DocumentKind::StepResult, id, at), None);
+        }
+    }
+}
+
+/// The job of a step. Nobody but the workflow, whose version is looked at, writes to its document.
+fn load_offer(draft: &mut Draft, id: WorkflowId, at: usize) -> Result<Result<Offer, Corrupt>, Missing> {
+    Ok(match draft.document(&part(DocumentKind::Step, id, at))? {
+        Some(document) => deferred::decode(&document.text),
+        None => Err(Corrupt("a step's job is not there".to_owned())),
+    })
+}
+
+/// Deletes the job of a step that has been offered or never will be.
+pub(super) fn drop_offer(draft: &mut Draft, id: WorkflowId, at: usize) {
+    draft.set_document(&part(DocumentKind::Step, id, at), None);
+}

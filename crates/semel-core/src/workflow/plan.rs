@@ -1,0 +1,117 @@
+//! A workflow as somebody wants it: steps, and which of them wait for which.
+
+use crate::enqueue::Offer;
+use crate::error::Invalid;
+use crate::ident::WorkflowId;
+use crate::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX};
+
+use super::record::{Form, When};
+
+/// A workflow to be created.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The caller's own id.
+    pub id: Option<WorkflowId>,
+    /// Which of the three forms it was asked for in, or none of them.
+    pub form: Form,
+    /// Its name, for people.
+    pub name: Option<String>,
+    /// The steps, in the order they were named.
+    pub steps: Vec<PlannedStep>,
+    /// Digest of the whole request; present when the caller chose the id.
+    pub digest: Option<[u8; 32]>,
+}
+
+/// A step to be created.
+#[derive(Clone, Debug)]
+pub struct PlannedStep {
+    /// Its name within the workflow.
+    pub id: String,
+    /// The steps it waits for, by number.
+    pub after: Vec<u32>,
+    /// How they must have ended.
+    pub when: When,
+    /// The steps whose results its job is given, by number, in order.
+    pub results: Vec<u32>,
+    /// Whether it is a callback, which counts among no jobs.
+    pub is_callback: bool,
+    /// Where it stands in the request.
+    pub pointer: String,
+    /// Its job.
+    pub offer: Offer,
+}
+
+impl Plan {
+    /// Checks that it can be carried out: that it has steps, not too many, each with a name of its own, and that none
+    /// waits for itself, through whichever others.
+    ///
+    /// # Errors
+    /// `invalid_request` at the step's place.
+    pub fn check(&self) -> Result<(), Invalid> {
+        let count = self.steps.len();
+        if count == 0 {
+            return Err(Invalid::request("", "has no steps; send at least one"));
+        }
+        if count > WORKFLOW_STEPS_MAX {
+            return Err(Invalid::too_large(
+                "",
+                format!("has {count} steps, more than {WORKFLOW_STEPS_MAX}; make several workflows of it"),
+            ));
+        }
+        if self.name.as_ref().is_some_and(|name| name.len() > WORKFLOW_NAME_BYTES_MAX) {
+            return Err(Invalid::request("/name", format!("is longer than {WORKFLOW_NAME_BYTES_MAX} bytes")));
+        }
+        let mut names: Vec<&str> = Vec::with_capacity(count);
+        for step in &self.steps {
+            if step.id.is_empty() || step.id.len() > WORKFLOW_NAME_BYTES_MAX {
+                return Err(Invalid::request(
+                    format!("{}/id", step.pointer),
+                    format!("is empty or longer than {WORKFLOW_NAME_BYTES_MAX} bytes"),
+                ));
+            }
+            if step.after.iter().chain(&step.results).any(|other| *other as usize >= count) {
+                return Err(Invalid::request(&*step.pointer, "waits for a step that is not in the workflow"));
+            }
+            names.push(&step.id);
+        }
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1])
+            && let Some(step) = self.steps.iter().rev().find(|step| step.id == pair[0])
+        {
+            return Err(Invalid::request(
+                format!("{}/id", step.pointer),
+                "is the id of another step as well; give each its own",
+            ));
+        }
+        match self.in_a_circle() {
+            None => Ok(()),
+            Some(step) => Err(Invalid::request(
+                &*step.pointer,
+                "waits for itself, through its depends_on or those of others",
+            )),
+        }
+    }
+
+    /// A step that can never begin.
+    fn in_a_circle(&self) -> Option<&PlannedStep> {
+        let mut open: Vec<usize> = self.steps.iter().map(|step| step.after.len()).collect();
+        let mut followers: Vec<Vec<usize>> = vec![Vec::new(); self.steps.len()];
+        for (at, step) in self.steps.iter().enumerate() {
+            for other in &step.after {
+                if let Some(list) = followers.get_mut(*other as usize) {
+                    list.push(at);
+                }
+            }
+        }
+        let mut free: Vec<usize> = (0..self.steps.len()).filter(|at| open[*at] == 0).collect();
+        while let Some(at) = free.pop() {
+            for follower in std::mem::take(&mut followers[at]) {
+                open[follower] -= 1;
+                if open[follower] == 0 {
+                    free.push(follower);
+                }
+            }
+        }
+        open.iter().position(|left| *left > 0).and_then(|at| self.steps.get(at))
+    }
+}

@@ -1,0 +1,247 @@
+//! A workflow as it is stored: one document, by its id.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::body::Corrupt;
+use crate::ident::JobId;
+use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
+use crate::time::Timestamp;
+
+/// In which form a workflow was asked for. All are steps that wait for steps; the form is for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// One step after the other.
+    Chain,
+    /// All at once.
+    Group,
+    /// All at once, with callbacks.
+    Batch,
+    /// As its steps say.
+    Graph,
+}
+
+impl Form {
+    /// The form's name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Chain => "chain",
+            Self::Group => "group",
+            Self::Batch => "batch",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+/// How the steps that a step waits for must have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// All of them well.
+    #[default]
+    Success,
+    /// All of them, and at least one badly.
+    Failure,
+    /// All of them, however.
+    Always,
+}
+
+impl When {
+    const fn is_default(&self) -> bool {
+        matches!(self, Self::Success)
+    }
+}
+
+/// Where a workflow is in its life (OJS workflows 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Some step has not ended.
+    Running,
+    /// Every step ended well.
+    Completed,
+    /// Every step has ended, and some badly.
+    Failed,
+    /// Somebody cancelled it.
+    Cancelled,
+}
+
+impl Status {
+    /// Every status.
+    pub const ALL: [Self; 4] = [Self::Running, Self::Completed, Self::Failed, Self::Cancelled];
+
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The status of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.name() == name)
+    }
+}
+
+/// Where a step is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepStatus {
+    /// Its job has not been offered: it waits for other steps.
+    #[serde(rename = "w")]
+    Waiting,
+    /// It stands for a job that has not ended.
+    #[serde(rename = "r")]
+    Running,
+    /// Its job ended well.
+    #[serde(rename = "c")]
+    Completed,
+    /// Its job ended badly, or was refused.
+    #[serde(rename = "f")]
+    Failed,
+    /// Its job was cancelled, or a step it waits for did not end as it must, or the workflow was cancelled.
+    #[serde(rename = "x")]
+    Cancelled,
+    /// A callback whose occasion did not come.
+    #[serde(rename = "s")]
+    Skipped,
+}
+
+impl StepStatus {
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Skipped => "skipped",
+        }
+    }
+
+    /// Whether nothing more will happen to it.
+    pub const fn is_over(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Running)
+    }
+
+    /// Whether it ended in a way that those who need its success cannot go on from.
+    pub const fn is_bad(self) -> bool {
+        matches!(self, Self::Failed | Self::Cancelled)
+    }
+}
+
+/// Why a step failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepError {
+    /// The code: that of its job's last failure, or of the refusal of its job.
+    pub code: String,
+    /// For people.
+    pub message: String,
+    /// The attempt it happened in; 0 when there was none.
+    #[serde(default)]
+    pub attempt: u32,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its name within the workflow.
+    pub id: String,
+    /// The type of its job.
+    #[serde(rename = "type")]
+    pub job_type: String,
+    /// The steps it waits for, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<u32>,
+    /// How they must have ended.
+    #[serde(default, skip_serializing_if = "When::is_default")]
+    pub when: When,
+    /// The steps whose results its job is given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub results: Vec<u32>,
+    /// Whether it is a callback.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_callback: bool,
+    /// Where it is.
+    #[serde(rename = "s")]
+    pub status: StepStatus,
+    /// The job it stands for, or stood for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Whether that job was created for this step; else it was there already, and goes on if the workflow is cancelled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_own: bool,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<StepError>,
+    /// Whether its result is kept for later steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) has_result: bool,
+}
+
+impl Step {
+    /// The job it stands for.
+    pub fn job(&self) -> Option<JobId> {
+        self.job.as_deref().and_then(|id| JobId::parse(id, "").ok())
+    }
+}
+
+/// A workflow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workflow {
+    /// In which form it was asked for.
+    pub form: Form,
+    /// Its name, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where it is.
+    pub status: Status,
+    /// When it was created, in microseconds since the epoch.
+    pub created_at: i64,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<i64>,
+    /// Digest of the request, when its caller chose the id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) digest: Option<[u8; 32]>,
+    /// The steps, in the order they were named.
+    pub steps: Vec<Step>,
+}
+
+impl Workflow {
+    /// How many of its jobs (callbacks are none) are where `is` says.
+    pub fn count(&self, is: impl Fn(StepStatus) -> bool) -> usize {
+        self.steps.iter().filter(|step| !step.is_callback && is(step.status)).count()
+    }
+
+    /// When it may be forgotten: as long after its end as a job that ended so.
+    pub fn forget_at(&self) -> Option<Timestamp> {
+        let kept_s = match self.status {
+            Status::Running => return None,
+            Status::Completed | Status::Cancelled => RETENTION_DEFAULT_S,
+            Status::Failed => RETENTION_DISCARDED_S,
+        };
+        let finished_at = self.finished_at.map(Timestamp::from_micros)?;
+        Some(finished_at.saturating_add(Duration::from_secs(kept_s)))
+    }
+
+    /// The stored form, and when it is due.
+    pub(super) fn encode(&self) -> (Bytes, Option<Timestamp>) {
+        // Strings and numbers only: nothing here can fail to serialise.
+        (serde_json::to_vec(self).unwrap_or_default().into(), self.forget_at())
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// When the bytes are not what this program writes.
+    pub fn decode(text: &[u8]) -> Result<Self, Corrupt> {
+        serde_json::from_slice(text).map_err(|error| Corrupt(error.to_string()))
+    }
+}

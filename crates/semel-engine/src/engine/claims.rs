@@ -1,0 +1,146 @@
+//! Jobs for workers, at once or when there are some.
+
+use super::*;
+
+impl Engine {
+    /// Takes up to `claim.limit` ready jobs for a worker.
+    ///
+    /// # Errors
+    /// When the store cannot commit; nothing was taken then.
+    pub async fn claim(&self, mut claim: Claim) -> Result<Vec<Job>, StoreError> {
+        for queue in &mut claim.queues {
+            *queue = self.space.stored_queue(queue);
+        }
+        let limit = claim.limit as usize;
+        loop {
+            let (closed, _) = self.shared.store.hints().closed_lanes().now();
+            let mut claimed = self.shared.store.claim(Claim { closed, ..claim.clone() }).await?;
+            let (limited, unclaimable): (Vec<_>, Vec<_>) =
+                claimed.unclaimable.into_iter().partition(|(_, reason)| *reason == Unclaimable::Limited);
+            let mut settled =
+                if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
+            let room = limit.saturating_sub(claimed.jobs.len());
+            if !limited.is_empty() && room > 0 {
+                let ids = limited.into_iter().take(room).map(|(id, _)| id).collect();
+                let (granted, moved) = self.claim_limited(ids, claim.grant.clone()).await?;
+                claimed.jobs.extend(granted);
+                settled += moved;
+            }
+            let jobs: Vec<Job> = claimed
+                .jobs
+                .into_iter()
+                .map(|(head, full)| Ok::<_, StoreError>(self.space.shown(Job::decode(head, &full)?)))
+                .collect::<Result<_, _>>()?;
+            // Behind jobs that could not be granted there may be some that can.
+            if !jobs.is_empty() || settled == 0 || limit == 0 {
+                return Ok(jobs);
+            }
+        }
+    }
+
+    /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn claim_or_wait(&self, claim: Claim, patience: Duration) -> Result<Vec<Job>, StoreError> {
+        self.claim_or_wait_until(claim, patience, std::future::pending()).await
+    }
+
+    /// The same, but waits no longer once `stop` is done. A claim that has begun is finished: its jobs are leased.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn claim_or_wait_until(
+        &self,
+        claim: Claim,
+        patience: Duration,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Vec<Job>, StoreError> {
+        let mut stop = std::pin::pin!(stop);
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            // Registered before looking, so that nothing that becomes ready in between is slept through.
+            let mut ready = std::pin::pin!(self.shared.store.hints().ready());
+            ready.as_mut().enable();
+            let jobs = self.claim(claim.clone()).await?;
+            if !jobs.is_empty() {
+                return Ok(jobs);
+            }
+            let (_, opens) = self.shared.store.hints().closed_lanes().now();
+            tokio::select! {
+                () = ready => {}
+                () = tokio::time::sleep_until(deadline) => return Ok(jobs),
+                // A limit that held jobs back may open by itself.
+                () = tokio::time::sleep_until(opens.unwrap_or(deadline)), if opens.is_some() => {}
+                () = &mut stop => return Ok(jobs),
+            }
+        }
+    }
+
+    /// Has the core decide about jobs under a limit. Besides those it grants, says how many others make way: settled, or
+    /// passed over from now on because their limit is closed.
+    async fn claim_limited(
+        &self,
+        ids: Vec<JobId>,
+        grant: Grant,
+    ) -> Result<(Vec<(Head, Full)>, usize), StoreError> {
+        let reads = Reads { fulls: ids.clone(), ..Reads::default() };
+        let (turns, now) = self
+            .shared
+            .store
+            .decide(reads, move |draft| Ok((limit::claim(draft, &ids, &grant)?, draft.now())))
+            .await?;
+        let (mut granted, mut unclaimable, mut moved) = (Vec::new(), Vec::new(), 0);
+        for (id, turn) in turns {
+            match turn {
+                Turn::Granted(job) => granted.push(*job),
+                Turn::HeldBack(lane, gate) => {
+                    let wait = match gate {
+                        Gate::Open => Duration::ZERO,
+                        Gate::Until(at) => at.since(now),
+                        Gate::Full(soonest) => soonest.map_or(Duration::MAX, |at| at.since(now)),
+                    };
+                    self.shared.store.hints().closed_lanes().close(lane, wait);
+                    moved += 1;
+                }
+                Turn::Unclaimable(reason) => unclaimable.push((id, reason)),
+                Turn::Gone => {}
+            }
+        }
+        if !unclaimable.is_empty() {
+            moved += self.settle_unclaimable(unclaimable).await?;
+        }
+        Ok((granted, moved))
+    }
+
+    /// A limit by its key: what holds, and how much of it is used.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn limit(&self, key: &str) -> Result<Option<LimitSeen>, StoreError> {
+        let seen = LimitSeen::load(&self.shared.store, &self.space.stored_name(key)).await?;
+        Ok(seen.map(|mut seen| {
+            seen.usage.limit.key = key.into();
+            seen
+        }))
+    }
+
+    async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {
+        let reads = Reads { fulls: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+        self.shared
+            .store
+            .decide(reads, move |draft| {
+                let mut settled = 0;
+                for (id, reason) in &jobs {
+                    match reason {
+                        Unclaimable::Expired => settled += usize::from(life::expire(draft, *id)?),
+                        Unclaimable::Exhausted => settled += usize::from(life::exhaust(draft, *id)?),
+                        Unclaimable::Overlaps => settled += usize::from(hold_again(draft, *id)?),
+                        Unclaimable::NotReady | Unclaimable::Limited => {}
+                    }
+                }
+                Ok(settled)
+            })
+            .await
+    }
+}

@@ -1,0 +1,124 @@
+//! Queues, their settings, and what is told to workers.
+
+use super::*;
+
+impl Engine {
+    /// Pauses or resumes a queue.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn set_paused(&self, name: QueueName, paused: bool) -> Result<QueueRow, StoreError> {
+        let name = self.space.stored_queue(&name);
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let row =
+            self.shared.store.decide(reads, move |draft| life::set_paused(draft, &name, paused)).await?;
+        self.shared.store.hints().wake_all();
+        Ok(row)
+    }
+
+    /// All queues.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
+        let mut queues = self.shared.store.queues().await?;
+        queues.retain(|stats| stats.row.name.is_queue() && self.space.owns(&stats.row.name));
+        Ok(queues)
+    }
+
+    /// What an operator has set for a queue, and how full it is.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queue_settings(&self, name: &QueueName) -> Result<(QueueSettings, u64), StoreError> {
+        let name = self.space.stored_queue(name);
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let snapshot = self.shared.store.load(reads).await?;
+        let found = snapshot.peek_queue(&name);
+        Ok(found.map_or_else(Default::default, |(row, waiting)| {
+            (QueueSettings::decode(row.settings.as_deref()), waiting)
+        }))
+    }
+
+    /// How full a queue is, if it may have a bound.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn pressure(&self, name: &QueueName) -> Result<Option<(Backpressure, u64)>, StoreError> {
+        let stored = self.space.stored_queue(name);
+        if !self.shared.bounded.may_be(&self.shared.store, &stored).await? {
+            return Ok(None);
+        }
+        let (settings, waiting) = self.queue_settings(name).await?;
+        Ok(settings.backpressure.map(|bound| (bound, waiting)))
+    }
+
+    /// Sets what holds for a queue. Other servers on the same store follow within a second.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn set_queue(&self, name: QueueName, settings: QueueSettings) -> Result<QueueRow, StoreError> {
+        let name = self.space.stored_queue(&name);
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let row =
+            self.shared.store.decide(reads, move |draft| life::set_queue(draft, &name, &settings)).await?;
+        self.shared.bounded.forget();
+        Ok(row)
+    }
+
+    /// Runs that ended in the last minute at this process.
+    pub fn throughput(&self) -> LastMinute {
+        self.shared.throughput.last_minute()
+    }
+
+    /// Drops what is kept in memory about the store and its workers, after the store was emptied.
+    pub fn forget_what_was_seen(&self) {
+        self.shared.bounded.forget();
+        self.shared.workers.clear();
+        self.shared.store.hints().closed_lanes().clear();
+    }
+
+    /// The workers that this server has heard of.
+    pub fn workers(&self) -> &Workers {
+        &self.shared.workers
+    }
+
+    /// What a worker is told.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn directive(&self, worker: &str) -> Result<Directive, StoreError> {
+        let name = Directive::row_of(&self.space.stored_name(worker));
+        let reads = Reads { queues: vec![name.clone()], ..Reads::default() };
+        let snapshot = self.shared.store.load(reads).await?;
+        let text = snapshot.peek_queue(&name).and_then(|(row, _)| row.settings.as_deref());
+        Ok(Directive::decode(text))
+    }
+
+    /// Sets what a worker is told at its next heartbeat, to whichever server it sends that.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn direct(&self, worker: &str, directive: Directive) -> Result<(), StoreError> {
+        let worker = self.space.stored_name(worker);
+        let reads = Reads { queues: vec![Directive::row_of(&worker)], ..Reads::default() };
+        self.shared.store.decide(reads, move |draft| life::direct(draft, &worker, directive)).await
+    }
+
+    /// One queue; none when it has neither jobs nor settings.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queue(&self, name: &QueueName) -> Result<Option<QueueStats>, StoreError> {
+        let name = self.space.stored_queue(name);
+        Ok(self.shared.store.queues().await?.into_iter().find(|stats| stats.row.name == name))
+    }
+
+    /// The queues of all tenants: for who runs the server.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queues_of_all(&self) -> Result<Vec<QueueStats>, StoreError> {
+        self.shared.store.queues().await
+    }
+}

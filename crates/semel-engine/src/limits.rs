@@ -1,0 +1,35 @@
+//! Limits as people see them.
+
+use semel_core::draft::Reads;
+use semel_core::limit::{Lane, Usage};
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_store::{Store, StoreError};
+
+/// A limit and how much of it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitSeen {
+    /// The limit, and what it has let start.
+    pub usage: Usage,
+    /// Jobs that run under it now.
+    pub running: usize,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+impl LimitSeen {
+    pub(crate) async fn load(store: &Store, key: &str) -> Result<Option<Self>, StoreError> {
+        let lane = Lane::of(key);
+        let name = lane.row();
+        let snapshot = store.load(Reads { queues: vec![name.clone()], ..Reads::default() }).await?;
+        let text = snapshot.peek_queue(&name).and_then(|(row, _)| row.settings.as_deref());
+        let Some(usage) = Usage::decode(text) else { return Ok(None) };
+        let heads = store.load(Reads { heads: usage.running().collect(), ..Reads::default() }).await?;
+        let running = usage
+            .running()
+            .filter_map(|id| heads.peek(id))
+            .filter(|(head, _)| head.state == State::Active && head.lane == Some(lane))
+            .count();
+        Ok(Some(Self { usage, running, now: heads.now }))
+    }
+}

@@ -1,0 +1,120 @@
+//! The workers that this process has heard of. Kept in memory, for people; what a worker is told is kept in the store.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel_core::ident::QueueName;
+use semel_core::tenant::Tenant;
+use semel_core::time::Timestamp;
+use tokio::time::Instant;
+
+/// Workers kept in mind; beyond it the one that has been silent longest is forgotten.
+const WORKERS_MAX: usize = 10_000;
+/// After so long a silence a worker is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// After so long a silence a worker is shown as stale (OJS: heartbeats come every 15 s, and 60 s are too long).
+pub const STALE_AFTER: Duration = Duration::from_secs(60);
+
+/// What is known of one worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerSeen {
+    /// Its id.
+    pub id: Arc<str>,
+    /// From which queues it last asked for jobs.
+    pub queues: Vec<QueueName>,
+    /// How many jobs it said it was working on.
+    pub active_jobs: u64,
+    /// Whether it said that it is about to end and takes no more jobs.
+    pub is_draining: bool,
+    /// When it was first heard of, by the store's clock.
+    pub first_seen: Timestamp,
+    /// When it was last heard of, by the store's clock.
+    pub last_seen: Timestamp,
+    heard: Instant,
+}
+
+impl WorkerSeen {
+    /// Whether it has been silent for too long.
+    pub fn is_stale(&self) -> bool {
+        self.heard.elapsed() >= STALE_AFTER
+    }
+}
+
+/// What a worker says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaidOfItself<'a> {
+    /// From which queues it asks for jobs; empty when it does not say.
+    pub queues: &'a [QueueName],
+    /// How many jobs it works on, if it says.
+    pub active_jobs: Option<u64>,
+    /// Whether it is about to end, if it says.
+    pub is_draining: Option<bool>,
+}
+
+/// The workers this process has heard of.
+#[derive(Debug, Default)]
+pub struct Workers(Mutex<Seen>);
+
+/// By whose they are and by their ids.
+type Seen = BTreeMap<(Tenant, Arc<str>), WorkerSeen>;
+
+impl Workers {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker was heard of. One without a name is nobody.
+    pub fn heard(&self, tenant: &Tenant, id: &Arc<str>, now: Timestamp, said: &SaidOfItself<'_>) {
+        if id.is_empty() {
+            return;
+        }
+        let key = (tenant.clone(), Arc::clone(id));
+        let mut workers = self.lock();
+        if !workers.contains_key(&key) && workers.len() >= WORKERS_MAX {
+            workers.retain(|_, worker| worker.heard.elapsed() < FORGOTTEN_AFTER);
+            if workers.len() >= WORKERS_MAX {
+                let silent = workers.iter().min_by_key(|(_, worker)| worker.heard);
+                let silent = silent.map(|(key, _)| key.clone());
+                silent.map(|key| workers.remove(&key));
+            }
+        }
+        let worker = workers.entry(key).or_insert_with(|| WorkerSeen {
+            id: Arc::clone(id),
+            queues: Vec::new(),
+            active_jobs: 0,
+            is_draining: false,
+            first_seen: now,
+            last_seen: now,
+            heard: Instant::now(),
+        });
+        (worker.last_seen, worker.heard) = (now.max(worker.last_seen), Instant::now());
+        if !said.queues.is_empty() && worker.queues != said.queues {
+            worker.queues = said.queues.to_vec();
+        }
+        worker.active_jobs = said.active_jobs.unwrap_or(worker.active_jobs);
+        worker.is_draining = said.is_draining.unwrap_or(worker.is_draining);
+    }
+
+    /// One worker.
+    pub fn get(&self, tenant: &Tenant, id: &str) -> Option<WorkerSeen> {
+        self.lock().get(&(tenant.clone(), id.into())).cloned()
+    }
+
+    /// Whether a worker has said that it takes no more jobs.
+    pub fn is_draining(&self, tenant: &Tenant, id: &str) -> bool {
+        self.lock().get(&(tenant.clone(), id.into())).is_some_and(|worker| worker.is_draining)
+    }
+
+    /// A tenant's that have been heard of lately, by id.
+    pub fn all(&self, tenant: &Tenant) -> Vec<WorkerSeen> {
+        let mut workers = self.lock();
+        workers.retain(|_, worker| worker.heard.elapsed() < FORGOTTEN_AFTER);
+        workers.iter().filter(|((whose, _), _)| whose == tenant).map(|(_, worker)| worker.clone()).collect()
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+}

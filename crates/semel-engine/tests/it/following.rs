@@ -1,0 +1,117 @@
+//! The log as it is followed, and as it becomes deliveries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::event::{Event, EventKind, Place};
+use semel_core::ident::QueueName;
+use semel_core::tenant::Tenant;
+use semel_core::time::Timestamp;
+use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
+use semel_engine::Engine;
+use semel_engine::follow::Wanted;
+use semel_engine::webhooks::{DELIVERIES, Relayed, Wording};
+use semel_store::backend::Claim;
+use semel_store::memory::Memory;
+use semel_testkit::make::job;
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn engine() -> Engine {
+    Engine::without_duties(Arc::new(Memory::default())).unwrap()
+}
+
+#[tokio::test]
+async fn a_follower_is_woken_by_the_commit_and_told_what_he_missed() {
+    let engine = engine();
+    let mut follow = engine.follow(engine.log_end().await.unwrap(), Wanted::default());
+    let waiting = tokio::spawn(async move {
+        let reading = follow.next(10, LONG).await.unwrap();
+        (follow, reading)
+    });
+    tokio::task::yield_now().await;
+    engine.enqueue(job().offer(), "t").await.unwrap();
+    let (mut follow, reading) =
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+    assert_eq!((reading.events.len(), reading.events[0].event.kind), (1, EventKind::Enqueued));
+    assert_eq!(follow.cursor(), reading.events[0].cursor.max(follow.cursor()));
+    engine.enqueue(job().offer(), "t").await.unwrap();
+    engine.store().clear().await.unwrap();
+    engine.enqueue(job().offer(), "t").await.unwrap();
+    let lost = follow.next(10, LONG).await.unwrap();
+    assert_eq!((lost.place, lost.events.len()), (Place::TooOld, 0));
+}
+
+#[tokio::test]
+async fn whoever_may_know_of_no_queue_is_told_of_nothing() {
+    let engine = engine();
+    engine.enqueue(job().queue("mail-a").offer(), "t").await.unwrap();
+    for (patterns, told) in [(vec![], 0), (vec!["mail-*"], 1), (vec!["mail-a"], 1), (vec!["mail"], 0)] {
+        let visible = Some(patterns.iter().map(|pattern| (*pattern).to_owned()).collect());
+        let wanted = Wanted { visible, ..Wanted::default() };
+        assert_eq!(engine.read_log(0, &wanted, 10).await.unwrap().events.len(), told, "{patterns:?}");
+    }
+    let other = engine.within(&Tenant::parse("acme", "").unwrap());
+    assert!(other.read_log(0, &Wanted::default(), 10).await.unwrap().events.is_empty());
+}
+
+struct Words;
+
+impl Wording for Words {
+    fn name(&self, _: EventKind) -> &'static str {
+        "job.enqueued"
+    }
+
+    fn event(&self, cursor: u64, _: Timestamp, event: &Event) -> String {
+        format!("[{cursor},\"{}\"]", event.job)
+    }
+}
+
+/// Two servers read the same log; a third takes over.
+#[tokio::test]
+async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
+    let engine = engine();
+    let mut servers = [engine.webhooks(Arc::new(Words)), engine.webhooks(Arc::new(Words))];
+    assert_eq!(servers[0].relay_once().await.unwrap(), Relayed::Nothing, "nobody is to be told");
+    let wish = Wish {
+        url: "https://example.com".into(),
+        events: vec!["*".into()],
+        active: true,
+        secret: Secret("s".into()),
+        ..Wish::default()
+    };
+    let of = Subscription { id: "s1".into(), tenant: String::new(), wish, created_at: 0, after: 0 };
+    servers[0]
+        .change(move |known, _| known.extend([of.clone(), Subscription { id: "s2".into(), ..of.clone() }]))
+        .await
+        .unwrap();
+    for _ in 0..5 {
+        engine.enqueue(job().offer(), "t").await.unwrap();
+    }
+    // Both have read the place before either moves it.
+    let [first, second] = &mut servers;
+    let both = tokio::join!(first.relay_once(), second.relay_once());
+    assert!(both.0.is_ok() && both.1.is_ok());
+    for _ in 0..3 {
+        engine.enqueue(job().offer(), "t").await.unwrap();
+        let mut third = engine.webhooks(Arc::new(Words));
+        tokio::join!(second.relay_once(), third.relay_once()).1.unwrap();
+    }
+    let own = engine.webhooks_tenant();
+    let claim = Claim {
+        queues: vec![QueueName::from_stored(DELIVERIES)],
+        limit: 100,
+        grant: semel_core::lease::Grant::new("w".into(), None),
+        closed: Vec::new(),
+    };
+    let jobs = own.claim(claim).await.unwrap();
+    let mut seen: Vec<(String, String)> = jobs
+        .iter()
+        .map(|job| Delivery::of_args(&job.body.args).unwrap())
+        .map(|delivery| (delivery.subscription, delivery.event.get().to_owned()))
+        .collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!((seen.len(), jobs.len()), (16, 16), "eight events, two subscriptions, each once");
+    assert!(engine.queues().await.unwrap().iter().all(|stats| stats.row.name.name() == "default"));
+}

@@ -1,0 +1,100 @@
+//! What is asked to be done to many jobs at once.
+
+use semel_core::error::Invalid;
+use semel_core::ident::{JobType, QueueName};
+use semel_core::state::{State, StateSet};
+
+use crate::members::{Members, Value};
+
+/// Jobs that one request changes unless it says how many, and at most.
+const LIMIT_DEFAULT: i64 = 1_000;
+const LIMIT_MAX: i64 = 10_000;
+
+/// A wish about many jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bulk {
+    /// Whether it is meant: nothing happens without.
+    pub is_confirmed: bool,
+    /// In these states; empty means all.
+    pub states: StateSet,
+    /// In this queue.
+    pub queue: Option<QueueName>,
+    /// Of this type.
+    pub job_type: Option<JobType>,
+    /// At most so many, newest first.
+    pub limit: usize,
+}
+
+impl Bulk {
+    /// Reads `{filter: {state, queue, type}, confirm, limit}`.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let members = Members::read(text, "")?;
+        let is_confirmed = match members.get("", "confirm") {
+            Some(value) => value.flag()?,
+            None => false,
+        };
+        let limit = match members.get("", "limit") {
+            Some(value) => value.within(1, LIMIT_MAX)?,
+            None => LIMIT_DEFAULT,
+        };
+        let mut bulk = Self {
+            is_confirmed,
+            states: StateSet::EMPTY,
+            queue: None,
+            job_type: None,
+            limit: usize::try_from(limit).unwrap_or(0),
+        };
+        let Some(filter) = members.get("", "filter") else { return Ok(bulk) };
+        for (name, value) in filter.members()?.iter("/filter") {
+            if value.is_null() {
+                continue;
+            }
+            match name {
+                "state" | "states" => bulk.states = states(value)?,
+                "queue" => bulk.queue = Some(QueueName::parse(&value.string()?, &value.pointer())?),
+                "type" => bulk.job_type = Some(JobType::parse(&value.string()?, &value.pointer())?),
+                // A filter that is not understood must not let more through.
+                _ => return Err(value.refuse("is not a member of a filter; use state, queue and type")),
+            }
+        }
+        Ok(bulk)
+    }
+}
+
+/// One state, or a list of them.
+///
+/// # Errors
+/// What is wrong, where, and what to send instead.
+pub(crate) fn states(value: Value<'_>) -> Result<StateSet, Invalid> {
+    let names = if value.is_array() { value.strings()? } else { vec![value.string()?.into_owned()] };
+    let mut states = StateSet::EMPTY;
+    for name in &names {
+        let state = State::from_name(name).ok_or_else(|| {
+            let known = State::ALL.map(State::name).join(", ");
+            value.refuse(format!("names no state; the states are {known}"))
+        })?;
+        states = states.with(state);
+    }
+    Ok(states)
+}
+
+/// Which jobs of a queue a purge is to end: `states`, each of them one in which jobs wait; available ones unless said.
+///
+/// # Errors
+/// What is wrong, where, and what to send instead.
+pub fn purge(text: &str) -> Result<StateSet, Invalid> {
+    let default = StateSet::EMPTY.with(State::Available);
+    if text.trim().is_empty() {
+        return Ok(default);
+    }
+    let members = Members::read(text, "")?;
+    let Some(value) = members.get("", "states") else { return Ok(default) };
+    let states = states(value)?;
+    if states.is_empty() || states.contains(State::Active) || states.intersects(StateSet::FINISHED) {
+        return Err(value.refuse("may name available, scheduled, pending and retryable: jobs that wait"));
+    }
+    Ok(states)
+}

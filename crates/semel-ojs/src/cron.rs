@@ -1,0 +1,250 @@
+//! Crons on the wire: registrations in the spellings of the specification, the suites and the SDKs, and what is shown.
+
+use semel_core::body::Body;
+use semel_core::cron::{Change, Cron, Decision, Overlap, Registration, Schedule, Tick};
+use semel_core::error::Invalid;
+use semel_core::ident::CronName;
+use semel_core::time::Timestamp;
+
+use crate::enqueue::Enqueue;
+use crate::members::{Members, Value};
+use crate::write::{Object, list, object, put_string};
+use crate::{retry, sensitive, unique};
+
+/// Longest description, in bytes.
+const DESCRIPTION_BYTES_MAX: usize = 1_024;
+
+/// A registration that was understood.
+#[derive(Debug)]
+pub struct Register {
+    /// The cron's name.
+    pub name: CronName,
+    /// What it is to be.
+    pub registration: Registration,
+}
+
+impl Register {
+    /// Reads a registration: `expression` or `cron`; `job_template`, or `type`, `args`, `options` and `meta` beside the
+    /// rest.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str, inspect: bool) -> Result<Self, Invalid> {
+        let members = Members::read(text, "")?;
+        let name = match members.get("", "name") {
+            Some(value) => CronName::parse(&value.string()?, "/name")?,
+            None => return Err(Invalid::request("/name", "is missing; send a name for the cron")),
+        };
+        let Some(expression) = members.get("", "expression").or_else(|| members.get("", "cron")) else {
+            return Err(Invalid::request(
+                "/expression",
+                "is missing; send a schedule, such as \"0 9 * * *\"",
+            ));
+        };
+        let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"), "UTC")?;
+        let (template, place) = match members.get("", "job_template") {
+            Some(template) => (job_text(&template.members()?), "/job_template"),
+            None => (job_text(&members), ""),
+        };
+        let (offer, _) =
+            Enqueue::parse(&template, inspect).map_err(|refused| refused.under(place))?.into_parts();
+        let description = members.get("", "description").map(|value| value.string()).transpose()?;
+        if description.as_ref().is_some_and(|text| text.len() > DESCRIPTION_BYTES_MAX) {
+            return Err(Invalid::request(
+                "/description",
+                format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; write less"),
+            ));
+        }
+        let registration = Registration {
+            expression,
+            timezone,
+            schedule,
+            overlap: members.get("", "overlap_policy").map(read_overlap).transpose()?.unwrap_or_default(),
+            enabled: members.get("", "enabled").map(|value| value.flag()).transpose()?.unwrap_or(true),
+            description: description.map(|text| text.into_owned()),
+            offer,
+        };
+        Ok(Self { name, registration })
+    }
+}
+
+/// Reads a change: any of `enabled`, `expression`, `timezone`, `overlap_policy`. `before` is the cron as it is.
+///
+/// # Errors
+/// What is wrong, where, and what to send instead.
+pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
+    let members = Members::read(text, "")?;
+    let expression = members.get("", "expression").or_else(|| members.get("", "cron"));
+    let timezone = members.get("", "timezone");
+    let schedule = match (expression, timezone) {
+        (None, None) => None,
+        (Some(expression), timezone) => Some(read_schedule(expression, timezone, &before.timezone)?),
+        (None, Some(timezone)) => {
+            let zone = timezone.string()?.into_owned();
+            let schedule = Schedule::parse(&before.expression, &zone)?;
+            Some((before.expression.clone(), zone, schedule))
+        }
+    };
+    Ok(Change {
+        enabled: members.get("", "enabled").map(|value| value.flag()).transpose()?,
+        schedule,
+        overlap: members.get("", "overlap_policy").map(read_overlap).transpose()?,
+    })
+}
+
+fn read_schedule(
+    expression: Value<'_>,
+    timezone: Option<Value<'_>>,
+    default: &str,
+) -> Result<(String, String, Schedule), Invalid> {
+    let expression = expression.string()?.into_owned();
+    let timezone = match timezone {
+        Some(value) => value.string()?.into_owned(),
+        None => default.to_owned(),
+    };
+    let schedule = Schedule::parse(&expression, &timezone)?;
+    Ok((expression, timezone, schedule))
+}
+
+fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
+    Overlap::from_name(&value.string()?).ok_or_else(|| {
+        let known = Overlap::ALL.map(Overlap::name).join(", ");
+        value.refuse(format!("is no overlap policy; they are {known}"))
+    })
+}
+
+/// The members that make the job, as the text of an enqueue request. Its id is each tick's own.
+fn job_text(members: &Members<'_>) -> String {
+    let mut text = String::new();
+    object(&mut text, |object| {
+        let mut has_args = false;
+        for (name, value) in members.iter("") {
+            if matches!(name, "type" | "args" | "options" | "meta" | "version") {
+                has_args |= name == "args";
+                object.raw(name, value.text());
+            }
+        }
+        if !has_args {
+            object.raw("args", "[]");
+        }
+    });
+    text
+}
+
+/// Writes a cron's members into an object.
+pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
+    let time = |micros: i64| Timestamp::from_micros(micros);
+    object.plain("name", name);
+    object.text("expression", &cron.expression);
+    object.text("timezone", &cron.timezone);
+    object.plain("overlap_policy", cron.overlap.name());
+    object.flag("enabled", cron.enabled);
+    if let Some(description) = &cron.description {
+        object.text("description", description);
+    }
+    object.time("next_run_at", cron.next_tick.map(time));
+    object.time("last_run_at", cron.last_run_at.map(time));
+    if let Some(job) = &cron.last_job {
+        object.text("last_job_id", job);
+    }
+    object.number("run_count", cron.run_count);
+    object.number("skip_count", cron.skip_count);
+    object.plain("created_at", time(cron.created_at));
+    object.plain("updated_at", time(cron.updated_at));
+    let Ok(offer) = cron.offer() else { return };
+    let Ok(body) = Body::decode(&offer.body) else { return };
+    let put_job = |object: &mut Object<'_>| {
+        object.plain("type", &offer.job_type);
+        object.raw("args", sensitive::hidden_args(&body).as_deref().unwrap_or(&body.args));
+        crate::write::object(object.member("options"), |object| {
+            object.plain("queue", &offer.queue);
+            object.number("priority", offer.priority);
+            retry::put(&body.retry, object);
+            if !body.tags.is_empty() {
+                object.texts("tags", &body.tags);
+            }
+            if let Some(policy) = &body.unique {
+                crate::write::object(object.member("unique"), |object| unique::put_members(policy, object));
+            }
+        });
+    };
+    crate::write::object(object.member("job_template"), put_job);
+    put_job(object);
+}
+
+/// As [`put`], with the schedule under both its names.
+fn put_both(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
+    object.text("cron", &cron.expression);
+    put(name, cron, object);
+}
+
+/// One cron: wrapped under both names, and its members beside the wrappers.
+pub fn answer(name: &CronName, cron: &Cron) -> String {
+    let mut out = String::with_capacity(2_048);
+    object(&mut out, |outer| {
+        object(outer.member("cron"), |object| put(name, cron, object));
+        object(outer.member("cron_job"), |object| put_both(name, cron, object));
+        // Its own `cron` would be taken for the wrapper.
+        put(name, cron, outer);
+    });
+    out
+}
+
+/// A tick asked for by hand.
+pub fn triggered(name: &CronName, cron: &Cron, tick: &Tick) -> String {
+    let mut out = String::with_capacity(1_024);
+    object(&mut out, |outer| {
+        object(outer.member("cron"), |object| put(name, cron, object));
+        put_tick_members(tick, outer);
+    });
+    out
+}
+
+/// A page of crons, under both names.
+pub fn answer_list(crons: &[(CronName, Cron)], next: Option<&str>) -> String {
+    let mut out = String::with_capacity(1_024 * (crons.len() + 1));
+    object(&mut out, |outer| {
+        for member in ["crons", "cron_jobs"] {
+            list(outer.member(member), crons, |out, (name, cron)| {
+                object(out, |object| put_both(name, cron, object));
+            });
+        }
+        outer.number("count", crons.len());
+        object(outer.member("pagination"), |page| {
+            page.number("total", crons.len());
+            page.flag("has_more", next.is_some());
+            match next {
+                Some(next) => page.text("next_cursor", next),
+                None => page.raw("next_cursor", "null"),
+            }
+        });
+    });
+    out
+}
+
+/// A cron's last ticks, the newest first.
+pub fn history(name: &CronName, cron: &Cron) -> String {
+    let mut out = String::with_capacity(200 * (cron.history.len() + 1));
+    object(&mut out, |outer| {
+        outer.plain("name", name);
+        list(outer.member("history"), cron.history.iter().rev(), put_tick);
+        outer.number("run_count", cron.run_count);
+        outer.number("skip_count", cron.skip_count);
+    });
+    out
+}
+
+fn put_tick(out: &mut String, tick: &Tick) {
+    object(out, |object| put_tick_members(tick, object));
+}
+
+fn put_tick_members(tick: &Tick, object: &mut Object<'_>) {
+    object.plain("scheduled_at", Timestamp::from_micros(tick.tick));
+    object.plain("decided_at", Timestamp::from_micros(tick.at));
+    object.plain("outcome", tick.decision.name());
+    object.flag("by_hand", tick.by_hand);
+    if let Some(job) = &tick.job {
+        let member = if tick.decision == Decision::Fired { "job_id" } else { "existing_job_id" };
+        put_string(object.member(member), job);
+    }
+}

@@ -1,0 +1,95 @@
+//! How far a run has come, on the wire.
+
+use semel_core::error::Invalid;
+use semel_core::ident::JobId;
+use semel_core::lease::Bearer;
+
+use crate::members::{Members, Value};
+use crate::worker::{read_bearer, read_job};
+use crate::write::object;
+
+/// A worker's word on how far its run has come.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// Who says so.
+    pub bearer: Bearer,
+    /// What is kept: the text of an object, or of any value that a worker of this library told.
+    pub value: String,
+}
+
+impl Progress {
+    /// Reads `{progress, message?, data?}`, with `progress` of 0 to 1; or `{value}`, any JSON, kept as it is.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        Self::read(&Members::read(text, "")?, 1.0)
+    }
+
+    /// Reads the same with a `job_id`, and `progress` of 0 to 100.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse_percent(text: &str) -> Result<(JobId, Self), Invalid> {
+        let members = Members::read(text, "")?;
+        Ok((read_job(&members)?, Self::read(&members, 100.0)?))
+    }
+
+    fn read(members: &Members<'_>, whole: f64) -> Result<Self, Invalid> {
+        let bearer = read_bearer(members)?;
+        if let Some(value) = members.get("", "value") {
+            value.tree()?;
+            return Ok(Self { bearer, value: value.text().to_owned() });
+        }
+        let Some(progress) = members.get("", "progress").or_else(|| members.get("", "percentage")) else {
+            return Err(Invalid::request(
+                "/progress",
+                "is missing; send how far the run has come, such as 0.5",
+            ));
+        };
+        let part = number(progress)? / whole;
+        let message = members.get("", "message").map(|value| value.string()).transpose()?;
+        let data = members.get("", "data");
+        if let Some(data) = data {
+            data.tree()?;
+        }
+        let mut value = String::with_capacity(64);
+        object(&mut value, |object| {
+            object.number("progress", part.clamp(0.0, 1.0));
+            if let Some(message) = &message {
+                object.text("message", message);
+            }
+            if let Some(data) = data {
+                object.raw("data", data.text());
+            }
+        });
+        Ok(Self { bearer, value })
+    }
+}
+
+fn number(value: Value<'_>) -> Result<f64, Invalid> {
+    let number: Option<f64> = if value.is_number() { value.text().parse().ok() } else { None };
+    number
+        .filter(|number| number.is_finite())
+        .ok_or_else(|| value.refuse("is not a number; send one such as 0.5"))
+}
+
+/// The answer to a question about a job's progress. What a worker told in another form is shown as `value`.
+pub fn shown(id: JobId, told: Option<&str>) -> String {
+    let mut out = String::with_capacity(128);
+    object(&mut out, |object| {
+        object.plain("job_id", id);
+        match told {
+            None => object.raw("progress", "null"),
+            Some(told) if told.trim_start().starts_with('{') && told.contains("\"progress\"") => {
+                object.members_of(told);
+            }
+            Some(told) if told.parse::<f64>().is_ok() => object.raw("progress", told),
+            Some(told) => {
+                object.raw("progress", "null");
+                object.raw("value", told);
+            }
+        }
+    });
+    out
+}

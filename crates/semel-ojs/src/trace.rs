@@ -1,0 +1,131 @@
+//! W3C trace context: from a request's headers into a job's meta, where workers find it.
+
+use semel_core::error::Invalid;
+
+use crate::enqueue::Enqueue;
+use crate::members::Members;
+use crate::write::object;
+
+/// The longest `tracestate` that is passed on, in bytes; a longer one is left out, as the standard allows.
+const STATE_BYTES_MAX: usize = 512;
+
+/// Where a request stands in a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Names the whole trace.
+    pub trace: [u8; 16],
+    /// Names the caller's part of it.
+    pub span: [u8; 8],
+    /// What the caller says of it, such as whether it is recorded.
+    pub flags: u8,
+    /// What vendors pass on, untouched.
+    pub state: Option<String>,
+}
+
+impl Trace {
+    /// Reads the headers `traceparent` and `tracestate`. What is not well-formed is no trace, as the standard says.
+    pub fn read(parent: &str, state: Option<&str>) -> Option<Self> {
+        let mut parts = parent.split('-');
+        let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let [version] = hex::<1>(version)?;
+        // Later versions may say more.
+        if version == 0xff || (version == 0 && parts.next().is_some()) {
+            return None;
+        }
+        let (trace, span, [flags]) = (hex::<16>(trace)?, hex::<8>(span)?, hex::<1>(flags)?);
+        let state = state.filter(|state| !state.is_empty() && state.len() <= STATE_BYTES_MAX);
+        let is_valid = trace != [0; 16] && span != [0; 8];
+        is_valid.then(|| Self { trace, span, flags, state: state.map(str::to_owned) })
+    }
+
+    /// As the header `traceparent`.
+    pub fn parent(&self) -> String {
+        format!("00-{}-{}-{:02x}", shown(&self.trace), shown(&self.span), self.flags)
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub fn shown(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if text.len() != 2 * N || !text.bytes().all(is_hex) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+impl Enqueue {
+    /// The job's meta gets the trace, unless it names one itself. Neither its key nor its digest changes: trace names
+    /// are in neither.
+    ///
+    /// # Errors
+    /// None that [`parse`](Self::parse) has not found already.
+    pub fn with_trace(mut self, trace: &Trace) -> Result<Self, Invalid> {
+        let members = Members::read(&self.body.meta, "/meta")?;
+        if members.get("/meta", "traceparent").is_some() {
+            return Ok(self);
+        }
+        let mut meta = String::with_capacity(self.body.meta.len() + 80);
+        object(&mut meta, |object| {
+            object.members_of(&self.body.meta);
+            object.plain("traceparent", trace.parent());
+            if let Some(state) = &trace.state
+                && members.get("/meta", "tracestate").is_none()
+            {
+                object.text("tracestate", state);
+            }
+        });
+        self.body.meta = meta.into();
+        self.offer.body = self.body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?;
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn only_what_is_well_formed_is_a_trace() {
+        assert_eq!(Trace::read(PARENT, None).unwrap().parent(), PARENT);
+        for wrong in [
+            "",
+            "00",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+        ] {
+            assert_eq!(Trace::read(wrong, None), None, "{wrong}");
+        }
+        assert!(Trace::read(&format!("01{}-more", &PARENT[2..]), None).is_some(), "a later version");
+        assert_eq!(Trace::read(PARENT, Some(&"x".repeat(513))).unwrap().state, None);
+    }
+
+    #[test]
+    fn a_trace_is_in_meta_and_in_nothing_else() {
+        let text = r#"{"id":"01961111-aaaa-7bbb-8ccc-dddddddddddd","type":"a.b","args":[1],"meta":{"a":1},
+            "unique":{"keys":["meta"],"meta_except":[]}}"#;
+        let trace = Trace::read(PARENT, Some("v=1")).unwrap();
+        let plain = Enqueue::parse(text, true).unwrap();
+        let traced = plain.clone().with_trace(&trace).unwrap();
+        assert_eq!(&*traced.body.meta, format!(r#"{{"a":1,"traceparent":"{PARENT}","tracestate":"v=1"}}"#));
+        assert_ne!(traced.offer.body, plain.offer.body);
+        let keys = |enqueue: &Enqueue| enqueue.offer.unique.as_ref().map(|unique| unique.key);
+        assert_eq!((keys(&traced), &traced.body.request_digest), (keys(&plain), &plain.body.request_digest));
+        // One that the caller put there stays.
+        let own = text.replace(r#"{"a":1}"#, r#"{"traceparent":"mine"}"#);
+        let own = Enqueue::parse(&own, true).unwrap().with_trace(&trace).unwrap();
+        assert_eq!(&*own.body.meta, r#"{"traceparent":"mine"}"#);
+    }
+}

@@ -1,0 +1,323 @@
+//! Webhook subscriptions on the wire, and what a delivery says.
+
+use semel_core::error::Invalid;
+use semel_core::ident::{JobType, QueueName};
+use semel_core::time::Timestamp;
+use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
+
+use crate::event;
+use crate::members::{Members, Value};
+use crate::write::{Object, object};
+
+/// The longest URL, in bytes.
+const URL_BYTES_MAX: usize = 2_048;
+/// Event types, queues or job types one subscription may name.
+const NAMES_MAX: usize = 64;
+/// Fewer bytes of secret would be guessed.
+const SECRET_BYTES_MIN: usize = 16;
+const SECRET_BYTES_MAX: usize = 256;
+/// The longest metadata, as JSON, in bytes.
+const METADATA_BYTES_MAX: usize = 4_096;
+
+/// Where a delivery goes, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Whether it is sent over TLS.
+    pub is_tls: bool,
+    /// The host: a name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Path and query, beginning with `/`.
+    pub path: String,
+}
+
+impl Target {
+    /// The `Host` header.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let usual = if self.is_tls { 443 } else { 80 };
+        if self.port == usual { host } else { format!("{host}:{}", self.port) }
+    }
+
+    /// Takes a URL apart.
+    ///
+    /// # Errors
+    /// `invalid_request` at `/url` when deliveries cannot go there.
+    pub fn parse(url: &str) -> Result<Self, Invalid> {
+        let refuse = |what: &str| Err(Invalid::request("/url", what.to_owned()));
+        if url.len() > URL_BYTES_MAX {
+            return refuse("is longer than 2048 bytes");
+        }
+        let (is_tls, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => {
+                return refuse("is not an http or https URL; write it like https://example.com/hook");
+            }
+        };
+        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return refuse("has characters that a URL cannot have; percent-encode them");
+        }
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        if path.contains('#') {
+            return refuse("has a fragment, which is never sent; leave it out");
+        }
+        if authority.contains('@') {
+            return refuse("has a user or password; a delivery is known by its signature, so leave it out");
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => match rest.split_once(']') {
+                Some((host, "")) if host.contains(':') => (host, None),
+                Some((host, port)) if host.contains(':') => {
+                    (host, Some(port.strip_prefix(':').unwrap_or("?")))
+                }
+                _ => return refuse("has no valid host"),
+            },
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':');
+        if host.is_empty() || !host.bytes().all(is_name) {
+            return refuse("has no valid host");
+        }
+        let port = match port.map(str::parse::<u16>) {
+            None => {
+                if is_tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            Some(Ok(port)) if port > 0 => port,
+            Some(_) => return refuse("has a port that is none"),
+        };
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Self { is_tls, host: host.to_ascii_lowercase(), port, path })
+    }
+}
+
+/// Reads a request for a subscription. Without a secret it is given `secret`.
+///
+/// # Errors
+/// What is wrong, where, and what to send instead.
+pub fn create(text: &str, secret: impl FnOnce() -> String) -> Result<Wish, Invalid> {
+    let members = Members::read(text, "")?;
+    for name in ["url", "events"] {
+        if members.get("", name).is_none() {
+            return Err(Invalid::request(format!("/{name}"), "is missing"));
+        }
+    }
+    let mut wish = Wish { active: true, ..Wish::default() };
+    put(&members, &mut wish)?;
+    if wish.secret.0.is_empty() {
+        wish.secret = Secret(secret());
+    }
+    Ok(wish)
+}
+
+/// Reads a request for a change, into what it changes.
+///
+/// # Errors
+/// As [`create`].
+pub fn change(text: &str, wish: &mut Wish) -> Result<(), Invalid> {
+    put(&Members::read(text, "")?, wish)
+}
+
+fn put(members: &Members<'_>, wish: &mut Wish) -> Result<(), Invalid> {
+    for (name, value) in members.iter("") {
+        match name {
+            "url" => {
+                let url = value.string()?.into_owned();
+                Target::parse(&url)?;
+                wish.url = url;
+            }
+            "events" => wish.events = events(value)?,
+            "active" => wish.active = value.flag()?,
+            "secret" => {
+                let secret = value.string()?.into_owned();
+                if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
+                    return Err(
+                        value.refuse("is not of 16 to 256 bytes; leave it out and the server makes one")
+                    );
+                }
+                wish.secret = Secret(secret);
+            }
+            "filter" => {
+                let filter = value.members()?;
+                (wish.queues, wish.job_types) = (Vec::new(), Vec::new());
+                for (name, value) in filter.iter("/filter") {
+                    let names = value.strings()?;
+                    if names.len() > NAMES_MAX {
+                        return Err(value.refuse("names more than 64"));
+                    }
+                    match name {
+                        "queues" => {
+                            for name in &names {
+                                QueueName::parse(name, &value.pointer())?;
+                            }
+                            wish.queues = names;
+                        }
+                        "job_types" => {
+                            for name in &names {
+                                JobType::parse(name, &value.pointer())?;
+                            }
+                            wish.job_types = names;
+                        }
+                        _ => return Err(value.refuse("is no filter; filters are queues and job_types")),
+                    }
+                }
+            }
+            "metadata" => {
+                for (_, value) in value.members()?.iter("/metadata") {
+                    value.string()?;
+                }
+                if value.text().len() > METADATA_BYTES_MAX {
+                    return Err(value.refuse("is longer than 4096 bytes"));
+                }
+                wish.metadata = value.text().to_owned();
+            }
+            _ => {
+                return Err(value.refuse(
+                    "is no member of a subscription; those are url, events, filter, active, secret and metadata",
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn events(value: Value<'_>) -> Result<Vec<String>, Invalid> {
+    let events = value.strings()?;
+    if events.is_empty() || events.len() > NAMES_MAX {
+        return Err(value.refuse("names no event type, or more than 64; write [\"*\"] for all"));
+    }
+    for name in &events {
+        let is_known = match name.strip_suffix('*') {
+            Some(beginning) => event::all().any(|known| known.starts_with(beginning)),
+            None => event::is_known(name),
+        };
+        if !is_known {
+            return Err(value.refuse(format!(
+                "names no event type; the types are {}, and beginnings of them followed by *",
+                event::names().collect::<Vec<_>>().join(", ")
+            )));
+        }
+    }
+    Ok(events)
+}
+
+/// Writes a subscription's object. Its secret is shown only to whoever it was just given.
+pub fn write(subscription: &Subscription, with_secret: bool, out: &mut String) {
+    object(out, |object| put_subscription(subscription, with_secret, object));
+}
+
+fn put_subscription(subscription: &Subscription, with_secret: bool, object: &mut Object<'_>) {
+    let wish = &subscription.wish;
+    object.text("id", &subscription.id);
+    object.text("url", &wish.url);
+    object.texts("events", &wish.events);
+    object.flag("active", wish.active);
+    if !wish.queues.is_empty() || !wish.job_types.is_empty() {
+        crate::write::object(object.member("filter"), |filter| {
+            if !wish.queues.is_empty() {
+                filter.texts("queues", &wish.queues);
+            }
+            if !wish.job_types.is_empty() {
+                filter.texts("job_types", &wish.job_types);
+            }
+        });
+    }
+    if !wish.metadata.is_empty() {
+        object.raw("metadata", &wish.metadata);
+    }
+    object.plain("created_at", Timestamp::from_micros(subscription.created_at));
+    if with_secret {
+        object.text("secret", &wish.secret.0);
+    }
+}
+
+/// The body of a delivery.
+pub fn delivery(delivery: &Delivery, id: impl std::fmt::Display, timestamp: i64) -> String {
+    let mut out = String::with_capacity(512);
+    object(&mut out, |object| {
+        object.plain("event_type", &delivery.event_type);
+        object.plain("delivery_id", id);
+        object.plain("subscription_id", &delivery.subscription);
+        object.number("timestamp", timestamp);
+        object.raw("data", delivery.event.get());
+    });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart_or_refused() {
+        let target = |url| Target::parse(url).map(|target| (target.authority(), target.path, target.is_tls));
+        assert_eq!(target("https://Example.com").unwrap(), ("example.com".into(), "/".into(), true));
+        assert_eq!(target("http://a:8080/x?y=1").unwrap(), ("a:8080".into(), "/x?y=1".into(), false));
+        assert_eq!(target("https://[::1]:9/x").unwrap(), ("[::1]:9".into(), "/x".into(), true));
+        assert_eq!(target("https://a?x").unwrap(), ("a".into(), "/?x".into(), true));
+        for url in [
+            "",
+            "ftp://a",
+            "https://",
+            "https://:1",
+            "https://a:0",
+            "https://a:99999",
+            "https://u:p@a/",
+            "https://a/#x",
+            "https://a b/",
+            "https://[::1",
+            "https://a/\u{e9}",
+            "//a",
+            "https://a\\b",
+        ] {
+            assert_eq!(Target::parse(url).unwrap_err().pointer, "/url", "{url}");
+        }
+    }
+
+    #[test]
+    fn a_wish_is_read_changed_and_shown_without_its_secret() {
+        let text = r#"{"url":"https://a/x","events":["job.completed","job.*","*"],"filter":{"queues":["q"],"job_types":["a.b"]},"metadata":{"team":"x"}}"#;
+        let mut wish = create(text, || "made-here-0123456789".to_owned()).unwrap();
+        assert!(wish.active);
+        change(r#"{"active":false,"filter":{}}"#, &mut wish).unwrap();
+        let subscription =
+            Subscription { id: "1".into(), tenant: String::new(), wish, created_at: 0, after: 0 };
+        let mut shown = String::new();
+        write(&subscription, false, &mut shown);
+        assert_eq!(
+            shown,
+            r#"{"id":"1","url":"https://a/x","events":["job.completed","job.*","*"],"active":false,"metadata":{"team":"x"},"created_at":"1970-01-01T00:00:00Z"}"#
+        );
+        let mut shown = String::new();
+        write(&subscription, true, &mut shown);
+        assert!(shown.ends_with(r#""secret":"made-here-0123456789"}"#));
+    }
+
+    #[test]
+    fn what_is_no_subscription_is_refused_with_its_place() {
+        for (text, pointer) in [
+            ("{}", "/url"),
+            (r#"{"url":"https://a"}"#, "/events"),
+            (r#"{"url":"x","events":["*"]}"#, "/url"),
+            (r#"{"url":"https://a","events":[]}"#, "/events"),
+            (r#"{"url":"https://a","events":["job.nonsense"]}"#, "/events"),
+            (r#"{"url":"https://a","events":["nonsense.*"]}"#, "/events"),
+            (r#"{"url":"https://a","events":["*"],"secret":"short"}"#, "/secret"),
+            (r#"{"url":"https://a","events":["*"],"filter":{"queues":["A"]}}"#, "/filter/queues"),
+            (r#"{"url":"https://a","events":["*"],"filter":{"x":[]}}"#, "/filter/x"),
+            (r#"{"url":"https://a","events":["*"],"metadata":{"a":1}}"#, "/metadata/a"),
+            (r#"{"url":"https://a","events":["*"],"evnets":[]}"#, "/evnets"),
+        ] {
+            assert_eq!(create(text, String::new).unwrap_err().pointer, pointer, "{text}");
+        }
+    }
+}

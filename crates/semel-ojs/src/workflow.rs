@@ -1,0 +1,410 @@
+//! Workflows on the wire: chain, group, batch and steps with `depends_on`, nested as one likes, and what is shown.
+
+use std::collections::HashMap;
+
+use semel_core::error::Invalid;
+use semel_core::ident::WorkflowId;
+use semel_core::limits::WORKFLOW_DEPTH_MAX;
+use semel_core::time::Timestamp;
+use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Workflow};
+use serde_json::value::RawValue;
+
+use crate::digest;
+use crate::enqueue::Enqueue;
+use crate::members::Members;
+use crate::write::{Object, list, object, put_string};
+
+/// Callbacks and when they come. The second spelling is that of steps of an SDK, which sends callbacks as steps.
+const CALLBACKS: [(&str, &str, When); 3] = [
+    ("on_complete", "on-complete", When::Always),
+    ("on_success", "on-success", When::Success),
+    ("on_failure", "on-failure", When::Failure),
+];
+
+/// Reads a request for a workflow.
+///
+/// # Errors
+/// What is wrong, where, and what to send instead.
+pub fn parse(text: &str, inspect: bool) -> Result<Plan, Invalid> {
+    let members = Members::read(text, "")?;
+    let id = members.get("", "id").map(|value| WorkflowId::parse(&value.string()?, "/id")).transpose()?;
+    let name = members.get("", "name").map(|value| value.string()).transpose()?;
+    let kind = members.get("", "type").map(|value| value.string()).transpose()?;
+    let (member, items) = items(&members, "")?;
+    let depends = items
+        .iter()
+        .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
+    let mut reader = Reader { steps: Vec::new(), inspect };
+    let form = match kind.as_deref() {
+        _ if depends => reader.graph(member, &items)?,
+        Some("chain") => {
+            reader.chain(member, &items, &[], &[], 1)?;
+            Form::Chain
+        }
+        None | Some("group") => {
+            reader.group(member, &items, &[], &[], 1)?;
+            Form::Group
+        }
+        Some("batch") => {
+            reader.batch(member, &items, &members, "", (&[], &[]), 1)?;
+            Form::Batch
+        }
+        Some("graph" | "dag") => reader.graph(member, &items)?,
+        Some(_) => {
+            return Err(Invalid::request(
+                "/type",
+                "is no kind of workflow; they are chain, group and batch, or leave it out and send steps with depends_on",
+            ));
+        }
+    };
+    let digest = id.map(|_| digest::request(&members)).transpose()?;
+    let plan = Plan { id, form, name: name.map(|name| name.into_owned()), steps: reader.steps, digest };
+    plan.check()?;
+    Ok(plan)
+}
+
+/// The steps of a workflow, and what they are called in it.
+fn items<'a>(members: &Members<'a>, base: &str) -> Result<(&'static str, Vec<&'a RawValue>), Invalid> {
+    for member in ["steps", "jobs"] {
+        if let Some(raw) = members.raw(member).filter(|raw| raw.get() != "null") {
+            let refuse = |message: &str| Invalid::request(format!("{base}/{member}"), message);
+            let items: Vec<&'a RawValue> =
+                serde_json::from_str(raw.get()).map_err(|_| refuse("is not an array; send a JSON array"))?;
+            if items.is_empty() {
+                return Err(refuse("is empty; send at least one"));
+            }
+            return Ok((member, items));
+        }
+    }
+    Err(Invalid::request(format!("{base}/steps"), "is missing; send an array of steps, or of jobs"))
+}
+
+struct Reader {
+    steps: Vec<PlannedStep>,
+    inspect: bool,
+}
+
+/// What a part of a workflow ends with: those that wait for it wait for these.
+type Exits = Vec<u32>;
+
+impl Reader {
+    fn chain(
+        &mut self,
+        place: &str,
+        items: &[&RawValue],
+        after: &[u32],
+        results: &[u32],
+        depth: usize,
+    ) -> Result<Exits, Invalid> {
+        let (mut after, mut results) = (after.to_vec(), results.to_vec());
+        for (at, raw) in items.iter().enumerate() {
+            after = self.part(raw, &format!("/{}/{at}", trim(place)), &after, &results, depth)?;
+            // All that were before it (OJS workflows 7.2).
+            results.extend_from_slice(&after);
+        }
+        Ok(after)
+    }
+
+    fn group(
+        &mut self,
+        place: &str,
+        items: &[&RawValue],
+        after: &[u32],
+        results: &[u32],
+        depth: usize,
+    ) -> Result<Exits, Invalid> {
+        let mut exits = Exits::new();
+        for (at, raw) in items.iter().enumerate() {
+            exits.extend(self.part(raw, &format!("/{}/{at}", trim(place)), after, results, depth)?);
+        }
+        Ok(exits)
+    }
+
+    fn batch(
+        &mut self,
+        place: &str,
+        items: &[&RawValue],
+        members: &Members<'_>,
+        base: &str,
+        (after, results): (&[u32], &[u32]),
+        depth: usize,
+    ) -> Result<Exits, Invalid> {
+        let jobs = self.group(place, items, after, results, depth)?;
+        let Some(callbacks) = members.get(base, "callbacks") else {
+            return Err(Invalid::request(
+                format!("{base}/callbacks"),
+                "is missing; send at least one of on_complete, on_success, on_failure, or ask for a group",
+            ));
+        };
+        let pointer = callbacks.pointer();
+        let callbacks = callbacks.members()?;
+        let mut exits = jobs.clone();
+        for (name, _, when) in CALLBACKS {
+            let Some(value) = callbacks.get(&pointer, name) else { continue };
+            let id = if depth == 1 { name.to_owned() } else { format!("{name}-{}", self.steps.len()) };
+            let step = self.step(value.text(), &value.pointer(), &id, &jobs, &jobs)?;
+            if let Some(step) = self.steps.get_mut(step as usize) {
+                (step.when, step.is_callback) = (when, true);
+            }
+            exits.push(step);
+        }
+        if exits.len() == jobs.len() {
+            return Err(Invalid::request(
+                pointer,
+                "has none of on_complete, on_success, on_failure; send one, or ask for a group",
+            ));
+        }
+        Ok(exits)
+    }
+
+    /// A job, or a workflow inside of one.
+    fn part(
+        &mut self,
+        raw: &RawValue,
+        pointer: &str,
+        after: &[u32],
+        results: &[u32],
+        depth: usize,
+    ) -> Result<Exits, Invalid> {
+        let members = Members::read(raw.get(), pointer)?;
+        if members.raw("steps").is_none() && members.raw("jobs").is_none() {
+            let id = step_id(&members, pointer, self.steps.len())?;
+            return Ok(vec![self.step(raw.get(), pointer, &id, after, results)?]);
+        }
+        if depth >= WORKFLOW_DEPTH_MAX {
+            return Err(Invalid::request(
+                pointer,
+                format!("is nested deeper than {WORKFLOW_DEPTH_MAX}; make several workflows of it"),
+            ));
+        }
+        let (member, items) = items(&members, pointer)?;
+        let place = format!("{}/{member}", trim(pointer));
+        let kind = members.get(pointer, "type").map(|value| value.string()).transpose()?;
+        match kind.as_deref() {
+            Some("chain") => self.chain(&place, &items, after, results, depth + 1),
+            Some("group") => self.group(&place, &items, after, results, depth + 1),
+            Some("batch") => self.batch(&place, &items, &members, pointer, (after, results), depth + 1),
+            _ => Err(Invalid::request(
+                format!("{pointer}/type"),
+                "is no kind of workflow; they are chain, group and batch",
+            )),
+        }
+    }
+
+    /// Steps that name the steps they wait for.
+    fn graph(&mut self, place: &str, items: &[&RawValue]) -> Result<Form, Invalid> {
+        let mut numbers: HashMap<String, u32> = HashMap::new();
+        let mut waits: Vec<Vec<(String, String)>> = Vec::new();
+        for (at, raw) in items.iter().enumerate() {
+            let pointer = format!("/{}/{at}", trim(place));
+            let members = Members::read(raw.get(), &pointer)?;
+            let id = step_id(&members, &pointer, at)?;
+            let number = self.step(raw.get(), &pointer, &id, &[], &[])?;
+            numbers.insert(id, number);
+            let depends_on = members.get(&pointer, "depends_on");
+            let names = depends_on.map(|value| value.strings()).transpose()?.unwrap_or_default();
+            let named = names.into_iter().enumerate();
+            waits.push(named.map(|(at, name)| (format!("{pointer}/depends_on/{at}"), name)).collect());
+        }
+        let mut is_batch = false;
+        for (step, waits) in self.steps.iter_mut().zip(waits) {
+            for (pointer, name) in waits {
+                match numbers.get(&name) {
+                    Some(number) => step.after.push(*number),
+                    None => {
+                        return Err(Invalid::request(
+                            pointer,
+                            "names no step of this workflow; send the id of one",
+                        ));
+                    }
+                }
+            }
+            step.results.clone_from(&step.after);
+            let callback = CALLBACKS.iter().find(|(_, name, _)| *name == step.id);
+            if let Some((_, _, when)) = callback.filter(|_| !step.after.is_empty()) {
+                (step.when, step.is_callback, is_batch) = (*when, true, true);
+            }
+        }
+        let is_line = |(at, step): (usize, &PlannedStep)| match at.checked_sub(1) {
+            None => step.after.is_empty(),
+            Some(before) => {
+                step.after.len() == 1 && step.after.first().is_some_and(|other| *other as usize == before)
+            }
+        };
+        Ok(if is_batch {
+            Form::Batch
+        } else if self.steps.len() > 1 && self.steps.iter().enumerate().all(is_line) {
+            Form::Chain
+        } else {
+            Form::Graph
+        })
+    }
+
+    fn step(
+        &mut self,
+        text: &str,
+        pointer: &str,
+        id: &str,
+        after: &[u32],
+        results: &[u32],
+    ) -> Result<u32, Invalid> {
+        let job = job_text(text, pointer)?;
+        let (offer, _) =
+            Enqueue::parse(&job, self.inspect).map_err(|refused| refused.under(pointer))?.into_parts();
+        let number = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
+        self.steps.push(PlannedStep {
+            id: id.to_owned(),
+            after: after.to_vec(),
+            when: When::Success,
+            results: results.to_vec(),
+            is_callback: false,
+            pointer: pointer.to_owned(),
+            offer,
+        });
+        Ok(number)
+    }
+}
+
+fn trim(pointer: &str) -> &str {
+    pointer.trim_start_matches('/')
+}
+
+/// A step's own id, or one made of its number.
+fn step_id(members: &Members<'_>, pointer: &str, number: usize) -> Result<String, Invalid> {
+    Ok(match members.get(pointer, "id") {
+        Some(value) => value.string()?.into_owned(),
+        None => format!("step-{number}"),
+    })
+}
+
+/// The members that make the job, as the text of an enqueue request.
+fn job_text(text: &str, pointer: &str) -> Result<String, Invalid> {
+    let members = Members::read(text, pointer)?;
+    let mut job = String::with_capacity(text.len());
+    object(&mut job, |object| {
+        for (name, value) in members.iter("") {
+            if !matches!(name, "id" | "depends_on" | "name" | "state" | "job_id") {
+                object.raw(name, value.text());
+            }
+        }
+    });
+    Ok(job)
+}
+
+/// Writes a workflow's members into an object. `state_of` gives the state of the job of a step that goes on.
+pub fn put(
+    id: WorkflowId,
+    workflow: &Workflow,
+    state_of: &dyn Fn(&Step) -> Option<&'static str>,
+    object: &mut Object<'_>,
+) {
+    let count = |is: fn(StepStatus) -> bool| workflow.count(is);
+    let total = count(|_| true);
+    let completed = count(|status| status == StepStatus::Completed);
+    let failed = count(|status| status == StepStatus::Failed);
+    object.plain("id", id);
+    object.plain("type", workflow.form.name());
+    if let Some(name) = &workflow.name {
+        object.text("name", name);
+    }
+    object.plain("state", workflow.status.name());
+    for what in ["steps", "jobs"] {
+        object.number(&format!("{what}_total"), total);
+        object.number(&format!("{what}_completed"), completed);
+        object.number(&format!("{what}_failed"), failed);
+    }
+    let created_at = Timestamp::from_micros(workflow.created_at);
+    let finished_at = workflow.finished_at.map(Timestamp::from_micros);
+    object.plain("created_at", created_at);
+    object.time("completed_at", finished_at);
+    crate::write::object(object.member("metadata"), |metadata| {
+        metadata.plain("created_at", created_at);
+        metadata.time("completed_at", finished_at);
+        metadata.number("job_count", total);
+        metadata.number("completed_count", completed);
+        metadata.number("failed_count", failed);
+    });
+    put_errors(workflow, object);
+    list(object.member("steps"), workflow.steps.iter().enumerate(), |out, (at, step)| {
+        put_step(out, workflow, at, step, state_of(step));
+    });
+}
+
+fn put_errors(workflow: &Workflow, object: &mut Object<'_>) {
+    let failed = || workflow.steps.iter().enumerate().filter(|(_, step)| step.status == StepStatus::Failed);
+    let Some((first, _)) = failed().next() else { return };
+    if workflow.form == Form::Chain {
+        object.number("failed_step_index", first);
+    }
+    object.texts("failed_job_ids", failed().filter_map(|(_, step)| step.job.as_deref()));
+    list(object.member("errors"), failed(), |out, (_, step)| {
+        crate::write::object(out, |object| {
+            object.text("step_id", &step.id);
+            if let Some(job) = &step.job {
+                object.text("job_id", job);
+            }
+            let error = step.error.as_ref();
+            object.text("code", error.map_or("discarded", |error| &error.code));
+            object.text("message", error.map_or("the job ended without success", |error| &error.message));
+            object.number("attempt", error.map_or(0, |error| error.attempt));
+        });
+    });
+}
+
+fn put_step(out: &mut String, workflow: &Workflow, at: usize, step: &Step, state: Option<&'static str>) {
+    object(out, |object| {
+        object.text("id", &step.id);
+        object.number("index", at);
+        object.text("type", &step.job_type);
+        let own = if step.status == StepStatus::Running { "pending" } else { step.status.name() };
+        object.plain("state", state.unwrap_or(own));
+        if let Some(job) = &step.job {
+            object.text("job_id", job);
+            object.flag("shared", !step.is_own);
+        }
+        if step.is_callback {
+            object.flag("callback", true);
+        }
+        let parents = step.after.iter().filter_map(|at| workflow.steps.get(*at as usize));
+        object.texts("depends_on", parents.map(|parent| &parent.id));
+        if let Some(error) = &step.error {
+            crate::write::object(object.member("error"), |object| {
+                object.text("code", &error.code);
+                object.text("message", &error.message);
+            });
+        }
+    });
+}
+
+/// One workflow: wrapped, and its members beside the wrapper.
+pub fn answer(
+    id: WorkflowId,
+    workflow: &Workflow,
+    state_of: &dyn Fn(&Step) -> Option<&'static str>,
+) -> String {
+    let mut out = String::with_capacity(512 * (workflow.steps.len() + 1));
+    object(&mut out, |outer| {
+        object(outer.member("workflow"), |object| put(id, workflow, state_of, object));
+        put(id, workflow, state_of, outer);
+    });
+    out
+}
+
+/// A page of workflows.
+pub fn answer_list(workflows: &[(WorkflowId, Workflow)], next: Option<WorkflowId>) -> String {
+    let mut out = String::with_capacity(1_024 * (workflows.len() + 1));
+    object(&mut out, |outer| {
+        list(outer.member("workflows"), workflows, |out, (id, workflow)| {
+            object(out, |object| put(*id, workflow, &|_| None, object));
+        });
+        object(outer.member("pagination"), |page| {
+            page.flag("has_more", next.is_some());
+            let cursor = page.member("next_cursor");
+            match next {
+                Some(next) => put_string(cursor, &next.to_string()),
+                None => cursor.push_str("null"),
+            }
+        });
+    });
+    out
+}

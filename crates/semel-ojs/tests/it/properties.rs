@@ -1,0 +1,69 @@
+//! What must hold of any text that comes in, whatever it says: nothing panics, what is taken is taken the same way
+//! again, and what is written of it is read as it was. Played on the kept inputs here, on endless ones by `fuzz/`.
+
+use semel_core::body::Body;
+use semel_core::canon::{Json, differences, digest};
+use semel_core::time::Timestamp;
+use semel_core::unique::{Period, UniquePolicy};
+use semel_ojs::batch::Batch;
+use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack, bearer, reason};
+use semel_ojs::{Enqueue, duration};
+
+/// The canonical form of a canonical form is itself, and is JSON to others too.
+pub fn canon(text: &str) {
+    let Ok(value) = Json::parse(text, "") else { return };
+    let _any = digest(&value);
+    assert!(differences(&value, &value, "", 4).is_empty());
+    let Ok(canonical) = value.canonical("") else { return };
+    let again = Json::parse(&canonical, "").unwrap();
+    assert_eq!(again.canonical("").unwrap(), canonical);
+    assert_eq!(digest(&again), digest(&Json::parse(&canonical, "").unwrap()));
+    let theirs: serde_json::Value = serde_json::from_str(&canonical).unwrap();
+    assert_eq!(Json::parse(&theirs.to_string(), "").unwrap().canonical("").unwrap(), canonical);
+}
+
+/// A policy that is taken means what it says when it is sent back, and gives one key.
+pub fn policy(text: &str) {
+    let body =
+        |unique: &str| format!(r#"{{"type":"a.b","args":[{{"a":1}}],"meta":{{"m":2}},"unique":{unique}}}"#);
+    // Only what is one value: the rest of the body is not its to change.
+    if Json::parse(text, "").is_err() {
+        return;
+    }
+    let Ok(request) = Enqueue::parse(&body(text), true) else { return };
+    let (first, again) = (request.canonical(), Enqueue::parse(&body(text), true).unwrap().canonical());
+    assert_eq!(first, again);
+    if let Some(policy) = request.policy() {
+        let rebuilt = UniquePolicy::build(&policy.to_spec(), "").unwrap();
+        assert_eq!(&rebuilt, &**policy);
+    }
+}
+
+/// Times and lengths of time are read or refused; a time that is shown is read as it was.
+pub fn times(text: &str) {
+    let _any = (duration::parse(text, ""), duration::when(text, ""));
+    if let Ok(at) = Timestamp::parse(text, "") {
+        // Shown in milliseconds.
+        assert_eq!(Timestamp::parse(&at.to_string(), "").unwrap().as_millis(), at.as_millis(), "{at}");
+    }
+    if let Ok(period) = Period::parse(text, "") {
+        let now = Timestamp::from_millis(1_767_225_600_000);
+        assert!(period.after(now) >= now, "a window ends before it begins");
+    }
+}
+
+/// Bodies of requests.
+pub fn bodies(text: &str) {
+    for inspect in [false, true] {
+        if let Ok(request) = Enqueue::parse(text, inspect) {
+            let _any = request.canonical();
+            let (offer, body) = request.into_parts();
+            assert_eq!(Body::decode(&offer.body).unwrap(), body);
+        }
+    }
+    if let Ok(batch) = Batch::parse(text) {
+        assert_eq!(batch.requests(true).count(), batch.len());
+    }
+    let _any = (Fetch::parse(text), Ack::parse(text), Nack::parse(text), Heartbeat::parse(text));
+    let _any = (bearer(text), reason(text));
+}

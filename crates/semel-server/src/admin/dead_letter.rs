@@ -1,0 +1,42 @@
+//! `/admin/dead-letter`: the same list as `/dead-letter`, by page numbers.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use http::{StatusCode, Uri};
+use semel_ojs::write::{list as put_list, object};
+
+use super::Page;
+use crate::App;
+use crate::caller::Caller;
+use crate::dead_letter::all;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, settled, view};
+
+/// `GET /admin/dead-letter`, newest first: `queue`, `type`, `page`, `per_page`.
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+    let query = Parameters::of(&uri)?;
+    caller.check_listed(query.get("queue"))?;
+    let page = Page::of(&query)?;
+    let heads = all(&app, crate::jobs::filter(&query)?).await?;
+    let jobs = app.engine.jobs(page.of_items(&heads).iter().map(|head| head.id).collect()).await?;
+    let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
+    object(&mut out, |outer| {
+        put_list(outer.member("items"), &jobs, |out, job| view(job).write(out));
+        page.put(heads.len(), outer);
+    });
+    Ok(Answer::ok(out))
+}
+
+/// `DELETE /admin/dead-letter/{id}`.
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
+    settled(app.engine.delete_dead_letter(id).await?)?;
+    Ok(Answer::status(StatusCode::NO_CONTENT, String::new()))
+}

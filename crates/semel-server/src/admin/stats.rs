@@ -1,0 +1,33 @@
+//! `/admin/stats`: the whole server in a few numbers.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use semel_core::state::State as JobState;
+use semel_ojs::write::object;
+
+use crate::App;
+use crate::caller::Caller;
+use crate::respond::{Answer, Answered};
+
+/// `GET /admin/stats`. The throughput and the workers are those of this server; jobs and queues are the store's.
+pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+    caller.check_all_queues()?;
+    let queues = app.engine.queues().await?;
+    let lately = app.engine.throughput();
+    let mut out = String::with_capacity(512);
+    object(&mut out, |outer| {
+        outer.number("queues", queues.len());
+        outer.number("workers", app.engine.workers().all(app.engine.tenant()).len());
+        object(outer.member("jobs"), |object| {
+            for state in JobState::ALL {
+                object.number(state.name(), queues.iter().map(|stats| stats.count(state)).sum::<u64>());
+            }
+        });
+        object(outer.member("throughput"), |object| {
+            object.number("processed_per_minute", lately.completed);
+            object.number("failed_per_minute", lately.failed);
+        });
+    });
+    Ok(Answer::ok(out))
+}

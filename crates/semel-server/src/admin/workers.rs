@@ -1,0 +1,103 @@
+//! `/admin/workers`: who has been heard of, and what they are told.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use http::Uri;
+use semel_core::limits::WORKER_ID_BYTES_MAX;
+use semel_core::settings::Directive;
+use semel_engine::workers::WorkerSeen;
+use semel_ojs::write::{Object, list as put_list, object};
+use semel_ojs::{Problem, settings};
+
+use super::Page;
+use crate::App;
+use crate::caller::Caller;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered};
+
+type Id = Result<Path<String>, PathRejection>;
+
+/// `GET /admin/workers`: those that this server has heard of in the last ten minutes, by id.
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+    caller.check_all_queues()?;
+    let page = Page::of(&Parameters::of(&uri)?)?;
+    let workers = app.engine.workers().all(app.engine.tenant());
+    let shown = page.of_items(&workers);
+    let mut directives = Vec::with_capacity(shown.len());
+    for worker in shown {
+        directives.push(app.engine.directive(&worker.id).await?);
+    }
+    let mut out = String::with_capacity(1_024);
+    object(&mut out, |outer| {
+        put_list(outer.member("items"), shown.iter().zip(directives), |out, (worker, directive)| {
+            object(out, |object| put(worker, directive, object));
+        });
+        object(outer.member("summary"), |object| {
+            let count = |is: fn(&WorkerSeen) -> bool| workers.iter().filter(|worker| is(worker)).count();
+            object.number("total", workers.len());
+            object.number("draining", count(|worker| worker.is_draining));
+            object.number("stale", count(WorkerSeen::is_stale));
+        });
+        page.put(workers.len(), outer);
+    });
+    Ok(Answer::ok(out))
+}
+
+fn put(worker: &WorkerSeen, directive: Directive, object: &mut Object<'_>) {
+    object.text("id", &worker.id);
+    object.text("worker_id", &worker.id);
+    object.plain("state", state(worker, directive));
+    object.plain("directive", directive.name());
+    object.texts("queues", worker.queues.iter().map(semel_core::ident::QueueName::as_str));
+    object.number("active_jobs", worker.active_jobs);
+    object.plain("first_seen_at", worker.first_seen);
+    object.plain("last_heartbeat_at", worker.last_seen);
+}
+
+/// What a worker is at, in one word.
+const fn word(is_draining: bool, directive: Directive) -> &'static str {
+    if is_draining { "draining" } else { directive.name() }
+}
+
+fn state(worker: &WorkerSeen, directive: Directive) -> &'static str {
+    if worker.is_stale() { "stale" } else { word(worker.is_draining, directive) }
+}
+
+/// `GET /workers/{id}/health`: 503 for a worker that is about to end or has been silent for too long.
+pub(crate) async fn health(State(app): State<Arc<App>>, id: Id) -> Answered {
+    let id = extract::name(id, "worker")?;
+    let Some(worker) = app.engine.workers().get(app.engine.tenant(), &id) else {
+        return Err(Problem::not_found("worker").into());
+    };
+    let directive = app.engine.directive(&id).await?;
+    let mut out = String::with_capacity(256);
+    object(&mut out, |object| put(&worker, directive, object));
+    let is_well = !worker.is_draining && !worker.is_stale();
+    Ok(Answer::status(crate::system::status(is_well), out))
+}
+
+/// `PUT /admin/workers/{id}/directive`: what the worker is told at its next heartbeat, until it is told otherwise. It
+/// need not have been heard of.
+pub(crate) async fn direct(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Id,
+    request: Request,
+) -> Answered {
+    let id = extract::name(id, "worker")?;
+    caller.check_all_queues()?;
+    if id.is_empty() || id.len() > WORKER_ID_BYTES_MAX {
+        return Err(Problem::not_found("worker").into());
+    }
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let directive = settings::directive(&text)?;
+    app.engine.direct(&id, directive).await?;
+    let mut out = String::with_capacity(64);
+    object(&mut out, |object| {
+        object.text("worker_id", &id);
+        object.plain("directive", directive.name());
+    });
+    Ok(Answer::ok(out))
+}

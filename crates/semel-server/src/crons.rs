@@ -1,0 +1,151 @@
+//! `/ojs/v1/cron`: register, list, show, change, delete, trigger, history.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use http::{StatusCode, Uri};
+use semel_core::cron::{Change, Cron};
+use semel_core::ident::CronName;
+use semel_ojs::Problem;
+use semel_ojs::cron::{Register, answer, answer_list, change, history as show_history, triggered};
+
+use crate::App;
+use crate::caller::Caller;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, Refused};
+
+/// Crons on a page, unless the query says otherwise, and at most.
+const PAGE_DEFAULT: u64 = 200;
+const PAGE_MAX: u64 = 1_000;
+
+type Name = Result<Path<String>, PathRejection>;
+
+/// A cron's name in the path. What is no name is the name of none.
+fn cron_name(name: Name) -> Result<CronName, Problem> {
+    CronName::parse(&extract::name(name, "cron")?, "").map_err(|_| Problem::not_found("cron"))
+}
+
+fn found<T>(found: Option<T>) -> Result<T, Problem> {
+    found.ok_or_else(|| Problem::not_found("cron"))
+}
+
+/// The cron's queue must be one of the caller's; to others it is not there.
+fn check(caller: &Caller, cron: &Cron) -> Result<(), Refused> {
+    match cron.offer() {
+        Ok(offer) if caller.sees(offer.queue.as_str()) => Ok(()),
+        Ok(_) => Err(Problem::not_found("cron").into()),
+        Err(corrupt) => Err(semel_store::StoreError::from(corrupt).into()),
+    }
+}
+
+async fn one(app: &App, caller: &Caller, name: &CronName) -> Result<Cron, Refused> {
+    let cron = found(app.engine.cron(name).await?)?;
+    check(caller, &cron)?;
+    Ok(cron)
+}
+
+/// `POST /cron`: 201 for a new one, and again for the same registration; 200 where there was another of that name.
+pub(crate) async fn register(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let Register { name, registration } = Register::parse(&text, caller.inspect())?;
+    caller.check_queue(registration.offer.queue.as_str())?;
+    if caller.is_limited()
+        && let Some(cron) = app.engine.cron(&name).await?
+    {
+        check(&caller, &cron)?;
+    }
+    let registered = app.engine.register_cron(name.clone(), registration).await?;
+    let text = answer(&name, &registered.cron);
+    Ok(if registered.is_same {
+        Answer::status(StatusCode::CREATED, text).replayed()
+    } else if registered.is_new {
+        Answer::status(StatusCode::CREATED, text)
+    } else {
+        Answer::ok(text)
+    })
+}
+
+/// `GET /cron`, by name.
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+    let query = Parameters::of(&uri)?;
+    let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    let enabled = match query.get("enabled") {
+        None => None,
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        Some(_) => return Err(extract::refuse("enabled", "is neither true nor false").into()),
+    };
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    let mut crons = app.engine.crons(query.get("cursor"), limit).await?;
+    let next = if crons.len() == limit as usize { crons.last().map(|(name, _)| name.clone()) } else { None };
+    crons.retain(|(_, cron)| {
+        enabled.is_none_or(|wanted| wanted == cron.enabled) && check(&caller, cron).is_ok()
+    });
+    Ok(Answer::ok(answer_list(&crons, next.as_ref().map(CronName::as_str))))
+}
+
+/// `GET /cron/{name}`.
+pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    let name = cron_name(name)?;
+    let cron = one(&app, &caller, &name).await?;
+    Ok(Answer::ok(answer(&name, &cron)))
+}
+
+/// `GET /cron/{name}/history`, the newest tick first.
+pub(crate) async fn history(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    let name = cron_name(name)?;
+    let cron = one(&app, &caller, &name).await?;
+    Ok(Answer::ok(show_history(&name, &cron)))
+}
+
+/// `PATCH /cron/{name}`.
+pub(crate) async fn patch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    name: Name,
+    request: Request,
+) -> Answered {
+    let name = cron_name(name)?;
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let before = one(&app, &caller, &name).await?;
+    let wanted = change(&text, &before)?;
+    changed(&app, name, wanted).await
+}
+
+/// `POST /cron/{name}/enable`.
+pub(crate) async fn enable(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    set_enabled(&app, &caller, name, true).await
+}
+
+/// `POST /cron/{name}/disable`.
+pub(crate) async fn disable(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    set_enabled(&app, &caller, name, false).await
+}
+
+async fn set_enabled(app: &App, caller: &Caller, name: Name, enabled: bool) -> Answered {
+    let name = cron_name(name)?;
+    one(app, caller, &name).await?;
+    changed(app, name, Change { enabled: Some(enabled), ..Change::default() }).await
+}
+
+async fn changed(app: &App, name: CronName, wanted: Change) -> Answered {
+    let cron = found(app.engine.change_cron(name.clone(), wanted).await?)?;
+    Ok(Answer::ok(answer(&name, &cron)))
+}
+
+/// `DELETE /cron/{name}`. The jobs it has admitted stay.
+pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    let name = cron_name(name)?;
+    one(&app, &caller, &name).await?;
+    let cron = found(app.engine.remove_cron(name.clone()).await?)?;
+    Ok(Answer::ok(answer(&name, &cron)))
+}
+
+/// `POST /cron/{name}/trigger`.
+pub(crate) async fn trigger(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+    let name = cron_name(name)?;
+    one(&app, &caller, &name).await?;
+    let (cron, tick) = found(app.engine.trigger_cron(name.clone()).await?)?;
+    Ok(Answer::ok(triggered(&name, &cron, &tick)))
+}

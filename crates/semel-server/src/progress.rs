@@ -1,0 +1,56 @@
+//! How far a run has come: `/jobs/{id}/progress`, and `/workers/progress` for clients that count to a hundred.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use semel_core::ident::JobId;
+use semel_core::lease::Bearer;
+use semel_ojs::Problem;
+use semel_ojs::progress::{Progress, shown};
+
+use crate::App;
+use crate::caller::Caller;
+use crate::extract;
+use crate::respond::{Answer, Answered, settled};
+
+type Id = Result<Path<String>, PathRejection>;
+
+/// `PUT /jobs/{id}/progress`: `progress` of 0 to 1, beyond which it is cut off, and a `message`. The job must be running.
+pub(crate) async fn report(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Id,
+    request: Request,
+) -> Answered {
+    let id = extract::job_id(id)?;
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let Progress { bearer, value, .. } = Progress::parse(&text)?;
+    keep(&app, &caller, id, bearer, value).await
+}
+
+/// `POST /workers/progress`: the same with a `job_id` in the body, and `progress` of 0 to 100.
+pub(crate) async fn report_percent(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> Answered {
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let (id, Progress { bearer, value, .. }) = Progress::parse_percent(&text)?;
+    keep(&app, &caller, id, bearer, value).await
+}
+
+async fn keep(app: &App, caller: &Caller, id: JobId, bearer: Bearer, value: String) -> Answered {
+    caller.check_job(app, id).await?;
+    let head = settled(app.engine.progress(id, bearer, value.clone().into()).await?)?;
+    Ok(Answer::ok(shown(head.id, Some(&value))))
+}
+
+/// `GET /jobs/{id}/progress`.
+pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, id: Id) -> Answered {
+    let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
+    let Some(job) = app.engine.job(id).await? else { return Err(Problem::not_found("job").into()) };
+    let told = job.progress.as_ref().and_then(|told| str::from_utf8(told).ok());
+    Ok(Answer::ok(shown(id, told)))
+}

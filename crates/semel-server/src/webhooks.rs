@@ -1,0 +1,259 @@
+//! `/ojs/v1/webhooks/subscriptions`, and the courier who delivers.
+
+mod courier;
+mod send;
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use http::StatusCode;
+use semel_core::event::{Event, EventKind};
+use semel_core::ident::JobId;
+use semel_core::time::Timestamp;
+use semel_core::webhook::{Secret, Subscription, Wish};
+use semel_engine::Engine;
+use semel_engine::webhooks::{SUBSCRIPTIONS_MAX, Webhooks, Wording};
+use semel_ojs::webhook::{self, Target};
+use semel_ojs::write::{list as put_list, object};
+use semel_ojs::{Code, Problem, event};
+
+use crate::App;
+use crate::caller::Caller;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, Refused};
+
+pub use courier::Courier;
+use send::forbidden;
+
+/// Subscriptions of one tenant.
+const PER_TENANT_MAX: usize = 100;
+const PAGE_DEFAULT: u64 = 50;
+const PAGE_MAX: u64 = PER_TENANT_MAX as u64;
+
+/// What an operator decides about deliveries.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Whether deliveries may go to this machine and its networks, and without TLS. For tests, and for subscribers
+    /// whom the operator runs.
+    pub allow_private: bool,
+}
+
+/// Events as OJS shows them.
+struct Ojs;
+
+impl Wording for Ojs {
+    fn name(&self, kind: EventKind) -> &'static str {
+        event::name(kind)
+    }
+
+    fn event(&self, cursor: u64, at: Timestamp, told: &Event) -> String {
+        let mut out = String::with_capacity(300);
+        event::write(cursor, at, told, &mut out);
+        out
+    }
+}
+
+fn of(engine: &Engine) -> Webhooks {
+    engine.webhooks(Arc::new(Ojs))
+}
+
+/// `POST /webhooks/subscriptions`. Told of what happens from now on. The answer is the only one with the secret.
+pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    caller.check_all_queues()?;
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let wish = webhook::create(&text, random)?;
+    check(&wish, app.config.webhooks)?;
+    let (tenant, after) = (app.engine.tenant().to_string(), app.engine.log_end().await?);
+    let entropy = semel_store::memory::new_secret();
+    let webhooks = of(&app.engine);
+    let made = webhooks.change(move |known, now| {
+        let of_tenant = known.iter().filter(|of| of.tenant == tenant).count();
+        if known.len() >= SUBSCRIPTIONS_MAX || of_tenant >= PER_TENANT_MAX {
+            return None;
+        }
+        let (row, rest) = entropy.split_at(8);
+        let row = row.try_into().map_or(0, u64::from_le_bytes);
+        let rest = rest.first_chunk().copied().map_or(0, u32::from_le_bytes);
+        let made = Subscription {
+            id: JobId::mint(now, row, rest).to_string(),
+            tenant: tenant.clone(),
+            wish: wish.clone(),
+            created_at: now.as_micros(),
+            after,
+        };
+        known.push(made.clone());
+        Some(made)
+    });
+    let Some(made) = made.await? else {
+        return Err(Problem::new(
+            Code::Conflict,
+            "there are as many webhook subscriptions as there may be; delete one that is not needed",
+        )
+        .with_details(|object| object.number("limit", PER_TENANT_MAX))
+        .into());
+    };
+    Ok(Answer::status(StatusCode::CREATED, show_one(&made, true)))
+}
+
+/// `GET /webhooks/subscriptions`, oldest first: `limit`, `cursor`.
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    caller.check_all_queues()?;
+    let query = Parameters::of(request.uri())?;
+    let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(1);
+    let after = query.get("cursor").unwrap_or("").to_owned();
+    let mut known = of(&app.engine).subscriptions().await?.0;
+    known.retain(|of| of.tenant == app.engine.tenant().as_str() && of.id > after);
+    known.sort_by(|one, other| one.id.cmp(&other.id));
+    let has_more = known.len() > limit;
+    known.truncate(limit);
+    let mut out = String::new();
+    object(&mut out, |outer| {
+        put_list(outer.member("subscriptions"), &known, |out, of| webhook::write(of, false, out));
+        object(outer.member("pagination"), |page| {
+            page.number("limit", limit);
+            page.flag("has_more", has_more);
+            match known.last().filter(|_| has_more) {
+                Some(last) => page.plain("next_cursor", &last.id),
+                None => page.raw("next_cursor", "null"),
+            }
+        });
+    });
+    Ok(Answer::ok(out))
+}
+
+/// `GET /webhooks/subscriptions/{id}`.
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    caller.check_all_queues()?;
+    let id = extract::name(id, WHAT)?;
+    let known = of(&app.engine).subscriptions().await?.0;
+    match known.iter().find(|of| is_it(of, &app, &id)) {
+        Some(of) => Ok(Answer::ok(show_one(of, false))),
+        None => Err(Problem::not_found(WHAT).into()),
+    }
+}
+
+/// `PATCH /webhooks/subscriptions/{id}`: the members that are sent are changed. One that is made active again is told
+/// of what happens from then on.
+pub(crate) async fn change(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Answered {
+    caller.check_all_queues()?;
+    let id = extract::name(id, WHAT)?;
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let rules = app.config.webhooks;
+    let changed = edit(&app, id, move |wish| {
+        webhook::change(&text, wish)?;
+        check(wish, rules)
+    });
+    Ok(Answer::ok(show_one(&changed.await?, false)))
+}
+
+/// `POST /webhooks/subscriptions/{id}/rotate-secret`: the answer is the only one with the new secret.
+pub(crate) async fn rotate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    caller.check_all_queues()?;
+    let (id, secret) = (extract::name(id, WHAT)?, random());
+    let changed = edit(&app, id, move |wish| {
+        wish.secret = Secret(secret.clone());
+        Ok(())
+    });
+    Ok(Answer::ok(show_one(&changed.await?, true)))
+}
+
+/// `DELETE /webhooks/subscriptions/{id}`: what is not delivered yet is not delivered any more.
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    caller.check_all_queues()?;
+    let id = extract::name(id, WHAT)?;
+    let (tenant, wanted) = (app.engine.tenant().to_string(), id.clone());
+    let webhooks = of(&app.engine);
+    let removed = webhooks.change(move |known, _| {
+        let before = known.len();
+        known.retain(|of| of.tenant != tenant || of.id != wanted);
+        known.len() < before
+    });
+    if !removed.await? {
+        return Err(Problem::not_found(WHAT).into());
+    }
+    let mut out = String::new();
+    object(&mut out, |object| {
+        object.flag("deleted", true);
+        object.text("id", &id);
+    });
+    Ok(Answer::ok(out))
+}
+
+const WHAT: &str = "webhook subscription";
+
+fn is_it(of: &Subscription, app: &App, id: &str) -> bool {
+    of.id == id && of.tenant == app.engine.tenant().as_str()
+}
+
+async fn edit(
+    app: &App,
+    id: String,
+    mut change: impl FnMut(&mut Wish) -> Result<(), Problem> + Send + 'static,
+) -> Result<Subscription, Refused> {
+    let (tenant, now) = (app.engine.tenant().to_string(), app.engine.log_end().await?);
+    let webhooks = of(&app.engine);
+    let edited = webhooks.change(move |known, _| {
+        let it = known.iter_mut().find(|of| of.id == id && of.tenant == tenant);
+        let of = it.ok_or_else(|| Problem::not_found(WHAT))?;
+        let mut wish = of.wish.clone();
+        change(&mut wish)?;
+        if wish.active && !of.wish.active {
+            of.after = now;
+        }
+        of.wish = wish;
+        Ok::<_, Problem>(of.clone())
+    });
+    Ok(edited.await??)
+}
+
+fn show_one(of: &Subscription, with_secret: bool) -> String {
+    let mut out = String::new();
+    object(&mut out, |outer| webhook::write(of, with_secret, outer.member("subscription")));
+    out
+}
+
+/// Whether deliveries may go there, as far as that can be told from the URL alone; what a name stands for is looked
+/// at by each delivery.
+fn check(wish: &Wish, rules: Rules) -> Result<(), Problem> {
+    if rules.allow_private {
+        return Ok(());
+    }
+    let target = Target::parse(&wish.url)?;
+    let refuse = |what: &str| {
+        let problem = Problem::new(Code::InvalidRequest, format!("/url {what}"));
+        Err(problem.with_details(|object| object.plain("pointer", "/url")))
+    };
+    if !target.is_tls {
+        return refuse("is not https; deliveries carry what happens to jobs, so send an https URL");
+    }
+    let is_local = target.host == "localhost" || target.host.ends_with(".localhost");
+    match target.host.parse().ok().and_then(forbidden) {
+        Some(why) => refuse(&format!("names an address that is {why}; send a public one")),
+        None if is_local => refuse("names this machine; send a public host"),
+        None => Ok(()),
+    }
+}
+
+/// 256 random bits as text.
+fn random() -> String {
+    let halves = [semel_store::memory::new_secret(), semel_store::memory::new_secret()];
+    halves.concat().iter().fold("whsec_".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}

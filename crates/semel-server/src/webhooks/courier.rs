@@ -1,0 +1,151 @@
+//! Who reads the log for the subscribers, and who delivers: deliveries are jobs, so a failed one is tried again by its
+//! retry policy, and one whose courier died by its lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::ident::QueueName;
+use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::settle::Report;
+use semel_core::webhook::{Delivery, Subscription, signature};
+use semel_engine::webhooks::{DELIVERIES, Relayed, Webhooks};
+use semel_engine::{Engine, Job};
+use semel_ojs::webhook::{Target, delivery as body_of};
+use semel_store::StoreError;
+use semel_store::backend::Claim;
+use tokio::task::JoinSet;
+
+use crate::drain::Drain;
+
+use super::send::{Failed, Letter, Sender};
+use super::{Rules, of};
+
+/// Deliveries under way at one time.
+const COURIERS: usize = 8;
+/// The longest anybody waits without looking, for whatever a hint failed to say.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// How long the relay rests after it was woken, so that a store under load is not read for every commit.
+const REST: Duration = Duration::from_millis(20);
+/// How long to rest after the store failed.
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// The tasks that deliver. They end with [`stop`](Self::stop), or when this is dropped.
+pub struct Courier {
+    stop: Drain,
+    tasks: JoinSet<()>,
+}
+
+impl Courier {
+    /// Starts delivering what happens in the engine's store. Must be called inside a tokio runtime.
+    pub fn start(engine: &Engine, rules: Rules) -> Self {
+        let stop = Drain::default();
+        let mut tasks = JoinSet::new();
+        let sender = Arc::new(Sender::new(rules));
+        tasks.spawn(relay(of(engine), stop.clone()));
+        for number in 0..COURIERS {
+            tasks.spawn(deliver(of(engine), Arc::clone(&sender), number, stop.clone()));
+        }
+        Self { stop, tasks }
+    }
+
+    /// Ends the tasks, deliveries under way first.
+    pub async fn stop(mut self) {
+        self.stop.begin();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn relay(mut webhooks: Webhooks, stop: Drain) {
+    let engine = webhooks.engine().clone();
+    loop {
+        // Registered before looking, so that nothing that is told in between is slept through.
+        let mut logged = std::pin::pin!(engine.store().hints().logged());
+        logged.as_mut().enable();
+        let rest = match webhooks.relay_once().await {
+            Ok(Relayed::Some) => Duration::ZERO,
+            Ok(Relayed::Nothing) => LOOK_AT_LEAST_EVERY,
+            Err(StoreError::Closed) => return,
+            Err(error) => {
+                tracing::warn!(%error, "events could not be made deliveries of; it is tried again");
+                REST_AFTER_FAILURE
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.begun() => return,
+            () = logged, if rest == LOOK_AT_LEAST_EVERY => tokio::time::sleep(REST).await,
+            () = tokio::time::sleep(rest) => {}
+        }
+    }
+}
+
+async fn deliver(webhooks: Webhooks, sender: Arc<Sender>, number: usize, stop: Drain) {
+    let claim = Claim {
+        queues: vec![QueueName::from_stored(DELIVERIES)],
+        limit: 1,
+        grant: Grant::new(format!("courier-{number}").into(), None),
+        closed: Vec::new(),
+    };
+    let engine = webhooks.engine();
+    while !stop.has_begun() {
+        match engine.claim_or_wait_until(claim.clone(), LOOK_AT_LEAST_EVERY, stop.begun()).await {
+            Ok(jobs) => {
+                for job in jobs {
+                    if let Err(error) = run(&webhooks, &sender, &job).await {
+                        tracing::warn!(%error, "a delivery could not be settled; its lease will end");
+                    }
+                }
+            }
+            Err(StoreError::Closed) => return,
+            Err(error) => {
+                tracing::warn!(%error, "deliveries could not be fetched; it is tried again");
+                tokio::time::sleep(REST_AFTER_FAILURE).await;
+            }
+        }
+    }
+}
+
+async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), StoreError> {
+    let engine = webhooks.engine();
+    let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
+    let delivery = Delivery::of_args(&job.body.args)?;
+    let known = webhooks.subscriptions().await?.0;
+    // The one that is there now: its URL or secret may have been changed since the event.
+    let of = known.into_iter().find(|of| of.id == delivery.subscription && of.wish.active);
+    let sent = match of {
+        None => Ok(()),
+        Some(of) => match letter(&of, &delivery, job, engine.now().await?.as_micros() / 1_000_000) {
+            Ok(letter) => sender.send(&letter).await,
+            Err(failed) => Err(failed),
+        },
+    };
+    match sent {
+        Ok(()) => engine.complete(job.head.id, bearer, None).await?,
+        Err(failed) => {
+            tracing::debug!(subscription = delivery.subscription, why = failed.why, "a delivery failed");
+            let report = Report {
+                code: "delivery_failed".to_owned(),
+                message: failed.why,
+                error_type: "delivery_failed".to_owned(),
+                retry_in: failed.retry_in,
+                ..Report::default()
+            };
+            engine.fail(job.head.id, bearer, report).await?
+        }
+    };
+    Ok(())
+}
+
+fn letter(of: &Subscription, delivery: &Delivery, job: &Job, timestamp: i64) -> Result<Letter, Failed> {
+    let target = Target::parse(&of.wish.url).map_err(|refused| Failed::because(refused.message))?;
+    let body = body_of(delivery, job.head.id, timestamp);
+    let headers = vec![
+        ("x-ojs-event-type", delivery.event_type.clone()),
+        // The same at every attempt, so that a subscriber can tell one that it knows.
+        ("x-ojs-delivery-id", job.head.id.to_string()),
+        ("x-ojs-subscription-id", of.id.clone()),
+        ("x-ojs-signature", signature(&of.wish.secret.0, timestamp, body.as_bytes())),
+        ("x-ojs-timestamp", timestamp.to_string()),
+    ];
+    Ok(Letter { target, headers, body })
+}

@@ -1,0 +1,263 @@
+//! One HTTP request to a stranger: to an address that was looked at, within a time, following nothing.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use semel_core::webhook::{forbidden_v4, forbidden_v6};
+use semel_ojs::webhook::Target;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::Rules;
+
+/// How long one delivery may take, from the look-up of the name to the end of the answer's head.
+const TIME_MAX: Duration = Duration::from_secs(15);
+/// How long one address may take to answer.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Addresses of a host that are tried.
+const ADDRESSES_MAX: usize = 3;
+/// How much of an answer is read, so that its connection ends in an orderly way. What it says counts for nothing.
+const ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// The longest a subscriber may put off the next attempt.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+
+/// What is to be sent.
+pub(super) struct Letter {
+    pub(super) target: Target,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: String,
+}
+
+/// Why it was not delivered. Says nothing of what the subscriber answered but its status.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) why: String,
+    pub(super) retry_in: Option<Duration>,
+}
+
+impl Failed {
+    pub(super) fn because(why: impl Into<String>) -> Self {
+        Self { why: why.into(), retry_in: None }
+    }
+}
+
+/// Sends.
+pub(super) struct Sender {
+    rules: Rules,
+    /// None when the system has no certificates: then nothing is sent over TLS.
+    tls: Option<TlsConnector>,
+}
+
+impl Sender {
+    pub(super) fn new(rules: Rules) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        let (known, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map(|builder| builder.with_root_certificates(roots).with_no_client_auth());
+        let tls = config.ok().filter(|_| known > 0).map(|config| TlsConnector::from(Arc::new(config)));
+        if tls.is_none() {
+            tracing::warn!("the system has no certificates, so webhooks cannot be delivered over TLS");
+        }
+        Self { rules, tls }
+    }
+
+    /// Delivers a letter: a status of 200 to 299 says that it arrived.
+    pub(super) async fn send(&self, letter: &Letter) -> Result<(), Failed> {
+        match tokio::time::timeout(TIME_MAX, self.try_to_send(letter)).await {
+            Ok(sent) => sent,
+            Err(_) => Err(Failed::because(format!("no answer within {} s", TIME_MAX.as_secs()))),
+        }
+    }
+
+    async fn try_to_send(&self, letter: &Letter) -> Result<(), Failed> {
+        let target = &letter.target;
+        let stream = connect(&self.addresses(target).await?).await?;
+        if !target.is_tls {
+            return exchange(stream, letter).await;
+        }
+        let Some(tls) = &self.tls else { return Err(Failed::because("the server has no certificates")) };
+        let name = ServerName::try_from(target.host.clone())
+            .map_err(|_| Failed::because("the host has no name that a certificate could have"))?;
+        let stream = tls
+            .connect(name, stream)
+            .await
+            .map_err(|error| Failed::because(format!("TLS could not be agreed on ({error})")))?;
+        exchange(stream, letter).await
+    }
+
+    /// The addresses of the host, looked at: one that may not be spoken to spoils them all, for a name that stands
+    /// for both is not an honest one. Whoever connects, connects to these and looks up nothing again.
+    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Failed> {
+        let addresses: Vec<SocketAddr> = match target.host.parse::<IpAddr>() {
+            Ok(address) => vec![SocketAddr::new(address, target.port)],
+            Err(_) => tokio::net::lookup_host((target.host.as_str(), target.port))
+                .await
+                .map_err(|_| Failed::because("the host's name cannot be looked up"))?
+                .collect(),
+        };
+        let refused = addresses.iter().find_map(|address| forbidden(address.ip()));
+        match refused {
+            Some(why) if !self.rules.allow_private => Err(Failed::because(format!(
+                "the host's address is {why}, and this server delivers to public addresses only"
+            ))),
+            _ if addresses.is_empty() => Err(Failed::because("the host has no address")),
+            _ => Ok(addresses),
+        }
+    }
+}
+
+/// Why nothing is delivered to an address; `None` for a public one.
+pub(super) fn forbidden(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(address) => forbidden_v4(address.octets()),
+        IpAddr::V6(address) => forbidden_v6(address.segments()),
+    }
+}
+
+async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failed> {
+    for address in addresses.iter().take(ADDRESSES_MAX) {
+        if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_MAX, TcpStream::connect(address)).await {
+            return Ok(stream);
+        }
+    }
+    Err(Failed::because("the host cannot be reached"))
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    letter: &Letter,
+) -> Result<(), Failed> {
+    let broke = |error: hyper::Error| Failed::because(format!("the connection broke ({error})"));
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
+    // Ends with the sender, or when this future is dropped.
+    let mut connection = std::pin::pin!(connection);
+    let asked = sender.send_request(request(letter)?);
+    let response = tokio::select! {
+        response = asked => response.map_err(broke)?,
+        ended = &mut connection => return Err(match ended {
+            Ok(()) => Failed::because("the connection ended without an answer"),
+            Err(error) => broke(error),
+        }),
+    };
+    let (head, mut body) = response.into_parts();
+    let read = async {
+        let mut left = ANSWER_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // Whatever becomes of the answer's body, its head has said everything.
+    tokio::select! {
+        () = read => {}
+        _ = &mut connection => {}
+        () = tokio::time::sleep(Duration::from_secs(1)) => {}
+    }
+    if head.status.is_success() {
+        return Ok(());
+    }
+    let puts_off = matches!(head.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let retry_in =
+        after.map(Duration::from_secs).filter(|_| puts_off).map(|after| after.min(RETRY_AFTER_MAX));
+    let why = match head.status {
+        status if status.is_redirection() => {
+            format!("answered {}, and redirects are not followed", status.as_u16())
+        }
+        status => format!("answered {}", status.as_u16()),
+    };
+    Err(Failed { why, retry_in })
+}
+
+fn request(letter: &Letter) -> Result<Request<Full<Bytes>>, Failed> {
+    let broken = |_| Failed::because("the subscription's URL cannot be used");
+    let mut request = Request::post(&letter.target.path)
+        .header(HOST, letter.target.authority())
+        .header(USER_AGENT, concat!("semel/", env!("CARGO_PKG_VERSION")))
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(letter.body.clone())))
+        .map_err(broken)?;
+    for (name, text) in &letter.headers {
+        let value = HeaderValue::try_from(text).map_err(|_| Failed::because("a header cannot be sent"))?;
+        request.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_public_internet_is_delivered_to() {
+        for text in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "127.255.255.254",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "100.64.0.1",
+            "169.254.169.254",
+            "192.0.0.1",
+            "192.0.2.1",
+            "198.18.0.1",
+            "198.51.100.7",
+            "203.0.113.9",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::ffff:8.8.8.8",
+            "::7f00:1",
+            "fc00::1",
+            "fd12:3456::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "2001:db8::1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:7f00:1::",
+            "2002:808:808::",
+            "2001::1",
+            "100::1",
+            "4000::1",
+        ] {
+            assert!(forbidden(text.parse().unwrap()).is_some(), "{text}");
+        }
+        for text in [
+            "8.8.8.8",
+            "1.1.1.1",
+            "172.15.0.1",
+            "172.32.0.1",
+            "100.63.0.1",
+            "100.128.0.1",
+            "192.0.1.1",
+            "93.184.216.34",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "64:ff9b::808:808",
+        ] {
+            assert_eq!(forbidden(text.parse().unwrap()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `/ojs/v1/workflows`: create, list, show, cancel.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use http::{StatusCode, Uri};
+use semel_core::draft::Map;
+use semel_core::ident::{JobId, WorkflowId};
+use semel_core::state::State as JobState;
+use semel_core::workflow::{Cancelled, Created, Step, StepStatus, Workflow};
+use semel_ojs::workflow::{answer, answer_list, parse};
+use semel_ojs::{Code, Problem};
+use semel_store::StoreError;
+
+use crate::App;
+use crate::caller::Caller;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, Refused};
+
+/// Workflows on a page, unless the query says otherwise, and at most.
+const PAGE_DEFAULT: u64 = 50;
+const PAGE_MAX: u64 = 200;
+
+type Id = Result<Path<String>, PathRejection>;
+
+/// A workflow's id in the path. What is no id is the id of none.
+fn workflow_id(id: Id) -> Result<WorkflowId, Problem> {
+    WorkflowId::parse(&extract::name(id, "workflow")?, "").map_err(|_| Problem::not_found("workflow"))
+}
+
+/// `POST /workflows`.
+pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+    let (_, text) = extract::text(request, app.config.batch_bytes_max).await?;
+    let plan = parse(&text, caller.inspect())?;
+    for step in &plan.steps {
+        caller.check_queue(step.offer.queue.as_str())?;
+    }
+    match app.engine.create_workflow(plan).await? {
+        Created::Done(id, workflow) => {
+            Ok(Answer::status(StatusCode::CREATED, answer(id, &workflow, &|_| None)))
+        }
+        Created::Repeated(id, workflow) => {
+            let text = show_one(&app, id, &workflow).await?;
+            Ok(Answer::status(StatusCode::CREATED, text).replayed())
+        }
+        Created::IdTaken(_) => Err(Problem::new(
+            Code::Duplicate,
+            "another request has used the workflow's id; send one of its own, or none",
+        )
+        .into()),
+        Created::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
+    }
+}
+
+/// `GET /workflows`, the newest first.
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+    caller.check_all_queues()?;
+    let query = Parameters::of(&uri)?;
+    let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
+    let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
+    let from = from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?;
+    let status = match query.get("state") {
+        None => None,
+        Some(name) => Some(semel_core::workflow::Status::from_name(name).ok_or_else(|| {
+            extract::refuse("state", "is none; they are running, completed, failed, cancelled")
+        })?),
+    };
+    let mut workflows = app.engine.workflows(from, limit).await?;
+    let next = if workflows.len() == limit as usize { workflows.last().map(|(id, _)| *id) } else { None };
+    workflows.retain(|(_, workflow)| status.is_none_or(|wanted| wanted == workflow.status));
+    Ok(Answer::ok(answer_list(&workflows, next)))
+}
+
+/// `GET /workflows/{id}`.
+pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, id: Id) -> Answered {
+    caller.check_all_queues()?;
+    let id = workflow_id(id)?;
+    match app.engine.workflow(id).await? {
+        Some(workflow) => Ok(Answer::ok(show_one(&app, id, &workflow).await?)),
+        None => Err(Problem::not_found("workflow").into()),
+    }
+}
+
+/// `DELETE /workflows/{id}` and `POST /workflows/{id}/cancel`.
+pub(crate) async fn cancel(State(app): State<Arc<App>>, caller: Caller, id: Id) -> Answered {
+    caller.check_all_queues()?;
+    let id = workflow_id(id)?;
+    match app.engine.cancel_workflow(id).await? {
+        Cancelled::Done(workflow) => Ok(Answer::ok(answer(id, &workflow, &|_| None))),
+        Cancelled::NotFound => Err(Problem::not_found("workflow").into()),
+        Cancelled::Over(status) => Err(Problem::new(
+            Code::Conflict,
+            format!("the workflow has ended ({}); nothing of it is left to cancel", status.name()),
+        )
+        .with_details(|object| object.plain("state", status.name()))
+        .into()),
+        Cancelled::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
+    }
+}
+
+/// Shows a workflow with the states that its jobs have now.
+async fn show_one(app: &App, id: WorkflowId, workflow: &Workflow) -> Result<String, Refused> {
+    let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
+    let ids: Vec<JobId> = running.filter_map(Step::job).collect();
+    let states: Map<JobId, JobState> =
+        app.engine.jobs(ids).await?.into_iter().map(|job| (job.head.id, job.head.state)).collect();
+    let state_of = |step: &Step| {
+        let state = step.job().and_then(|job| states.get(&job))?;
+        // The specification's words for a step that goes on.
+        Some(if *state == JobState::Active { "active" } else { "pending" })
+            .filter(|_| step.status == StepStatus::Running)
+    };
+    Ok(answer(id, workflow, &state_of))
+}

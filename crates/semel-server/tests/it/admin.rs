@@ -1,0 +1,201 @@
+//! What operators ask and do.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, job};
+
+async fn dead_letter(server: &Server, queue: &str, unique: Option<Value>) -> String {
+    let retry = json!({ "max_attempts": 1, "on_exhaustion": "dead_letter" });
+    let mut options = json!({ "queue": queue, "retry": retry });
+    if let Some(unique) = unique {
+        options["unique"] = unique;
+    }
+    let id = server.create(&job(&json!({ "k": 1 }), &options)).await.job_id().to_owned();
+    server.take(queue, "w").await;
+    let failure = json!({ "job_id": id, "error": { "code": "x", "message": "x" } });
+    assert_eq!(server.post("/ojs/v1/workers/nack", &failure).await.body["state"], "discarded");
+    id
+}
+
+#[tokio::test]
+async fn a_worker_is_told_what_an_operator_says_until_it_is_taken_back() {
+    let server = Server::start().await;
+    let beat = async || {
+        let told =
+            server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w-1", "active_jobs": [] })).await;
+        told.body["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(beat().await, "running");
+    for directive in ["quiet", "terminate", "running"] {
+        let told =
+            server.put("/ojs/v1/admin/workers/w-1/directive", &json!({ "directive": directive })).await;
+        assert_eq!(told.status, 200, "{}", told.body);
+        assert_eq!(beat().await, directive);
+        assert_eq!(server.get("/ojs/v1/workers/w-1/health").await.body["directive"], directive);
+    }
+    let told = server.put("/ojs/v1/admin/workers/w-1/directive", &json!({ "directive": "sing" })).await;
+    assert_eq!((told.status, told.pointer()), (400, "/directive"));
+    // Others are not told.
+    server.put("/ojs/v1/admin/workers/w-2/directive", &json!({ "directive": "quiet" })).await;
+    assert_eq!(beat().await, "running");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_direct_their_workers_on_test_servers_only() {
+    for (allow_reset, expected) in [(true, "terminate"), (false, "running")] {
+        let config = semel_server::Config { allow_reset, ..semel_server::Config::default() };
+        let server = Server::with(config).await;
+        let body = json!({ "type": "a.b", "args": [], "options": { "metadata": { "test_directive": "terminate" } } });
+        let id = server.create(&body).await.job_id().to_owned();
+        server.take("default", "w").await;
+        let beat =
+            server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w", "active_jobs": [id] })).await;
+        assert_eq!(beat.body["state"], expected);
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_is_about_to_end_gets_no_more_jobs() {
+    let server = Server::start().await;
+    server.create(&json!({ "type": "a.b", "args": [] })).await;
+    let beat = |state: &str| json!({ "worker_id": "w", "state": state, "active_jobs": 2 });
+    assert_eq!(server.get("/ojs/v1/workers/w/health").await.status, 404);
+    let told = server.post("/ojs/v1/workers/beat", &beat("drain")).await;
+    assert_eq!((told.status, &told.body["acknowledged"]), (200, &json!(true)));
+    let health = server.get("/ojs/v1/workers/w/health").await;
+    assert_eq!(
+        (health.status, &health.body["state"], &health.body["active_jobs"]),
+        (503, &json!("draining"), &json!(2))
+    );
+    let fetch = json!({ "queues": ["default"], "worker_id": "w" });
+    assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body["jobs"], json!([]));
+    server.post("/ojs/v1/workers/beat", &beat("running")).await;
+    assert_eq!(server.get("/ojs/v1/workers/w/health").await.status, 200);
+    assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body["jobs"].as_array().unwrap().len(), 1);
+    let listed = server.get("/ojs/v1/admin/workers").await.body;
+    assert_eq!(
+        (&listed["summary"]["total"], &listed["items"][0]["queues"]),
+        (&json!(1), &json!(["default"]))
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_whole_server_is_shown_in_a_few_numbers() {
+    let server = Server::start().await;
+    for _ in 0..3 {
+        server.create(&job(&json!({}), &json!({ "queue": "a" }))).await;
+    }
+    let id = server.take("a", "w").await["id"].clone();
+    server.post("/ojs/v1/workers/ack", &json!({ "job_id": id })).await;
+    server.take("a", "w").await;
+    let stats = server.get("/ojs/v1/admin/stats").await.body;
+    assert_eq!((&stats["queues"], &stats["workers"]), (&json!(1), &json!(1)));
+    let jobs = &stats["jobs"];
+    assert_eq!(
+        (&jobs["available"], &jobs["active"], &jobs["completed"], &jobs["discarded"]),
+        (&json!(1), &json!(1), &json!(1), &json!(0))
+    );
+    assert_eq!(stats["throughput"], json!({ "processed_per_minute": 1, "failed_per_minute": 0 }));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn listings_come_by_page_numbers() {
+    let server = Server::start().await;
+    for n in 0..5 {
+        server.create(&job(&json!({ "n": n }), &json!({ "queue": format!("q{n}") }))).await;
+    }
+    for path in ["/ojs/v1/admin/jobs", "/ojs/v1/admin/queues"] {
+        let page = server.get(&format!("{path}?page=3&per_page=2")).await.body;
+        assert_eq!(page["items"].as_array().unwrap().len(), 1, "{page}");
+        assert_eq!(
+            page["pagination"],
+            json!({ "total": 5, "page": 3, "per_page": 2, "total_pages": 3, "has_more": false })
+        );
+        assert_eq!(server.get(&format!("{path}?page=9")).await.body["items"], json!([]));
+        for query in ["page=0", "per_page=101", "page=x"] {
+            assert_eq!(server.get(&format!("{path}?{query}")).await.status, 400, "{query}");
+        }
+    }
+    let newest = server.get("/ojs/v1/admin/jobs?per_page=1").await.body["items"][0].clone();
+    let same = server.get(&format!("/ojs/v1/admin/jobs/{}", newest["id"].as_str().unwrap())).await;
+    assert_eq!((same.status, &same.body), (200, &newest));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_sent_back_and_deleted() {
+    let server = Server::start().await;
+    let (first, second) = (dead_letter(&server, "a", None).await, dead_letter(&server, "b", None).await);
+    let listed = server.get("/ojs/v1/admin/dead-letter").await.body;
+    assert_eq!((&listed["items"][0]["id"], &listed["pagination"]["total"]), (&json!(second), &json!(2)));
+    assert_eq!(server.get("/ojs/v1/admin/dead-letter/stats").await.body["total"], 2);
+    let told = server.post(&format!("/ojs/v1/admin/dead-letter/{first}/retry"), &json!({})).await;
+    assert_eq!(
+        (told.status, &told.body["job"]["state"], &told.body["job"]["attempt"]),
+        (200, &json!("available"), &json!(0))
+    );
+    let told = server.delete(&format!("/ojs/v1/admin/dead-letter/{second}")).await;
+    assert_eq!(told.status, 204);
+    assert_eq!(server.delete(&format!("/ojs/v1/admin/dead-letter/{second}")).await.status, 404);
+    assert_eq!(server.get("/ojs/v1/admin/dead-letter").await.body["items"], json!([]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_done_to_many_must_be_meant() {
+    let server = Server::start().await;
+    dead_letter(&server, "a", None).await;
+    let kept = dead_letter(&server, "a", Some(json!({ "keys": ["args"] }))).await;
+    // Another job has its key by now: an ordinary conflict, and it stays.
+    server.create(&job(&json!({ "k": 1 }), &json!({ "queue": "b", "unique": { "keys": ["args"] } }))).await;
+    for confirm in [json!({}), json!({ "confirm": false })] {
+        let told = server.post("/ojs/v1/admin/jobs/bulk/retry", &confirm).await;
+        assert_eq!((told.status, told.pointer()), (400, "/confirm"));
+    }
+    let odd = json!({ "confirm": true, "filter": { "colour": "red" } });
+    assert_eq!(server.post("/ojs/v1/admin/jobs/bulk/cancel", &odd).await.pointer(), "/filter/colour");
+    let wish = json!({ "confirm": true, "filter": { "state": "discarded", "queue": "a" } });
+    let told = server.post("/ojs/v1/admin/jobs/bulk/retry", &wish).await;
+    assert_eq!(
+        (&told.body["matched"], &told.body["retried"], &told.body["failed"]),
+        (&json!(2), &json!(1), &json!(1))
+    );
+    let told = server
+        .post("/ojs/v1/admin/jobs/bulk/cancel", &json!({ "confirm": true, "filter": { "queue": "a" } }))
+        .await;
+    assert_eq!(told.body["cancelled"], 1, "{}", told.body);
+    let told = server.post("/ojs/v1/admin/jobs/bulk/delete", &json!({ "confirm": true })).await;
+    assert_eq!(told.body["job_ids"], json!([kept]));
+    assert_eq!(server.get("/ojs/v1/queues/b/stats").await.body["queue"]["available"], 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_purge_ends_what_waits_and_nothing_else() {
+    let server = Server::start().await;
+    let unique = json!({ "queue": "q", "unique": { "keys": ["args"] } });
+    server.create(&job(&json!({ "n": 0 }), &unique)).await;
+    let running = server.take("q", "w").await["id"].clone();
+    server.create(&job(&json!({ "n": 1 }), &unique)).await;
+    server.create(&job(&json!({ "n": 2 }), &json!({ "queue": "q", "scheduled_at": "+PT1H" }))).await;
+    server.create(&job(&json!({ "n": 3 }), &json!({ "queue": "other" }))).await;
+    let told = server.post("/ojs/v1/queues/q/purge", &json!({})).await;
+    assert_eq!((told.status, &told.body["purged"]), (200, &json!(1)), "{}", told.body);
+    let stats = server.get("/ojs/v1/queues/q/stats").await.body["queue"].clone();
+    assert_eq!(
+        (&stats["active"], &stats["scheduled"], &stats["cancelled"]),
+        (&json!(1), &json!(1), &json!(1))
+    );
+    // Its key is free, and the run goes on.
+    server.create(&job(&json!({ "n": 1 }), &unique)).await;
+    assert_eq!(server.post("/ojs/v1/workers/ack", &json!({ "job_id": running })).await.status, 200);
+    let told = server.post("/ojs/v1/queues/q/purge", &json!({ "states": ["available", "scheduled"] })).await;
+    assert_eq!(told.body["purged"], 2);
+    let told = server.post("/ojs/v1/queues/q/purge", &json!({ "states": ["active"] })).await;
+    assert_eq!((told.status, told.pointer()), (400, "/states"));
+    server.stop().await;
+}

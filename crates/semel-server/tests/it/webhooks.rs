@@ -1,0 +1,289 @@
+//! Subscriptions, and what is delivered to whom.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel_client::{HeaderMap, HeaderValue, Method};
+use semel_core::webhook::signature;
+use semel_server::Config;
+use semel_server::webhooks::{Courier, Rules};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::harness::{Server, Told, job};
+
+const PATH: &str = "/ojs/v1/webhooks/subscriptions";
+const SECRET: &str = "whk_test_secret_001";
+
+/// What a subscriber was sent.
+#[derive(Debug)]
+struct Got {
+    head: String,
+    body: String,
+}
+
+impl Got {
+    fn header(&self, name: &str) -> &str {
+        let line = self.head.lines().find(|line| line.to_lowercase().starts_with(&format!("{name}:")));
+        line.unwrap_or_else(|| panic!("no {name} in {}", self.head)).split_once(':').unwrap().1.trim()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+/// A subscriber who answers as he was told, and then 200.
+async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedReceiver<Got>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (tell, told) = mpsc::unbounded_channel();
+    let answers: Arc<Mutex<Vec<String>>> =
+        Arc::new(Mutex::new(answers.iter().rev().map(|answer| (*answer).to_owned()).collect()));
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let (tell, answers) = (tell.clone(), Arc::clone(&answers));
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                let (head, length) = loop {
+                    let mut buffer = [0; 4_096];
+                    let count = socket.read(&mut buffer).await.unwrap_or(0);
+                    if count == 0 {
+                        return;
+                    }
+                    read.extend_from_slice(&buffer[..count]);
+                    let text = String::from_utf8_lossy(&read).into_owned();
+                    if let Some(end) = text.find("\r\n\r\n") {
+                        let head = text[..end].to_owned();
+                        let length = head.to_lowercase().lines().find_map(|line| {
+                            line.strip_prefix("content-length:")?.trim().parse::<usize>().ok()
+                        });
+                        break (head, end + 4 + length.unwrap_or(0));
+                    }
+                };
+                while read.len() < length {
+                    let mut buffer = [0; 4_096];
+                    let count = socket.read(&mut buffer).await.unwrap_or(0);
+                    read.extend_from_slice(&buffer[..count]);
+                }
+                let body = String::from_utf8_lossy(&read[head.len() + 4..]).into_owned();
+                let answer = answers.lock().unwrap().pop().unwrap_or_else(|| "200 OK".to_owned());
+                let _ = tell.send(Got { head, body });
+                let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\n\r\n");
+                drop(socket.write_all(answer.as_bytes()).await);
+            });
+        }
+    });
+    (url, told)
+}
+
+async fn next(told: &mut mpsc::UnboundedReceiver<Got>) -> Got {
+    tokio::time::timeout(Duration::from_secs(30), told.recv()).await.expect("a delivery").unwrap()
+}
+
+async fn private() -> Server {
+    let webhooks = Rules { allow_private: true };
+    Server::with(Config { allow_reset: true, webhooks, ..Config::default() }).await
+}
+
+async fn subscribe(server: &Server, tenant: Option<&str>, body: &Value) -> Told {
+    let mut headers = HeaderMap::new();
+    if let Some(tenant) = tenant {
+        headers.insert("x-ojs-tenant", HeaderValue::try_from(tenant).unwrap());
+    }
+    server.ask(Method::POST, PATH, Some(&body.to_string()), headers).await
+}
+
+#[tokio::test]
+async fn a_subscription_is_made_shown_changed_and_deleted_and_its_secret_shown_once() {
+    let server = Server::start().await;
+    let body =
+        json!({ "url": "https://example.com/x", "events": ["job.completed"], "metadata": { "team": "a" } });
+    let made = subscribe(&server, None, &body).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let subscription = &made.body["subscription"];
+    let (id, secret) = (subscription["id"].as_str().unwrap(), subscription["secret"].as_str().unwrap());
+    assert!(secret.len() > 60 && subscription["active"] == true, "{subscription}");
+    let own = json!({ "url": "https://example.com/y", "events": ["*"], "secret": SECRET });
+    assert_eq!(subscribe(&server, None, &own).await.body["subscription"]["secret"], SECRET);
+    let one = format!("{PATH}/{id}");
+    for path in [PATH, &one, "/ojs/v1/jobs", "/ojs/v1/events", "/ojs/v1/queues"] {
+        let told = server.get(path).await;
+        let text = told.body.to_string();
+        assert!(told.status == 200 && !text.contains(secret) && !text.contains(SECRET), "{path}: {text}");
+        assert!(!text.contains("semel."), "the server's own jobs are nobody's: {path}: {text}");
+    }
+    let page = server.get(&format!("{PATH}?limit=1")).await;
+    assert_eq!(page.body["subscriptions"].as_array().unwrap().len(), 1);
+    let cursor = page.body["pagination"]["next_cursor"].as_str().unwrap();
+    let rest = server.get(&format!("{PATH}?limit=1&cursor={cursor}")).await;
+    assert_eq!(
+        (rest.body["subscriptions"].as_array().unwrap().len(), &rest.body["pagination"]["has_more"]),
+        (1, &json!(false))
+    );
+    let patch = json!({ "events": ["job.failed", "job.*"], "active": false }).to_string();
+    let changed = server.ask(Method::PATCH, &one, Some(&patch), HeaderMap::new()).await;
+    let subscription = &changed.body["subscription"];
+    assert_eq!(
+        (changed.status, &subscription["active"], subscription["events"].as_array().unwrap().len()),
+        (200, &json!(false), 2)
+    );
+    assert_eq!(
+        (&subscription["url"], &subscription["secret"]),
+        (&json!("https://example.com/x"), &Value::Null)
+    );
+    let rotated = server.post_text(&format!("{one}/rotate-secret"), "").await;
+    assert_ne!(rotated.body["subscription"]["secret"], secret);
+    for tenant in ["acme"] {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-ojs-tenant", HeaderValue::try_from(tenant).unwrap());
+        for (method, path) in
+            [(Method::GET, one.clone()), (Method::DELETE, one.clone()), (Method::PATCH, one.clone())]
+        {
+            let body = (method == Method::PATCH).then_some("{}");
+            assert_eq!(server.ask(method, &path, body, headers.clone()).await.status, 404);
+        }
+        assert_eq!(server.ask(Method::GET, PATH, None, headers).await.body["subscriptions"], json!([]));
+    }
+    assert_eq!(server.delete(&one).await.status, 200);
+    for told in [server.delete(&one).await, server.get(&one).await] {
+        assert_eq!((told.status, told.code()), (404, "not_found"));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_url_that_is_not_public_is_refused() {
+    let server = Server::start().await;
+    for url in [
+        "http://example.com",
+        "https://127.0.0.1",
+        "https://localhost:9",
+        "https://x.localhost/",
+        "https://[::1]/",
+        "https://10.1.2.3",
+        "https://169.254.169.254/latest",
+        "https://[::ffff:127.0.0.1]",
+        "https://192.168.0.1",
+        "ftp://example.com",
+        "https://u:p@example.com",
+        "nonsense",
+    ] {
+        let told = subscribe(&server, None, &json!({ "url": url, "events": ["*"] })).await;
+        assert_eq!((told.status, told.code(), told.pointer()), (400, "invalid_request", "/url"), "{url}");
+    }
+    assert_eq!(server.get(PATH).await.body["subscriptions"], json!([]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_happens_is_delivered_once_signed_and_only_what_was_asked_for() {
+    let server = private().await;
+    let courier = Courier::start(&server.engine, Rules { allow_private: true });
+    server.create(&job(&json!("before"), &json!({ "queue": "q" }))).await;
+    let (url, mut told) = subscriber(&[]).await;
+    let body = json!({ "url": url, "events": ["job.enqueued", "job.completed"], "secret": SECRET, "filter": { "queues": ["q"] } });
+    let made = subscribe(&server, None, &body).await;
+    server.create(&job(&json!(0), &json!({ "queue": "other" }))).await;
+    let id = server.create(&job(&json!(1), &json!({ "queue": "q" }))).await.job_id().to_owned();
+    let got = next(&mut told).await;
+    assert!(got.head.starts_with("POST /hook HTTP/1.1"), "{}", got.head);
+    let said = got.json();
+    assert_eq!((&said["event_type"], &said["data"]["subject"]), (&json!("job.enqueued"), &json!(id)));
+    assert_eq!(said["subscription_id"], made.body["subscription"]["id"]);
+    assert_eq!(got.header("content-type"), "application/json");
+    assert_eq!(got.header("x-ojs-event-type"), "job.enqueued");
+    assert_eq!(got.header("x-ojs-delivery-id"), said["delivery_id"].as_str().unwrap());
+    let timestamp: i64 = got.header("x-ojs-timestamp").parse().unwrap();
+    assert_eq!(said["timestamp"], timestamp);
+    assert_eq!(got.header("x-ojs-signature"), signature(SECRET, timestamp, got.body.as_bytes()));
+    let before = server.engine.store().secret();
+    assert!(!got.body.contains("before") && before != [0; 16]);
+    // Another courier of the same store does not deliver again.
+    let second = Courier::start(&server.engine, Rules { allow_private: true });
+    let run = server.take("q", "w").await;
+    assert_eq!(run["args"][0], "before");
+    let run = server.take("q", "w").await;
+    server.post("/ojs/v1/workers/ack", &json!({ "job_id": run["id"] })).await;
+    let got = next(&mut told).await;
+    assert_eq!(
+        (got.json()["event_type"].as_str(), &got.json()["data"]["subject"]),
+        (Some("job.completed"), &json!(id))
+    );
+    courier.stop().await;
+    second.stop().await;
+    assert!(told.try_recv().is_err(), "nothing twice");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_delivery_is_tried_again_as_the_same_and_a_redirect_is_a_failure() {
+    let server = private().await;
+    let courier = Courier::start(&server.engine, Rules { allow_private: true });
+    let (elsewhere, mut followed) = subscriber(&[]).await;
+    let redirect = format!("302 Found\r\nlocation: {elsewhere}");
+    let late = "503 Busy\r\nretry-after: 0";
+    let (url, mut told) = subscriber(&[late, late]).await;
+    subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
+    let (redirecting, mut redirected) = subscriber(&[&redirect]).await;
+    subscribe(&server, None, &json!({ "url": redirecting, "events": ["job.enqueued"], "secret": SECRET }))
+        .await;
+    server.create(&job(&json!(1), &json!({}))).await;
+    let ids = [next(&mut told).await, next(&mut told).await, next(&mut told).await]
+        .map(|got| got.header("x-ojs-delivery-id").to_owned());
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    next(&mut redirected).await;
+    assert!(followed.try_recv().is_err());
+    courier.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_address_is_checked_when_it_is_delivered_to() {
+    // Made while it was allowed; delivered by a courier who may not.
+    let server = private().await;
+    let (url, mut told) = subscriber(&[]).await;
+    let url = url.replace("127.0.0.1", "localhost");
+    subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
+    server.create(&job(&json!(1), &json!({}))).await;
+    let courier = Courier::start(&server.engine, Rules::default());
+    let own = server.engine.webhooks_tenant();
+    let failed = tokio::time::timeout(Duration::from_secs(30), async {
+        let wanted = semel_engine::follow::Wanted {
+            kinds: Some(vec![semel_core::event::EventKind::Failed]),
+            ..Default::default()
+        };
+        own.follow(0, wanted).next(1, Duration::from_secs(30)).await.unwrap()
+    });
+    let failed = failed.await.unwrap().events;
+    let delivery = own.job(failed[0].event.job).await.unwrap().unwrap();
+    let message = &delivery.failures.0[0].message;
+    assert!(message.contains("loopback") && message.contains("public"), "{message}");
+    assert!(told.try_recv().is_err(), "nobody was spoken to");
+    courier.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_tenant_is_told_of_its_own_jobs_by_its_own_ids() {
+    let server = private().await;
+    let courier = Courier::start(&server.engine, Rules { allow_private: true });
+    let (url, mut told) = subscriber(&[]).await;
+    let body = json!({ "url": url, "events": ["*"], "secret": SECRET });
+    assert_eq!(subscribe(&server, Some("acme"), &body).await.status, 201);
+    server.create(&job(&json!("not theirs"), &json!({}))).await;
+    let mut headers = HeaderMap::new();
+    headers.insert("x-ojs-tenant", HeaderValue::from_static("acme"));
+    let theirs = job(&json!(1), &json!({ "queue": "q" })).to_string();
+    let theirs = server.ask(Method::POST, "/ojs/v1/jobs", Some(&theirs), headers).await;
+    let got = next(&mut told).await.json();
+    assert_eq!(
+        (&got["data"]["subject"], &got["data"]["data"]["queue"]),
+        (&json!(theirs.job_id()), &json!("q"))
+    );
+    courier.stop().await;
+    assert!(told.try_recv().is_err());
+    server.stop().await;
+}

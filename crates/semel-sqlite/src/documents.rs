@@ -1,0 +1,207 @@
+//! Documents: rows, and before them what the journal has that the rows have not. Nothing of them is kept in memory once
+//! it is in the rows; a row is found by its name.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rusqlite::{Connection, Row, params};
+use semel_core::draft::{Document, DocumentKey, DocumentKind, Map};
+use semel_core::time::Timestamp;
+use semel_store::backend::{Found, Seek};
+use semel_store::documents::Documents;
+
+use crate::error::SqliteError;
+use crate::rows;
+
+/// A document's new values, or its end, and which change it was.
+pub type Changed = (DocumentKey, Option<Document>, u64);
+
+/// What is not in the rows yet.
+#[derive(Debug, Default)]
+pub struct Unwritten {
+    /// Those that are there, in order.
+    present: Documents,
+    /// All that changed, with the number of the last change.
+    changed: Map<DocumentKey, u64>,
+    stamp: u64,
+}
+
+impl Unwritten {
+    /// Notes a document's new values, or its end.
+    pub fn put(&mut self, key: DocumentKey, document: Option<Document>) {
+        self.stamp += 1;
+        self.changed.insert(key.clone(), self.stamp);
+        self.present.put(key, document);
+    }
+
+    /// All of it.
+    pub fn all(&self) -> Vec<Changed> {
+        let changed = self.changed.iter();
+        changed.map(|(key, stamp)| (key.clone(), self.present.get(key).cloned(), *stamp)).collect()
+    }
+
+    /// These changes are in the rows now; newer ones stay.
+    pub fn settle(&mut self, written: &[Changed]) {
+        for (key, _, stamp) in written {
+            if self.changed.get(key) == Some(stamp) {
+                self.changed.remove(key);
+                self.present.put(key.clone(), None);
+            }
+        }
+    }
+
+    fn has(&self, key: &DocumentKey) -> bool {
+        self.changed.contains_key(key)
+    }
+}
+
+/// A document as it is now.
+pub fn get(
+    db: &Connection,
+    unwritten: &Unwritten,
+    key: &DocumentKey,
+) -> Result<Option<Document>, SqliteError> {
+    if unwritten.has(key) {
+        return Ok(unwritten.present.get(key).cloned());
+    }
+    let mut query = db.prepare_cached(
+        "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND name = ?2",
+    )?;
+    let mut rows = query.query(params![key.kind.code(), &*key.name])?;
+    Ok(match rows.next()? {
+        Some(row) => Some(read(row)?.1),
+        None => None,
+    })
+}
+
+/// The version of a document as it is now; 0 when there is none.
+pub fn version(db: &Connection, unwritten: &Unwritten, key: &DocumentKey) -> Result<u64, SqliteError> {
+    if unwritten.has(key) {
+        return Ok(unwritten.present.get(key).map_or(0, |document| document.version));
+    }
+    let mut query = db.prepare_cached("SELECT version FROM document WHERE kind = ?1 AND name = ?2")?;
+    let mut rows = query.query(params![key.kind.code(), &*key.name])?;
+    Ok(match rows.next()? {
+        Some(row) => row.get::<_, i64>(0)?.unsigned_abs(),
+        None => 0,
+    })
+}
+
+/// The documents wanted, as they are now: rows and what is newer, in one order.
+pub fn find(
+    db: &Connection,
+    unwritten: &Unwritten,
+    seek: &Seek,
+    now: Timestamp,
+) -> Result<Found, SqliteError> {
+    match seek {
+        Seek::Due { limit } => find_due(db, unwritten, *limit, now),
+        Seek::Kind { kind, from, descending, limit } => {
+            let limit = *limit as usize;
+            let written = of_kind(db, unwritten, *kind, from.as_deref(), *descending, limit)?;
+            let newer = unwritten.present.of_kind(seek).take(limit);
+            let mut documents: Vec<_> =
+                newer.map(|(key, document)| (key.clone(), document.clone())).collect();
+            documents.extend(written);
+            documents.sort_by(|(a, _), (b, _)| if *descending { b.cmp(a) } else { a.cmp(b) });
+            documents.truncate(limit);
+            Ok(Found { now, documents, next: None })
+        }
+    }
+}
+
+fn find_due(
+    db: &Connection,
+    unwritten: &Unwritten,
+    limit: u32,
+    now: Timestamp,
+) -> Result<Found, SqliteError> {
+    let newer = unwritten.present.find(&Seek::Due { limit }, now);
+    let (mut documents, mut next) = (newer.documents, newer.next);
+    let mut query = db.prepare_cached(
+        "SELECT kind, name, version, due, text FROM document WHERE due IS NOT NULL ORDER BY due, kind, name",
+    )?;
+    let mut rows = query.query([])?;
+    let mut found = 0;
+    while let Some(row) = rows.next()? {
+        let (key, document) = read(row)?;
+        if unwritten.has(&key) {
+            continue;
+        }
+        match document.due {
+            Some(at) if at <= now && found < limit => {
+                found += 1;
+                documents.push((key, document));
+            }
+            at => {
+                next = next.into_iter().chain(at).min();
+                break;
+            }
+        }
+    }
+    documents.sort_by(|(a, one), (b, other)| (one.due, a).cmp(&(other.due, b)));
+    if let Some((_, first_left)) = documents.get(limit as usize) {
+        next = next.into_iter().chain(first_left.due).min();
+    }
+    documents.truncate(limit as usize);
+    Ok(Found { now, documents, next })
+}
+
+fn of_kind(
+    db: &Connection,
+    unwritten: &Unwritten,
+    kind: DocumentKind,
+    from: Option<&str>,
+    descending: bool,
+    limit: usize,
+) -> Result<Vec<(DocumentKey, Document)>, SqliteError> {
+    let mut query = db.prepare_cached(if descending {
+        "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND (?2 IS NULL OR name < ?2) \
+         ORDER BY name DESC"
+    } else {
+        "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND (?2 IS NULL OR name > ?2) ORDER BY name"
+    })?;
+    let mut rows = query.query(params![kind.code(), from])?;
+    let mut documents = Vec::new();
+    while documents.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        let (key, document) = read(row)?;
+        if !unwritten.has(&key) {
+            documents.push((key, document));
+        }
+    }
+    Ok(documents)
+}
+
+fn read(row: &Row<'_>) -> Result<(DocumentKey, Document), SqliteError> {
+    let kind = DocumentKind::from_code(row.get(0)?)
+        .ok_or(SqliteError::Row { seq: 0, what: "a document is of no kind that this program knows" })?;
+    let name: Arc<str> = Arc::from(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
+    let text = Bytes::copy_from_slice(row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?);
+    let due = row.get::<_, Option<i64>>(3)?.map(Timestamp::from_micros);
+    let version = row.get::<_, i64>(2)?.unsigned_abs();
+    Ok((DocumentKey::new(kind, name), Document { version, due, text }))
+}
+
+/// Writes the rows of these changes.
+pub fn write(db: &Connection, changed: &[Changed]) -> Result<(), SqliteError> {
+    let mut put = db.prepare_cached(
+        "INSERT INTO document (kind, name, version, due, text) VALUES (?1, ?2, ?3, ?4, ?5) \
+         ON CONFLICT DO UPDATE SET version = ?3, due = ?4, text = ?5",
+    )?;
+    let mut delete = db.prepare_cached("DELETE FROM document WHERE kind = ?1 AND name = ?2")?;
+    for (key, document, _) in changed {
+        match document {
+            Some(Document { version, due, text }) => put.execute(params![
+                key.kind.code(),
+                &*key.name,
+                rows::version(*version),
+                due.map(Timestamp::as_micros),
+                &**text,
+            ])?,
+            None => delete.execute(params![key.kind.code(), &*key.name])?,
+        };
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Power cuts: a voyage's every write, sync and change of a name is recorded, and played again onto a disk that loses
+//! what was not synced, up to any moment. Whatever it loses, the store opens, on the last page it told or the next.
+//!
+//! - `SEMEL_CUTS=100000`: so many cuts instead of a thousand.
+//! - `SEMEL_SEED=7`: from this seed on, instead of the same every time.
+
+use semel_testkit::TempDir;
+use semel_testkit::logbook::Page;
+
+use super::platter::{Cut, Platter, Random};
+use super::tap::{Event, Tap, Trouble};
+use super::voyage::{self, Told, VARIABLE, Voyage, begin, judge, pages};
+
+/// Cuts of a run, all shards together.
+const CUTS: u64 = 1_024;
+const SHARDS: u64 = 4;
+/// Cuts of one voyage.
+const CUTS_PER_VOYAGE: u64 = 32;
+/// Voyages of one store, each on what a cut of the last one left.
+const VOYAGES_PER_STORE: u64 = 4;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// What a cut leaves, and on which page it is.
+struct Left {
+    disk: TempDir,
+    page: Page,
+}
+
+fn shard(at: u64) {
+    semel_testkit::planted::plant_from_environment();
+    let cuts = number("SEMEL_CUTS").unwrap_or(CUTS).div_ceil(SHARDS);
+    let first = number("SEMEL_SEED").unwrap_or(1) + at * 1_000_000;
+    let tap = Tap::new();
+    let mut left: Option<Left> = None;
+    for turn in 0..cuts.div_ceil(CUTS_PER_VOYAGE) {
+        if turn % VOYAGES_PER_STORE == 0 {
+            left = None;
+        }
+        let seed = first + turn;
+        left = Some(sail_and_cut(&tap.another(), seed, left));
+    }
+}
+
+fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
+    let mut random = Random(seed);
+    let mut from = begin();
+    if let Some(left) = &left {
+        copy(left.disk.path(), &tap.disk());
+        from = left.page.at;
+    }
+    let mut disk = Platter::of(&tap.disk());
+    let voyage = Voyage { seed, from, disk: tap.disk(), pages: tap.pages() };
+    let output = tap.run(voyage::TEST, (VARIABLE, voyage.to_text()), Trouble::None);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "seed {seed}: the voyage did not end well: {said}");
+    let (record, pages) = (tap.record(), pages(&tap.pages()));
+    if let Some(left) = left {
+        assert!(pages[0].state == left.page.state, "seed {seed}: it begins on another page");
+    }
+    // Half of them just before a sync, when most is at stake.
+    let is_sync = |event: &Event| matches!(event, Event::Sync { .. } | Event::SyncFolder);
+    let syncs: Vec<usize> = (0..record.len()).filter(|at| is_sync(&record[*at])).collect();
+    let mut moment = |turn: u64| match turn % 2 {
+        0 => random.below(record.len() as u64 + 1) as usize,
+        _ => syncs[random.below(syncs.len() as u64) as usize],
+    };
+    let mut moments: Vec<usize> = (0..CUTS_PER_VOYAGE).map(&mut moment).collect();
+    moments.sort_unstable();
+    let chosen = random.below(CUTS_PER_VOYAGE);
+    let (mut told, mut done, mut kept) = (Told::default(), 0, None);
+    for (turn, moment) in (0..).zip(moments) {
+        for event in &record[done..moment] {
+            disk.apply(event);
+            told.hear(event);
+        }
+        done = moment;
+        let cut = Cut::ALL[random.below(4) as usize];
+        let folder = TempDir::in_memory();
+        disk.after(cut, &mut random, folder.path());
+        let keeps = turn == chosen;
+        let spare = keeps.then(|| {
+            let spare = TempDir::in_memory();
+            copy(folder.path(), spare.path());
+            spare
+        });
+        // The files of a store that is wrong are worth more than its seed.
+        let judged = judge(folder.path(), &told, &pages, turn % 4 == 0).unwrap_or_else(|what| {
+            let event = record.get(moment).map_or("the end", name);
+            panic!("SEMEL_SEED={seed}, cut {turn}, {cut:?}, before event {moment} ({event}): {what}")
+        });
+        if let Some(disk) = spare {
+            kept = Some(Left { disk, page: pages[judged].clone() });
+        }
+    }
+    record[done..].iter().for_each(|event| {
+        disk.apply(event);
+        told.hear(event);
+    });
+    assert!(told.is_over, "seed {seed}: the voyage broke off");
+    disk.agrees_with(&tap.disk());
+    kept.unwrap_or_else(|| panic!("seed {seed}: no cut was kept"))
+}
+
+fn name(event: &Event) -> &'static str {
+    match event {
+        Event::Create { .. } => "a new file",
+        Event::Write { .. } => "a write",
+        Event::Length { .. } => "a length",
+        Event::Sync { .. } => "a sync",
+        Event::SyncFolder => "a sync of the folder",
+        Event::Unlink { .. } => "a file's end",
+        Event::Rename { .. } => "a rename",
+        Event::Said(_) => "an answer",
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn nothing_answered_is_lost_by_a_power_cut_1() {
+    shard(0);
+}
+
+#[test]
+fn nothing_answered_is_lost_by_a_power_cut_2() {
+    shard(1);
+}
+
+#[test]
+fn nothing_answered_is_lost_by_a_power_cut_3() {
+    shard(2);
+}
+
+#[test]
+fn nothing_answered_is_lost_by_a_power_cut_4() {
+    shard(3);
+}

@@ -1,0 +1,134 @@
+//! Starts this test program again with `tap.c` between it and its disk, and reads what that told.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use semel_testkit::TempDir;
+
+/// One change of the disk, or one line that the process said.
+#[derive(Debug)]
+pub enum Event {
+    Create { file: u64, path: String },
+    Write { file: u64, place: usize, bytes: Vec<u8> },
+    Length { file: u64, length: usize },
+    Sync { file: u64 },
+    SyncFolder,
+    Unlink { path: String },
+    Rename { from: String, to: String },
+    Said(String),
+}
+
+/// The tap, compiled once, and a folder whose files it watches.
+pub struct Tap {
+    library: Arc<TempDir>,
+    dir: TempDir,
+}
+
+/// What the tap does beside telling.
+#[derive(Clone, Copy, Debug)]
+pub enum Trouble {
+    None,
+    /// SIGKILL at the sync of this number, before or after it is made.
+    Kill(u64, bool),
+    /// EIO at every sync of the journal from this one on.
+    FailJournal(u64),
+}
+
+impl Tap {
+    /// A machine that builds SQLite has a C compiler.
+    pub fn new() -> Self {
+        let library = TempDir::in_memory();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/tap.c");
+        let built = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+            .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
+            .args([library.path().join("tap.so").as_os_str(), source.as_ref()])
+            .output()
+            .unwrap_or_else(|error| panic!("no C compiler (CC, or cc): {error}"));
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        Self::watching_with(Arc::new(library))
+    }
+
+    /// With another folder.
+    pub fn another(&self) -> Self {
+        Self::watching_with(Arc::clone(&self.library))
+    }
+
+    fn watching_with(library: Arc<TempDir>) -> Self {
+        let dir = TempDir::in_memory();
+        std::fs::create_dir(dir.path().join("disk")).unwrap();
+        std::fs::create_dir(dir.path().join("pages")).unwrap();
+        Self { library, dir }
+    }
+
+    /// The folder that is watched.
+    pub fn disk(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+
+    /// A folder beside it that is not.
+    pub fn pages(&self) -> PathBuf {
+        self.dir.path().join("pages")
+    }
+
+    /// Runs a test of this program to its end, or to the trouble.
+    pub fn run(&self, test: &str, variable: (&str, String), trouble: Trouble) -> Output {
+        let record = self.dir.path().join("record");
+        drop(std::fs::remove_file(&record));
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(variable.0, variable.1)
+            .env("LD_PRELOAD", self.library.path().join("tap.so"))
+            .env("TAP_FOLDER", self.disk())
+            .env("TAP_RECORD", record)
+            .env("RUST_BACKTRACE", "0");
+        match trouble {
+            Trouble::None => {}
+            Trouble::Kill(sync, after) => {
+                command.env("TAP_KILL", sync.to_string());
+                if after {
+                    command.env("TAP_AFTER", "1");
+                }
+            }
+            Trouble::FailJournal(sync) => {
+                command.env("TAP_FAIL", sync.to_string()).env("TAP_ONLY", "-log.");
+            }
+        }
+        command.output().unwrap()
+    }
+
+    /// What was told of the last run; a process that was killed may have cut the last word short.
+    pub fn record(&self) -> Vec<Event> {
+        let bytes = std::fs::read(self.dir.path().join("record")).unwrap();
+        let (mut events, mut rest) = (Vec::new(), bytes.as_slice());
+        while let Some((head, after)) = rest.split_first_chunk::<32>() {
+            let number = |at: usize| u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().unwrap());
+            let length = number(3) as usize;
+            let Some((bytes, after)) = after.split_at_checked(length) else { break };
+            events.push(event(number(0), number(1), number(2) as usize, bytes, &self.disk()));
+            rest = after;
+        }
+        events
+    }
+}
+
+fn event(kind: u64, file: u64, place: usize, bytes: &[u8], disk: &Path) -> Event {
+    let text = || String::from_utf8_lossy(bytes).into_owned();
+    let name = |path: &str| Path::new(path).strip_prefix(disk).unwrap().display().to_string();
+    match kind {
+        1 => Event::Create { file, path: name(&text()) },
+        2 => Event::Write { file, place, bytes: bytes.to_vec() },
+        3 => Event::Length { file, length: place },
+        4 => Event::Sync { file },
+        5 => Event::SyncFolder,
+        6 => Event::Unlink { path: name(&text()) },
+        7 => {
+            let both = text();
+            let (from, to) = both.split_once('\n').unwrap();
+            Event::Rename { from: name(from), to: name(to) }
+        }
+        8 => Event::Said(text()),
+        other => panic!("the tap told {other}"),
+    }
+}

@@ -1,0 +1,105 @@
+//! Handing outcomes to those who wait for them. Waking a task from outside its runtime takes a lock that all threads
+//! share, so the answers of a large group are handed out by the runtime's own threads.
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+/// Up to so many answers are handed out in place: one caller alone waits for no second thread.
+const IN_PLACE_MAX: usize = 4;
+/// Answers that one task hands out: few enough for the threads of a runtime to share them, and for its own queue.
+const CHUNK: usize = 64;
+
+/// An outcome that is to be handed to whoever waits for it.
+pub(crate) trait Answer: Send + 'static {
+    /// Hands it out.
+    fn give(self);
+}
+
+/// Outcomes of one group.
+pub(crate) struct Answers<A: Answer> {
+    runtime: Option<Handle>,
+    ready: Chunk<A>,
+}
+
+/// Given when it is dropped, so that no answer is lost with a runtime that ends.
+struct Chunk<A: Answer>(Vec<A>);
+
+impl<A: Answer> Drop for Chunk<A> {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(A::give);
+    }
+}
+
+impl<A: Answer> Answers<A> {
+    /// Answers that are handed out in place.
+    pub(crate) fn in_place() -> Self {
+        Self { runtime: None, ready: Chunk(Vec::new()) }
+    }
+
+    /// Answers that the threads of the present runtime hand out, if it has threads of its own.
+    pub(crate) fn beside() -> Self {
+        let runtime = Handle::try_current().ok();
+        let runtime = runtime.filter(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+        Self { runtime, ..Self::in_place() }
+    }
+
+    /// Adds one.
+    pub(crate) fn push(&mut self, answer: A) {
+        self.ready.0.push(answer);
+    }
+
+    /// Hands out all of them.
+    pub(crate) fn give(&mut self) {
+        let Some(runtime) = self.runtime.as_ref().filter(|_| self.ready.0.len() > IN_PLACE_MAX) else {
+            return self.ready.0.drain(..).for_each(A::give);
+        };
+        while !self.ready.0.is_empty() {
+            let rest = self.ready.0.len().saturating_sub(CHUNK);
+            let chunk = Chunk(self.ready.0.split_off(rest));
+            runtime.spawn(async move { drop(chunk) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Told(usize, std::sync::mpsc::Sender<usize>);
+
+    impl Answer for Told {
+        fn give(self) {
+            self.1.send(self.0).unwrap_or_default();
+        }
+    }
+
+    fn tell(mut answers: Answers<Told>, count: usize) -> std::sync::mpsc::Receiver<usize> {
+        let (told, heard) = std::sync::mpsc::channel();
+        (0..count).for_each(|number| answers.push(Told(number, told.clone())));
+        answers.give();
+        heard
+    }
+
+    fn threads() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap()
+    }
+
+    #[test]
+    fn everybody_is_answered_once_by_the_runtime_or_in_place() {
+        let runtime = threads();
+        for count in [0, 1, IN_PLACE_MAX, IN_PLACE_MAX + 1, CHUNK, 3 * CHUNK + 1] {
+            let answers = runtime.block_on(async { Answers::beside() });
+            let mut heard: Vec<usize> = tell(answers, count).iter().collect();
+            heard.sort_unstable();
+            assert_eq!(heard, (0..count).collect::<Vec<_>>());
+            assert_eq!(tell(Answers::in_place(), count).try_iter().count(), count);
+        }
+    }
+
+    #[test]
+    fn nobody_is_forgotten_when_the_runtime_has_ended() {
+        let runtime = threads();
+        let answers = runtime.block_on(async { Answers::beside() });
+        drop(runtime);
+        assert_eq!(tell(answers, 100).try_iter().count(), 100);
+    }
+}

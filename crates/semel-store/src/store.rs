@@ -1,0 +1,243 @@
+//! The handle on a store: each request goes to the batcher and waits for its answer.
+
+use std::sync::{Arc, Weak};
+
+use semel_core::draft::{Draft, Missing, Reads, Snapshot};
+use semel_core::slot::Due;
+use tokio::sync::{RwLock, mpsc, oneshot, watch};
+
+use crate::answers::Answers;
+use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Seek};
+use crate::batcher::Batcher;
+use crate::error::StoreError;
+use crate::hints::Hints;
+use crate::log::LogPage;
+use crate::request::{Decision, Outcome, Request};
+
+/// Requests that may wait for the batcher before callers wait to offer theirs.
+const WAITING_MAX: usize = 16 * 1024;
+
+/// A handle on a store behind its batcher. Cheap to clone. The batcher ends with [`Store::close`], or when the last
+/// handle is dropped; the backend is given up with it.
+#[derive(Clone)]
+pub struct Store {
+    requests: mpsc::Sender<Request>,
+    /// Only the batcher keeps it, so that the store is closed when the batcher has ended.
+    backend: Weak<dyn Backend>,
+    /// Held shared by what goes past the batcher: upkeep and backups.
+    busy: Arc<RwLock<()>>,
+    /// Nothing is ever sent: it ends when the batcher has given up the backend.
+    alive: watch::Receiver<()>,
+    hints: Arc<Hints>,
+    facts: Arc<crate::backend::Facts>,
+    secret: [u8; 16],
+}
+
+impl Store {
+    /// Puts a batcher in front of `backend`: on a thread of its own where commits block, else as a task of the
+    /// current runtime.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when the thread cannot be started.
+    pub fn open(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
+        let (store, batcher) = Self::answering(backend, seed(), Answers::beside());
+        if store.facts.blocks {
+            std::thread::Builder::new()
+                .name("semel-store".to_owned())
+                .spawn(move || match tokio::runtime::Builder::new_current_thread().build() {
+                    Ok(runtime) => runtime.block_on(batcher),
+                    Err(error) => tracing::error!(%error, "the store's thread cannot run"),
+                })
+                .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        } else {
+            tokio::spawn(batcher);
+        }
+        Ok(store)
+    }
+
+    /// A store and its batcher, for a caller who runs the batcher himself: it does nothing unless it is polled, and
+    /// dropping it is what a crash does to it. `entropy` seeds ids and jitter.
+    pub fn with_batcher(
+        backend: Arc<dyn Backend>,
+        entropy: u64,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        Self::answering(backend, entropy, Answers::in_place())
+    }
+
+    fn answering(
+        backend: Arc<dyn Backend>,
+        entropy: u64,
+        answers: Answers<Outcome>,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (requests, inbox) = mpsc::channel(WAITING_MAX);
+        let hints = Arc::new(Hints::default());
+        let facts = Arc::new(backend.facts());
+        let secret = backend.secret();
+        let (ended, alive) = watch::channel(());
+        let weak = Arc::downgrade(&backend);
+        let hinted = Arc::clone(&hints);
+        let batcher = Batcher { rows: backend.rows(), backend, hints: hinted, inbox, entropy, answers };
+        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts, secret };
+        (store, batcher.run(ended))
+    }
+
+    /// What the store is and promises.
+    pub fn facts(&self) -> &crate::backend::Facts {
+        &self.facts
+    }
+
+    /// What callers are woken by.
+    pub fn hints(&self) -> &Arc<Hints> {
+        &self.hints
+    }
+
+    /// Has a decision taken and committed, and gives back its outcome. `reads` is what it will surely need; what else
+    /// it asks for is loaded then. Dropping the future does not take the decision back.
+    ///
+    /// # Errors
+    /// When the store cannot commit it. Then nothing was written, unless the error is [`StoreError::Closed`]: then it
+    /// is unknown.
+    pub async fn decide<T, D>(&self, reads: Reads, decide: D) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
+    {
+        self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }), 0)).await
+    }
+
+    /// Takes up to `claim.limit` ready jobs.
+    ///
+    /// # Errors
+    /// When the store cannot commit it.
+    pub async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.ask(|reply| Request::Claim(claim, reply)).await
+    }
+
+    /// Ids that are due, at most `limit`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn due(&self, due: Due, limit: u32) -> Result<DueIds, StoreError> {
+        self.ask(|reply| Request::Due(due, limit, reply)).await
+    }
+
+    /// Everything `reads` names.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn load(&self, reads: Reads) -> Result<Snapshot, StoreError> {
+        self.ask(|reply| Request::Load(reads, reply)).await
+    }
+
+    /// A page of jobs.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn list(&self, filter: Filter) -> Result<Listing, StoreError> {
+        self.ask(|reply| Request::List(filter, reply)).await
+    }
+
+    /// The store's [secret](crate::Backend::secret).
+    pub fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
+    /// All queues.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
+        self.ask(Request::Queues).await
+    }
+
+    /// Documents that are due, or of a kind.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn documents(&self, seek: Seek) -> Result<Found, StoreError> {
+        self.ask(|reply| Request::Documents(seek, reply)).await
+    }
+
+    /// The log after `cursor`.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, StoreError> {
+        self.ask(|reply| Request::Events(cursor, limit, reply)).await
+    }
+
+    /// A bounded piece of housekeeping; says whether more is waiting.
+    ///
+    /// # Errors
+    /// When the store cannot do it.
+    pub async fn maintain(&self) -> Result<bool, StoreError> {
+        if !self.facts.blocks {
+            return self.ask(Request::Maintain).await;
+        }
+        // Where work blocks, it goes on beside the commits instead of between them.
+        self.beside(|backend| async move { backend.maintain().await }).await
+    }
+
+    /// Deletes everything.
+    ///
+    /// # Errors
+    /// When the store cannot do it.
+    pub async fn clear(&self) -> Result<(), StoreError> {
+        self.ask(Request::Clear).await
+    }
+
+    /// Copies the store to a new file. Commits go on meanwhile, for this does not go through the batcher.
+    ///
+    /// # Errors
+    /// When the store or the file does not allow it.
+    pub async fn backup(&self, path: std::path::PathBuf) -> Result<(), StoreError> {
+        self.beside(|backend| async move { backend.backup(path).await }).await
+    }
+
+    /// Does what blocks beside the commits, on a thread of its own.
+    async fn beside<T, F>(
+        &self,
+        work: impl FnOnce(Arc<dyn Backend>) -> F + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let busy = Arc::clone(&self.busy).read_owned().await;
+        let backend = self.backend.upgrade().ok_or(StoreError::Closed)?;
+        let runtime = tokio::runtime::Handle::current();
+        let done = tokio::task::spawn_blocking(move || {
+            // Given up in this order, and not before the work is done, whoever waits for it.
+            let _busy = busy;
+            runtime.block_on(work(backend))
+        })
+        .await;
+        done.map_err(|error| StoreError::Unavailable(error.to_string()))?
+    }
+
+    /// Closes the store, for all handles: what was asked before is answered, what is asked afterwards is answered with
+    /// [`StoreError::Closed`]. When this returns the batcher has ended and the backend has been given up: a file can be
+    /// opened again at once, unless the caller kept the backend itself. Closing twice does no harm.
+    pub async fn close(&self) {
+        // Where nobody takes it, the batcher is ending already.
+        drop(self.requests.send(Request::Close).await);
+        let mut alive = self.alive.clone();
+        while alive.changed().await.is_ok() {}
+        drop(self.busy.write().await);
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(request(reply)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// A number that differs from process to process and from batcher to batcher.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,242 @@
+//! Crons on every store: each tick once, whatever becomes of it.
+
+use std::time::Duration;
+
+use semel_core::body::Body;
+use semel_core::cron::{self, Change, Cron, Decision, Looked, Overlap};
+use semel_core::draft::Reads;
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::state::State;
+use semel_store::backend::Seek;
+use semel_store::backend::Verdict::{Applied, Stale};
+
+use crate::fixture::Fixture;
+use crate::flows::{cron_name, look, register, registration};
+use crate::make::{job, keyed};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn stored(f: &Fixture, name: &str) -> Option<Cron> {
+    let key = cron::key(&cron_name(name));
+    let snapshot = f.load(&Reads { documents: vec![key.clone()], ..Reads::default() }).await;
+    snapshot.peek_document(&key).map(|document| Cron::decode(&document.text).unwrap())
+}
+
+/// Moves the clock by a minute and decides the tick that came.
+async fn next(f: &Fixture, name: &str) -> (Decision, Option<JobId>) {
+    f.advance(MINUTE).await;
+    match look(f, name).await {
+        Looked::Ticked(tick) => (tick.decision, tick.job.map(|id| JobId::parse(&id, "").unwrap())),
+        other => panic!("no tick: {other:?}"),
+    }
+}
+
+async fn state(f: &Fixture, id: JobId) -> State {
+    f.head(id).await.unwrap().state
+}
+
+async fn run_one(f: &Fixture) -> Head {
+    let (head, _) = f.claim_one().await;
+    f.complete(&head).await;
+    head
+}
+
+/// It is due at its time and not before, and then at the next.
+pub async fn a_tick_offers_its_job_once(f: &Fixture) {
+    let registered = register(f, "a", &registration("* * * * *", Overlap::Skip, job().offer())).await;
+    assert!(registered.is_new);
+    let first = registered.cron.next_tick.unwrap();
+    assert_eq!(first % 60_000_000, 0);
+    assert_eq!(look(f, "a").await, Looked::NotDue);
+    let (decision, id) = next(f, "a").await;
+    assert_eq!((decision, state(f, id.unwrap()).await), (Decision::Fired, State::Available));
+    assert_eq!(look(f, "a").await, Looked::NotDue);
+    let cron = stored(f, "a").await.unwrap();
+    assert_eq!((cron.last_tick, cron.next_tick, cron.run_count), (Some(first), Some(first + 60_000_000), 1));
+    let found = f.backend().documents(Seek::Due { limit: 9 }).await.unwrap();
+    assert_eq!(found.documents, []);
+    assert_eq!(found.next.unwrap().as_micros(), first + 60_000_000);
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+}
+
+/// Load, load, commit, commit; and both make the same job of it.
+pub async fn a_tick_that_two_servers_decide_is_taken_once(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await;
+    f.advance(MINUTE).await;
+    let (mut groups, mut ids) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let mut draft = f.draft(&Reads::default()).await;
+        let ticked = loop {
+            match cron::tick(&mut draft, &cron_name("a")) {
+                Ok(ticked) => break ticked,
+                Err(_) => {
+                    draft.roll_back();
+                    let missing = draft.take_missing();
+                    draft.extend(f.load(&missing).await);
+                }
+            }
+        };
+        let Looked::Ticked(tick) = ticked else { panic!("{ticked:?}") };
+        ids.push(tick.job.unwrap());
+        groups.push(draft.finish());
+    }
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(f.commit(groups).await, [Applied, Stale]);
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+}
+
+/// Waiting or running: it has not ended.
+pub async fn a_tick_is_skipped_while_an_earlier_job_goes_on(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::Skip, job().times(600_000, 0).offer())).await;
+    let (_, first) = next(f, "a").await;
+    assert_eq!(next(f, "a").await, (Decision::Skipped, first));
+    let (head, _) = f.claim_one().await;
+    assert_eq!(next(f, "a").await, (Decision::Skipped, first));
+    f.complete(&head).await;
+    assert_eq!(next(f, "a").await.0, Decision::Fired);
+    let cron = stored(f, "a").await.unwrap();
+    assert_eq!((cron.run_count, cron.skip_count, cron.history.len()), (2, 2, 4));
+}
+
+/// `allow`.
+pub async fn a_tick_may_run_beside_an_earlier_job(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await;
+    let (_, first) = next(f, "a").await;
+    let (_, second) = next(f, "a").await;
+    assert_ne!(first, second);
+    assert_eq!(f.claim("default", 9).await.jobs.len(), 2);
+}
+
+/// `cancel_previous`: in the commit of the new one.
+pub async fn a_tick_may_cancel_the_earlier_job(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::CancelPrevious, job().offer())).await;
+    let (_, first) = next(f, "a").await;
+    let (head, _) = f.claim_one().await;
+    let (_, second) = next(f, "a").await;
+    assert_eq!(state(f, first.unwrap()).await, State::Cancelled);
+    assert_eq!(state(f, second.unwrap()).await, State::Available);
+    assert!(matches!(f.complete(&head).await, semel_core::settle::Settled::Refused(_)));
+}
+
+/// `enqueue`: every one comes, and never two at once.
+pub async fn a_tick_may_wait_for_the_end_of_the_earlier_job(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::Enqueue, job().times(600_000, 0).offer())).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(next(f, "a").await.1.unwrap());
+    }
+    for id in ids {
+        let claimed = f.claim("default", 9).await.jobs;
+        assert_eq!(claimed.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [id]);
+        f.complete(&claimed[0].0).await;
+    }
+    assert!(f.claim("default", 9).await.jobs.is_empty());
+}
+
+/// However many have passed; the next is in the future.
+pub async fn a_late_tick_is_one_tick(f: &Fixture) {
+    let first =
+        register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await.cron.next_tick;
+    f.advance(MINUTE * 60 * 24).await;
+    let Looked::Ticked(tick) = look(f, "a").await else { panic!("no tick") };
+    assert_eq!(Some(tick.tick), first);
+    assert!(tick.at - tick.tick > 80_000_000_000, "it says how late it is");
+    assert_eq!(look(f, "a").await, Looked::NotDue);
+    let now = f.now().await.as_micros();
+    assert!((now..=now + 60_000_000).contains(&stored(f, "a").await.unwrap().next_tick.unwrap()));
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+}
+
+/// Refused, or answered with the one that is there: the tick is decided, and an admission like any other.
+pub async fn a_tick_goes_by_its_jobs_unique_policy(f: &Fixture) {
+    let holder = f.create(&keyed("a").offer()).await;
+    let duplicates = async |f: &Fixture| f.full(holder.id).await.unwrap().1.notes.len();
+    register(f, "a", &registration("* * * * *", Overlap::Allow, keyed("a").offer())).await;
+    assert_eq!(next(f, "a").await, (Decision::Rejected, Some(holder.id)));
+    assert_eq!(duplicates(f).await, 1);
+    let ignoring = keyed("a").on_conflict("ignore").offer();
+    register(f, "a", &registration("* * * * *", Overlap::Allow, ignoring)).await;
+    assert_eq!(next(f, "a").await, (Decision::Duplicate, Some(holder.id)));
+    run_one(f).await;
+    assert_eq!(next(f, "a").await.0, Decision::Fired);
+}
+
+/// And ticks again from when it is enabled.
+pub async fn a_disabled_cron_does_not_tick_and_makes_up_for_nothing(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await;
+    let set = async |enabled| {
+        let change = Change { enabled: Some(enabled), ..Change::default() };
+        f.decide(|draft| cron::change(draft, &cron_name("a"), &change)).await.unwrap().unwrap()
+    };
+    assert_eq!(set(false).await.next_tick, None);
+    f.advance(MINUTE * 10).await;
+    assert_eq!(look(f, "a").await, Looked::NotDue);
+    assert_eq!(f.backend().documents(Seek::Due { limit: 9 }).await.unwrap().next, None);
+    let next_tick = set(true).await.next_tick.unwrap();
+    assert!(next_tick > f.now().await.as_micros());
+    assert_eq!(look(f, "a").await, Looked::NotDue);
+    assert_eq!(next(f, "a").await.0, Decision::Fired);
+}
+
+/// A program that registers its crons at every start loses no tick; another schedule begins from now.
+pub async fn registering_again_keeps_the_next_tick_and_the_history(f: &Fixture) {
+    let wanted = registration("* * * * *", Overlap::Allow, job().offer());
+    let first = register(f, "a", &wanted).await.cron;
+    f.advance(MINUTE * 2).await;
+    let same = register(f, "a", &wanted).await;
+    assert_eq!((same.is_same, same.cron.updated_at), (true, first.updated_at));
+    let again = register(f, "a", &registration("* * * * *", Overlap::Skip, job().queue("q").offer())).await;
+    assert!(!again.is_new && !again.is_same);
+    assert_eq!((again.cron.next_tick, again.cron.incarnation), (first.next_tick, first.incarnation));
+    let Looked::Ticked(tick) = look(f, "a").await else { panic!("no tick") };
+    assert_eq!(Some(tick.tick), first.next_tick);
+    assert_eq!(f.queue("q").await.unwrap().created, 1);
+    let other = register(f, "a", &registration("0 0 * * *", Overlap::Skip, job().offer())).await.cron;
+    assert_eq!((other.run_count, other.history.len(), other.created_at), (1, 1, first.created_at));
+    assert_eq!(other.next_tick.unwrap() % (24 * 3_600_000_000), 0);
+}
+
+/// Also a disabled one, and by its overlap policy.
+pub async fn a_triggered_cron_fires_now_and_keeps_its_schedule(f: &Fixture) {
+    let mut wanted = registration("0 0 * * *", Overlap::Skip, job().offer());
+    let next_tick = register(f, "a", &wanted).await.cron.next_tick;
+    let trigger = async || {
+        let (cron, tick) = f.decide(|draft| cron::trigger(draft, &cron_name("a"))).await.unwrap().unwrap();
+        (cron.next_tick, tick.decision, tick.by_hand)
+    };
+    assert_eq!(trigger().await, (next_tick, Decision::Fired, true));
+    assert_eq!(trigger().await, (next_tick, Decision::Skipped, true));
+    run_one(f).await;
+    wanted.enabled = false;
+    register(f, "a", &wanted).await;
+    assert_eq!(trigger().await, (None, Decision::Fired, true));
+    assert_eq!(f.decide(|draft| cron::trigger(draft, &cron_name("b"))).await.map(drop), None);
+}
+
+/// The ids of its jobs are not those of the cron before.
+pub async fn a_removed_cron_is_gone_and_its_name_begins_anew(f: &Fixture) {
+    let wanted = registration("* * * * *", Overlap::Allow, job().offer());
+    let first = register(f, "a", &wanted).await.cron;
+    f.advance(MINUTE).await;
+    let removed = f.decide(|draft| cron::remove(draft, &cron_name("a"))).await;
+    assert_eq!(removed.unwrap().unwrap().incarnation, first.incarnation);
+    assert_eq!(look(f, "a").await, Looked::NotDue);
+    assert_eq!(stored(f, "a").await.map(|cron| cron.run_count), None);
+    assert!(f.decide(|draft| cron::remove(draft, &cron_name("a"))).await.is_none());
+    let second = register(f, "a", &wanted).await;
+    assert!(second.is_new && second.cron.incarnation != first.incarnation);
+    assert_eq!(f.queue("default").await, None);
+}
+
+/// With its name and the tick, beside what the caller put there and outside of the key.
+pub async fn a_tick_signs_its_job(f: &Fixture) {
+    let offer = keyed("a").body(|body| body.meta = r#"{"n":1.0,"cron_name":"mine"}"#.into()).offer();
+    let cron = register(f, "a.b", &registration("* * * * *", Overlap::Skip, offer.clone())).await.cron;
+    let (_, id) = next(f, "a.b").await;
+    let (head, full) = f.full(id.unwrap()).await.unwrap();
+    let tick = semel_core::time::Timestamp::from_micros(cron.next_tick.unwrap());
+    let meta = Body::decode(&full.body).unwrap().meta;
+    assert_eq!(*meta, format!(r#"{{"cron_name":"a.b","cron_triggered_at":"{tick}","n":1.0}}"#));
+    assert_eq!(head.key, offer.unique.map(|identity| identity.key));
+}

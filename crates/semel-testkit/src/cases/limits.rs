@@ -1,0 +1,178 @@
+//! What a store does for limits and bounds: it keeps rows that say nothing to it, gives limited jobs back in their places,
+//! and passes over those it is told to.
+
+use std::time::Duration;
+
+use semel_core::draft::Reads;
+use semel_core::enqueue::{Offer, Outcome, enqueue};
+use semel_core::ident::QueueName;
+use semel_core::job::Head;
+use semel_core::lease::{Grant, Unclaimable};
+use semel_core::life::set_queue;
+use semel_core::limit::{self, Gate, Lane, Limit, Rate, Turn};
+use semel_core::settings::{Backpressure, Depth, QueueSettings};
+use semel_core::state::State;
+use semel_store::backend::{Claim, Verdict};
+
+use crate::fixture::{Fixture, claim};
+use crate::make::{job, keyed};
+
+fn limited(key: &str, concurrency: u32) -> Offer {
+    let limit = Limit { key: key.into(), concurrency: Some(concurrency), rate: None };
+    Offer { limit: Some(limit), ..job().offer() }
+}
+
+fn grant() -> Grant {
+    Grant::new("w".into(), None)
+}
+
+async fn turn(f: &Fixture, head: &Head) -> Turn {
+    let id = head.id;
+    f.decide(move |draft| Ok(limit::claim(draft, &[id], &grant())?.remove(0).1)).await
+}
+
+async fn granted(f: &Fixture, head: &Head) -> Head {
+    match turn(f, head).await {
+        Turn::Granted(job) => job.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// It has its place in the order, and no store grants it.
+pub async fn a_limited_job_comes_back_unclaimed_in_its_place(f: &Fixture) {
+    let first = f.create(&limited("k", 1)).await;
+    let second = f.create(&job().offer()).await;
+    let claimed = f.claim("default", 1).await;
+    assert_eq!((claimed.jobs.len(), claimed.unclaimable), (0, vec![(first.id, Unclaimable::Limited)]));
+    let claimed = f.claim("default", 2).await;
+    assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [second.id]);
+    assert_eq!(f.head(first.id).await.unwrap(), first, "it is as it was");
+}
+
+/// Also where what comes first may not be granted.
+pub async fn a_limited_job_does_not_overtake(f: &Fixture) {
+    let soon = Duration::from_secs(1);
+    let expired = f.create(&job().expires(soon).priority(9).offer()).await;
+    let free = f.create(&job().priority(5).offer()).await;
+    f.create(&limited("k", 1)).await;
+    f.advance(soon).await;
+    let claimed = f.claim("default", 1).await;
+    assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [free.id]);
+    assert_eq!(claimed.unclaimable, [(expired.id, Unclaimable::Expired)]);
+}
+
+/// However many there are, and only those.
+pub async fn jobs_of_closed_limits_are_passed_over(f: &Fixture) {
+    for _ in 0..200 {
+        f.create(&Offer { priority: 9, ..limited("k", 1) }).await;
+    }
+    let open = f.create(&Offer { priority: 5, ..limited("other", 1) }).await;
+    let free = f.create(&job().offer()).await;
+    let asked = Claim { closed: vec![Lane::of("k")], ..claim(&["default"], 2) };
+    let applied = f.commit_all(Vec::new(), vec![asked]).await;
+    let claimed = &applied.claims[0];
+    assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [free.id]);
+    assert_eq!(claimed.unclaimable, [(open.id, Unclaimable::Limited)]);
+}
+
+/// Whoever ends a run in whatever way, the place is free.
+pub async fn a_limit_counts_who_runs_and_nobody_else(f: &Fixture) {
+    let jobs = [
+        f.create(&limited("k", 1)).await,
+        f.create(&limited("k", 1)).await,
+        f.create(&limited("k", 1)).await,
+    ];
+    let first = granted(f, &jobs[0]).await;
+    assert_eq!((first.state, first.attempt), (State::Active, 1));
+    assert_eq!(f.head(first.id).await.unwrap(), first);
+    assert!(
+        matches!(turn(f, &jobs[1]).await, Turn::HeldBack(lane, Gate::Full(Some(_))) if lane == Lane::of("k"))
+    );
+    assert!(matches!(turn(f, &jobs[1]).await, Turn::HeldBack(..)), "its place is taken");
+    f.complete(&first).await;
+    let second = granted(f, &jobs[1]).await;
+    f.cancel(second.id).await;
+    let third = granted(f, &jobs[2]).await;
+    assert_eq!(third.state, State::Active);
+    assert!(matches!(turn(f, &first).await, Turn::Unclaimable(Unclaimable::NotReady)));
+}
+
+/// Two servers that start jobs of one limit at once.
+pub async fn two_starts_of_one_limit_meet_at_its_record(f: &Fixture) {
+    let jobs = [f.create(&limited("k", 1)).await, f.create(&limited("k", 1)).await];
+    let row = Lane::of("k").row();
+    let reads = Reads {
+        fulls: jobs.iter().map(|head| head.id).collect(),
+        queues: vec![row, QueueName::default()],
+        ..Reads::default()
+    };
+    let mut groups = Vec::new();
+    for head in &jobs {
+        let mut draft = f.draft(&reads).await;
+        let turns = limit::claim(&mut draft, &[head.id], &grant()).unwrap();
+        assert!(matches!(turns[0].1, Turn::Granted(_)), "{turns:?}");
+        groups.push(draft.finish());
+    }
+    assert_eq!(f.commit(groups).await, [Verdict::Applied, Verdict::Stale]);
+    assert!(matches!(turn(f, &jobs[1]).await, Turn::HeldBack(..)));
+}
+
+/// By the store's clock.
+pub async fn a_rate_counts_starts_by_the_stores_time(f: &Fixture) {
+    let rate = Some(Rate { count: 1, period_us: 10_000_000 });
+    let limit = Limit { key: "k".into(), concurrency: None, rate };
+    let offer = Offer { limit: Some(limit), ..job().offer() };
+    let jobs = [f.create(&offer).await, f.create(&offer).await];
+    let began = granted(f, &jobs[0]).await.started_at.unwrap();
+    f.complete(&f.head(jobs[0].id).await.unwrap()).await;
+    f.maintain().await;
+    let opens = began.saturating_add(Duration::from_secs(10));
+    assert!(matches!(turn(f, &jobs[1]).await, Turn::HeldBack(_, Gate::Until(at)) if at == opens));
+    f.advance(Duration::from_secs(10)).await;
+    granted(f, &jobs[1]).await;
+}
+
+/// The settings of a queue, with its version. A fixture that opens its store again at each step shows that they last.
+pub async fn settings_are_kept_with_their_queue(f: &Fixture) {
+    let name = QueueName::from_stored("bounded");
+    let bound = Backpressure { max_depth: 2, warning_threshold: 0.5 };
+    let set = QueueSettings { backpressure: Some(bound) };
+    let before = f.decide(|draft| draft.queue(&name)).await;
+    assert_eq!((before.settings.clone(), before.version), (None, 0));
+    let row = f.decide(|draft| set_queue(draft, &name, &set)).await;
+    for _ in 0..2 {
+        let now = f.decide(|draft| draft.queue(&name)).await;
+        assert_eq!(QueueSettings::decode(now.settings.as_deref()), set);
+        assert_eq!((now.paused, now.version > 0, now.settings == row.settings), (false, true, true));
+        f.maintain().await;
+    }
+    let row = f.decide(|draft| set_queue(draft, &name, &QueueSettings::default())).await;
+    assert_eq!(row.settings, None);
+    assert_eq!(f.decide(|draft| draft.queue(&name)).await.settings, None);
+}
+
+/// Of those in the store and those of the same group, and of nobody else.
+pub async fn a_bound_counts_the_jobs_that_wait(f: &Fixture) {
+    let name = QueueName::default();
+    let set = QueueSettings { backpressure: Some(Backpressure { max_depth: 3, warning_threshold: 1.0 }) };
+    f.decide(|draft| set_queue(draft, &name, &set)).await;
+    f.create(&job().offer()).await;
+    f.claim_one().await;
+    f.create(&job().later(Duration::from_secs(60)).offer()).await;
+    let offer = Offer { bounded: true, ..job().offer() };
+    let outcomes = f
+        .decide(|draft| {
+            let mut outcomes = Vec::new();
+            for _ in 0..3 {
+                outcomes.push(enqueue(draft, &offer)?);
+            }
+            Ok(outcomes)
+        })
+        .await;
+    assert!(outcomes[..2].iter().all(Outcome::is_inserted), "{outcomes:?}");
+    assert_eq!(outcomes[2], Outcome::QueueFull(Depth { waiting: 3, bound: 3 }));
+    // A duplicate needs no room.
+    f.create(&keyed("a").offer()).await;
+    let again = Offer { bounded: true, ..keyed("a").on_conflict("ignore").offer() };
+    assert!(matches!(f.enqueue(&again).await, Outcome::Existing(_)));
+}

@@ -1,0 +1,394 @@
+//! Workflows on every store: what is released by which end, all in one commit.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::draft::Reads;
+use semel_core::enqueue::Offer;
+use semel_core::ident::{JobId, WorkflowId};
+use semel_core::job::{Head, NoteKind};
+use semel_core::lease::Bearer;
+use semel_core::limits::{PARENT_RESULTS_BYTES_MAX, RETENTION_DEFAULT_S};
+use semel_core::settle;
+use semel_core::state::{State, StateSet};
+use semel_core::workflow::{self, Cancelled, Created, Status, When};
+use semel_store::backend::Verdict::{Applied, Stale};
+
+use crate::fixture::{Fixture, bearer, bytes};
+use crate::flows::{batch, chain, create, graph, group, job_of, reads, statuses, stored};
+use crate::make::{job, keyed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A job that fails for good when it fails.
+fn once() -> Offer {
+    job().attempts(1).offer()
+}
+
+fn plain(count: usize) -> Vec<Offer> {
+    vec![once(); count]
+}
+
+async fn ack(f: &Fixture, head: &Head, result: Option<&str>) {
+    let (bearer, result) = (bearer(head), result.map(bytes));
+    let settled = f.decide(|draft| settle::complete(draft, head.id, &bearer, result.as_ref())).await;
+    assert!(matches!(settled, settle::Settled::Done(_)), "{settled:?}");
+}
+
+async fn run(f: &Fixture, result: Option<&str>) -> JobId {
+    let (head, _) = f.claim_one().await;
+    ack(f, &head, result).await;
+    head.id
+}
+
+async fn status(f: &Fixture, id: WorkflowId) -> Status {
+    stored(f, id).await.unwrap().status
+}
+
+async fn parents(f: &Fixture, id: JobId) -> Option<String> {
+    let (_, full) = f.full(id).await.unwrap();
+    full.note(NoteKind::ParentResults).map(|text| String::from_utf8(text.to_vec()).unwrap())
+}
+
+/// Nothing of a later step is there before its time.
+pub async fn a_chain_goes_on_step_by_step(f: &Fixture) {
+    let (id, workflow) = create(f, &chain(plain(3))).await;
+    assert_eq!(workflow.status, Status::Running);
+    for expected in ["rww", "crw", "ccr"] {
+        assert_eq!(statuses(f, id).await, expected);
+        assert_eq!(f.queue("default").await.unwrap().count(State::Available), 1);
+        run(f, None).await;
+    }
+    let workflow = stored(f, id).await.unwrap();
+    assert_eq!((workflow.status, workflow.count(|step| step.is_over())), (Status::Completed, 3));
+    assert!(workflow.finished_at.is_some());
+}
+
+/// And says where and why.
+pub async fn a_chain_stops_at_its_first_failure(f: &Fixture) {
+    let (id, _) = create(f, &chain(plain(3))).await;
+    run(f, None).await;
+    let (head, _) = f.claim_one().await;
+    f.fail(&head).await;
+    assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("cfx", Status::Failed));
+    assert_eq!(stored(f, id).await.unwrap().steps[1].error.as_ref().unwrap().code, "boom");
+    assert!(f.claim("default", 9).await.jobs.is_empty());
+}
+
+/// One that fails leaves the others alone, and the whole has failed once all are over.
+pub async fn the_steps_of_a_group_are_independent(f: &Fixture) {
+    let (id, _) = create(f, &group(plain(3))).await;
+    let (head, _) = f.claim_one().await;
+    f.fail(&head).await;
+    assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("frr", Status::Running));
+    run(f, None).await;
+    run(f, None).await;
+    assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("fcc", Status::Failed));
+}
+
+/// Which, says how the jobs ended; they count among no jobs.
+pub async fn callbacks_come_when_all_jobs_have_ended(f: &Fixture) {
+    for (fails, released, ended) in [(false, "ccrsr", Status::Completed), (true, "cfsrr", Status::Failed)] {
+        let callbacks = [When::Success, When::Failure, When::Always];
+        let callbacks = callbacks.map(|when| (when, job().queue("callbacks").offer())).to_vec();
+        let (id, _) = create(f, &batch(plain(2), callbacks)).await;
+        run(f, Some("1")).await;
+        assert_eq!(statuses(f, id).await, "crwww");
+        let (head, _) = f.claim_one().await;
+        if fails {
+            f.fail(&head).await;
+        } else {
+            ack(f, &head, None).await;
+        }
+        assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), (released, Status::Running));
+        for (head, full) in f.claim("callbacks", 9).await.jobs {
+            assert_eq!(full.note(NoteKind::ParentResults), Some(&bytes("[1,null]")));
+            ack(f, &head, None).await;
+        }
+        let workflow = stored(f, id).await.unwrap();
+        assert_eq!((workflow.status, workflow.count(|step| step.is_over())), (ended, 2));
+    }
+}
+
+/// A diamond: one, two beside each other, one.
+pub async fn a_step_of_a_graph_waits_for_all_its_parents(f: &Fixture) {
+    let mut plan = graph(vec![(once(), vec![]), (once(), vec![0]), (once(), vec![0]), (once(), vec![1, 2])]);
+    // In whatever order they are named.
+    plan.steps.reverse();
+    for step in &mut plan.steps {
+        step.after.iter_mut().chain(&mut step.results).for_each(|at| *at = 3 - *at);
+    }
+    let (id, _) = create(f, &plan).await;
+    for expected in ["wwwr", "wrrc", "wrcc", "rccc", "cccc"] {
+        // The two in the middle may end in any order.
+        let found = statuses(f, id).await;
+        assert!(found == expected || (expected == "wrcc" && found == "wcrc"), "{found}");
+        if expected != "cccc" {
+            run(f, None).await;
+        }
+    }
+    assert_eq!(status(f, id).await, Status::Completed);
+}
+
+/// In the order in which they are asked for, by whatever path they came; nothing of them is kept in the end.
+pub async fn results_are_handed_on(f: &Fixture) {
+    let mut plan = graph(vec![(once(), vec![]), (once(), vec![0]), (once(), vec![1])]);
+    plan.steps[2].results = vec![1, 0];
+    let (id, _) = create(f, &plan).await;
+    run(f, Some(r#"{"n": 1.0}"#)).await;
+    assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), r#"[{"n": 1.0}]"#);
+    // As long as the workflow goes on the result is there, though the job it came from is purged.
+    f.advance(Duration::from_secs(RETENTION_DEFAULT_S + 1)).await;
+    assert_eq!(f.purge().await, 1);
+    run(f, Some("[2]")).await;
+    let last = job_of(f, id, 2).await;
+    assert_eq!(parents(f, last).await.unwrap(), r#"[[2],{"n": 1.0}]"#);
+    run(f, None).await;
+    assert_eq!(status(f, id).await, Status::Completed);
+    for kind in [semel_core::draft::DocumentKind::Step, semel_core::draft::DocumentKind::StepResult] {
+        let seek = semel_store::backend::Seek::Kind { kind, from: None, descending: false, limit: 9 };
+        assert_eq!(f.backend().documents(seek).await.unwrap().documents, []);
+    }
+}
+
+/// What does not fit is not dropped without a word.
+pub async fn results_that_are_too_large_are_named_instead(f: &Fixture) {
+    let plan = graph(vec![(once(), vec![]), (once(), vec![]), (once(), vec![0, 1])]);
+    let (id, _) = create(f, &plan).await;
+    let large = format!("\"{}\"", "a".repeat(PARENT_RESULTS_BYTES_MAX));
+    let first = run(f, Some(&large)).await;
+    run(f, Some("2")).await;
+    let found = parents(f, job_of(f, id, 2).await).await.unwrap();
+    assert_eq!(found, format!("[{{\"semel.omitted\":true,\"job_id\":\"{first}\"}},2]"));
+}
+
+/// The duplicate is recorded with the job that stands in the way.
+pub async fn a_refused_step_fails_with_the_duplicates_error(f: &Fixture) {
+    let holder = f.create(&keyed("a").offer()).await;
+    let (id, workflow) = create(f, &chain([keyed("a").offer(), once()])).await;
+    assert_eq!((statuses(f, id).await.as_str(), workflow.status), ("fx", Status::Failed));
+    let error = workflow.steps[0].error.clone().unwrap();
+    assert_eq!(error.code, "duplicate");
+    assert!(error.message.contains(&holder.id.to_string()), "{}", error.message);
+    let (_, full) = f.full(holder.id).await.unwrap();
+    let duplicates = full.note(NoteKind::Duplicates).unwrap();
+    assert!(str::from_utf8(duplicates).unwrap().contains(&format!("workflow {id}")), "{duplicates:?}");
+}
+
+/// `ignore`: the step ends as that job does, with its result.
+pub async fn a_step_may_stand_for_a_job_that_is_there_already(f: &Fixture) {
+    let ignoring = keyed("a").on_conflict("ignore").offer();
+    let holder = f.create(&ignoring).await;
+    let (id, workflow) = create(f, &chain([ignoring, once()])).await;
+    assert_eq!((workflow.steps[0].job(), workflow.steps[0].is_own), (Some(holder.id), false));
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+    assert_eq!(run(f, Some("7")).await, holder.id);
+    assert_eq!(statuses(f, id).await, "cr");
+    assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[7]");
+}
+
+/// At once, for its policy looks at jobs that have ended.
+pub async fn a_step_may_stand_for_a_job_that_has_ended(f: &Fixture) {
+    let states = StateSet::LIVE.with(State::Completed);
+    let ignoring = keyed("a").on_conflict("ignore").states(states).offer();
+    f.create(&ignoring).await;
+    let ended = run(f, Some("7")).await;
+    let (id, _) = create(f, &chain([ignoring.clone(), once()])).await;
+    assert_eq!(statuses(f, id).await, "cr");
+    assert_eq!(job_of(f, id, 0).await, ended);
+    assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[7]");
+    let (id, workflow) = create(f, &group([ignoring])).await;
+    assert_eq!((statuses(f, id).await.as_str(), workflow.status), ("c", Status::Completed));
+}
+
+/// Who waits for the one waits for the other.
+pub async fn a_step_whose_job_is_replaced_goes_on_with_the_new_one(f: &Fixture) {
+    let replacing = keyed("a").on_conflict("replace").offer();
+    let (id, _) = create(f, &chain([replacing.clone(), once()])).await;
+    let first = job_of(f, id, 0).await;
+    for _ in 0..2 {
+        f.create(&replacing).await;
+        assert_eq!(statuses(f, id).await, "rw");
+    }
+    let last = run(f, Some("8")).await;
+    assert_ne!(first, last);
+    assert_eq!(statuses(f, id).await, "cr");
+    assert_eq!(job_of(f, id, 0).await, last);
+    assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[8]");
+}
+
+/// An expiry, a lost lease, a timeout.
+pub async fn a_step_ends_with_whatever_ends_its_job(f: &Fixture) {
+    let (expiring, _) = create(f, &group([job().queue("q").expires(SECOND).offer()])).await;
+    let (leased, _) = create(f, &group([job().attempts(1).times(1_000, 60_000).offer()])).await;
+    let (timed, _) = create(f, &group([job().attempts(1).times(60_000, 1_000).offer()])).await;
+    assert_eq!(f.claim("default", 2).await.jobs.len(), 2);
+    f.advance(SECOND * 2).await;
+    f.run_duties().await;
+    for (id, code) in [(expiring, None), (leased, Some("lease_expired")), (timed, Some("timeout"))] {
+        let workflow = stored(f, id).await.unwrap();
+        assert_eq!((statuses(f, id).await.as_str(), workflow.status), ("f", Status::Failed));
+        assert_eq!(workflow.steps[0].error.as_ref().map(|error| error.code.as_str()), code);
+    }
+}
+
+/// Those that were created for it, running or not; one that was there before goes on.
+pub async fn a_cancelled_workflow_takes_its_jobs_with_it(f: &Fixture) {
+    let ignoring = keyed("a").on_conflict("ignore").queue("other").offer();
+    let stranger = f.create(&ignoring).await;
+    let plan = graph(vec![(once(), vec![]), (once(), vec![]), (ignoring, vec![]), (once(), vec![0, 1, 2])]);
+    let (id, _) = create(f, &plan).await;
+    let (active, _) = f.claim_one().await;
+    let cancelled = f.decide(|draft| workflow::cancel(draft, id)).await;
+    assert!(matches!(cancelled, Cancelled::Done(_)), "{cancelled:?}");
+    assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xxxx", Status::Cancelled));
+    assert_eq!(f.queue("default").await.unwrap().count(State::Cancelled), 2);
+    let late = f.decide(|draft| settle::complete(draft, active.id, &bearer(&active), None)).await;
+    assert!(matches!(late, settle::Settled::Refused(_)), "{late:?}");
+    let (head, _) = f.claim("other", 1).await.jobs.remove(0);
+    assert_eq!(head.id, stranger.id);
+    ack(f, &head, None).await;
+    assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xxxx", Status::Cancelled));
+    let again = f.decide(|draft| workflow::cancel(draft, id)).await;
+    assert!(matches!(again, Cancelled::Over(Status::Cancelled)), "{again:?}");
+}
+
+/// A step whose job somebody cancelled did not end well.
+pub async fn a_workflow_is_told_of_a_cancelled_job(f: &Fixture) {
+    let (id, _) = create(f, &chain(plain(2))).await;
+    f.cancel(job_of(f, id, 0).await).await;
+    assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xx", Status::Failed));
+}
+
+/// In one commit.
+pub async fn one_job_may_end_steps_of_several_workflows(f: &Fixture) {
+    let ignoring = keyed("a").on_conflict("ignore").offer();
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(create(f, &chain([ignoring.clone(), once()])).await.0);
+    }
+    assert_eq!(f.queue("default").await.unwrap().created, 1);
+    run(f, Some("7")).await;
+    for id in ids {
+        assert_eq!(statuses(f, id).await, "cr");
+    }
+    assert_eq!(f.queue("default").await.unwrap().created, 4);
+}
+
+/// A caller who lost the reply and asks again has one workflow.
+pub async fn the_same_workflow_id_is_answered_as_the_first_time(f: &Fixture) {
+    let id = WorkflowId::new(crate::make::foreign_id(1));
+    let mut plan = chain(plain(2));
+    (plan.id, plan.digest) = (Some(id), Some([1; 32]));
+    create(f, &plan).await;
+    run(f, None).await;
+    let again = f.decide(|draft| workflow::create(draft, &plan)).await;
+    let Created::Repeated(repeated, known) = again else { panic!("{again:?}") };
+    assert_eq!((repeated, crate::flows::letters(&known).as_str()), (id, "cr"));
+    plan.digest = Some([2; 32]);
+    let other = f.decide(|draft| workflow::create(draft, &plan)).await;
+    assert!(matches!(other, Created::IdTaken(taken) if taken == id), "{other:?}");
+    assert_eq!(f.queue("default").await.unwrap().created, 2);
+}
+
+/// As long after its end as a job that ended so.
+pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
+    let (id, _) = create(f, &group(plain(1))).await;
+    run(f, None).await;
+    let due = |f: Vec<_>| f;
+    f.advance(Duration::from_secs(RETENTION_DEFAULT_S - 1)).await;
+    assert!(!f.decide(|draft| workflow::forget(draft, id)).await);
+    f.advance(SECOND).await;
+    let seek = semel_store::backend::Seek::Due { limit: 9 };
+    let found = due(f.backend().documents(seek).await.unwrap().documents);
+    assert_eq!(found.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [workflow::key(id)]);
+    assert!(f.decide(|draft| workflow::forget(draft, id)).await);
+    assert_eq!(stored(f, id).await, None);
+}
+
+/// Whoever sees the one sees the other: there is one group of writes, applied all or none.
+pub async fn an_ack_and_the_next_step_are_one_commit(f: &Fixture) {
+    let (id, _) = create(f, &chain(plain(2))).await;
+    let (head, _) = f.claim_one().await;
+    let mut draft = f.draft(&Reads { heads: vec![head.id], ..Reads::default() }).await;
+    let result = Bytes::from_static(b"1");
+    while settle::complete(&mut draft, head.id, &bearer(&head), Some(&result)).is_err() {
+        draft.roll_back();
+        let missing = draft.take_missing();
+        draft.extend(f.load(&missing).await);
+    }
+    let group = draft.finish();
+    assert_eq!((statuses(f, id).await.as_str(), f.queue("default").await.unwrap().created), ("rw", 1));
+    assert_eq!(f.commit(vec![group]).await, [Applied]);
+    assert_eq!((statuses(f, id).await.as_str(), f.queue("default").await.unwrap().created), ("cr", 2));
+}
+
+/// A draft in which the ack of this run was decided.
+async fn decided_ack(f: &Fixture, head: &Head) -> semel_core::draft::Draft {
+    let mut draft = f.draft(&Reads { heads: vec![head.id], ..Reads::default() }).await;
+    while settle::complete(&mut draft, head.id, &bearer(head), None).is_err() {
+        draft.roll_back();
+        let missing = draft.take_missing();
+        draft.extend(f.load(&missing).await);
+    }
+    draft
+}
+
+/// On two servers: the second decides again. In one group: the later sees the earlier.
+pub async fn two_parents_that_end_at_once_release_their_child_once(f: &Fixture) {
+    let plan = graph(vec![(once(), vec![]), (once(), vec![]), (once(), vec![0, 1])]);
+    let (id, _) = create(f, &plan).await;
+    let claimed = f.claim("default", 2).await.jobs;
+    let mut groups = Vec::new();
+    for (head, _) in &claimed {
+        groups.push(decided_ack(f, head).await.finish());
+    }
+    assert_eq!(f.commit(groups).await, [Applied, Stale]);
+    assert_eq!(f.queue("default").await.unwrap().created, 2);
+    let last = if f.head(claimed[0].0.id).await.unwrap().state == State::Active { 0 } else { 1 };
+    ack(f, &claimed[last].0, None).await;
+    assert_eq!((statuses(f, id).await.as_str(), f.queue("default").await.unwrap().created), ("ccr", 3));
+}
+
+/// Neither a job is cancelled that is not there yet nor one left that nobody cancels.
+pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
+    let (id, _) = create(f, &chain(plain(2))).await;
+    let (head, _) = f.claim_one().await;
+    let mut draft = f.draft(&reads(id)).await;
+    while workflow::cancel(&mut draft, id).is_err() {
+        draft.roll_back();
+        let missing = draft.take_missing();
+        draft.extend(f.load(&missing).await);
+    }
+    let cancellation = draft.finish();
+    ack(f, &head, None).await;
+    assert_eq!(f.commit(vec![cancellation]).await, [Stale]);
+    f.decide(|draft| workflow::cancel(draft, id)).await;
+    assert_eq!(statuses(f, id).await, "cx");
+    assert_eq!(f.head(job_of(f, id, 1).await).await.unwrap().state, State::Cancelled);
+    // The other way round.
+    let (id, _) = create(f, &chain(plain(2))).await;
+    let (head, _) = f.claim_one().await;
+    let late = decided_ack(f, &head).await.finish();
+    f.decide(|draft| workflow::cancel(draft, id)).await;
+    assert_eq!(f.commit(vec![late]).await, [Stale]);
+    assert_eq!(f.decide(|draft| Ok(draft.now())).await, f.now().await);
+    assert!(f.claim("default", 9).await.jobs.is_empty());
+    assert!(matches!(f.cancel(head.id).await, settle::Settled::Refused(_)), "{:?}", Bearer::default());
+}
+
+/// Nobody waits for an end that has come.
+pub async fn a_binding_is_stale_when_its_job_has_ended(f: &Fixture) {
+    let ignoring = keyed("a").on_conflict("ignore").offer();
+    let holder = f.create(&ignoring).await;
+    let plan = chain([ignoring, once()]);
+    let mut draft = f.draft(&Reads::default()).await;
+    while workflow::create(&mut draft, &plan).is_err() {
+        draft.roll_back();
+        let missing = draft.take_missing();
+        draft.extend(f.load(&missing).await);
+    }
+    let binding = draft.finish();
+    assert_eq!(run(f, None).await, holder.id);
+    assert_eq!(f.commit(vec![binding]).await, [Stale]);
+}

@@ -1,0 +1,120 @@
+//! What operators tell workers, at home and over HTTP.
+
+use std::sync::Arc;
+
+use semel::{Failure, JobState, Progress, Semel, State, Worker};
+use tokio::sync::{Notify, mpsc};
+
+use crate::harness::{Add, memory, soon};
+
+async fn tell(url: &str, worker: &str, directive: &str) {
+    let client = semel_client::Client::new(url).unwrap();
+    let path = format!("/ojs/v1/admin/workers/{worker}/directive");
+    let text = format!("{{\"directive\":\"{directive}\"}}");
+    let response =
+        client.request(http::Method::PUT, &path, Some(text.into()), http::HeaderMap::new()).await.unwrap();
+    assert_eq!(response.status, 200);
+}
+
+/// A worker whose lease is so short that it is heard of often.
+fn worker(builder: Worker, begun: mpsc::UnboundedSender<i64>) -> Worker {
+    builder.name("w-1").lease(std::time::Duration::from_millis(300)).concurrency(1).state(begun).handle(
+        async |job: Add, State(begun): State<mpsc::UnboundedSender<i64>>| {
+            begun.send(job.a).unwrap();
+        },
+    )
+}
+
+async fn told_before_it_starts(semel: Semel, url: &str, builder: Worker) {
+    let (begun, mut has_begun) = mpsc::unbounded_channel();
+    tell(url, "w-1", "terminate").await;
+    let working = worker(builder, begun).start().unwrap();
+    soon(working.told_to_end()).await;
+    // It takes no more, and can be stopped as always.
+    let job = semel.enqueue(Add { a: 7, b: 0 }).await.unwrap();
+    soon(working.stop()).await;
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    if stored.state() == JobState::Available {
+        assert!(has_begun.try_recv().is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_worker_told_to_end_says_so() {
+    let semel = memory().await;
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    told_before_it_starts(semel.clone(), &admin.url(), Worker::new(&semel)).await;
+    told_before_it_starts(semel.clone(), &admin.url(), Worker::remote(&admin.url()).unwrap()).await;
+    admin.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn run_until_ends_when_an_operator_says_so() {
+    let semel = memory().await;
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    tell(&admin.url(), "w-1", "terminate").await;
+    let (begun, _has_begun) = mpsc::unbounded_channel();
+    let remote = worker(Worker::remote(&admin.url()).unwrap(), begun);
+    soon(remote.run_until(std::future::pending())).await.unwrap();
+    admin.stop().await.unwrap();
+}
+
+/// Quiet, it finishes what it has, takes nothing, and goes on when it is told to.
+#[tokio::test]
+async fn a_quiet_worker_finishes_what_it_has_and_waits() {
+    let semel = memory().await;
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let (begun, mut has_begun) = mpsc::unbounded_channel::<i64>();
+    let go = Arc::new(Notify::new());
+    let working = Worker::remote(&admin.url())
+        .unwrap()
+        .name("w-1")
+        .lease(std::time::Duration::from_millis(90))
+        .concurrency(1)
+        .state((begun, Arc::clone(&go)))
+        .handle(async |job: Add, State((begun, go)): State<(mpsc::UnboundedSender<i64>, Arc<Notify>)>| {
+            begun.send(job.a).unwrap();
+            go.notified().await;
+        })
+        .start()
+        .unwrap();
+    let first = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
+    assert_eq!(soon(has_begun.recv()).await, Some(1));
+    tell(&admin.url(), "w-1", "quiet").await;
+    // It hears so while it holds the job, by a heartbeat every 30 ms.
+    soon(working.told_to_be_quiet()).await;
+    let second = semel.enqueue(Add { a: 2, b: 0 }).await.unwrap();
+    go.notify_one();
+    assert_eq!(soon(first.wait()).await.unwrap().state(), JobState::Completed);
+    let waits = second.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!(waits.state(), JobState::Available);
+    drop(has_begun);
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
+/// What a worker tells over HTTP is kept as what one at home tells.
+#[tokio::test]
+async fn progress_is_told_over_http_as_well() {
+    let semel = memory().await;
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let working = Worker::remote(&admin.url())
+        .unwrap()
+        .handle(async |_: Add, progress: Progress| {
+            progress
+                .set(&serde_json::json!({ "page": 3 }))
+                .await
+                .map_err(|error| Failure::new("Lost", error.to_string()))
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 0 }).max_attempts(1).await.unwrap();
+    let ended = soon(job.wait()).await.unwrap();
+    assert_eq!(ended.state(), JobState::Completed, "{:?}", ended.job.last_failure());
+    let client = semel_client::Client::new(&admin.url()).unwrap();
+    let path = format!("/ojs/v1/jobs/{}", job.id().unwrap());
+    let shown = client.get_json(&path).await.unwrap();
+    assert_eq!(shown["job"]["progress"]["page"], 3);
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}

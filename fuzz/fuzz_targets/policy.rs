@@ -1,0 +1,7 @@
+#![no_main]
+
+#[path = "../../crates/semel-ojs/tests/it/properties.rs"]
+#[allow(dead_code)]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|text: &str| properties::policy(text));

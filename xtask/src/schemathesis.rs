@@ -1,0 +1,77 @@
+//! `cargo xtask schemathesis`: a server that runs is asked whatever its OpenAPI document allows, and more, and must
+//! answer as the document says.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::workspace::Workspace;
+
+/// The program, if it is not `st` on the path.
+const VARIABLE: &str = "SCHEMATHESIS";
+const INSTALL: &str =
+    "schemathesis is not there; pip install 'schemathesis>=4', or name its program in SCHEMATHESIS";
+/// What an answer must be: no fault of the server's, and as it is documented.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
+/// Longer than the longest long poll.
+const PATIENCE: &str = "40";
+/// These have no end, or end what others are in the middle of.
+const LEFT_OUT: &str = "(/admin/reset|/events/stream|/events)$";
+
+/// A server that is stopped in the end.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(program: &Path) -> Result<Self, String> {
+        let mut child = Command::new(program)
+            .args(["serve", "--store", "memory:", "--listen", "127.0.0.1:0"])
+            .env("SEMEL_LOG", "error")
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            // What it says is the one line with its address, or nothing when it ends.
+            drop(BufReader::new(out).read_line(&mut line));
+        }
+        match line.trim_end().strip_prefix("listening on ") {
+            Some(url) => Ok(Self { url: url.to_owned(), child }),
+            None => Err("the server did not start".to_owned()),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Builds the server, starts it and lets schemathesis at it. `examples` is how many requests each endpoint gets.
+///
+/// # Errors
+/// What was answered as it should not, or what is missing.
+pub fn run(workspace: &Workspace, examples: &str) -> Result<(), String> {
+    let program = std::env::var(VARIABLE).unwrap_or_else(|_| "st".to_owned());
+    let found = Command::new(&program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        return Err(INSTALL.to_owned());
+    }
+    let built = workspace.cargo().args(["build", "--package", "semel-cli"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("the server cannot be built".to_owned());
+    }
+    let target = workspace.metadata()?["target_directory"].as_str().unwrap_or("target").to_owned();
+    let server = Server::start(&Path::new(&target).join("debug/semel"))?;
+    let status = Command::new(&program)
+        .args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url])
+        .args(["--checks", CHECKS, "--max-examples", examples, "--request-timeout", PATIENCE])
+        .args(["--phases", "examples,coverage,fuzzing", "--exclude-path-regex", LEFT_OUT])
+        .status()
+        .map_err(|error| format!("cannot start {program}: {error}"))?;
+    if status.success() { Ok(()) } else { Err("an answer is not as its document says".to_owned()) }
+}
