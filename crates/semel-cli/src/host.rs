@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use semel_core::draft::Reads;
 use semel_engine::Engine;
+use semel_postgres::Postgres;
 use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
@@ -30,8 +31,16 @@ impl Opened {
     /// # Errors
     /// When another process owns it, or it cannot be used.
     pub async fn open(place: &Place) -> Result<Self, Failure> {
-        let Place::Sqlite(path) = place else {
-            return Ok(Self { backend: Arc::new(Memory::default()), file: None });
+        let path = match place {
+            Place::Sqlite(path) => path,
+            Place::Memory => return Ok(Self { backend: Arc::new(Memory::default()), file: None }),
+            Place::Postgres(address) => {
+                let store = Postgres::open(address).await.map_err(|error| {
+                    let failure = Failure::failed(format!("cannot open {address}: {error}"));
+                    failure.next("see that the database is up, and that its user may make a schema in it")
+                })?;
+                return Ok(Self { backend: Arc::new(store), file: None });
+            }
         };
         let path = path.clone();
         // Reading a large file takes its time.

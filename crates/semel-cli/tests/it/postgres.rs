@@ -1,0 +1,128 @@
+//! `semel serve --store postgres://…`: real servers on one database.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::run::{Folder, Server};
+
+/// A schema of this test's own in the server that the run was given.
+fn store(name: &str) -> String {
+    let url = std::env::var("SEMEL_TEST_POSTGRES").unwrap_or_else(|_| {
+        panic!(
+            "SEMEL_TEST_POSTGRES is not set, and a server on PostgreSQL cannot be tested without one: run \
+             `cargo xtask test`, or `cargo xtask services` in another terminal and export what it prints"
+        )
+    });
+    // Numbers of processes come again while a server runs.
+    let drawn = RandomState::new().build_hasher().finish();
+    format!("{url}?schema=cli_{name}_{drawn:x}")
+}
+
+/// One request; nothing when the connection broke before the answer was there.
+fn post(url: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+    let address = url.strip_prefix("http://")?;
+    let body = body.to_string();
+    let mut connection = TcpStream::connect(address).ok()?;
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    connection.write_all(format!("{head}{body}").as_bytes()).ok()?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).ok()?;
+    let status = answer.split(' ').nth(1)?.parse().ok()?;
+    let json = serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?;
+    Some((status, json))
+}
+
+fn job(number: u64) -> Value {
+    json!({ "type": "a.b", "args": [number],
+        "options": { "unique": { "keys": ["type", "args"], "on_conflict": "ignore" } } })
+}
+
+fn id(answer: &Value) -> String {
+    answer["job"]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+#[test]
+fn an_empty_database_sets_itself_up_and_other_verbs_find_what_is_in_it() {
+    let (folder, store) = (Folder::new(), store("empty"));
+    let server = Server::start(&folder, &["--store", &store]);
+    let job = folder.json(&["enqueue", "a.b", "1", "--server", &server.url]);
+    let id = job["job"]["id"].as_str().unwrap();
+    // Beside the server, on the same database.
+    assert_eq!(folder.json(&["job", id, "--store", &store])["state"], "available");
+    let (status, _, err) = server.stop();
+    assert_eq!(status.code(), Some(0), "{err}");
+    assert_eq!(folder.json(&["job", id, "--store", &store])["state"], "available");
+}
+
+#[test]
+fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
+    let (folder, store) = (Folder::new(), store("killed"));
+    let stays = Server::start(&folder, &["--store", &store]);
+    let dies = Mutex::new(Server::start(&folder, &["--store", &store]));
+    let dying_url = Mutex::new(dies.lock().unwrap().url.clone());
+    let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let acknowledged = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for caller in 0..6 {
+            let (next, over, acknowledged) = (&next, &over, &acknowledged);
+            let (stays, dying_url) = (&stays.url, &dying_url);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    // Two callers for each number, mostly on different servers.
+                    let number = next.fetch_add(1, Ordering::Relaxed) / 2;
+                    let url = if caller % 2 == 0 { stays.clone() } else { dying_url.lock().unwrap().clone() };
+                    let Some((status, answer)) = post(&url, "/ojs/v1/jobs", &job(number)) else { continue };
+                    if matches!(status, 200 | 201) {
+                        let id = id(&answer);
+                        let before = acknowledged.lock().unwrap().insert(number, id.clone());
+                        assert!(before.is_none_or(|before| before == id), "two answers for {number}");
+                    }
+                }
+            });
+        }
+        for _ in 0..5 {
+            let enough = next.load(Ordering::Relaxed) + 60;
+            while next.load(Ordering::Relaxed) < enough {
+                std::thread::yield_now();
+            }
+            let mut server = dies.lock().unwrap();
+            server.signal("-KILL");
+            server.end();
+            *server = Server::start(&folder, &["--store", &store]);
+            *dying_url.lock().unwrap() = server.url.clone();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let acknowledged = acknowledged.into_inner().unwrap();
+    assert!(acknowledged.len() > 50, "{}", acknowledged.len());
+    // None is lost, and no key is stuck or free.
+    for (number, known) in &acknowledged {
+        let (status, answer) = post(&stays.url, "/ojs/v1/jobs", &job(*number)).unwrap();
+        assert_eq!((status, &id(&answer)), (200, known), "{number}");
+    }
+    // None is doubled.
+    let mut seen = BTreeMap::new();
+    loop {
+        let wish = json!({ "queues": ["default"], "count": 100 });
+        let (status, answer) = post(&stays.url, "/ojs/v1/workers/fetch", &wish).unwrap();
+        assert_eq!(status, 200, "{answer}");
+        let jobs = answer["jobs"].as_array().unwrap();
+        if jobs.is_empty() {
+            break;
+        }
+        for job in jobs {
+            let twice = seen.insert(job["args"].to_string(), job["id"].clone());
+            assert!(twice.is_none(), "{job} is there twice");
+        }
+    }
+    assert!(seen.len() >= acknowledged.len());
+}
