@@ -12,11 +12,13 @@ const SCHEMA_DEFAULT: &str = "semel";
 /// What connections call themselves in the database's own lists.
 const APPLICATION: &str = "semel";
 
-/// The address of a store. Shown without its password.
+/// The address of a store: `?schema=NAME` and `?listen=off` are ours, everything else is the database's. Shown without its password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub(crate) config: Config,
     pub(crate) schema: Schema,
+    /// Whether other servers are listened to; else their commits are looked for.
+    pub(crate) listens: bool,
 }
 
 impl Address {
@@ -30,11 +32,14 @@ impl Address {
             return Err(refuse("write postgres://USER:PASSWORD@HOST:PORT/DATABASE"));
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
-        let mut schema = SCHEMA_DEFAULT;
+        let (mut schema, mut listens) = (SCHEMA_DEFAULT, true);
         let mut others = Vec::new();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("schema", name)) => schema = name,
+                Some(("listen", "on")) => listens = true,
+                Some(("listen", "off")) => listens = false,
+                Some(("listen", _)) => return Err(refuse("?listen is on or off")),
                 _ => others.push(part),
             }
         }
@@ -54,7 +59,7 @@ impl Address {
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION);
         }
-        Ok(Self { config, schema })
+        Ok(Self { config, schema, listens })
     }
 
     /// The same database with another schema.

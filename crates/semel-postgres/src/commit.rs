@@ -11,6 +11,7 @@ use semel_core::draft::Group;
 use semel_core::ident::JobId;
 use semel_core::unique::leave_out_outlived;
 use semel_store::backend::{Applied, Batch, Claim, Claimed, Verdict};
+use semel_store::News;
 use semel_store::memory::new_secret;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -75,6 +76,7 @@ impl Shared {
         for (claim, rows) in batch.claims.iter().zip(&answer.claims) {
             applied.claims.push(self.claimed(claim, rows)?);
         }
+        self.tell(batch, &applied);
         Ok(applied)
     }
 
@@ -99,6 +101,7 @@ impl Shared {
                     tracing::info!("the answer to a commit was lost; the database says that it was applied");
                     let mut applied = applied(batch.groups.len(), &stale)?;
                     applied.claims = vec![Claimed::default(); batch.claims.len()];
+                    self.tell(batch, &applied);
                     return Ok(applied);
                 }
                 Err(error) => {
@@ -108,6 +111,13 @@ impl Shared {
             }
         }
         Err(PostgresError::Unknown)
+    }
+
+    /// Has other servers told what was applied.
+    fn tell(&self, batch: &Batch, applied: &Applied) {
+        let done = batch.groups.iter().zip(&applied.groups);
+        let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
+        self.teller.note(News::of(done, &applied.claims));
     }
 
     async fn transact(

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
-use tokio_postgres::{NoTls, Row};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::{Client, Config, Connection, NoTls, Row, Socket};
 
 use crate::address::Address;
 use crate::error::PostgresError;
@@ -15,14 +16,25 @@ const CONNECTIONS: usize = 8;
 /// How long somebody waits for a free connection, or for a new one.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A pool of connections to `address`.
-pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
+fn config(address: &Address) -> Config {
     let mut config = address.config.clone();
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(PATIENCE);
     }
+    config
+}
+
+/// A connection that is nobody else's; it does something only while it is polled.
+pub async fn single(
+    address: &Address,
+) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError> {
+    Ok(config(address).connect(NoTls).await?)
+}
+
+/// A pool of connections to `address`.
+pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
     let manager =
-        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        Manager::from_config(config(address), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(CONNECTIONS)
         .runtime(Runtime::Tokio1)

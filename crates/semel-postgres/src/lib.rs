@@ -8,6 +8,7 @@
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `connect`: connections.
 //! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns.
+//! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
 //! - `rows`, `values`: a head and its columns; values and their types.
@@ -19,12 +20,14 @@ mod commit;
 mod connect;
 mod documents;
 pub mod error;
+mod listener;
 mod load;
 pub mod migrate;
 mod people;
 mod rows;
 mod sql;
 pub mod store;
+mod teller;
 mod upkeep;
 mod values;
 

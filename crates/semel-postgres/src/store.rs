@@ -14,15 +14,18 @@ use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use semel_store::clock::Clock;
+use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
 use crate::address::Address;
 use crate::connect;
+use crate::listener;
 use crate::error::PostgresError;
 use crate::migrate::{self, Status};
 use crate::sql::Schema;
+use crate::teller::{self, Teller};
 use crate::values::Params;
 
 /// The store in a database.
@@ -45,6 +48,8 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
+    pub(crate) address: Address,
+    pub(crate) teller: Arc<Teller>,
 }
 
 impl Shared {
@@ -130,9 +135,12 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
+            address: address.clone(),
+            teller: Arc::new(Teller::new()),
         };
         let store =
             Self { shared: Arc::new(shared), secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
+        store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store
             .unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) })
@@ -149,6 +157,12 @@ impl Postgres {
     {
         let done = self.runtime.spawn(work(Arc::clone(&self.shared))).await;
         done.map_err(|error| PostgresError::GivenUp(error.to_string()))?.map_err(StoreError::from)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.shared.teller.end();
     }
 }
 
@@ -223,5 +237,9 @@ impl Backend for Postgres {
             commits_in_flight: 2,
             blocks: false,
         }
+    }
+
+    fn tell(&self, hints: &Arc<Hints>) {
+        self.runtime.spawn(listener::run(Arc::downgrade(&self.shared), Arc::downgrade(hints)));
     }
 }

@@ -18,6 +18,7 @@ use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 
 use crate::error::StoreError;
+use crate::hints::Hints;
 use crate::log::LogPage;
 
 /// A boxed future, so that the boundary is object-safe: the server chooses its store at run time.
@@ -80,6 +81,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What this store is and promises.
     fn facts(&self) -> Facts;
+
+    /// Tells `hints` from now on, until they are dropped, when others than this process may have written to the store.
+    /// It may miss some and tell some in vain. A store that one process has for itself has nobody to tell of.
+    fn tell(&self, hints: &Arc<Hints>) {
+        let _ = hints;
+    }
 }
 
 /// What one commit does.

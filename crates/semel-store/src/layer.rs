@@ -11,6 +11,7 @@ use crate::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use crate::error::StoreError;
+use crate::hints::Hints;
 use crate::log::LogPage;
 
 /// A store that is [another](Self::inner) in all that it does not do itself. What is a layer is a [`Backend`].
@@ -88,5 +89,9 @@ impl<L: Layer> Backend for L {
 
     fn facts(&self) -> Facts {
         self.inner().facts()
+    }
+
+    fn tell(&self, hints: &Arc<Hints>) {
+        self.inner().tell(hints);
     }
 }

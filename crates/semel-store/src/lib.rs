@@ -7,7 +7,7 @@
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`log`]: a piece of the event log.
-//! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`hints`], [`news`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
 pub mod backend;
@@ -24,6 +24,7 @@ pub mod layer;
 pub mod log;
 pub mod memory;
 pub mod model;
+pub mod news;
 mod ready;
 mod request;
 mod store;
@@ -32,5 +33,6 @@ mod watch;
 pub use backend::Backend;
 pub use error::StoreError;
 pub use log::{LogPage, Recorded};
+pub use news::News;
 pub use store::Store;
 pub use watch::Watch;

@@ -71,6 +71,7 @@ impl Store {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
+        backend.tell(&hints);
         let facts = Arc::new(backend.facts());
         let secret = backend.secret();
         let (ended, alive) = watch::channel(());
