@@ -48,12 +48,12 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     let mut ear: Option<Ear> = None;
     let mut tip: Tip = None;
     let mut connect_at = Instant::now();
-    let mut awaited_at = Instant::now();
+    let mut awaited_at: Option<Instant> = None;
     loop {
         let Some(waiting) = hints.upgrade() else { return };
         if waiting.is_awaited() {
-            awaited_at = Instant::now();
-        } else if awaited_at.elapsed() >= LINGER {
+            awaited_at = Some(Instant::now());
+        } else if awaited_at.is_none_or(|at| at.elapsed() >= LINGER) {
             if let Some(ear) = &mut ear {
                 ear.ask(&store, false).await;
             }

@@ -14,7 +14,6 @@ use semel_core::unique::{UniqueKey, leave_out_outlived};
 use semel_store::model::deciding;
 use tokio_postgres::Row;
 
-use crate::connect::ask;
 use crate::documents;
 use crate::error::PostgresError;
 use crate::rows;
@@ -101,14 +100,8 @@ impl Shared {
         params.codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
         params.texts(reads.documents.iter().map(|key| &*key.name).collect());
         let sql = format!("SELECT * FROM {}({})", self.name("load"), params.marks());
-        let connection = self.connection().await?;
-        let asked = match ask(&connection, &sql, &params).await {
-            // A server that was restarted leaves connections behind that end when they are used.
-            Err(error) if error.is_lost_connection() => ask(&self.connection().await?, &sql, &params).await,
-            asked => asked,
-        };
         let mut answered = Answered::default();
-        for row in asked? {
+        for row in self.look(&sql, &params).await? {
             answered.take(&row, self)?;
         }
         Ok(answered)

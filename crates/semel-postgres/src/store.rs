@@ -17,10 +17,11 @@ use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::address::Address;
-use crate::connect;
+use crate::connect::{self, ask};
 use crate::listener;
 use crate::error::PostgresError;
 use crate::migrate::{self, Status};
@@ -56,6 +57,15 @@ impl Shared {
     /// A connection.
     pub(crate) async fn connection(&self) -> Result<Object, PostgresError> {
         Ok(self.pool.get().await?)
+    }
+
+    /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end
+    /// when they are used.
+    pub(crate) async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        match ask(&self.connection().await?, sql, params).await {
+            Err(error) if error.is_lost_connection() => ask(&self.connection().await?, sql, params).await,
+            asked => asked,
+        }
     }
 
     /// The name of something in the schema.

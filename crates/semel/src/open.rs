@@ -59,8 +59,9 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
     )
 }
 
-/// A URL may carry a password.
+/// A URL may carry a password, before its host or among its parameters.
 fn shown(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default();
     match (url.find("://"), url.rfind('@')) {
         (Some(begin), Some(at)) if begin < at => {
             format!("{}://…{}", &url[..begin], &url[at..])

@@ -20,7 +20,7 @@ const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A job queue. Cheap to clone; all clones are one queue.
 ///
-/// One process owns a store. Times (schedules, leases, windows) are the store's, not this clock's.
+/// One process owns a file; programs share a database. Times (schedules, leases, windows) are the store's, not this clock's.
 #[derive(Clone)]
 pub struct Semel {
     shared: Arc<Shared>,
@@ -39,10 +39,12 @@ impl Semel {
     /// are discarded, ended ones deleted after their retention. Must be called inside a tokio runtime.
     ///
     /// `sqlite:PATH` is a file, made if it is not there; what is acknowledged survives a crash of program and
-    /// machine. `memory:` ends with the program.
+    /// machine. `postgres://USER@HOST/DATABASE` is a database that programs and servers share, from a multi-threaded
+    /// runtime; a store that is not there yet is made. `memory:` ends with the program.
     ///
     /// # Errors
-    /// [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read.
+    /// [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read, or the database
+    /// cannot be reached.
     pub async fn open(url: &str) -> Result<Self, Error> {
         let opened = open::open(url).await?;
         let engine = Engine::start(Arc::clone(&opened.backend))?;

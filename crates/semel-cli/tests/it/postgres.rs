@@ -1,28 +1,15 @@
 //! `semel serve --store postgres://…`: real servers on one database.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use semel_testkit::database::{store_url, url};
 use serde_json::{Value, json};
 
-use crate::run::{Folder, Server};
-
-/// A schema of this test's own in the server that the run was given.
-fn store(name: &str) -> String {
-    let url = std::env::var("SEMEL_TEST_POSTGRES").unwrap_or_else(|_| {
-        panic!(
-            "SEMEL_TEST_POSTGRES is not set, and a server on PostgreSQL cannot be tested without one: run \
-             `cargo xtask test`, or `cargo xtask services` in another terminal and export what it prints"
-        )
-    });
-    // Numbers of processes come again while a server runs.
-    let drawn = RandomState::new().build_hasher().finish();
-    format!("{url}?schema=cli_{name}_{drawn:x}")
-}
+use crate::run::{Folder, Ran, Server};
 
 /// One request; nothing when the connection broke before the answer was there.
 fn post(url: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
@@ -52,7 +39,7 @@ fn id(answer: &Value) -> String {
 
 #[test]
 fn an_empty_database_sets_itself_up_and_other_verbs_find_what_is_in_it() {
-    let (folder, store) = (Folder::new(), store("empty"));
+    let (folder, store) = (Folder::new(), store_url());
     let server = Server::start(&folder, &["--store", &store]);
     let job = folder.json(&["enqueue", "a.b", "1", "--server", &server.url]);
     let id = job["job"]["id"].as_str().unwrap();
@@ -65,7 +52,7 @@ fn an_empty_database_sets_itself_up_and_other_verbs_find_what_is_in_it() {
 
 #[test]
 fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
-    let (folder, store) = (Folder::new(), store("killed"));
+    let (folder, store) = (Folder::new(), store_url());
     let stays = Server::start(&folder, &["--store", &store]);
     let dies = Mutex::new(Server::start(&folder, &["--store", &store]));
     let dying_url = Mutex::new(dies.lock().unwrap().url.clone());
@@ -125,4 +112,62 @@ fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
         }
     }
     assert!(seen.len() >= acknowledged.len());
+}
+
+#[test]
+fn ten_servers_that_start_at_once_on_an_empty_database_are_ten_servers() {
+    let (folder, store) = (Folder::new(), store_url());
+    let servers: Vec<Server> = std::thread::scope(|scope| {
+        let starting: Vec<_> =
+            (0..10).map(|_| scope.spawn(|| Server::start(&folder, &["--store", &store]))).collect();
+        starting.into_iter().map(|server| server.join().unwrap()).collect()
+    });
+    let statuses: Vec<u16> = servers
+        .iter()
+        .map(|server| post(&server.url, "/ojs/v1/jobs", &job(1)).map(|(status, _)| status).unwrap())
+        .collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 9, "{statuses:?}");
+    for server in servers {
+        assert_eq!(server.stop().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn the_databases_password_and_what_is_in_jobs_are_not_logged() {
+    const CANARIES: [&str; 3] = ["canary-password-9c1e", "canary-args-77ab", "canary-key-03fd"];
+    let [password, args, key] = CANARIES;
+    let folder = Folder::new();
+    let store = store_url().replacen("postgres@", &format!("postgres:{password}@"), 1);
+    let words = ["serve", "--listen", "127.0.0.1:0", "--store", &store];
+    let mut command = folder.semel(&words);
+    command.env("SEMEL_LOG", "trace");
+    let server = Server::start_command(command);
+    let mut said = String::new();
+    for _ in 0..2 {
+        let ran = folder.run(&["enqueue", "a.b", args, "--key", key, "--server", &server.url]);
+        said.push_str(&ran.err);
+    }
+    let (status, out, log) = server.stop();
+    assert_eq!(status.code(), Some(0), "{log}");
+    said.push_str(&(out + &log));
+    let nobody = url().replacen("postgres@", &format!("nobody-of-that-name:{password}@"), 1);
+    for store in [
+        nobody,
+        format!("postgres://ada:{password}@127.0.0.1:1/db"),
+        format!("postgres://127.0.0.1:1/db?password={password}"),
+        format!("postgres://ada:{password}@host:port/db"),
+        format!("postgresq://ada:{password}@host/db"),
+    ] {
+        let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0", "--store", &store]);
+        let ran = Ran::of(command.env("SEMEL_LOG", "trace"));
+        assert_ne!(ran.code, 0, "{}", ran.err);
+        said.push_str(&(ran.out + &ran.err));
+        let ran = Ran::of(folder.semel(&["jobs"]).env("SEMEL_STORE", &store).env("SEMEL_LOG", "trace"));
+        assert_ne!(ran.code, 0, "{}", ran.err);
+        said.push_str(&(ran.out + &ran.err));
+    }
+    for canary in CANARIES {
+        assert!(!said.contains(canary), "{canary} is in:\n{said}");
+    }
 }

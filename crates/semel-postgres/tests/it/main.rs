@@ -8,6 +8,7 @@
 
 mod against_the_model;
 mod lost;
+mod news;
 mod place;
 mod servers;
 

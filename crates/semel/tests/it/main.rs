@@ -9,6 +9,8 @@ mod directives;
 mod enqueue;
 mod handle;
 mod harness;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
 mod shutdown;
