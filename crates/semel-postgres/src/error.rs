@@ -72,6 +72,11 @@ impl PostgresError {
         })
     }
 
+    /// Whether a lock was not had in the time allowed; the transaction was undone.
+    pub fn waited_in_vain(&self) -> bool {
+        self.code().is_some_and(|code| *code == SqlState::LOCK_NOT_AVAILABLE)
+    }
+
     /// Whether the connection was lost: what was asked on it may have been done or not.
     pub fn is_lost_connection(&self) -> bool {
         match self {
@@ -107,7 +112,7 @@ impl From<PostgresError> for StoreError {
     fn from(error: PostgresError) -> Self {
         let message = error.to_string();
         match &error {
-            _ if error.was_in_the_way() => Self::Contended,
+            _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
             PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
             PostgresError::Postgres(_)

@@ -114,6 +114,8 @@ pub enum Verdict {
     Applied,
     /// A record it relied on has moved; nothing of it was applied.
     Stale,
+    /// Somebody else has locked a record of it, and the store does not wait for him; nothing of it was applied.
+    Busy,
 }
 
 /// What the stale groups of one batch would have written.

@@ -36,6 +36,11 @@ pub trait Layer: Send + Sync + 'static {
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         self.inner().maintain()
     }
+
+    /// See [`Backend::facts`].
+    fn facts(&self) -> Facts {
+        self.inner().facts()
+    }
 }
 
 impl<L: Layer> Backend for L {
@@ -88,7 +93,7 @@ impl<L: Layer> Backend for L {
     }
 
     fn facts(&self) -> Facts {
-        self.inner().facts()
+        Layer::facts(self)
     }
 
     fn tell(&self, hints: &Arc<Hints>) {

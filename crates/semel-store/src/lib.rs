@@ -4,6 +4,7 @@
 //! - [`backend`]: what a store must do.
 //! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store, and
 //!   [`transact`](batcher::transact) for a single decision.
+//! - `flight`, `waitlist`: one group on its way; decisions whose records somebody else has locked.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`log`]: a piece of the event log.
@@ -16,6 +17,7 @@ pub mod clock;
 pub mod decor;
 pub mod documents;
 pub mod error;
+mod flight;
 mod heads;
 pub mod hints;
 mod holders;
@@ -28,6 +30,7 @@ pub mod news;
 mod ready;
 mod request;
 mod store;
+mod waitlist;
 mod watch;
 
 pub use backend::Backend;
@@ -35,4 +38,5 @@ pub use error::StoreError;
 pub use log::{LogPage, Recorded};
 pub use news::News;
 pub use store::Store;
+pub use waitlist::WAIT_MAX;
 pub use watch::Watch;

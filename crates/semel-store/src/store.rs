@@ -103,7 +103,7 @@ impl Store {
         T: Send + 'static,
         D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
     {
-        self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }), 0)).await
+        self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }))).await
     }
 
     /// Takes up to `claim.limit` ready jobs.
