@@ -242,7 +242,8 @@ impl Shared {
     }
 }
 
-fn new_mark() -> Id {
+/// A mark that no other commit has.
+pub(crate) fn new_mark() -> Id {
     Id(JobId::from_bytes(new_secret()))
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_postgres::{Client, Config, Connection, NoTls, Row, Socket};
+use tokio_postgres::{Client, Config, Connection, Row, Socket};
 
 use crate::address::Address;
 use crate::error::PostgresError;
+use crate::tls::Tls;
 use crate::values::Params;
 
 /// Connections of one store: commits in flight, reads for people, and the duties.
@@ -28,13 +29,13 @@ fn config(address: &Address) -> Config {
 pub async fn single(
     address: &Address,
 ) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError> {
-    Ok(config(address).connect(NoTls).await?)
+    Ok(config(address).connect(Tls::new(address.roots.as_deref())?).await?)
 }
 
 /// A pool of connections to `address`.
 pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
     let manager =
-        Manager::from_config(config(address), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        Manager::from_config(config(address), Tls::new(address.roots.as_deref())?, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(CONNECTIONS)
         .runtime(Runtime::Tokio1)

@@ -37,6 +37,14 @@ struct Answered {
     documents: HashMap<DocumentKey, Document>,
 }
 
+/// A load as a statement.
+pub(crate) struct Question<'a> {
+    pub(crate) sql: String,
+    pub(crate) params: Params<'a>,
+    /// Whether ended holders are asked for, by key.
+    pub(crate) keys: HashMap<UniqueKey, bool>,
+}
+
 #[derive(Default)]
 struct Held {
     version: u64,
@@ -46,18 +54,28 @@ struct Held {
 impl Shared {
     /// Everything `reads` names.
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
-        // Whether ended holders are asked for, by key.
-        let mut keys: HashMap<UniqueKey, bool> = HashMap::new();
-        for read in &reads.keys {
-            *keys.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
+        let question = self.question(reads);
+        let rows = self.look(&question.sql, &question.params).await?;
+        self.answer(reads, &question.keys, &rows)
+    }
+
+    /// The snapshot, from the rows that answer the question.
+    pub(crate) fn answer(
+        &self,
+        reads: &Reads,
+        keys: &HashMap<UniqueKey, bool>,
+        rows: &[Row],
+    ) -> Result<Snapshot, PostgresError> {
+        let mut answered = Answered::default();
+        for row in rows {
+            answered.take(row, self)?;
         }
-        let answered = self.read(reads, &keys).await?;
         let mut snapshot = Snapshot::with_room_for(answered.now, reads);
         for id in &reads.heads {
             let head = answered.heads.get(id).filter(|(_, is_kept_for_key)| !is_kept_for_key);
             snapshot.add_head(*id, head.map(|(head, _)| head.clone()));
         }
-        for (key, with_ended) in &keys {
+        for (key, with_ended) in keys {
             snapshot.add_key(*key, answered.view(*key, *with_ended));
         }
         for name in &reads.queues {
@@ -83,7 +101,12 @@ impl Shared {
         Ok(snapshot)
     }
 
-    async fn read(&self, reads: &Reads, keys: &HashMap<UniqueKey, bool>) -> Result<Answered, PostgresError> {
+    /// What to ask the database for.
+    pub(crate) fn question<'a>(&self, reads: &'a Reads) -> Question<'a> {
+        let mut ended: HashMap<&'a UniqueKey, bool> = HashMap::new();
+        for read in &reads.keys {
+            *ended.entry(&read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
+        }
         let mut params = Params::default();
         self.push_time(&mut params);
         params.ids(reads.heads.clone());
@@ -91,8 +114,8 @@ impl Shared {
         fulls.sort_unstable();
         fulls.dedup();
         params.ids(fulls);
-        params.blobs(keys.keys().map(|key| &key.as_bytes()[..]).collect());
-        params.flags(keys.values().copied().collect());
+        params.blobs(ended.keys().map(|key| &key.as_bytes()[..]).collect());
+        params.flags(ended.values().copied().collect());
         let mut queues: Vec<&str> = reads.queues.iter().map(QueueName::as_str).collect();
         queues.sort_unstable();
         queues.dedup();
@@ -100,11 +123,8 @@ impl Shared {
         params.codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
         params.texts(reads.documents.iter().map(|key| &*key.name).collect());
         let sql = format!("SELECT * FROM {}({})", self.name("load"), params.marks());
-        let mut answered = Answered::default();
-        for row in self.look(&sql, &params).await? {
-            answered.take(&row, self)?;
-        }
-        Ok(answered)
+        let keys = ended.into_iter().map(|(key, with_ended)| (*key, with_ended)).collect();
+        Question { sql, params, keys }
     }
 }
 

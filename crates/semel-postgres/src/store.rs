@@ -31,8 +31,8 @@ use crate::values::Params;
 
 /// The store in a database.
 pub struct Postgres {
-    shared: Arc<Shared>,
-    rows: Arc<AtomicU64>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) rows: Arc<AtomicU64>,
     secret: [u8; 16],
     /// Where units of work run: they must not end with whoever waits for them.
     runtime: Handle,
@@ -126,6 +126,15 @@ impl Postgres {
     pub async fn migrate(address: &Address) -> Result<Status, PostgresError> {
         let mut client = connect::pool(address)?.get().await?;
         migrate::run(&mut client, &address.schema).await
+    }
+
+    /// The statements by which [`migrate`](Self::migrate) would bring the schema at `address` up to date. Changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or its schema is of a newer program.
+    pub async fn plan(address: &Address) -> Result<Vec<String>, PostgresError> {
+        let client = connect::pool(address)?.get().await?;
+        migrate::plan(&client, &address.schema).await
     }
 
     async fn open_with(address: &Address, clock: Option<Box<dyn Clock>>) -> Result<Self, PostgresError> {

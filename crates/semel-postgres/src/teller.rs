@@ -23,8 +23,8 @@ pub const LISTENERS: i32 = -3;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Jobs that one message names: it may have 8,000 bytes.
 const JOBS_MAX: usize = 200;
-/// How a message is marked that everybody takes for his own, because its sender is no server.
-pub const NOBODY: &str = "-";
+/// How a message is marked that everybody takes for another's, because its sender is no server.
+const NOBODY: &str = "-";
 
 /// What is to be told.
 pub struct Teller {
@@ -99,6 +99,17 @@ async fn tell(shared: &Shared, teller: &Teller, news: &News) -> Result<(), Postg
     let sql = format!("SELECT pg_notify($1, $2) WHERE {}", others_listen(&shared.schema));
     ask(&shared.connection().await?, &sql, &params).await?;
     Ok(())
+}
+
+/// The statement that has servers told when the transaction in which it is asked is committed.
+pub fn inside(shared: &Shared, news: News) -> (String, Params<'static>) {
+    let mut named = News::default();
+    named.add(news, JOBS_MAX);
+    let mut params = Params::default();
+    params.push(shared.schema.as_str().to_owned(), Type::TEXT);
+    params.push(write(NOBODY, &named), Type::TEXT);
+    params.push(0_i32, Type::INT4);
+    (format!("SELECT pg_notify($1, $2) WHERE {}", others_listen(&shared.schema)), params)
 }
 
 /// A condition: another connection than `$3` holds the listeners' lock.

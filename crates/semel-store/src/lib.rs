@@ -7,6 +7,7 @@
 //! - `flight`, `waitlist`: one group on its way; decisions whose records somebody else has locked.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
+//! - [`inside`]: decisions inside a transaction of the caller's own.
 //! - [`log`]: a piece of the event log.
 //! - [`hints`], [`news`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
@@ -20,6 +21,7 @@ pub mod error;
 mod flight;
 mod heads;
 pub mod hints;
+pub mod inside;
 mod holders;
 pub mod lanes;
 pub mod layer;

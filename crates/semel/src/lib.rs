@@ -23,7 +23,7 @@
 //! ```
 //!
 //! # Where to look
-//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")` or `Semel::open("memory:")`.
+//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")` or `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
 //!
@@ -31,7 +31,7 @@
 //! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
 //! # Features
-//! `sqlite` (default): stores in one file. `http`: the server inside the program. `remote`: workers over HTTP.
+//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, jobs inside transactions. `http`: the server inside the program. `remote`: workers over HTTP.
 
 #[cfg(feature = "http")]
 mod admin;
@@ -47,6 +47,8 @@ mod outcome;
 mod queue;
 mod stored;
 pub mod testing;
+#[cfg(feature = "postgres")]
+mod transaction;
 mod unique;
 mod worker;
 
@@ -61,6 +63,8 @@ pub use options::{Options, Retry};
 pub use outcome::{Admitted, Enqueued, Reason, Refused};
 pub use queue::Semel;
 pub use stored::Stored;
+#[cfg(feature = "postgres")]
+pub use transaction::InTransaction;
 pub use unique::Unique;
 
 pub use semel_core::enqueue::Counts;
@@ -70,6 +74,8 @@ pub use semel_core::state::State as JobState;
 pub use semel_core::time::Timestamp;
 pub use semel_core::unique::{Disclose, Frees, OnConflict, OnMismatch, PeriodFrom, WhenActive};
 pub use semel_macros::Job;
+pub use semel_store::StoreError;
+pub use semel_store::error::Undone;
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{
     Attempt, CONCURRENCY_DEFAULT, CONCURRENCY_MAX, Failure, FromRun, Handler, IntoOutcome, Lease, Middleware,

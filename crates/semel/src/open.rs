@@ -12,6 +12,8 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     #[cfg(feature = "sqlite")]
     pub(crate) file: Option<Arc<semel_sqlite::Sqlite>>,
+    #[cfg(feature = "postgres")]
+    pub(crate) database: Option<Arc<semel_postgres::Postgres>>,
 }
 
 impl Opened {
@@ -20,6 +22,8 @@ impl Opened {
             backend,
             #[cfg(feature = "sqlite")]
             file: None,
+            #[cfg(feature = "postgres")]
+            database: None,
         }
     }
 }
@@ -87,7 +91,7 @@ async fn open_file(url: &str, path: &str) -> Result<Opened, Error> {
     let opened = tokio::task::spawn_blocking(move || semel_sqlite::Sqlite::open(path));
     let file = opened.await.map_err(|error| refuse(error.to_string()))?;
     let file = Arc::new(file.map_err(|error| refuse(error.to_string()))?);
-    Ok(Opened { backend: Arc::clone(&file) as Arc<dyn Backend>, file: Some(file) })
+    Ok(Opened { file: Some(Arc::clone(&file)), ..Opened::on(file) })
 }
 
 #[cfg(not(feature = "sqlite"))]
@@ -101,7 +105,8 @@ async fn open_database(url: &str) -> Result<Opened, Error> {
         |error: semel_postgres::PostgresError| Error::Open { url: shown(url), reason: error.to_string() };
     let address = semel_postgres::Address::parse(url).map_err(refuse)?;
     let store = semel_postgres::Postgres::open(&address).await.map_err(refuse)?;
-    Ok(Opened::on(Arc::new(store)))
+    let store = Arc::new(store);
+    Ok(Opened { database: Some(Arc::clone(&store)), ..Opened::on(store) })
 }
 
 #[cfg(not(feature = "postgres"))]

@@ -31,6 +31,8 @@ struct Shared {
     engine: RwLock<Option<Engine>>,
     #[cfg(feature = "sqlite")]
     file: std::sync::Mutex<Option<Arc<semel_sqlite::Sqlite>>>,
+    #[cfg(feature = "postgres")]
+    database: std::sync::Mutex<Option<Arc<semel_postgres::Postgres>>>,
     keeps_unique: AtomicBool,
 }
 
@@ -65,9 +67,11 @@ impl Semel {
             engine: RwLock::new(Some(engine)),
             #[cfg(feature = "sqlite")]
             file: std::sync::Mutex::new(opened.file),
+            #[cfg(feature = "postgres")]
+            database: std::sync::Mutex::new(opened.database),
             keeps_unique: AtomicBool::new(true),
         };
-        #[cfg(not(feature = "sqlite"))]
+        #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
         drop(opened);
         Self { shared: Arc::new(shared) }
     }
@@ -80,6 +84,16 @@ impl Semel {
     pub fn engine(&self) -> Result<Engine, Error> {
         let engine = self.shared.engine.read().unwrap_or_else(PoisonError::into_inner);
         engine.clone().ok_or(Error::Closed)
+    }
+
+    /// The database, where the queue is in one.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn database(&self) -> Result<Arc<semel_postgres::Postgres>, Error> {
+        let database = self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        database.ok_or_else(|| Error::Url {
+            url: "this queue's".to_owned(),
+            advice: "jobs are enqueued inside a transaction where the queue is in PostgreSQL".to_owned(),
+        })
     }
 
     /// Whether policies count; a test may switch them off.
@@ -138,6 +152,8 @@ impl Semel {
         };
         engine.stop().await;
         drop(engine);
+        #[cfg(feature = "postgres")]
+        drop(self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.let_go().await;
         Ok(())
     }

@@ -10,6 +10,7 @@ pub mod explain;
 pub mod job;
 pub mod jobs;
 pub mod keys;
+pub mod migrate;
 pub mod queues;
 pub mod release;
 pub mod restore;

@@ -15,4 +15,6 @@ mod postgres;
 mod remote;
 mod shutdown;
 mod testing;
+#[cfg(feature = "postgres")]
+mod transaction;
 mod worker;
