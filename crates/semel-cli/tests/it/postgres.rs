@@ -33,6 +33,11 @@ fn job(number: u64) -> Value {
         "options": { "unique": { "keys": ["type", "args"], "on_conflict": "ignore" } } })
 }
 
+/// How often a server is killed.
+fn rounds() -> u32 {
+    std::env::var("SEMEL_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(5)
+}
+
 fn id(answer: &Value) -> String {
     answer["job"]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
@@ -76,7 +81,7 @@ fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
                 }
             });
         }
-        for _ in 0..5 {
+        for _ in 0..rounds() {
             let enough = next.load(Ordering::Relaxed) + 60;
             while next.load(Ordering::Relaxed) < enough {
                 std::thread::yield_now();
@@ -170,4 +175,22 @@ fn the_databases_password_and_what_is_in_jobs_are_not_logged() {
     for canary in CANARIES {
         assert!(!said.contains(canary), "{canary} is in:\n{said}");
     }
+}
+
+#[test]
+fn a_schema_is_shown_planned_and_made() {
+    let (folder, store) = (Folder::new(), store_url());
+    let status = folder.json(&["migrate", "--store", &store]);
+    assert_eq!(status["found"], 0);
+    assert!(status["needed"].as_i64().unwrap() > 0 && !status["pending"].as_array().unwrap().is_empty(), "{status}");
+    let plan = folder.run(&["migrate", "plan", "--store", &store]);
+    assert!(plan.out.contains("CREATE TABLE") && plan.code == 0, "{}", plan.err);
+    assert_eq!(folder.json(&["migrate", "status", "--store", &store])["found"], 0, "a plan changes nothing");
+    for _ in 0..2 {
+        let done = folder.json(&["migrate", "run", "--store", &store]);
+        assert_eq!((&done["found"], &done["pending"]), (&done["needed"], &json!([])));
+    }
+    assert_eq!(folder.json(&["enqueue", "a.b", "1", "--store", &store])["job"]["state"], "available");
+    let refused = folder.run(&["migrate", "--store", "memory:"]);
+    assert_eq!(refused.code, 2);
 }

@@ -8,9 +8,11 @@
 
 mod against_the_model;
 mod busy;
+mod cuts;
 mod lost;
 mod news;
 mod place;
+mod secret;
 mod servers;
 
 use semel_testkit::{Fixture, Step, conformance, races};

@@ -130,21 +130,17 @@ async fn two_transactions_that_meet_in_opposite_orders_are_told_of_a_deadlock() 
     let (first, second) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
     semel.in_transaction(&first).enqueue(Welcome::of(1)).await.unwrap();
     semel.in_transaction(&second).enqueue(Welcome::of(2)).await.unwrap();
-    let (here, there) = (semel.in_transaction(&first), semel.in_transaction(&second));
-    let crossing = async {
-        let here = async {
-            let answer = here.enqueue(Welcome::of(2)).await;
-            first.rollback().await.unwrap();
-            answer
-        };
-        let there = async {
-            let answer = there.enqueue(Welcome::of(1)).await;
-            second.rollback().await.unwrap();
-            answer
-        };
-        tokio::join!(here, there)
+    let here = async {
+        let answer = semel.in_transaction(&first).enqueue(Welcome::of(2)).await;
+        first.rollback().await.unwrap();
+        answer
     };
-    let (a, b) = soon(crossing).await;
+    let there = async {
+        let answer = semel.in_transaction(&second).enqueue(Welcome::of(1)).await;
+        second.rollback().await.unwrap();
+        answer
+    };
+    let (a, b) = soon(async { tokio::join!(here, there) }).await;
     let undone = |answer: &Result<Enqueued, Error>| {
         matches!(answer, Err(Error::Store(StoreError::Undone(Undone::Deadlock))))
     };
@@ -163,6 +159,8 @@ async fn whoever_waits_hears_of_a_job_that_a_transaction_committed() {
     assert_eq!(sum, 3);
     working.stop().await;
 }
+
+type Told = tokio::sync::mpsc::UnboundedSender<Result<(), Error>>;
 
 #[derive(Clone)]
 struct Shop {
@@ -212,8 +210,8 @@ async fn an_effect_and_the_end_of_its_job_are_one_commit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_lost_its_lease_cannot_end_inside_a_transaction() {
     let semel = queue().await;
-    let (told, mut answers) = tokio::sync::mpsc::unbounded_channel();
-    let handler = async |_: Add, run: Run, State(semel): State<Semel>, State(told): State<tokio::sync::mpsc::UnboundedSender<Result<(), Error>>>| {
+    let (told, mut answers) = tokio::sync::mpsc::unbounded_channel::<Result<(), Error>>();
+    let handler = async |_: Add, run: Run, State(semel): State<Semel>, State(told): State<Told>| {
         semel.job(run.id()).cancel().await.unwrap();
         let mut client = client().await;
         let transaction = client.transaction().await.unwrap();
