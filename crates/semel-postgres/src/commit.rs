@@ -10,8 +10,8 @@ use deadpool_postgres::Object;
 use semel_core::draft::Group;
 use semel_core::ident::JobId;
 use semel_core::unique::leave_out_outlived;
-use semel_store::backend::{Applied, Batch, Claim, Claimed, Unwritten, Verdict};
 use semel_store::News;
+use semel_store::backend::{Applied, Batch, Claim, Claimed, Unwritten, Verdict};
 use semel_store::memory::new_secret;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -115,7 +115,9 @@ impl Shared {
             }
             let mut others = Box::pin(self.commit(&rest)).await?.groups.into_iter();
             applied.groups.extend(
-                verdicts.into_iter().map(|verdict| verdict.or_else(|| others.next()).unwrap_or(Verdict::Stale)),
+                verdicts
+                    .into_iter()
+                    .map(|verdict| verdict.or_else(|| others.next()).unwrap_or(Verdict::Stale)),
             );
         }
         applied.claims = Box::pin(self.commit(&claims)).await?.claims;

@@ -28,14 +28,18 @@ fn config(address: &Address) -> Config {
 /// A connection that is nobody else's; it does something only while it is polled.
 pub async fn single(
     address: &Address,
-) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError> {
+) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError>
+{
     Ok(config(address).connect(Tls::new(address.roots.as_deref())?).await?)
 }
 
 /// A pool of connections to `address`.
 pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
-    let manager =
-        Manager::from_config(config(address), Tls::new(address.roots.as_deref())?, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let manager = Manager::from_config(
+        config(address),
+        Tls::new(address.roots.as_deref())?,
+        ManagerConfig { recycling_method: RecyclingMethod::Fast },
+    );
     Pool::builder(manager)
         .max_size(CONNECTIONS)
         .runtime(Runtime::Tokio1)

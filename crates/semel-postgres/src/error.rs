@@ -2,8 +2,8 @@
 
 use deadpool_postgres::PoolError;
 use semel_core::ident::JobId;
-use semel_store::error::Undone;
 use semel_store::StoreError;
+use semel_store::error::Undone;
 use tokio_postgres::error::SqlState;
 
 /// A failure of the store, with its details. No address and no value of a row is in its text.

@@ -180,10 +180,8 @@ impl Ear {
 
 /// How the log ends.
 async fn look(shared: &Shared) -> Result<Tip, PostgresError> {
-    let sql = format!(
-        "SELECT tx::text, first FROM {} ORDER BY tx DESC, first DESC LIMIT 1",
-        shared.name("event")
-    );
+    let sql =
+        format!("SELECT tx::text, first FROM {} ORDER BY tx DESC, first DESC LIMIT 1", shared.name("event"));
     let rows = ask(&shared.connection().await?, &sql, &Params::default()).await?;
     rows.first().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
 }

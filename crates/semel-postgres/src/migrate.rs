@@ -76,7 +76,8 @@ fn statements(schema: &Schema, found: i32) -> Vec<String> {
     let done = usize::try_from(found).unwrap_or(0);
     for (number, (step, text)) in (1_i32..).zip(STEPS).skip(done) {
         statements.push(schema.render(text));
-        statements.push(format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}');"));
+        statements
+            .push(format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}');"));
     }
     let secret: String = new_secret().iter().map(|byte| format!("{byte:02x}")).collect();
     statements.push(format!(

@@ -15,7 +15,6 @@ use semel_store::{LogPage, Recorded};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-
 use crate::error::PostgresError;
 use crate::rows;
 use crate::store::Shared;

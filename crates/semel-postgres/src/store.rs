@@ -22,8 +22,8 @@ use tokio_postgres::types::Type;
 
 use crate::address::Address;
 use crate::connect::{self, ask};
-use crate::listener;
 use crate::error::PostgresError;
+use crate::listener;
 use crate::migrate::{self, Status};
 use crate::sql::Schema;
 use crate::teller::{self, Teller};

@@ -143,8 +143,7 @@ pub fn read(text: &str) -> (&str, News) {
     match jobs {
         Some(jobs) if kinds.bytes().all(|kind| b"rnlm".contains(&kind)) => {
             let has = |letter| kinds.contains(letter);
-            let news =
-                News { ready: has('r'), lanes: has('n'), log: has('l'), more_jobs: has('m'), jobs };
+            let news = News { ready: has('r'), lanes: has('n'), log: has('l'), more_jobs: has('m'), jobs };
             (name, news)
         }
         _ => (name, News::everything()),
@@ -159,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_message_says_what_was_told_and_fits() {
-        let jobs: Vec<JobId> = (0..JOBS_MAX as u64).map(|row| JobId::mint(Timestamp::EPOCH, row, 7)).collect();
+        let jobs: Vec<JobId> =
+            (0..JOBS_MAX as u64).map(|row| JobId::mint(Timestamp::EPOCH, row, 7)).collect();
         for news in [
             News::default(),
             News { ready: true, ..News::default() },

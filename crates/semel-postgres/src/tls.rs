@@ -33,7 +33,8 @@ impl Tls {
         let mut store = RootCertStore::empty();
         match roots {
             Some(path) => {
-                let certificates = CertificateDer::pem_file_iter(path).map_err(|error| refuse(error.to_string()))?;
+                let certificates =
+                    CertificateDer::pem_file_iter(path).map_err(|error| refuse(error.to_string()))?;
                 for certificate in certificates {
                     let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
                     store.add(certificate).map_err(|error| refuse(error.to_string()))?;
@@ -93,7 +94,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secret<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secret<S> {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.get_mut().0).poll_read(context, into)
     }
 }

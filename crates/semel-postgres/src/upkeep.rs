@@ -21,6 +21,8 @@ const SELDOM: u32 = 64;
 /// Keys that nobody holds are kept for so long, so that no decision that is still on its way has seen an older one of
 /// the same name and takes the new one for it; in microseconds.
 const KEY_KEPT: i64 = 3_600_000_000;
+/// How often it is tried to delete everything.
+const CLEAR_TRIES: u32 = 32;
 /// Keys dropped in one go.
 const KEYS_MAX: i64 = 10_000;
 
@@ -75,8 +77,14 @@ impl Shared {
             tables.join(", "),
             self.name("fact")
         );
-        // Several statements sent as one are one transaction.
-        self.connection().await?.batch_execute(&sql).await?;
-        Ok(())
+        // Tables are locked one after the other, and commits of other servers may be under way.
+        for _ in 0..CLEAR_TRIES {
+            // Several statements sent as one are one transaction.
+            match self.connection().await?.batch_execute(&sql).await.map_err(PostgresError::from) {
+                Err(error) if error.was_in_the_way() => tracing::debug!(%error, "it is cleared again"),
+                done => return done,
+            }
+        }
+        Err(PostgresError::Contended)
     }
 }

@@ -142,7 +142,8 @@ impl Batcher {
                 clear(&mut reads);
                 tried.decision.reads(&mut reads);
                 let wanted = records_of(&reads);
-                let is_held = wanted.iter().any(|record| others.iter().any(|other| other.records.contains(record)));
+                let is_held =
+                    wanted.iter().any(|record| others.iter().any(|other| other.records.contains(record)));
                 if !is_held {
                     records.extend(wanted);
                 }

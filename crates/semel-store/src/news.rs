@@ -25,7 +25,8 @@ pub struct News {
 impl News {
     /// The news of groups and claims that were applied.
     pub fn of<'a>(groups: impl Iterator<Item = &'a Group>, claimed: &[Claimed]) -> Self {
-        let mut news = Self { log: claimed.iter().any(|claimed| !claimed.jobs.is_empty()), ..Self::default() };
+        let mut news =
+            Self { log: claimed.iter().any(|claimed| !claimed.jobs.is_empty()), ..Self::default() };
         for group in groups {
             news.log |= !group.events.is_empty();
             for write in &group.writes {
@@ -40,7 +41,10 @@ impl News {
                     }
                     Write::Forget { job, .. } => news.jobs.push(*job),
                     Write::Queue { .. } => news.ready = true,
-                    Write::Note { .. } | Write::Spend { .. } | Write::Free { .. } | Write::Document { .. } => {}
+                    Write::Note { .. }
+                    | Write::Spend { .. }
+                    | Write::Free { .. }
+                    | Write::Document { .. } => {}
                 }
             }
         }

@@ -47,8 +47,10 @@ impl Migrate {
         }
         let settings = Settings::read(globals, None)?;
         let Place::Postgres(address) = settings.store else {
-            return Err(Failure::usage("only a store in PostgreSQL has a schema to migrate; others are migrated by being opened")
-                .next("name the database: --store postgres://USER@HOST/DATABASE"));
+            return Err(Failure::usage(
+                "only a store in PostgreSQL has a schema to migrate; others are migrated by being opened",
+            )
+            .next("name the database: --store postgres://USER@HOST/DATABASE"));
         };
         match self.action.unwrap_or(Action::Status) {
             Action::Status => {
@@ -84,13 +86,19 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
     }
     let (found, needed) = (status.found, status.needed);
     match found.cmp(&needed) {
-        std::cmp::Ordering::Equal => printer.line(format_args!("{address}: version {found}, as it should be")),
+        std::cmp::Ordering::Equal => {
+            printer.line(format_args!("{address}: version {found}, as it should be"))
+        }
         std::cmp::Ordering::Greater => {
-            printer.line(format_args!("{address}: version {found}; this program knows {needed}: use a newer one"));
+            printer.line(format_args!(
+                "{address}: version {found}; this program knows {needed}: use a newer one"
+            ));
         }
         std::cmp::Ordering::Less => {
-            printer.line(format_args!("{address}: version {found} of {needed}; `semel migrate run` does: {}",
-                status.pending.join(", ")));
+            printer.line(format_args!(
+                "{address}: version {found} of {needed}; `semel migrate run` does: {}",
+                status.pending.join(", ")
+            ));
         }
     }
 }

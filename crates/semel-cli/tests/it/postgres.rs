@@ -182,7 +182,10 @@ fn a_schema_is_shown_planned_and_made() {
     let (folder, store) = (Folder::new(), store_url());
     let status = folder.json(&["migrate", "--store", &store]);
     assert_eq!(status["found"], 0);
-    assert!(status["needed"].as_i64().unwrap() > 0 && !status["pending"].as_array().unwrap().is_empty(), "{status}");
+    assert!(
+        status["needed"].as_i64().unwrap() > 0 && !status["pending"].as_array().unwrap().is_empty(),
+        "{status}"
+    );
     let plan = folder.run(&["migrate", "plan", "--store", &store]);
     assert!(plan.out.contains("CREATE TABLE") && plan.code == 0, "{}", plan.err);
     assert_eq!(folder.json(&["migrate", "status", "--store", &store])["found"], 0, "a plan changes nothing");

@@ -34,9 +34,8 @@ impl Engine {
         }
         let labels: Vec<_> =
             offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
-        let decide = |draft: &mut semel_core::draft::Draft| {
-            Ok((enqueue_batch(draft, &offers, mode)?, draft.now()))
-        };
+        let decide =
+            |draft: &mut semel_core::draft::Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
         let (batch, now) = inside::decide(transaction, reads, decide).await?;
         self.count_batch(&batch, &labels, now, source);
         Ok(self.space.shown(batch))

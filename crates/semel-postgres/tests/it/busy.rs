@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::enqueue::Outcome;
+use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant};
 use semel_engine::Engine;
-use semel_core::ident::QueueName;
 use semel_postgres::Postgres;
 use semel_store::StoreError;
 use semel_store::backend::Claim;
@@ -89,9 +89,12 @@ async fn a_job_that_somebody_holds_delays_its_own_worker_only() {
     let (mut client, schema) = (other().await, place.schema());
     let held = client.transaction().await.unwrap();
     let first = jobs[0].head.id;
-    held.execute(&format!("SELECT 1 FROM {schema}.head WHERE id::text = $1 FOR UPDATE"), &[&first.to_string()])
-        .await
-        .unwrap();
+    held.execute(
+        &format!("SELECT 1 FROM {schema}.head WHERE id::text = $1 FOR UPDATE"),
+        &[&first.to_string()],
+    )
+    .await
+    .unwrap();
     let waiting = tokio::spawn({
         let engine = engine.clone();
         async move { engine.complete(first, Bearer::default(), None).await.unwrap() }

@@ -85,7 +85,10 @@ async fn connections_that_are_cut_under_load_lose_and_double_nothing() {
     loop {
         let page = servers[1].list(filter.clone()).await.unwrap();
         for head in page.heads {
-            assert!(keys.insert(head.key.map(|key| *key.as_bytes()), head.id).is_none(), "a key has two jobs");
+            assert!(
+                keys.insert(head.key.map(|key| *key.as_bytes()), head.id).is_none(),
+                "a key has two jobs"
+            );
         }
         match page.next {
             Some(before) => filter.before = Some(before),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use semel_core::lease::Grant;
 use semel_core::ident::QueueName;
+use semel_core::lease::Grant;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::backend::Claim;
@@ -87,7 +87,8 @@ async fn nobody_is_told_while_nobody_waits_and_seldom_otherwise() {
     assert_eq!(messages.load(Ordering::SeqCst), 0);
     let jobs = there.claim(Claim { limit: 100, ..claim() }).await.unwrap();
     assert_eq!(jobs.len(), 20);
-    let waiting = tokio::spawn(async move { there.claim_or_wait(Claim { limit: 1, ..claim() }, LONG).await.unwrap() });
+    let waiting =
+        tokio::spawn(async move { there.claim_or_wait(Claim { limit: 1, ..claim() }, LONG).await.unwrap() });
     tokio::time::sleep(Duration::from_millis(500)).await;
     let begun = Instant::now();
     let mut enqueues = tokio::task::JoinSet::new();

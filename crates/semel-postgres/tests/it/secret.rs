@@ -83,7 +83,8 @@ async fn a_database_is_believed_by_whom_it_is_vouched_for() {
     let open = async |port: u16, roots: Option<&Authority>| {
         let roots = roots.map_or_else(String::new, |roots| format!("&sslrootcert={}", roots.file.display()));
         let schema = place.schema();
-        let text = format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=require&schema={schema}{roots}");
+        let text =
+            format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=require&schema={schema}{roots}");
         Postgres::open(&Address::parse(&text).unwrap()).await
     };
     let store = open(port, Some(&known)).await.unwrap();

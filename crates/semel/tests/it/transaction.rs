@@ -47,7 +47,8 @@ async fn a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback() 
 
 /// What a caller whose transaction waits for another one's key is told, by how that ends.
 async fn after(commits: bool, isolation: IsolationLevel) -> Result<Enqueued, Error> {
-    let (semel, mut one, mut other, watcher) = (queue().await, client().await, client().await, client().await);
+    let (semel, mut one, mut other, watcher) =
+        (queue().await, client().await, client().await, client().await);
     let first = one.transaction().await.unwrap();
     let created = semel.in_transaction(&first).enqueue(Welcome::of(1)).await.unwrap();
     let second = other.build_transaction().isolation_level(isolation).start().await.unwrap();
@@ -81,10 +82,7 @@ async fn whoever_comes_second_waits_and_then_skips_or_goes_ahead() {
 async fn stricter_levels_demand_to_begin_again_and_have_a_name_for_it() {
     for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
         let answer = after(true, level).await;
-        assert!(
-            matches!(answer, Err(Error::Store(StoreError::Undone(Undone::Serialization)))),
-            "{answer:?}"
-        );
+        assert!(matches!(answer, Err(Error::Store(StoreError::Undone(Undone::Serialization)))), "{answer:?}");
         assert!(answer.unwrap_err().is_retryable());
     }
     // Begun again, it is an ordinary duplicate.
