@@ -4,7 +4,8 @@
 //!
 //! A record is its payload's length, a CRC-32 over the rest, its cursor, its time, and the payload. Cursors ascend by one
 //! for ever, so what is left in a file of its earlier use is known by its lower cursors. The end of a file is where no
-//! such record follows: the last write, torn by a crash, had been acknowledged to nobody. The sum begins with the store's
+//! such record follows: the last write, torn by a crash, had been acknowledged to nobody. Whoever opens the journal brings what
+//! he read to the disk before he goes by it: a process that was killed may not have done so. The sum begins with the store's
 //! identity, so that files left behind by another store of the same name are not taken for this one's.
 //!
 //! A file grows in steps of zeros, and records are written over them: a write that makes a file longer would have every
@@ -124,6 +125,8 @@ impl Journal {
                 journal.last = entry.cursor;
                 kept.push(entry);
             }
+            let synced = segment.file.sync_all();
+            synced.map_err(|error| SqliteError::Sync(format!("{}: {error}", segment.path.display())))?;
             journal.offset = end;
             journal.full.extend(journal.current.replace(segment));
         }

@@ -1,6 +1,8 @@
 //! Opening a file: its version, its settings, and the model rebuilt from its live rows and the journal.
 
 use std::collections::hash_map::Entry as Slot;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -84,6 +86,27 @@ impl Loaded {
     pub fn journal_bytes(&self) -> usize {
         self.pending.bytes + self.round.as_ref().map_or(0, |round| round.bytes)
     }
+}
+
+/// Brings to the disk what a process that was killed may have written and not brought there: whoever opens the file goes by
+/// it, and writes over journals that it says are not needed. To be called before SQLite opens the file: closing it here
+/// would end SQLite's locks.
+///
+/// # Errors
+/// When it is unknown what is on the disk.
+pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    for file in [path, Path::new(&log), folder.unwrap_or(Path::new("."))] {
+        let synced = match File::open(file) {
+            Ok(file) => file.sync_all(),
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => Err(error),
+        };
+        synced.map_err(|source| SqliteError::Io { path: file.display().to_string(), source })?;
+    }
+    Ok(())
 }
 
 /// Opens a file and makes it ours if it is new.

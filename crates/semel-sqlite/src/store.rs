@@ -24,7 +24,7 @@ use crate::filing::{self, Patience};
 use crate::journal::Journal;
 use crate::lock::FileLock;
 use crate::log;
-use crate::open::{Loaded, brought, carried, identity, load, open, secret, set_fact};
+use crate::open::{Loaded, bring_to_disk, brought, carried, identity, load, open, secret, set_fact};
 use crate::reader;
 use crate::writer::{Writer, purgeable};
 
@@ -114,6 +114,7 @@ impl Sqlite {
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> Result<Self, SqliteError> {
         let path = path.as_ref().to_path_buf();
         let lock = FileLock::take(&path)?;
+        bring_to_disk(&path)?;
         let writes = open(&path)?;
         // A copy of the file being made by another process may hold it up.
         writes.busy_timeout(COPY_MAX)?;

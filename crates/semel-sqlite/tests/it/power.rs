@@ -61,7 +61,6 @@ fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
         assert!(pages[0].state == left.page.state, "seed {seed}: it begins on another page");
     }
     // Half of them just before a sync, when most is at stake.
-    let is_sync = |event: &Event| matches!(event, Event::Sync { .. } | Event::SyncFolder);
     let syncs: Vec<usize> = (0..record.len()).filter(|at| is_sync(&record[*at])).collect();
     let mut moment = |turn: u64| match turn % 2 {
         0 => random.below(record.len() as u64 + 1) as usize,
@@ -122,6 +121,58 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
     }
+}
+
+/// A process is killed before a sync, the next one goes by what is in the files, and the power goes as soon as it has told
+/// of that, and at other moments of its life.
+#[test]
+fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
+    let (whole, seed) = (Tap::new(), number("SEMEL_SEED").unwrap_or(1));
+    let sail = |tap: &Tap, seed, from, trouble| {
+        let voyage = Voyage { seed, from, disk: tap.disk(), pages: tap.pages() };
+        tap.run(voyage::TEST, (VARIABLE, voyage.to_text()), trouble)
+    };
+    assert!(sail(&whole, 0, begin(), Trouble::None).status.success());
+    let syncs = whole.record().iter().filter(|event| is_sync(event)).count() as u64;
+    let mut more = 0;
+    for sync in (2..=syncs).step_by(2) {
+        let tap = whole.another();
+        let mut disk = Platter::of(&tap.disk());
+        assert!(!sail(&tap, 0, begin(), Trouble::Kill(sync, false)).status.success());
+        let mut told = Told::default();
+        for event in tap.record() {
+            disk.apply(&event);
+            told.hear(&event);
+        }
+        let before = pages(&tap.pages());
+        let Some(last) = told.page else { continue };
+        std::fs::remove_dir_all(tap.pages()).unwrap();
+        std::fs::create_dir(tap.pages()).unwrap();
+        let output = sail(&tap, seed, before[last].at, Trouble::None);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let after = pages(&tap.pages());
+        more += usize::from(after[0].state != before[last].state);
+        let (mut told, mut random) = (Told::default(), Random(sync + seed * 1_000));
+        for (place, event) in tap.record().iter().enumerate() {
+            let had_told = told.page;
+            disk.apply(event);
+            told.hear(event);
+            if told.page.is_none() || (had_told.is_some() && random.below(40) > 0) {
+                continue;
+            }
+            let cut = if had_told.is_none() { Cut::Nothing } else { Cut::ALL[random.below(4) as usize] };
+            let folder = TempDir::in_memory();
+            disk.after(cut, &mut random, folder.path());
+            judge(folder.path(), &told, &after, true).unwrap_or_else(|what| {
+                panic!("killed at sync {sync} of {syncs}, {cut:?} after {place}: {what}")
+            });
+        }
+    }
+    assert!(more > 4, "only {more} of the killed had written more than they had told");
+}
+
+fn is_sync(event: &Event) -> bool {
+    matches!(event, Event::Sync { .. } | Event::SyncFolder)
 }
 
 #[test]
