@@ -23,6 +23,7 @@ use crate::place::Place;
 pub struct Opened {
     backend: Arc<dyn Backend>,
     file: Option<Arc<Sqlite>>,
+    database: Option<Arc<Postgres>>,
 }
 
 impl Opened {
@@ -33,13 +34,17 @@ impl Opened {
     pub async fn open(place: &Place) -> Result<Self, Failure> {
         let path = match place {
             Place::Sqlite(path) => path,
-            Place::Memory => return Ok(Self { backend: Arc::new(Memory::default()), file: None }),
+            Place::Memory => {
+                return Ok(Self { backend: Arc::new(Memory::default()), file: None, database: None });
+            }
             Place::Postgres(address) => {
                 let store = Postgres::open(address).await.map_err(|error| {
                     let failure = Failure::failed(format!("cannot open {address}: {error}"));
                     failure.next("see that the database is up, and that its user may make a schema in it")
                 })?;
-                return Ok(Self { backend: Arc::new(store), file: None });
+                let database = Arc::new(store);
+                let backend = Arc::clone(&database) as Arc<dyn Backend>;
+                return Ok(Self { backend, file: None, database: Some(database) });
             }
         };
         let path = path.clone();
@@ -49,7 +54,7 @@ impl Opened {
             .context("cannot open the store")??;
         let file = Arc::new(opened);
         let backend: Arc<dyn Backend> = file.clone();
-        Ok(Self { backend, file: Some(file) })
+        Ok(Self { backend, file: Some(file), database: None })
     }
 }
 
@@ -87,6 +92,8 @@ pub struct Host {
     /// Who delivers webhooks, if anybody does.
     courier: Option<Courier>,
     file: Option<Arc<Sqlite>>,
+    /// Its outbox is nobody's yet.
+    database: Option<Arc<Postgres>>,
     is_secure: bool,
     drain: Drain,
     stop: oneshot::Sender<()>,
@@ -123,11 +130,16 @@ impl Host {
             // A dropped sender means the same.
             drop(stopped.await);
         }));
-        Ok(Self { address, engine, courier: None, file: opened.file, is_secure, drain, stop, serving })
+        let (file, database) = (opened.file, opened.database);
+        Ok(Self { address, engine, courier: None, file, database, is_secure, drain, stop, serving })
     }
 
-    /// Delivers webhooks from now on. Only a server that stays does: another verb's would go by other rules.
+    /// Delivers webhooks and relays the outbox from now on. Only a server that stays does: another verb's would go by other
+    /// rules.
     pub fn deliver(&mut self, rules: Rules) {
+        if let Some(database) = self.database.take() {
+            tokio::spawn(self.engine.relay(database, semel_ojs::outbox::read));
+        }
         self.courier = Some(Courier::start(&self.engine, rules));
     }
 

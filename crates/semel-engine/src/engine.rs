@@ -3,6 +3,7 @@
 mod claims;
 mod inside;
 mod jobs;
+mod outbox;
 mod queues;
 
 use std::sync::Arc;

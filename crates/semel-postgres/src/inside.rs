@@ -44,6 +44,17 @@ impl Postgres {
     }
 }
 
+impl<'a> Transaction<'a> {
+    /// One on a connection of the store's own.
+    pub(crate) fn on(
+        shared: Arc<Shared>,
+        rows: Arc<std::sync::atomic::AtomicU64>,
+        client: &'a Client,
+    ) -> Self {
+        Self { shared, rows, client }
+    }
+}
+
 type Decide<'a> = dyn FnMut(&mut Draft) -> Result<(), Missing> + Send + 'a;
 
 impl Inside for Transaction<'_> {

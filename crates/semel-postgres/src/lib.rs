@@ -8,7 +8,7 @@
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `connect`, `tls`: connections.
 //! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns.
-//! - [`inside`]: decisions inside a caller's own transaction.
+//! - [`inside`], `outbox`: decisions inside a caller's own transaction; the table that others insert jobs into.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
@@ -25,6 +25,7 @@ pub mod inside;
 mod listener;
 mod load;
 pub mod migrate;
+mod outbox;
 mod people;
 mod rows;
 mod sql;

@@ -23,6 +23,8 @@ const SELDOM: u32 = 64;
 const KEY_KEPT: i64 = 3_600_000_000;
 /// How often it is tried to delete everything.
 const CLEAR_TRIES: u32 = 32;
+/// Entries of the outbox are kept for so long after they were relayed, in seconds: as long as a finished job.
+const OUTBOX_KEPT: i64 = 24 * 3_600;
 /// Keys dropped in one go.
 const KEYS_MAX: i64 = 10_000;
 
@@ -57,6 +59,15 @@ impl Shared {
             let mut params = Params::default();
             params.number(now - KEY_KEPT);
             params.number(KEYS_MAX);
+            let mut relayed = Params::default();
+            relayed.number(OUTBOX_KEPT);
+            relayed.number(KEYS_MAX);
+            let outbox = self.name("outbox");
+            let sql = format!(
+                "DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {outbox} WHERE outcome IS NOT NULL \
+                 AND relayed_at < now() - $1 * interval '1 second' LIMIT $2 FOR UPDATE SKIP LOCKED))"
+            );
+            ask(&connection, &sql, &relayed).await?;
             let key = self.name("key");
             let sql = format!(
                 "DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
@@ -69,8 +80,10 @@ impl Shared {
 
     /// Deletes everything.
     pub(crate) async fn clear(&self) -> Result<(), PostgresError> {
-        let tables =
-            ["head", "body", "note", "key", "absorbed", "queue", "document", "total", "tally", "event"];
+        let tables = [
+            "head", "body", "note", "key", "absorbed", "queue", "document", "total", "tally", "event",
+            "outbox",
+        ];
         let tables: Vec<String> = tables.iter().map(|table| self.name(table)).collect();
         let sql = format!(
             "TRUNCATE {}; UPDATE {} SET dropped = pg_current_xact_id()::text::int8",

@@ -193,8 +193,8 @@ impl Traffic {
         let Self { flights, reads, waitlist, .. } = self;
         let mut rest = std::pin::pin!(waitlist.rest(is_waitlist_under_way));
         let landed = std::future::poll_fn(|context| {
-            for place in 0..flights.len() {
-                if let Poll::Ready(landed) = flights[place].flight.as_mut().poll(context) {
+            for (place, under_way) in flights.iter_mut().enumerate() {
+                if let Poll::Ready(landed) = under_way.flight.as_mut().poll(context) {
                     return Poll::Ready(Some((place, landed)));
                 }
             }

@@ -7,7 +7,7 @@
 //! - `flight`, `waitlist`: one group on its way; decisions whose records somebody else has locked.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
-//! - [`inside`]: decisions inside a transaction of the caller's own.
+//! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
 //! - [`log`]: a piece of the event log.
 //! - [`hints`], [`news`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
@@ -29,6 +29,7 @@ pub mod log;
 pub mod memory;
 pub mod model;
 pub mod news;
+pub mod outbox;
 mod ready;
 mod request;
 mod store;

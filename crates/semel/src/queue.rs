@@ -50,6 +50,10 @@ impl Semel {
     pub async fn open(url: &str) -> Result<Self, Error> {
         let opened = open::open(url).await?;
         let engine = Engine::start(Arc::clone(&opened.backend))?;
+        #[cfg(feature = "postgres")]
+        if let Some(database) = &opened.database {
+            tokio::spawn(engine.relay(Arc::clone(database) as _, semel_ojs::outbox::read));
+        }
         Ok(Self::of(engine, opened))
     }
 

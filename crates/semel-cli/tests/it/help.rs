@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "serve",
     "demo",
     "enqueue",
@@ -19,6 +19,7 @@ const VERBS: [&str; 17] = [
     "release",
     "backup",
     "restore",
+    "migrate",
     "token",
     "bench",
     "completions",

@@ -10,6 +10,8 @@ mod enqueue;
 mod handle;
 mod harness;
 #[cfg(feature = "postgres")]
+mod outbox;
+#[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
