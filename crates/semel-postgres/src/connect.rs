@@ -12,7 +12,8 @@ use crate::error::PostgresError;
 use crate::tls::Tls;
 use crate::values::Params;
 
-/// Connections of one store: commits in flight, reads for people, and the duties.
+/// Connections of one store: two commits in flight and one of those that were busy, two reads, the outbox, what others are
+/// told, and what a caller's transaction wants made.
 const CONNECTIONS: usize = 8;
 /// How long somebody waits for a free connection, or for a new one.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -22,6 +22,8 @@ use crate::values::Params;
 
 /// How often a decision is taken again because a record moved under it.
 const TRIES: u32 = 16;
+/// How often it is tried to hold all keys of a decision.
+const HOLDS: u32 = 3;
 /// How often one decision may ask for more than was loaded.
 const LOADS: u32 = 16;
 
@@ -129,14 +131,20 @@ impl Transaction<'_> {
             return Ok(());
         }
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-        self.make(&keys, &[]).await?;
         let number = keys.len();
-        let mut params = Params::default();
-        params.blobs(keys);
-        let rows = self.ask(&format!("SELECT {}($1)", self.shared.name("hold")), &params).await?;
-        let held: i64 = rows.first().ok_or(PostgresError::Answer("hold"))?.try_get(0)?;
-        // The transaction's snapshot is older than the key: it must begin anew.
-        if usize::try_from(held) == Ok(number) { Ok(()) } else { Err(PostgresError::OldSnapshot) }
+        for _ in 0..HOLDS {
+            self.make(&keys, &[]).await?;
+            let mut params = Params::default();
+            params.blobs(keys.clone());
+            let rows = self.ask(&format!("SELECT {}($1)", self.shared.name("hold")), &params).await?;
+            let held: i64 = rows.first().ok_or(PostgresError::Answer("hold"))?.try_get(0)?;
+            if usize::try_from(held) == Ok(number) {
+                return Ok(());
+            }
+        }
+        // Housekeeping may have taken a key that nobody held, once. Else the transaction's snapshot is older than the key: it
+        // must begin anew.
+        Err(PostgresError::OldSnapshot)
     }
 
     /// Makes the rows that are to be locked, outside of the transaction: nobody else must wait for them to be there.

@@ -110,6 +110,17 @@ impl Postgres {
         Self::open_with(address, Some(Box::new(clock))).await
     }
 
+    /// A connection of one's own to the database at `address`.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn connect(address: &Address) -> Result<tokio_postgres::Client, PostgresError> {
+        let (client, connection) = connect::single(address).await?;
+        // It ends with the client.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(client)
+    }
+
     /// How the database at `address` stands to this program. Changes nothing.
     ///
     /// # Errors

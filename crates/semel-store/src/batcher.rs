@@ -32,7 +32,7 @@ const GROUP_MAX: usize = 1024;
 /// waits for it, the workflow, the next step, its key's holders, what they leave behind, and who waits for those.
 pub(crate) const LOADS_PER_DECISION_MAX: u32 = 16;
 /// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
-const READS_MAX: usize = 4;
+const READS_MAX: usize = 2;
 /// How often a single decision is taken again, for whoever has no batcher.
 const COMMIT_ATTEMPTS_MAX: u32 = 16;
 /// How long such a decision rests when somebody else has locked its records, and how often.

@@ -197,3 +197,25 @@ fn a_schema_is_shown_planned_and_made() {
     let refused = folder.run(&["migrate", "--store", "memory:"]);
     assert_eq!(refused.code, 2);
 }
+
+#[test]
+fn the_bench_measures_a_database_and_leaves_nothing_there() {
+    let folder = Folder::new();
+    let words = [
+        "bench",
+        "--store",
+        &url(),
+        "--seconds",
+        "1",
+        "--callers",
+        "16",
+        "--waiting",
+        "0",
+        "--only",
+        "enqueue",
+    ];
+    let report = folder.json(&words);
+    assert_eq!(report["engine"], "postgres");
+    let figures = report["figures"].as_array().unwrap();
+    assert!(figures.len() >= 2 && figures.iter().all(|figure| figure["jobs"].as_u64() > Some(0)), "{report}");
+}

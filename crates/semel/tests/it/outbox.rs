@@ -47,7 +47,7 @@ async fn an_entry_is_relayed_with_the_transaction_that_wrote_it_and_told_what_be
     let outcomes = relayed(&client, schema).await;
     let expected = [("created", 1), ("existing", 1), ("invalid", 1)];
     assert_eq!(outcomes, expected.map(|(outcome, count)| (outcome.to_owned(), count)));
-    let job = semel.job(ids[0].parse().unwrap()).load().await.unwrap().unwrap();
+    let job = semel.job(semel::JobId::parse(&ids[0], "").unwrap()).load().await.unwrap().unwrap();
     assert_eq!((job.state(), job.job_type()), (JobState::Available, "a.b"));
     let second = format!("SELECT job::text, reason FROM {schema}.outbox WHERE id::text = $1");
     let row = client.query_one(&second, &[&ids[1]]).await.unwrap();
