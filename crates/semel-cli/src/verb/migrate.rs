@@ -87,7 +87,7 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
     let (found, needed) = (status.found, status.needed);
     match found.cmp(&needed) {
         std::cmp::Ordering::Equal => {
-            printer.line(format_args!("{address}: version {found}, as it should be"))
+            printer.line(format_args!("{address}: version {found}, as it should be"));
         }
         std::cmp::Ordering::Greater => {
             printer.line(format_args!(
