@@ -93,8 +93,8 @@ pub struct Settings {
     pub store: Place,
     /// Where to listen.
     pub listen: String,
-    /// Bearer tokens.
-    pub tokens: Vec<Secret>,
+    /// Bearer tokens; none where no place names any. A file that was named may have none left.
+    pub tokens: Option<Vec<Secret>>,
     /// The file of digests.
     pub token_store: Option<PathBuf>,
     /// The certificates of those who vouch for servers.
@@ -117,7 +117,7 @@ struct Level {
     server: Option<String>,
     store: Option<String>,
     listen: Option<String>,
-    tokens: Vec<Secret>,
+    tokens: Option<Vec<Secret>>,
     token_store: Option<PathBuf>,
     ca: Option<PathBuf>,
     tls_cert: Option<PathBuf>,
@@ -128,6 +128,17 @@ struct Level {
 }
 
 impl Settings {
+    /// The token to send.
+    ///
+    /// # Errors
+    /// When a file of tokens is named and has none.
+    pub fn token(&self) -> Result<Option<&Secret>, Failure> {
+        match &self.tokens {
+            None => Ok(None),
+            Some(tokens) => tokens.first().map(Some).ok_or_else(no_token),
+        }
+    }
+
     /// Reads all three levels. `listen` is the verb's own flag.
     ///
     /// # Errors
@@ -146,7 +157,7 @@ impl Settings {
             server: globals.server.clone(),
             store: globals.store.clone(),
             listen: listen.map(str::to_owned),
-            tokens: globals.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default(),
+            tokens: globals.token_file.as_deref().map(read_tokens).transpose()?,
             token_store: globals.tokens.clone(),
             ca: globals.ca.clone(),
             ..Level::default()
@@ -204,11 +215,8 @@ impl Settings {
             target,
             store,
             listen: listen.unwrap_or_else(|| LISTEN_DEFAULT.to_owned()),
-            tokens: levels
-                .into_iter()
-                .map(|level| level.tokens)
-                .find(|tokens| !tokens.is_empty())
-                .unwrap_or_default(),
+            // A file that has none left is not made up for by a lower place: its tokens were taken out on purpose.
+            tokens: levels.into_iter().find_map(|level| level.tokens),
             token_store,
             ca,
             tls_cert,
@@ -239,12 +247,20 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
     })
 }
 
-fn tokens(token: Option<String>, file: Option<&Path>) -> Result<Vec<Secret>, Failure> {
+fn tokens(token: Option<String>, file: Option<&Path>) -> Result<Option<Vec<Secret>>, Failure> {
+    if token.is_none() && file.is_none() {
+        return Ok(None);
+    }
     let mut tokens: Vec<Secret> = token.into_iter().map(|token| Secret(token.trim().to_owned())).collect();
     if let Some(file) = file {
         tokens.extend(read_tokens(file)?);
     }
-    Ok(tokens)
+    Ok(Some(tokens))
+}
+
+/// A file of tokens was named, and there is none in it.
+pub fn no_token() -> Failure {
+    Failure::usage("the file of tokens holds no token").next("write one token a line")
 }
 
 fn read_tokens(path: &Path) -> Result<Vec<Secret>, Failure> {
@@ -252,11 +268,7 @@ fn read_tokens(path: &Path) -> Result<Vec<Secret>, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read the tokens in {shown}: {error}")))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let tokens: Vec<Secret> = lines.map(|line| Secret(line.to_owned())).collect();
-    if tokens.is_empty() {
-        return Err(Failure::usage(format!("{shown} holds no token")).next("write one token a line"));
-    }
-    Ok(tokens)
+    Ok(lines.map(|line| Secret(line.to_owned())).collect())
 }
 
 #[cfg(test)]
@@ -277,15 +289,28 @@ mod tests {
         let globals = Globals { config: Some(file.clone()), ..Globals::default() };
         let settings = resolve(&globals, &[]).unwrap();
         assert_eq!(
-            (settings.store.to_string(), settings.listen),
+            (settings.store.to_string(), settings.listen.clone()),
             ("sqlite:file.db".into(), "127.0.0.1:1".into())
         );
-        assert_eq!(settings.tokens[0].expose(), "t3");
+        assert_eq!(settings.token().unwrap().unwrap().expose(), "t3");
         let settings = resolve(&globals, &[("SEMEL_STORE", "memory:"), ("SEMEL_TOKEN", "t2")]).unwrap();
-        assert_eq!((settings.store, settings.tokens[0].expose()), (Place::Memory, "t2"));
+        assert_eq!(settings.token().unwrap().unwrap().expose(), "t2");
+        assert_eq!(settings.store, Place::Memory);
         let globals = Globals { store: Some("sqlite:flag.db".into()), ..globals };
         let settings = resolve(&globals, &[("SEMEL_STORE", "memory:")]).unwrap();
         assert_eq!(settings.store.to_string(), "sqlite:flag.db");
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn a_file_without_tokens_is_not_made_up_for_by_a_lower_place() {
+        let file = std::env::temp_dir().join(format!("semel-tokens-{}", std::process::id()));
+        std::fs::write(&file, "# all taken out\n").unwrap();
+        let globals = Globals { token_file: Some(file.clone()), ..Globals::default() };
+        let settings = resolve(&globals, &[("SEMEL_TOKEN", "t2")]).unwrap();
+        assert_eq!(settings.tokens, Some(Vec::new()));
+        assert!(settings.token().unwrap_err().what.contains("holds no token"));
+        assert_eq!(resolve(&Globals::default(), &[]).unwrap().token().unwrap(), None);
         std::fs::remove_file(file).unwrap();
     }
 

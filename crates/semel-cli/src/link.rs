@@ -80,7 +80,7 @@ impl Link {
     }
 
     fn to(url: &str, settings: &Settings) -> Result<Self, Failure> {
-        let token = settings.tokens.first().map(|token| token.expose().to_owned());
+        let token = settings.token()?.map(|token| token.expose().to_owned());
         let ca = settings.ca.as_deref().map(|path| {
             std::fs::read(path).map_err(|error| {
                 Failure::usage(format!("cannot read the certificates in {}: {error}", path.display()))
@@ -174,14 +174,71 @@ pub fn random() -> String {
     format!("{:016x}{:016x}", word(), word())
 }
 
-/// Deletes what is at `path`, with a body.
+/// Asks by a method that the client has no short way for, or with a body where it sends none.
 ///
 /// # Errors
 /// Those of the client.
-pub async fn delete(client: &Client, path: &str, body: &Value) -> Result<Value, Failure> {
+pub async fn send(client: &Client, method: Method, path: &str, body: &Value) -> Result<Value, Failure> {
     let body = Some(Bytes::from(body.to_string()));
-    let response = client.request(Method::DELETE, path, body, HeaderMap::new()).await?;
+    let response = client.request(method, path, body, HeaderMap::new()).await?;
     read(client, response)
+}
+
+/// Asks once by a method, with a body.
+///
+/// # Errors
+/// Those of [`Link::open`] and of the client.
+pub async fn ask(settings: &Settings, method: Method, path: &str, body: &Value) -> Result<Value, Failure> {
+    Link::with(settings, Missing::Refuse, async |client| send(client, method.clone(), path, body).await).await
+}
+
+/// Reads what is at `path`.
+///
+/// # Errors
+/// Those of [`Link::open`] and of the client.
+pub async fn get(settings: &Settings, path: &str) -> Result<Value, Failure> {
+    Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json(path).await?)).await
+}
+
+/// Pages of a list, one after the other.
+pub struct Pages {
+    /// Where the list is, and what it is asked for besides its page.
+    pub path: &'static str,
+    /// What narrows it down.
+    pub filters: Vec<(&'static str, Option<String>)>,
+    /// The answer's member that has the items.
+    pub member: &'static str,
+    /// The most that one answer has.
+    pub page: u64,
+}
+
+impl Pages {
+    /// Up to `most` items from `cursor` on, and where the next ones begin when there may be more.
+    ///
+    /// # Errors
+    /// Those of the client.
+    pub async fn read(
+        &self,
+        client: &Client,
+        cursor: Option<String>,
+        most: u64,
+    ) -> Result<(Vec<Value>, Option<String>), Failure> {
+        let (mut found, mut next) = (Vec::new(), cursor);
+        loop {
+            let left = most.saturating_sub(found.len() as u64);
+            let mut parameters = self.filters.clone();
+            parameters.push(("limit", Some(left.min(self.page).to_string())));
+            parameters.push(("cursor", next));
+            let mut answer = client.get_json(&query(self.path, &parameters)).await?;
+            next = answer["pagination"]["next_cursor"].as_str().map(str::to_owned);
+            if let Some(Value::Array(items)) = answer.get_mut(self.member).map(Value::take) {
+                found.extend(items);
+            }
+            if next.is_none() || found.len() as u64 >= most {
+                return Ok((found, next));
+            }
+        }
+    }
 }
 
 /// The JSON of an answer, or the refusal it is.

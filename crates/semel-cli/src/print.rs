@@ -87,6 +87,11 @@ impl Printer {
         }
     }
 
+    /// Whether the answer to a question is yes.
+    pub fn agrees(&self, question: &str) -> bool {
+        self.ask(question).is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes"))
+    }
+
     /// A value for a program, on one line.
     pub fn value(&self, value: &Value) {
         self.line(value);

@@ -14,12 +14,13 @@ use crate::body::{Body, Corrupt};
 use crate::deferred;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::enqueue::{Offer, Outcome, Start};
+use crate::event::{Event, EventKind, Skip};
 use crate::ident::{CronName, JobId};
 use crate::job::{Ending, Head};
 use crate::life::{self, cancel_head};
 use crate::planted::{Bug, is_planted};
 use crate::time::Timestamp;
-use crate::waiting::{self, Added, Waiter};
+use crate::waiting::{self, Added};
 
 pub use self::record::{Cron, Decision, Overlap, Tick};
 pub use self::schedule::Schedule;
@@ -272,7 +273,9 @@ fn fire(
     let mut ticked =
         Tick { tick: tick.as_micros(), at: now.as_micros(), decision: Decision::Fired, by_hand, job: None };
     let previous = match cron.last_job() {
-        Some(id) => draft.head(id)?.filter(|head| head.state.is_live()),
+        // Those that wait go before: the last of them may have been cancelled while they do.
+        Some(last) if cron.overlap == Overlap::Enqueue => waiting::first_live(draft, last, id)?,
+        Some(last) => draft.head(last)?.filter(|head| head.state.is_live()),
         None => None,
     };
     let mut waits_for = None;
@@ -281,6 +284,7 @@ fn fire(
             ticked.decision = Decision::Skipped;
             ticked.job = Some(previous.id.to_string());
             cron.skip_count += 1;
+            tell(draft, name, &offer, id, &ticked);
             cron.remember(ticked.clone());
             return Ok(Ok(ticked));
         }
@@ -302,8 +306,12 @@ fn fire(
     let outcome = deferred::offer(draft, &offer, &format!("cron {name}"))?;
     let (decision, job) = decided(&outcome);
     if let (Decision::Fired, Some(head), Some(previous)) = (decision, job, waits_for) {
-        let waiter = Waiter::Held { job: head.id.to_string() };
-        if waiting::add(draft, previous, waiter)? != Added::Waits {
+        // The admission itself may have replaced the one that it was to wait for.
+        let held = match waiting::first_live(draft, previous, head.id)? {
+            Some(ahead) => waiting::hold(draft, head.id, ahead.id)?,
+            None => Added::Over,
+        };
+        if held != Added::Waits {
             // Better beside the other than never.
             life::activate(draft, head.id)?;
         }
@@ -316,14 +324,23 @@ fn fire(
             cron.last_run_at = Some(now.as_micros());
             cron.last_job.clone_from(&ticked.job);
         }
-        Decision::Duplicate => {
-            cron.skip_count += 1;
-            cron.last_job.clone_from(&ticked.job);
-        }
-        Decision::Skipped | Decision::Rejected => cron.skip_count += 1,
+        // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
+        Decision::Duplicate | Decision::Skipped | Decision::Rejected => cron.skip_count += 1,
     }
+    tell(draft, name, &offer, id, &ticked);
     cron.remember(ticked.clone());
     Ok(Ok(ticked))
+}
+
+/// Tells the log what became of a tick, in the commit that decides it.
+fn tell(draft: &mut Draft, name: &CronName, offer: &Offer, id: JobId, tick: &Tick) {
+    let (kind, amount) = match tick.decision {
+        Decision::Fired => (EventKind::CronTriggered, u32::from(tick.by_hand)),
+        Decision::Skipped => (EventKind::CronSkipped, Skip::Overlap as u32),
+        Decision::Duplicate => (EventKind::CronSkipped, Skip::Duplicate as u32),
+        Decision::Rejected => (EventKind::CronSkipped, Skip::Rejected as u32),
+    };
+    draft.tell_of(Event::of_tick(kind, name, id, &offer.job_type, &offer.queue, amount));
 }
 
 /// What an admission means to a tick, and the job it is about.

@@ -155,20 +155,20 @@ pub fn decode(bytes: &[u8]) -> Result<Offer, Corrupt> {
 /// as coming from `source`.
 pub(crate) fn offer(draft: &mut Draft, offer: &Offer, source: &str) -> Result<Outcome, Missing> {
     let outcome = enqueue(draft, offer)?;
-    if let Some(holder) = outcome.absorbed_by() {
-        record(draft, holder, source)?;
+    if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
+        record(draft, holder, told, source)?;
     }
     Ok(outcome)
 }
 
-fn record(draft: &mut Draft, holder: JobId, source: &str) -> Result<(), Missing> {
+fn record(draft: &mut Draft, holder: JobId, told: EventKind, source: &str) -> Result<(), Missing> {
     let Some((mut head, full)) = draft.full(holder)? else { return Ok(()) };
     let before = full.note(NoteKind::Duplicates).and_then(|text| Duplicates::decode(text).ok());
     let mut duplicates = before.unwrap_or_default();
     duplicates.push(draft.now(), source.to_owned());
     draft.update(&mut head);
     draft.note(holder, NoteKind::Duplicates, Some(duplicates.encode()));
-    draft.tell(EventKind::Deduplicated, &head, 1);
+    draft.tell(told, &head, 1);
     Ok(())
 }
 

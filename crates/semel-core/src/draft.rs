@@ -6,10 +6,11 @@
 //! it read is fenced by version as soon as it writes anything.
 
 mod document;
+mod extend;
 mod snapshot;
+mod undo;
 mod write;
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,6 +28,7 @@ use self::document::Sheet;
 pub use self::document::{Document, DocumentKey, DocumentKind};
 use self::snapshot::Row;
 pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
+use self::undo::Undo;
 pub use self::write::{Expect, Group, Record, Write};
 
 /// A decision needs more than the snapshot has; [`Draft::take_missing`] says what.
@@ -38,17 +40,6 @@ pub const fn next_version(previous: u64, now: Timestamp) -> u64 {
     let micros = now.as_micros();
     let floor = if micros > 0 { micros as u64 } else { 0 };
     if previous + 1 > floor { previous + 1 } else { floor }
-}
-
-/// How to take a change of the overlay back. Boxed where large: most decisions are never taken back.
-enum Undo {
-    Row(JobId, Option<Box<Row>>),
-    Head(JobId, Option<Box<Head>>, bool),
-    Key(UniqueKey, Box<KeyView>),
-    Pushed(UniqueKey, u64),
-    Fresh(JobId),
-    Queue(QueueName, Option<(QueueRow, u32)>),
-    Document(DocumentKey, Option<Box<Sheet>>),
 }
 
 /// The overlay in which the decisions of one group are taken, in order.
@@ -242,7 +233,6 @@ impl Draft {
         let version = self.next_version(sheet.last);
         sheet.document = content.map(|(text, due)| Document { version, due, text });
         sheet.last = version;
-        sheet.dirty = true;
         self.undo.push(Undo::Document(key.clone(), before.map(Box::new)));
         let document = sheet.document.clone();
         self.snapshot.documents.insert(key.clone(), sheet);
@@ -398,6 +388,11 @@ impl Draft {
             attempt: head.attempt,
             amount,
         };
+        self.tell_of(event);
+    }
+
+    /// Tells the log what happened to something that is no job.
+    pub fn tell_of(&mut self, event: Event) {
         push_one(&mut self.group.events, event);
     }
 
@@ -416,31 +411,7 @@ impl Draft {
     /// Takes back what the present decision has written so far.
     pub fn roll_back(&mut self) {
         while let Some(undo) = self.undo.pop() {
-            match undo {
-                Undo::Row(id, Some(row)) => drop(self.snapshot.jobs.insert(id, *row)),
-                Undo::Row(id, None) => drop(self.snapshot.jobs.remove(&id)),
-                Undo::Head(id, head, dirty) => {
-                    if let Some(row) = self.snapshot.jobs.get_mut(&id) {
-                        row.head = head.map(|head| *head);
-                        row.dirty = dirty;
-                    }
-                }
-                Undo::Key(key, view) => drop(self.snapshot.keys.insert(key, *view)),
-                Undo::Fresh(id) => {
-                    self.snapshot.fresh.remove(&id);
-                    self.snapshot.jobs.remove(&id);
-                }
-                Undo::Pushed(key, version) => {
-                    if let Some(view) = self.snapshot.keys.get_mut(&key) {
-                        view.holders.pop();
-                        view.version = version;
-                    }
-                }
-                Undo::Queue(name, Some(row)) => drop(self.snapshot.queues.insert(name, row)),
-                Undo::Queue(name, None) => drop(self.snapshot.queues.remove(&name)),
-                Undo::Document(key, Some(sheet)) => drop(self.snapshot.documents.insert(key, *sheet)),
-                Undo::Document(key, None) => drop(self.snapshot.documents.remove(&key)),
-            }
+            undo.take_back(&mut self.snapshot);
         }
         self.arrived.retain(|(command, _)| *command != self.command);
         self.group = Group::default();
@@ -452,71 +423,9 @@ impl Draft {
         std::mem::take(&mut self.missing)
     }
 
-    /// Adds what was loaded since. Records that this group has already written keep its values.
+    /// Adds what was loaded since. Records that this group has already written keep their values.
     pub fn extend(&mut self, more: Snapshot) {
-        let reloaded =
-            |(id, (key, ..)): (&JobId, &(UniqueKey, Bytes, u32))| more.keys.contains_key(key).then_some(*id);
-        let folded: Vec<JobId> = self.snapshot.fresh.iter().filter_map(reloaded).collect();
-        folded.into_iter().for_each(|id| self.snapshot.unfold(id));
-        for (id, row) in more.jobs {
-            match self.snapshot.jobs.entry(id) {
-                Entry::Vacant(vacant) => drop(vacant.insert(row)),
-                Entry::Occupied(mut occupied) => {
-                    let known = occupied.get_mut();
-                    if known.full.is_none() && known.head.is_some() {
-                        known.full = row.full;
-                    }
-                    if !known.dirty && known.command == 0 {
-                        known.head = row.head;
-                    }
-                    // A head written here may be one that is only remembered.
-                    if known.spent.is_none() && (!known.dirty || known.head.is_some() && known.full.is_none())
-                    {
-                        known.spent = row.spent;
-                    }
-                }
-            }
-        }
-        for (key, mut view) in more.keys {
-            view.holders.retain(|holder| !self.snapshot.jobs.get(&holder.id).is_some_and(|row| row.gone));
-            let mut dirty: Vec<&Head> = self
-                .snapshot
-                .jobs
-                .values()
-                .filter(|row| row.dirty)
-                .filter_map(|row| row.head.as_ref())
-                .filter(|head| {
-                    head.key == Some(key) || view.holders.iter().any(|holder| holder.id == head.id)
-                })
-                .collect();
-            dirty.sort_by_key(|head| head.version);
-            if let Some(known) = self.snapshot.keys.get(&key) {
-                view.version = known.version;
-            }
-            let known = self.snapshot.keys.contains_key(&key);
-            for head in dirty {
-                let version = view.version;
-                if head.key == Some(key) {
-                    // Written by decisions that are finished: their versions are what this one relies on.
-                    view.apply(head, true, 0);
-                } else {
-                    view.holders.retain(|holder| holder.id != head.id);
-                }
-                if known {
-                    view.version = version;
-                }
-            }
-            self.snapshot.keys.insert(key, view);
-        }
-        for (name, waiting) in more.waiting {
-            self.snapshot.waiting.entry(name).or_insert(waiting);
-        }
-        for (name, row) in more.queues {
-            self.snapshot.queues.entry(name).or_insert(row);
-        }
-        for (key, sheet) in more.documents {
-            self.snapshot.documents.entry(key).or_insert(sheet);
-        }
+        self.snapshot.extend(more);
     }
 
     fn apply_to_key(&mut self, head: &Head, held_before: bool) {

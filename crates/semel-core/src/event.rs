@@ -1,6 +1,6 @@
-//! What happened to jobs, as the log tells it. One record per commit, written in that commit.
+//! What happened to jobs, crons and workflows, as the log tells it. One record per commit, written in that commit.
 
-use crate::ident::{JobId, JobType, QueueName};
+use crate::ident::{CronName, JobId, JobType, QueueName};
 
 /// What happened. Stored by number; frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,11 +40,25 @@ pub enum EventKind {
     DuplicateRejected = 15,
     /// Requests were refused because they had this job's key and another payload; the amount says how many.
     PayloadMismatched = 16,
+    /// A cron's tick admitted a job. The amount is 1 where somebody asked for the tick by hand.
+    CronTriggered = 17,
+    /// A cron's tick admitted none. The amount is the number of the [`Skip`].
+    CronSkipped = 18,
+    /// A workflow was created.
+    WorkflowStarted = 19,
+    /// A step of a workflow ended well. The amount is its number.
+    WorkflowStepCompleted = 20,
+    /// Every step of a workflow ended well. The amount is how long it took in milliseconds, as for the next two.
+    WorkflowCompleted = 21,
+    /// Every step of a workflow has ended, and some badly.
+    WorkflowFailed = 22,
+    /// Somebody cancelled a workflow.
+    WorkflowCancelled = 23,
 }
 
 impl EventKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 24] = [
         Self::Enqueued,
         Self::Available,
         Self::Started,
@@ -62,7 +76,17 @@ impl EventKind {
         Self::Scheduled,
         Self::DuplicateRejected,
         Self::PayloadMismatched,
+        Self::CronTriggered,
+        Self::CronSkipped,
+        Self::WorkflowStarted,
+        Self::WorkflowStepCompleted,
+        Self::WorkflowCompleted,
+        Self::WorkflowFailed,
+        Self::WorkflowCancelled,
     ];
+
+    /// What is told of a holder whose duplicates came.
+    pub const DUPLICATES: [Self; 3] = [Self::Deduplicated, Self::DuplicateRejected, Self::PayloadMismatched];
 
     /// The kind of that number, as stored.
     pub fn from_code(code: u8) -> Option<Self> {
@@ -75,22 +99,70 @@ impl EventKind {
     }
 }
 
-/// One thing that happened to one job.
+/// Why a cron's tick admitted no job. Stored by number; frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Skip {
+    /// The job of an earlier tick has not ended.
+    Overlap = 0,
+    /// The job's own unique policy answered with one that was there already.
+    Duplicate = 1,
+    /// The job was refused.
+    Rejected = 2,
+}
+
+impl Skip {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Overlap, Self::Duplicate, Self::Rejected];
+}
+
+/// What stands between a cron's name and a job's type, in neither of which it can be.
+const BETWEEN: char = '/';
+
+/// One thing that happened to one job, cron or workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What.
     pub kind: EventKind,
-    /// To which job.
+    /// To which job. Of a cron's tick: the job it admitted, or would have. Of a workflow: its id, which is one like a
+    /// job's.
     pub job: JobId,
-    /// The job's type.
+    /// The job's type, behind the [cron's name](Self::cron) if it is about a cron's tick. The log has one shape of
+    /// record for all, and this is the text in it that is the teller's own. Of a workflow as a whole: its form.
     pub job_type: JobType,
-    /// The job's queue.
+    /// The job's queue; of a workflow as a whole that of the step named first.
     pub queue: QueueName,
     /// The attempt it happened in; 0 before the first.
     pub attempt: u32,
-    /// How long the run took in milliseconds, or how long the next one is to wait, or how many duplicates; 0 where
-    /// nothing of it applies.
+    /// How long the run took in milliseconds, or how long the next one is to wait, or how many duplicates, or what the
+    /// kind says; 0 where nothing of it applies.
     pub amount: u32,
+}
+
+impl Event {
+    /// What became of a tick of a cron, whose job is of that type, in that queue.
+    pub fn of_tick(
+        kind: EventKind,
+        cron: &CronName,
+        job: JobId,
+        job_type: &JobType,
+        queue: &QueueName,
+        amount: u32,
+    ) -> Self {
+        let job_type = JobType::from_stored(&format!("{cron}{BETWEEN}{job_type}"));
+        Self { kind, job, job_type, queue: queue.clone(), attempt: 0, amount }
+    }
+
+    /// The cron's name, if it is about a cron's tick.
+    pub fn cron(&self) -> Option<&str> {
+        self.job_type.as_str().split_once(BETWEEN).map(|(cron, _)| cron)
+    }
+
+    /// The job's type, or a workflow's form.
+    pub fn type_name(&self) -> &str {
+        let text = self.job_type.as_str();
+        text.split_once(BETWEEN).map_or(text, |(_, job_type)| job_type)
+    }
 }
 
 /// Where a reader of the log stands who has read up to a cursor.
@@ -126,6 +198,17 @@ mod tests {
             assert_eq!(EventKind::from_code(kind.code()), Some(kind));
         }
         assert_eq!(EventKind::from_code(EventKind::ALL.len() as u8), None);
+    }
+
+    #[test]
+    fn a_tick_carries_the_crons_name_and_its_jobs_type() {
+        let cron = CronName::parse("daily.report-1", "").unwrap();
+        let (job_type, queue) = (JobType::parse("report.daily", "").unwrap(), QueueName::default());
+        let id = JobId::mint(crate::time::Timestamp::EPOCH, 1, 1);
+        let tick = Event::of_tick(EventKind::CronTriggered, &cron, id, &job_type, &queue, 0);
+        assert_eq!((tick.cron(), tick.type_name()), (Some("daily.report-1"), "report.daily"));
+        let job = Event { kind: EventKind::Enqueued, job_type, ..tick };
+        assert_eq!((job.cron(), job.type_name()), (None, "report.daily"));
     }
 
     #[test]

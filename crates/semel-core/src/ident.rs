@@ -134,6 +134,11 @@ impl WorkflowId {
         Self(id)
     }
 
+    /// The id as one of a job's form: where the log tells of a workflow.
+    pub const fn as_job(self) -> JobId {
+        self.0
+    }
+
     /// Parses a lower-case UUIDv7.
     ///
     /// # Errors
@@ -271,19 +276,7 @@ impl QueueName {
     /// # Errors
     /// `invalid_request` at `pointer` when the text is not of the documented form.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
-        let starts_well = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let is_valid = starts_well
-            && text.len() <= QUEUE_NAME_BYTES_MAX
-            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.');
-        if !is_valid {
-            return Err(Invalid::request(
-                pointer,
-                format!(
-                    "is not a queue name; use at most {QUEUE_NAME_BYTES_MAX} lower-case letters, digits, dots and hyphens, starting with a letter or digit"
-                ),
-            ));
-        }
-        Ok(Self(Arc::from(text)))
+        plain_name(text, "queue name", QUEUE_NAME_BYTES_MAX, pointer).map(Self)
     }
 }
 
@@ -293,20 +286,25 @@ impl CronName {
     /// # Errors
     /// `invalid_request` at `pointer` when the text is not of the documented form.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
-        let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-        let is_valid = text.bytes().next().is_some_and(is_plain)
-            && text.len() <= CRON_NAME_BYTES_MAX
-            && text.bytes().all(|b| is_plain(b) || b == b'-' || b == b'.');
-        if !is_valid {
-            return Err(Invalid::request(
-                pointer,
-                format!(
-                    "is not a name for a cron; use at most {CRON_NAME_BYTES_MAX} lower-case letters, digits, dots and hyphens, starting with a letter or digit"
-                ),
-            ));
-        }
-        Ok(Self(Arc::from(text)))
+        plain_name(text, "name for a cron", CRON_NAME_BYTES_MAX, pointer).map(Self)
     }
+}
+
+/// A name of the form `^[a-z0-9][a-z0-9.-]*$`, at most `bytes_max` long.
+fn plain_name(text: &str, what: &str, bytes_max: usize, pointer: &str) -> Result<Arc<str>, Invalid> {
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_valid = text.bytes().next().is_some_and(is_plain)
+        && text.len() <= bytes_max
+        && text.bytes().all(|b| is_plain(b) || b == b'-' || b == b'.');
+    if is_valid {
+        return Ok(Arc::from(text));
+    }
+    Err(Invalid::request(
+        pointer,
+        format!(
+            "is not a {what}; use at most {bytes_max} lower-case letters, digits, dots and hyphens, starting with a letter or digit"
+        ),
+    ))
 }
 
 impl Default for QueueName {
@@ -364,5 +362,9 @@ mod tests {
             assert!(QueueName::parse(text, "/options/queue").is_err(), "{text}");
         }
         assert!(QueueName::parse("0.high-1", "/options/queue").is_ok());
+        let (longest, refused) = ("a".repeat(128), "a".repeat(129));
+        assert!(QueueName::parse(&longest, "").is_ok() && QueueName::parse(&refused, "").is_err());
+        let (longest, refused) = ("a".repeat(255), "a".repeat(256));
+        assert!(CronName::parse(&longest, "").is_ok() && CronName::parse(&refused, "").is_err());
     }
 }

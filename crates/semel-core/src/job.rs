@@ -208,11 +208,13 @@ pub enum NoteKind {
     Waiters = 6,
     /// What the jobs of the earlier steps of its workflow returned.
     ParentResults = 7,
+    /// The job for whose end this one was held back: who waits for the end of this one goes on to wait for that.
+    Ahead = 8,
 }
 
 impl NoteKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Failures,
         Self::Result,
         Self::Payload,
@@ -221,6 +223,7 @@ impl NoteKind {
         Self::Marks,
         Self::Waiters,
         Self::ParentResults,
+        Self::Ahead,
     ];
 
     /// The kind of that number, as stored.

@@ -159,21 +159,24 @@ impl Usage {
     }
 
     fn start(&mut self, id: JobId, now: Timestamp) {
-        if self.limit.concurrency.is_some() {
+        // One that is tried again has its place already.
+        if self.limit.concurrency.is_some() && !self.running.contains(&id.to_bytes()) {
             self.running.push(id.to_bytes());
         }
         let Some(rate) = self.limit.rate else { return };
         self.started.retain(|(at, _)| counts_until(*at, rate) > now);
-        let apart = i64::try_from(rate.period_us / PARTS).unwrap_or(i64::MAX);
+        let apart = i64::try_from(rate.period_us / PARTS).unwrap_or(i64::MAX).max(1);
+        let part_of = |at: i64| at.div_euclid(apart);
         let is_long = self.started.len() as u64 >= PARTS / 2;
+        let now = now.as_micros();
         match self.started.last_mut() {
-            // Under the later time, so that more is never started than may be.
-            Some((at, count)) if is_long && now.as_micros() - *at < apart => {
-                *at = now.as_micros();
+            // Under the later time, so that more is never started than may be; and only within one part of the period,
+            // so that what is put together ends: starts that go on and on would never be forgotten else.
+            Some((at, count)) if *at == now || is_long && part_of(*at) == part_of(now) => {
+                *at = now;
                 *count = count.saturating_add(1);
             }
-            Some((at, count)) if *at == now.as_micros() => *count = count.saturating_add(1),
-            _ => self.started.push((now.as_micros(), 1)),
+            _ => self.started.push((now, 1)),
         }
     }
 }
@@ -321,6 +324,39 @@ mod tests {
             // Nor much fewer.
             assert!(starts.len() >= 4 * count as usize, "{} of {count} a second", starts.len());
         }
+    }
+
+    /// Those who keep to a rate are never held back, however long they do; who goes beyond it is.
+    #[test]
+    fn starts_that_are_put_together_are_forgotten() {
+        for (apart_us, is_within) in [(1_250, true), (500, false)] {
+            let mut usage = usage(1_000, 1_000);
+            let (mut starts, mut refused) = (Vec::new(), 0);
+            for now in (0..20_000_000_i64).step_by(apart_us) {
+                if usage.rate_gate(Timestamp::from_micros(now)) == Gate::Open {
+                    usage.start(JobId::from_bytes([0; 16]), Timestamp::from_micros(now));
+                    starts.push(now);
+                } else {
+                    refused += 1;
+                }
+                assert!(usage.started.len() as u64 <= 2 * PARTS, "{}", usage.started.len());
+            }
+            assert_eq!(refused == 0, is_within, "{refused} refused of one every {apart_us} µs");
+            let most = starts.iter().enumerate().map(|(first, at)| {
+                starts[first..].iter().take_while(|other| **other < at + 1_000_000).count()
+            });
+            assert!(most.max().unwrap() <= 1_000);
+            assert!(starts.len() >= 800 * 20, "{}", starts.len());
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_tried_again_has_one_place() {
+        let mut usage = Usage::unused(Limit { key: "k".into(), concurrency: Some(2), rate: None });
+        for id in [1, 1, 2, 1] {
+            usage.start(JobId::from_bytes([id; 16]), at(1));
+        }
+        assert_eq!(usage.running().count(), 2);
     }
 
     #[test]

@@ -102,6 +102,7 @@ bugs! {
     StepEndLost = "step-end-lost", Kit: "the end of a step's job does not reach its workflow";
     ParentNotAwaited = "parent-not-awaited", Kit: "a step is offered as soon as one of its parents has ended";
     OverlapIgnored = "overlap-ignored", Kit: "a cron's tick takes no notice of a job that has not ended";
+    HeldBackOnce = "held-back-once", Kit: "a job held back is let go when the job before it is cancelled unstarted";
     NfcAfterSort = "nfc-after-sort", Vectors: "names are sorted before they are normalised";
     IntegerCollapse = "integer-collapse", Vectors: "integers beyond 2^53 are rounded into one key";
     AckBeforeFsync = "ack-before-fsync", Power: "a commit is answered before its record is on the disk";

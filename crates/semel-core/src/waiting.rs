@@ -6,14 +6,19 @@ use serde::{Deserialize, Serialize};
 use bytes::Bytes;
 
 use crate::body::Corrupt;
-use crate::draft::{Draft, Missing};
-use crate::event::EventKind;
+use crate::draft::{Draft, Full, Missing};
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Head, NoteKind};
+use crate::life;
 use crate::limits::WAITERS_PER_JOB_MAX;
 use crate::planted::{Bug, is_planted};
-use crate::state::{Event, State, next};
+use crate::state::State;
+use crate::trail::Marks;
 use crate::workflow;
+
+/// Jobs that are looked at for the one that goes on, of those that were held back one behind the other. Each may be a
+/// load of its own.
+const HELD_LOOKS_MAX: usize = 32;
 
 /// One who waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,11 +114,59 @@ pub(crate) fn take(draft: &mut Draft, head: &mut Head) -> Result<Waiters, Missin
     Ok(noted.and_then(Result::ok).unwrap_or_default())
 }
 
-/// Those who waited for jobs that a new one replaced wait for the new one.
-pub(crate) fn hand_over(draft: &mut Draft, head: &Head, waiters: &Waiters) {
-    if !waiters.0.is_empty() {
-        draft.note(head.id, NoteKind::Waiters, Some(waiters.encode()));
+/// Those who waited for jobs that a new one replaced wait for the new one, and then for whom the replaced were held
+/// back.
+pub(crate) fn hand_over(draft: &mut Draft, head: &Head, waiters: &Waiters, ahead: Option<JobId>) {
+    if waiters.0.is_empty() {
+        return;
     }
+    draft.note(head.id, NoteKind::Waiters, Some(waiters.encode()));
+    if let Some(ahead) = ahead {
+        draft.note(head.id, NoteKind::Ahead, Some(encode(ahead)));
+    }
+}
+
+/// Holds a pending job back until one that goes on has ended. The head of the pending job must have been written in
+/// this decision.
+pub(crate) fn hold(draft: &mut Draft, id: JobId, ahead: JobId) -> Result<Added, Missing> {
+    let added = add(draft, ahead, Waiter::Held { job: id.to_string() })?;
+    if added == Added::Waits {
+        draft.note(id, NoteKind::Ahead, Some(encode(ahead)));
+    }
+    Ok(added)
+}
+
+/// For whose end the job was held back.
+pub(crate) fn ahead_of(full: &Full) -> Option<JobId> {
+    let text: String = serde_json::from_slice(full.note(NoteKind::Ahead)?).ok()?;
+    JobId::parse(&text, "").ok()
+}
+
+fn encode(ahead: JobId) -> Bytes {
+    format!("\"{ahead}\"").into()
+}
+
+/// The first that goes on, of a job and those that were held back one behind the other before it: one that was
+/// cancelled while it was held back has ended before the one it waited for. One that was replaced goes on as the job
+/// that took its place, unless that is `but`.
+pub(crate) fn first_live(draft: &mut Draft, job: JobId, but: JobId) -> Result<Option<Head>, Missing> {
+    let mut id = job;
+    for _ in 0..HELD_LOOKS_MAX {
+        let Some((head, full)) = draft.full(id)? else { return Ok(None) };
+        if head.state.is_live() {
+            return Ok(Some(head));
+        }
+        let Some(next) = replaced_by(&full).filter(|next| *next != but).or_else(|| ahead_of(&full)) else {
+            return Ok(None);
+        };
+        id = next;
+    }
+    Ok(None)
+}
+
+fn replaced_by(full: &Full) -> Option<JobId> {
+    let marks = Marks::decode(full.note(NoteKind::Marks)?).ok()?;
+    JobId::parse(&marks.replaced_by?, "").ok()
 }
 
 /// Tells those who waited that the job has ended.
@@ -127,7 +180,7 @@ pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result
                 Err(_) => Ok(()),
             },
             Waiter::Held { job } => match JobId::parse(job, "") {
-                Ok(id) => let_go(draft, id),
+                Ok(id) => let_go(draft, id, ended),
                 Err(_) => Ok(()),
             },
         };
@@ -137,17 +190,19 @@ pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result
     told
 }
 
-/// A job that was held back becomes available.
-fn let_go(draft: &mut Draft, id: JobId) -> Result<(), Missing> {
-    let Some(mut head) = draft.head(id)? else { return Ok(()) };
-    if head.state != State::Pending {
-        return Ok(());
-    }
-    if let Ok(state) = next(head.state, Event::Activate) {
-        head.state = state;
-        head.available_at = head.available_at.max(draft.now());
+/// A job that was held back for one that has ended goes on: it becomes available, or waits for whom that one was held
+/// back itself and who has not ended.
+fn let_go(draft: &mut Draft, id: JobId, ended: &Head) -> Result<(), Missing> {
+    let ahead = if is_planted(Bug::HeldBackOnce) { None } else { first_live(draft, ended.id, id)? };
+    if let Some(ahead) = ahead {
+        let Some(mut head) = draft.head(id)?.filter(|head| head.state == State::Pending) else {
+            return Ok(());
+        };
+        // Written with the note, so that two writers of one job's notes meet by its version.
         draft.update(&mut head);
-        draft.tell(EventKind::Available, &head, 0);
+        if hold(draft, id, ahead.id)? == Added::Waits {
+            return Ok(());
+        }
     }
-    Ok(())
+    life::activate(draft, id).map(drop)
 }

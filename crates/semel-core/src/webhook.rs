@@ -80,7 +80,7 @@ impl Subscription {
             && event.queue.tenant() == self.tenant
             && wish.events.iter().any(is_named)
             && (wish.queues.is_empty() || wish.queues.iter().any(|queue| queue == event.queue.name()))
-            && (wish.job_types.is_empty() || wish.job_types.iter().any(|its| its == event.job_type.as_str()))
+            && (wish.job_types.is_empty() || wish.job_types.iter().any(|its| its == event.type_name()))
     }
 }
 

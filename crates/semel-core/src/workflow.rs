@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::body::Corrupt;
 use crate::deferred;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
+use crate::event::EventKind;
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
@@ -89,8 +90,10 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
         form: plan.form,
         name: plan.name.clone(),
         status: Status::Running,
+        queue: plan.steps.first().map(|step| step.offer.queue.as_str().to_owned()),
         created_at: draft.now().as_micros(),
         finished_at: None,
+        resume_at: None,
         digest: plan.digest,
         steps: steps.collect(),
     };
@@ -101,6 +104,7 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
             Err(corrupt) => return Ok(Created::Corrupt(corrupt)),
         }
     }
+    draft.tell_of(workflow.event(id, EventKind::WorkflowStarted));
     advance(draft, id, &mut workflow, Some(plan))?;
     for (at, (step, text)) in workflow.steps.iter().zip(kept).enumerate() {
         if step.status == StepStatus::Waiting {
@@ -169,6 +173,7 @@ pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
     workflow.status = Status::Cancelled;
     workflow.finished_at = Some(draft.now().as_micros());
     drop_leftovers(draft, id, &mut workflow);
+    draft.tell_of(workflow.event(id, EventKind::WorkflowCancelled));
     // Before the jobs end: whom their ends reach is over by then.
     save(draft, id, &workflow);
     let mut missing = Ok(());
@@ -186,17 +191,35 @@ pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
     Ok(Cancelled::Done(Box::new(workflow)))
 }
 
-/// Deletes a workflow whose retention is over. Says whether it did.
+/// What a look at a workflow came to whose time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// There is no such workflow, its time has not come, or what is stored of it cannot be read.
+    NotDue,
+    /// It has gone on from where one decision would have been too much.
+    WentOn,
+    /// It was deleted: its retention is over.
+    Forgotten,
+}
+
+/// Does what is due with a workflow: goes on with one that was left in the middle, deletes one whose retention is over.
 ///
 /// # Errors
-/// [`Missing`] when the snapshot lacks it.
-pub fn forget(draft: &mut Draft, id: WorkflowId) -> Result<bool, Missing> {
-    let Some(document) = draft.document(&key(id))? else { return Ok(false) };
-    let is_over = document.due.is_some_and(|at| at <= draft.now());
-    if is_over {
-        draft.set_document(&key(id), None);
+/// [`Missing`] when the snapshot lacks something.
+pub fn look(draft: &mut Draft, id: WorkflowId) -> Result<Looked, Missing> {
+    let Some(document) = draft.document(&key(id))? else { return Ok(Looked::NotDue) };
+    if document.due.is_none_or(|at| at > draft.now()) {
+        return Ok(Looked::NotDue);
     }
-    Ok(is_over)
+    // One that cannot be read stays for somebody who can.
+    let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(Looked::NotDue) };
+    if workflow.status != Status::Running {
+        draft.set_document(&key(id), None);
+        return Ok(Looked::Forgotten);
+    }
+    advance(draft, id, &mut workflow, None)?;
+    save(draft, id, &workflow);
+    Ok(Looked::WentOn)
 }
 
 /// How a step ends by the end of its job.

@@ -4,7 +4,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use semel_core::draft::{Draft, Map, Missing, Reads};
-use semel_core::enqueue::Outcome;
 use semel_core::event::EventKind;
 use semel_core::ident::JobId;
 use semel_core::job::NoteKind;
@@ -29,51 +28,19 @@ struct Records {
     writing: Map<JobId, Absorbed>,
 }
 
-/// What one holder has absorbed: the record, and how many of it for each reason.
+/// What one holder has absorbed: the record, and how many of it were told what.
 #[derive(Clone, Debug, Default)]
 struct Absorbed {
     record: Duplicates,
-    reasons: [u32; Reason::ALL.len()],
+    /// In the order of [`EventKind::DUPLICATES`].
+    told: [u32; EventKind::DUPLICATES.len()],
 }
 
 impl Absorbed {
     fn merge(&mut self, newer: Self) {
         self.record.merge(newer.record);
-        for (count, newer) in self.reasons.iter_mut().zip(newer.reasons) {
+        for (count, newer) in self.told.iter_mut().zip(newer.told) {
             *count = count.saturating_add(newer);
-        }
-    }
-}
-
-/// What a duplicate was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The existing job was the answer.
-    Answered,
-    /// It was refused.
-    Rejected,
-    /// It was refused because its payload is another.
-    Mismatched,
-}
-
-impl Reason {
-    const ALL: [Self; 3] = [Self::Answered, Self::Rejected, Self::Mismatched];
-
-    /// Why this outcome is that of a duplicate; of any other it is nothing.
-    pub const fn of(outcome: &Outcome) -> Option<Self> {
-        match outcome {
-            Outcome::Amended(_) | Outcome::Existing(_) => Some(Self::Answered),
-            Outcome::Rejected { .. } => Some(Self::Rejected),
-            Outcome::Mismatch { .. } => Some(Self::Mismatched),
-            _ => None,
-        }
-    }
-
-    const fn event(self) -> EventKind {
-        match self {
-            Self::Answered => EventKind::Deduplicated,
-            Self::Rejected => EventKind::DuplicateRejected,
-            Self::Mismatched => EventKind::PayloadMismatched,
         }
     }
 }
@@ -83,14 +50,16 @@ impl DuplicateLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `holder` absorbed a duplicate.
-    pub fn note(&self, holder: JobId, reason: Reason, at: Timestamp, source: &str) {
+    /// Notes that `holder` absorbed a duplicate, and what that [was told](semel_core::enqueue::Outcome::duplicate_event).
+    pub fn note(&self, holder: JobId, told: EventKind, at: Timestamp, source: &str) {
         let waiting = &mut self.records().waiting;
         if waiting.len() < WAITING_JOBS_MAX || waiting.contains_key(&holder) {
             let absorbed = waiting.entry(holder).or_default();
             absorbed.record.push(at, source.to_owned());
-            let count = &mut absorbed.reasons[reason as usize];
-            *count = count.saturating_add(1);
+            let counts = absorbed.told.iter_mut().zip(EventKind::DUPLICATES);
+            for (count, _) in counts.filter(|(_, kind)| *kind == told) {
+                *count = count.saturating_add(1);
+            }
         }
     }
 
@@ -164,10 +133,9 @@ fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<(), Missin
         duplicates.merge(newer.record.clone());
         draft.update(&mut head);
         draft.note(*id, NoteKind::Duplicates, Some(duplicates.encode()));
-        for reason in Reason::ALL {
-            let count = newer.reasons[reason as usize];
+        for (kind, count) in EventKind::DUPLICATES.into_iter().zip(newer.told) {
             if count > 0 {
-                draft.tell(reason.event(), &head, count);
+                draft.tell(kind, &head, count);
             }
         }
     }

@@ -76,7 +76,8 @@ duty! {
     /// Waiting jobs past their `expires_at` are discarded.
     Expire, Due::Expiry, heads, |draft, id| life::expire(draft, *id)?
 }
-/// Documents whose time has come: a cron's tick is decided, a workflow past its retention forgotten.
+/// Documents whose time has come: a cron's tick is decided, a workflow that was left in the middle goes on, one past its
+/// retention is forgotten.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tend;
 
@@ -117,7 +118,6 @@ enum Tended {
 }
 
 fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
-    let done = |is_done| if is_done { Tended::Done } else { Tended::Nothing };
     match key.kind {
         DocumentKind::Cron => {
             let Ok(name) = CronName::parse(&key.name, "") else { return Ok(Tended::Nothing) };
@@ -128,7 +128,10 @@ fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
             })
         }
         DocumentKind::Workflow => match WorkflowId::parse(&key.name, "") {
-            Ok(id) => workflow::forget(draft, id).map(done),
+            Ok(id) => Ok(match workflow::look(draft, id)? {
+                workflow::Looked::NotDue => Tended::Nothing,
+                workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
+            }),
             Err(_) => Ok(Tended::Nothing),
         },
         DocumentKind::Step | DocumentKind::StepResult => Ok(Tended::Nothing),

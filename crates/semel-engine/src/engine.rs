@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::counters::{Counters, outcome_name};
-use crate::duplicates::{DuplicateLog, Reason};
+use crate::duplicates::DuplicateLog;
 use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::job::Job;
 use crate::queues::Bounded;
@@ -224,8 +224,8 @@ impl Engine {
     }
 
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
-        if let (Some(holder), Some(reason)) = (outcome.absorbed_by(), Reason::of(outcome)) {
-            self.shared.duplicates.note(holder, reason, now, source);
+        if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
+            self.shared.duplicates.note(holder, told, now, source);
         }
     }
 

@@ -37,7 +37,8 @@ impl Wanted {
     pub fn admits(&self, event: &Event) -> bool {
         self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&event.kind))
             && (self.queues.is_empty() || self.queues.contains(&event.queue))
-            && (self.job_types.is_empty() || self.job_types.contains(&event.job_type))
+            && (self.job_types.is_empty()
+                || self.job_types.iter().any(|its| its.as_str() == event.type_name()))
             && (self.jobs.is_empty() || self.jobs.contains(&event.job))
             && self.visible.as_ref().is_none_or(|patterns| {
                 let name = event.queue.name();

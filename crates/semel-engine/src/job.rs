@@ -64,6 +64,8 @@ impl Job {
                 NoteKind::Progress => progress = Some(text.clone()),
                 NoteKind::Waiters => waiters = Waiters::decode(text)?,
                 NoteKind::ParentResults => parent_results = Some(text.clone()),
+                // What the core itself goes by.
+                NoteKind::Ahead => {}
                 NoteKind::Marks => {
                     replaced_by = Marks::decode(text)?.replaced_by.and_then(|id| JobId::parse(&id, "").ok());
                 }

@@ -14,6 +14,7 @@ use semel_core::error::Invalid;
 use semel_core::event::{Event, EventKind, Place};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::NoteKind;
+use semel_core::limit::Limit;
 use semel_core::retry::RetryPolicy;
 use semel_core::state::State;
 use semel_core::tenant::{Namespace, Tenant};
@@ -30,6 +31,9 @@ pub const DELIVERIES: &str = "deliveries";
 pub const SUBSCRIPTIONS_MAX: usize = 1_000;
 /// Runs of one delivery: over about 14 hours.
 const ATTEMPTS: u32 = 15;
+/// Deliveries of one subscription under way at one time, over all servers: a subscriber who is slow to answer delays
+/// its own.
+const AT_ONCE: u32 = 4;
 /// Events looked at for one commit.
 const CHUNK: u32 = 200;
 /// Deliveries of one commit, but for those of its last event.
@@ -253,7 +257,11 @@ impl Webhooks {
             ..RetryPolicy::default()
         };
         let body = Body { args: delivery.args(), retry, ..Body::default() };
-        offer("semel.delivery", DELIVERIES, &delivery_key(cursor, &of.id), Start::Now, body, ATTEMPTS)
+        let key = delivery_key(cursor, &of.id);
+        let offer = offer("semel.delivery", DELIVERIES, &key, Start::Now, body, ATTEMPTS)?;
+        let limit =
+            Limit { key: format!("webhook:{}", of.id).into(), concurrency: Some(AT_ONCE), rate: None };
+        Ok(Offer { limit: Some(limit), ..offer })
     }
 }
 

@@ -6,7 +6,7 @@ use semel_core::error::Invalid;
 use semel_core::ident::CronName;
 use semel_core::time::Timestamp;
 
-use crate::enqueue::Enqueue;
+use crate::enqueue::{Enqueue, is_attribute};
 use crate::members::{Members, Value};
 use crate::write::{Object, list, object, put_string};
 use crate::{retry, sensitive, unique};
@@ -43,8 +43,8 @@ impl Register {
         };
         let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"), "UTC")?;
         let (template, place) = match members.get("", "job_template") {
-            Some(template) => (job_text(&template.members()?), "/job_template"),
-            None => (job_text(&members), ""),
+            Some(template) => (job_text(&template.members()?, |name| name != "id"), "/job_template"),
+            None => (job_text(&members, is_of_job), ""),
         };
         let (offer, _) =
             Enqueue::parse(&template, inspect).map_err(|refused| refused.under(place))?.into_parts();
@@ -113,16 +113,19 @@ fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
     })
 }
 
+/// Whether a member of a registration that has no template of its own is the job's.
+fn is_of_job(name: &str) -> bool {
+    matches!(name, "type" | "args" | "options" | "meta" | "version") || is_attribute(name)
+}
+
 /// The members that make the job, as the text of an enqueue request. Its id is each tick's own.
-fn job_text(members: &Members<'_>) -> String {
+fn job_text(members: &Members<'_>, is_of_job: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     object(&mut text, |object| {
         let mut has_args = false;
-        for (name, value) in members.iter("") {
-            if matches!(name, "type" | "args" | "options" | "meta" | "version") {
-                has_args |= name == "args";
-                object.raw(name, value.text());
-            }
+        for (name, value) in members.iter("").filter(|(name, _)| is_of_job(name)) {
+            has_args |= name == "args";
+            object.raw(name, value.text());
         }
         if !has_args {
             object.raw("args", "[]");
@@ -133,6 +136,15 @@ fn job_text(members: &Members<'_>) -> String {
 
 /// Writes a cron's members into an object.
 pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
+    put_schedule(name, cron, object);
+    if let Some(job) = &cron.last_job {
+        object.text("last_job_id", job);
+    }
+    put_job(cron, object);
+}
+
+/// When it ticks and how often it has: nothing of jobs.
+fn put_schedule(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     let time = |micros: i64| Timestamp::from_micros(micros);
     object.plain("name", name);
     object.text("expression", &cron.expression);
@@ -144,16 +156,17 @@ pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     }
     object.time("next_run_at", cron.next_tick.map(time));
     object.time("last_run_at", cron.last_run_at.map(time));
-    if let Some(job) = &cron.last_job {
-        object.text("last_job_id", job);
-    }
     object.number("run_count", cron.run_count);
     object.number("skip_count", cron.skip_count);
     object.plain("created_at", time(cron.created_at));
     object.plain("updated_at", time(cron.updated_at));
+}
+
+/// The job of its ticks, both in a wrapper and beside it.
+fn put_job(cron: &Cron, object: &mut Object<'_>) {
     let Ok(offer) = cron.offer() else { return };
     let Ok(body) = Body::decode(&offer.body) else { return };
-    let put_job = |object: &mut Object<'_>| {
+    let put_members = |object: &mut Object<'_>| {
         object.plain("type", &offer.job_type);
         object.raw("args", sensitive::hidden_args(&body).as_deref().unwrap_or(&body.args));
         crate::write::object(object.member("options"), |object| {
@@ -168,8 +181,8 @@ pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
             }
         });
     };
-    crate::write::object(object.member("job_template"), put_job);
-    put_job(object);
+    crate::write::object(object.member("job_template"), put_members);
+    put_members(object);
 }
 
 /// As [`put`], with the schedule under both its names.
@@ -186,6 +199,28 @@ pub fn answer(name: &CronName, cron: &Cron) -> String {
         object(outer.member("cron_job"), |object| put_both(name, cron, object));
         // Its own `cron` would be taken for the wrapper.
         put(name, cron, outer);
+    });
+    out
+}
+
+/// One cron for who may act on it and not read of jobs: its schedule.
+pub fn answer_curt(name: &CronName, cron: &Cron) -> String {
+    let mut out = String::with_capacity(1_024);
+    object(&mut out, |outer| {
+        for wrapper in ["cron", "cron_job"] {
+            object(outer.member(wrapper), |object| put_schedule(name, cron, object));
+        }
+        put_schedule(name, cron, outer);
+    });
+    out
+}
+
+/// A tick asked for by hand, for who may not read of jobs: what came of it, and no job.
+pub fn triggered_curt(name: &CronName, cron: &Cron, tick: &Tick) -> String {
+    let mut out = String::with_capacity(512);
+    object(&mut out, |outer| {
+        object(outer.member("cron"), |object| put_schedule(name, cron, object));
+        put_decision(tick, outer);
     });
     out
 }
@@ -238,11 +273,15 @@ fn put_tick(out: &mut String, tick: &Tick) {
     object(out, |object| put_tick_members(tick, object));
 }
 
-fn put_tick_members(tick: &Tick, object: &mut Object<'_>) {
+fn put_decision(tick: &Tick, object: &mut Object<'_>) {
     object.plain("scheduled_at", Timestamp::from_micros(tick.tick));
     object.plain("decided_at", Timestamp::from_micros(tick.at));
     object.plain("outcome", tick.decision.name());
     object.flag("by_hand", tick.by_hand);
+}
+
+fn put_tick_members(tick: &Tick, object: &mut Object<'_>) {
+    put_decision(tick, object);
     if let Some(job) = &tick.job {
         let member = if tick.decision == Decision::Fired { "job_id" } else { "existing_job_id" };
         put_string(object.member(member), job);

@@ -50,6 +50,11 @@ pub(crate) fn is_system(name: &str) -> bool {
     SYSTEM.contains(&name)
 }
 
+/// Whether this attribute may stand in `options` or at the top.
+pub(crate) fn is_attribute(name: &str) -> bool {
+    Attribute::from_name(name).is_some()
+}
+
 /// An enqueue request that was understood.
 #[derive(Clone, Debug)]
 pub struct Enqueue {
@@ -151,7 +156,8 @@ impl Enqueue {
     /// None that [`parse`](Self::parse) has not found already.
     pub fn canonical(&self) -> Result<Option<String>, Invalid> {
         let Some(Identity { policy, .. }) = &self.offer.unique else { return Ok(None) };
-        let (args, meta) = (sensitive::hidden_args(&self.body), sensitive::hidden_meta(&self.body));
+        let args = sensitive::hidden_args_by_name(&self.body, policy);
+        let meta = sensitive::hidden_meta(&self.body);
         policy
             .canonical(&KeyInput {
                 job_type: self.offer.job_type.as_str(),

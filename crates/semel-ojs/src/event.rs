@@ -1,9 +1,9 @@
 //! The log as OJS shows it.
 
-use semel_core::event::{Event, EventKind};
+use semel_core::event::{Event, EventKind, Skip};
 use semel_core::time::Timestamp;
 
-use crate::write::object;
+use crate::write::{Object, object};
 
 /// Where events come from, as a URI (OJS events).
 const SOURCE: &str = "ojs://semel";
@@ -19,7 +19,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Types of OJS's catalogue that this server never tells. Whoever asks for one gets none, and no error.
-const NEVER_TOLD: [&str; 14] = [
+const NEVER_TOLD: [&str; 8] = [
     "job.heartbeat",
     "job.progress",
     "queue.paused",
@@ -28,12 +28,6 @@ const NEVER_TOLD: [&str; 14] = [
     "worker.stopped",
     "worker.quiet",
     "worker.heartbeat",
-    "workflow.started",
-    "workflow.step_completed",
-    "workflow.completed",
-    "workflow.failed",
-    "cron.triggered",
-    "cron.skipped",
 ];
 
 /// Every type of OJS's catalogue and of ours.
@@ -87,6 +81,22 @@ pub const fn name(kind: EventKind) -> &'static str {
         EventKind::Deduplicated | EventKind::DuplicateRejected | EventKind::PayloadMismatched => {
             "job.deduplicated"
         }
+        EventKind::CronTriggered => "cron.triggered",
+        EventKind::CronSkipped => "cron.skipped",
+        EventKind::WorkflowStarted => "workflow.started",
+        EventKind::WorkflowStepCompleted => "workflow.step_completed",
+        EventKind::WorkflowCompleted => "workflow.completed",
+        EventKind::WorkflowFailed => "workflow.failed",
+        EventKind::WorkflowCancelled => "workflow.cancelled",
+    }
+}
+
+/// Why a tick admitted no job, by the amount of its event.
+fn skip_name(amount: u32) -> &'static str {
+    match Skip::ALL.into_iter().find(|skip| *skip as u32 == amount) {
+        Some(Skip::Overlap) => "overlap",
+        Some(Skip::Duplicate) => "duplicate",
+        Some(Skip::Rejected) | None => "rejected",
     }
 }
 
@@ -98,42 +108,84 @@ pub fn write(cursor: u64, at: Timestamp, event: &Event, out: &mut String) {
         outer.plain("type", name(event.kind));
         outer.plain("source", SOURCE);
         outer.plain("time", at);
-        outer.plain("subject", event.job);
-        object(outer.member("data"), |data| {
-            data.plain("job_id", event.job);
-            data.plain("job_type", &event.job_type);
-            data.plain("queue", &event.queue);
-            data.number("attempt", event.attempt);
-            match event.kind {
-                EventKind::Completed | EventKind::Discarded | EventKind::Failed | EventKind::Cancelled => {
-                    data.number("duration_ms", event.amount);
-                }
-                EventKind::Retrying => data.number("retry_delay_ms", event.amount),
-                EventKind::Replaced => {
-                    data.number("duration_ms", event.amount);
-                    data.plain("reason", "replaced");
-                }
-                EventKind::Deduplicated => {
-                    data.number("count", event.amount);
-                    data.plain("reason", "existing");
-                }
-                EventKind::DuplicateRejected => {
-                    data.number("count", event.amount);
-                    data.plain("reason", "rejected");
-                }
-                EventKind::PayloadMismatched => {
-                    data.number("count", event.amount);
-                    data.plain("reason", "payload_mismatch");
-                }
-                EventKind::Enqueued
-                | EventKind::Scheduled
-                | EventKind::Available
-                | EventKind::Started
-                | EventKind::Expired
-                | EventKind::Requeued
-                | EventKind::Amended
-                | EventKind::KeyReleased => {}
-            }
-        });
+        match event.cron() {
+            Some(cron) => outer.plain("subject", cron),
+            None => outer.plain("subject", event.job),
+        }
+        object(outer.member("data"), |data| put_data(event, data));
     });
+}
+
+fn put_data(event: &Event, data: &mut Object<'_>) {
+    match event.kind {
+        EventKind::CronTriggered | EventKind::CronSkipped => {
+            data.plain("cron_name", event.cron().unwrap_or_default());
+        }
+        EventKind::WorkflowStarted
+        | EventKind::WorkflowStepCompleted
+        | EventKind::WorkflowCompleted
+        | EventKind::WorkflowFailed
+        | EventKind::WorkflowCancelled => data.plain("workflow_id", event.job),
+        _ => {}
+    }
+    match event.kind {
+        EventKind::CronTriggered => {
+            data.plain("job_id", event.job);
+            data.flag("by_hand", event.amount > 0);
+        }
+        EventKind::CronSkipped => data.plain("reason", skip_name(event.amount)),
+        EventKind::WorkflowStarted => data.plain("workflow_type", event.type_name()),
+        EventKind::WorkflowCompleted | EventKind::WorkflowFailed | EventKind::WorkflowCancelled => {
+            data.plain("workflow_type", event.type_name());
+            data.number("duration_ms", event.amount);
+        }
+        EventKind::WorkflowStepCompleted => {
+            data.number("step_index", event.amount);
+            data.number("attempt", event.attempt);
+        }
+        kind => {
+            data.plain("job_id", event.job);
+            data.number("attempt", event.attempt);
+            put_amount(kind, event.amount, data);
+        }
+    }
+    let is_whole_workflow = matches!(
+        event.kind,
+        EventKind::WorkflowStarted
+            | EventKind::WorkflowCompleted
+            | EventKind::WorkflowFailed
+            | EventKind::WorkflowCancelled
+    );
+    if !is_whole_workflow {
+        data.plain("job_type", event.type_name());
+    }
+    data.plain("queue", &event.queue);
+}
+
+/// What the amount of a job's event is.
+fn put_amount(kind: EventKind, amount: u32, data: &mut Object<'_>) {
+    let reason = match kind {
+        EventKind::Completed | EventKind::Discarded | EventKind::Failed | EventKind::Cancelled => {
+            return data.number("duration_ms", amount);
+        }
+        EventKind::Retrying => return data.number("retry_delay_ms", amount),
+        EventKind::Replaced => {
+            data.number("duration_ms", amount);
+            "replaced"
+        }
+        EventKind::Deduplicated => {
+            data.number("count", amount);
+            "existing"
+        }
+        EventKind::DuplicateRejected => {
+            data.number("count", amount);
+            "rejected"
+        }
+        EventKind::PayloadMismatched => {
+            data.number("count", amount);
+            "payload_mismatch"
+        }
+        _ => return,
+    };
+    data.plain("reason", reason);
 }

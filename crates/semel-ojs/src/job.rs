@@ -37,6 +37,8 @@ pub struct JobView<'a> {
     pub parent_results: Option<&'a str>,
     /// Whether the holder of the present lease is the one who reads this.
     pub with_lease: bool,
+    /// Whether the reader is told no more than what became of its request: nothing of runs, workers and other jobs.
+    pub is_curt: bool,
 }
 
 impl<'a> JobView<'a> {
@@ -52,6 +54,7 @@ impl<'a> JobView<'a> {
             workflow: None,
             parent_results: None,
             with_lease: false,
+            is_curt: false,
         }
     }
 
@@ -67,7 +70,13 @@ impl<'a> JobView<'a> {
             workflow: None,
             parent_results: None,
             with_lease: false,
+            is_curt: false,
         }
+    }
+
+    /// A job for one who may act on it and not read of it.
+    pub const fn curt(head: &'a Head) -> Self {
+        Self { is_curt: true, ..Self::bare(head) }
     }
 
     /// Writes the job's object at the end of `out`.
@@ -109,7 +118,9 @@ impl<'a> JobView<'a> {
             retry::put(&body.retry, object);
             self.put_unique(body, object);
         }
-        self.put_run(object);
+        if !self.is_curt {
+            self.put_run(object);
+        }
         if let Some(body) = self.body {
             object.members_of(&body.extra);
         }

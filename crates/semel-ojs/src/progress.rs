@@ -81,7 +81,7 @@ pub fn shown(id: JobId, told: Option<&str>) -> String {
         object.plain("job_id", id);
         match told {
             None => object.raw("progress", "null"),
-            Some(told) if told.trim_start().starts_with('{') && told.contains("\"progress\"") => {
+            Some(told) if is_answer(told) => {
                 object.members_of(told);
             }
             Some(told) if told.parse::<f64>().is_ok() => object.raw("progress", told),
@@ -92,4 +92,36 @@ pub fn shown(id: JobId, told: Option<&str>) -> String {
         }
     });
     out
+}
+
+/// Whether what was told is an object with a progress of its own, and may stand beside the job's id.
+fn is_answer(told: &str) -> bool {
+    Members::read(told, "")
+        .is_ok_and(|members| members.raw("progress").is_some() && members.raw("job_id").is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_progress_of_its_own_is_shown_as_one() {
+        let id = JobId::mint(semel_core::time::Timestamp::EPOCH, 1, 1);
+        let shown = |told: &str| {
+            let value: serde_json::Value = serde_json::from_str(&shown(id, Some(told))).unwrap();
+            assert_eq!(value["job_id"], id.to_string(), "{told}");
+            (value["progress"].clone(), value["value"].clone())
+        };
+        let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(shown(r#"{"progress":0.5,"stage":"x"}"#), (json("0.5"), json("null")));
+        assert_eq!(shown("0.25"), (json("0.25"), json("null")));
+        for told in [
+            r#"{"step":{"progress":0.5}}"#,
+            r#"{"note":"the \"progress\" of it"}"#,
+            r#"{"progress":1,"job_id":"another"}"#,
+            r#"["progress"]"#,
+        ] {
+            assert_eq!(shown(told), (json("null"), json(told)));
+        }
+    }
 }

@@ -2,9 +2,11 @@
 
 use semel_core::body::Body;
 use semel_core::error::Invalid;
+use semel_core::unique::UniquePolicy;
+use serde_json::value::RawValue;
 
 use crate::members::{Members, Value};
-use crate::write::put_string;
+use crate::write::{object, put_string};
 
 /// What is shown in place of a sensitive value.
 pub const HIDDEN: &str = "[sensitive]";
@@ -30,6 +32,23 @@ pub(crate) fn read(value: Value<'_>) -> Result<Vec<String>, Invalid> {
 /// The args as others than the worker may see them: none when there is nothing to hide in them.
 pub fn hidden_args(body: &Body) -> Option<String> {
     hidden(&body.sensitive, "/args", &body.args)
+}
+
+/// The args as [`hidden_args`] shows them, for the canonical text of a policy: where it looks at members of the one object
+/// in args, that object stays one though it is hidden as a whole, each of its values hidden.
+pub(crate) fn hidden_args_by_name(body: &Body, policy: &UniquePolicy) -> Option<String> {
+    if policy.args_keys().is_empty() || !body.sensitive.iter().any(|pointer| pointer == "/args/0") {
+        return hidden_args(body);
+    }
+    let items: Vec<&RawValue> = serde_json::from_str(&body.args).ok()?;
+    let Ok(members) = Members::read(items.first()?.get(), "/args/0") else { return hidden_args(body) };
+    let mut out = String::with_capacity(body.args.len());
+    out.push('[');
+    object(&mut out, |object| {
+        members.iter("").for_each(|(name, _)| object.text(name, HIDDEN));
+    });
+    out.push(']');
+    Some(out)
 }
 
 /// The meta as others than the worker may see it: none when there is nothing to hide in it.
@@ -70,7 +89,7 @@ fn put(text: &str, pointer: &str, out: &mut String) {
         }
         out.push('}');
     } else if text.starts_with('[') {
-        let items: Result<Vec<&serde_json::value::RawValue>, _> = serde_json::from_str(text);
+        let items: Result<Vec<&RawValue>, _> = serde_json::from_str(text);
         let Ok(items) = items else { return put_string(out, HIDDEN) };
         out.push('[');
         for (at, item) in items.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use semel_core::error::Invalid;
 use semel_core::ident::WorkflowId;
-use semel_core::limits::WORKFLOW_DEPTH_MAX;
+use semel_core::limits::{WORKFLOW_DEPTH_MAX, WORKFLOW_STEPS_MAX};
 use semel_core::time::Timestamp;
 use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Workflow};
 use serde_json::value::RawValue;
@@ -141,6 +141,7 @@ impl Reader {
         let mut exits = jobs.clone();
         for (name, _, when) in CALLBACKS {
             let Some(value) = callbacks.get(&pointer, name) else { continue };
+            refuse_depends_on(&value.members()?, &value.pointer())?;
             let id = if depth == 1 { name.to_owned() } else { format!("{name}-{}", self.steps.len()) };
             let step = self.step(value.text(), &value.pointer(), &id, &jobs, &jobs)?;
             if let Some(step) = self.steps.get_mut(step as usize) {
@@ -167,6 +168,7 @@ impl Reader {
         depth: usize,
     ) -> Result<Exits, Invalid> {
         let members = Members::read(raw.get(), pointer)?;
+        refuse_depends_on(&members, pointer)?;
         if members.raw("steps").is_none() && members.raw("jobs").is_none() {
             let id = step_id(&members, pointer, self.steps.len())?;
             return Ok(vec![self.step(raw.get(), pointer, &id, after, results)?]);
@@ -248,6 +250,15 @@ impl Reader {
         after: &[u32],
         results: &[u32],
     ) -> Result<u32, Invalid> {
+        // Before anything is kept of it: what each step waits for and is given grows with the steps before it.
+        if self.steps.len() >= WORKFLOW_STEPS_MAX {
+            return Err(Invalid::too_large(
+                pointer,
+                format!(
+                    "is one step more than the {WORKFLOW_STEPS_MAX} of a workflow; make several workflows of it"
+                ),
+            ));
+        }
         let job = job_text(text, pointer)?;
         let (offer, _) =
             Enqueue::parse(&job, self.inspect).map_err(|refused| refused.under(pointer))?.into_parts();
@@ -262,6 +273,16 @@ impl Reader {
             offer,
         });
         Ok(number)
+    }
+}
+
+/// What a step of a chain, a group or a batch waits for is said by its place in it.
+fn refuse_depends_on(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
+    match members.get(pointer, "depends_on") {
+        Some(value) if !value.items()?.is_empty() => Err(value.refuse(
+            "has no effect inside of a chain, a group or a batch; send all steps in one list, each with an id and depends_on, or leave it out",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -298,6 +319,15 @@ pub fn put(
     state_of: &dyn Fn(&Step) -> Option<&'static str>,
     object: &mut Object<'_>,
 ) {
+    put_whole(id, workflow, object);
+    put_errors(workflow, object);
+    list(object.member("steps"), workflow.steps.iter().enumerate(), |out, (at, step)| {
+        put_step(out, workflow, at, step, state_of(step));
+    });
+}
+
+/// What is said of the whole, without its jobs.
+fn put_whole(id: WorkflowId, workflow: &Workflow, object: &mut Object<'_>) {
     let count = |is: fn(StepStatus) -> bool| workflow.count(is);
     let total = count(|_| true);
     let completed = count(|status| status == StepStatus::Completed);
@@ -323,10 +353,6 @@ pub fn put(
         metadata.number("job_count", total);
         metadata.number("completed_count", completed);
         metadata.number("failed_count", failed);
-    });
-    put_errors(workflow, object);
-    list(object.member("steps"), workflow.steps.iter().enumerate(), |out, (at, step)| {
-        put_step(out, workflow, at, step, state_of(step));
     });
 }
 
@@ -386,6 +412,20 @@ pub fn answer(
     object(&mut out, |outer| {
         object(outer.member("workflow"), |object| put(id, workflow, state_of, object));
         put(id, workflow, state_of, outer);
+    });
+    out
+}
+
+/// One workflow for who may act on it and not read of jobs: its state and counts, and no steps.
+pub fn answer_curt(id: WorkflowId, workflow: &Workflow) -> String {
+    let mut out = String::with_capacity(1_024);
+    let put = |object: &mut Object<'_>| {
+        put_whole(id, workflow, object);
+        object.raw("steps", "[]");
+    };
+    object(&mut out, |outer| {
+        object(outer.member("workflow"), put);
+        put(outer);
     });
     out
 }

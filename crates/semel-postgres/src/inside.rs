@@ -25,7 +25,7 @@ const TRIES: u32 = 16;
 /// How often it is tried to hold all keys of a decision.
 const HOLDS: u32 = 3;
 /// How often one decision may ask for more than was loaded.
-const LOADS: u32 = 16;
+const LOADS: u32 = 64;
 
 /// A caller's transaction on the database of a store.
 pub struct Transaction<'a> {

@@ -10,7 +10,7 @@ use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::settings::waiting;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, leave_out_outlived};
+use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
 use semel_store::model::deciding;
 use tokio_postgres::Row;
 
@@ -27,8 +27,8 @@ const HEAD: usize = 7;
 #[derive(Default)]
 struct Answered {
     now: Timestamp,
-    /// Heads, and whether each is kept for its key alone.
-    heads: HashMap<JobId, (Head, bool)>,
+    /// Heads, and until when each is kept for its key alone, if it is.
+    heads: HashMap<JobId, (Head, Option<Timestamp>)>,
     fulls: HashMap<JobId, Full>,
     absorbed: HashMap<JobId, Spent>,
     keys: HashMap<UniqueKey, Held>,
@@ -72,7 +72,7 @@ impl Shared {
         }
         let mut snapshot = Snapshot::with_room_for(answered.now, reads);
         for id in &reads.heads {
-            let head = answered.heads.get(id).filter(|(_, is_kept_for_key)| !is_kept_for_key);
+            let head = answered.heads.get(id).filter(|(_, kept)| kept.is_none());
             snapshot.add_head(*id, head.map(|(head, _)| head.clone()));
         }
         for (key, with_ended) in keys {
@@ -88,7 +88,7 @@ impl Shared {
         }
         for id in &reads.fulls {
             let head = answered.heads.get(id);
-            let full = answered.fulls.get(id).filter(|_| head.is_some_and(|(_, kept)| !kept));
+            let full = answered.fulls.get(id).filter(|_| head.is_some_and(|(_, kept)| kept.is_none()));
             let row = head.zip(full).map(|((head, _), full)| (head.clone(), full.clone()));
             let remembered =
                 || head.filter(|_| row.is_none()).map(|(head, _)| Spent::remembered(*id, head.version));
@@ -135,7 +135,9 @@ impl Answered {
             0 => self.now = shared.saw_clock(row.try_get(2)?, row.try_get(3)?),
             1 => {
                 let head = rows::head(row, HEAD)?;
-                self.heads.insert(head.id, (head, row.try_get::<_, i64>(2)? == 1));
+                let until = Timestamp::from_micros(row.try_get(3)?);
+                let kept = (row.try_get::<_, i64>(2)? == 1).then_some(until);
+                self.heads.insert(head.id, (head, kept));
             }
             2 => {
                 let body: &[u8] = row.try_get(5)?;
@@ -198,6 +200,7 @@ impl Answered {
         let covered = KeyRead { key, states, all: true };
         let Some(held) = self.keys.get(&key) else { return KeyView::new(0, Vec::new(), &covered, false) };
         let heads = held.holders.iter().filter_map(|id| self.heads.get(id));
+        let heads = heads.filter(|(_, kept)| kept.is_none_or(|until| is_kept(until, self.now)));
         let mut holders: Vec<Head> = heads.map(|(head, _)| head.clone()).collect();
         if with_ended {
             leave_out_outlived(&mut holders);

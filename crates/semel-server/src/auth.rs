@@ -153,7 +153,8 @@ impl Tokens {
         made
     }
 
-    /// From now on these tokens and no others. Requests under way end as they began.
+    /// From now on these tokens and no others. Requests under way end as they began, but for streams: one whose token is
+    /// not there any more, or may something else now, ends.
     pub fn replace(&self, tokens: Vec<Token>) {
         let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
         *present = Some(tokens.into_iter().map(Arc::new).collect());
@@ -162,6 +163,18 @@ impl Tokens {
     /// Whether nobody needs a token.
     pub fn is_empty(&self) -> bool {
         self.0.tokens.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Whether a token that was let in would still be, for the same.
+    pub(crate) fn still_have(&self, token: &Token, now: Timestamp) -> bool {
+        let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |present: &Arc<Token>| {
+            present.digest == token.digest
+                && (&present.roles, &present.queues, &present.tenant, present.inspect)
+                    == (&token.roles, &token.queues, &token.tenant, token.inspect)
+                && present.expires_at.is_none_or(|end| now < end)
+        };
+        tokens.as_ref().is_none_or(|tokens| tokens.iter().any(is_it))
     }
 
     /// Whose request it is.

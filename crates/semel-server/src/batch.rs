@@ -1,8 +1,6 @@
 //! `/ojs/v1/jobs/batch`: all or nothing. `/ojs/v1/jobs/bulk`: item by item.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use http::StatusCode;
 use semel_core::body::Body;
 use semel_core::draft::Map;
@@ -19,16 +17,13 @@ use crate::caller::Caller;
 use crate::extract;
 use crate::jobs::told;
 use crate::respond::{Answer, Answered, Refused, view};
+use crate::tenancy::Scope;
 
 /// Bytes an answer takes for each job, about.
 const ITEM_BYTES: usize = 700;
 
 /// `POST /jobs/batch`.
-pub(crate) async fn all_or_nothing(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    request: Request,
-) -> Answered {
+pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let batch = Batch::parse(&text)?;
     let (mut offers, mut bodies) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
@@ -70,7 +65,7 @@ pub(crate) async fn all_or_nothing(
 }
 
 /// `POST /jobs/bulk`: 200 when every item was admitted, 422 when none was, else 207.
-pub(crate) async fn each(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let batch = Batch::parse(&text)?;
     let mut offers = Vec::with_capacity(batch.len());

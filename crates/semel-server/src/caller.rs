@@ -6,12 +6,15 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_core::tenant::Tenant;
-use semel_ojs::{Code, Problem};
+use semel_engine::Job;
+use semel_ojs::{Code, JobView, Problem};
+use semel_store::StoreError;
 
 use crate::App;
 use crate::auth::{Queues, Role, Token};
-use crate::respond::Refused;
+use crate::respond::{Refused, show};
 
 /// What an endpoint asks of its callers. Each endpoint names one, in the table of `routes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +173,23 @@ impl Caller {
         Ok(())
     }
 
+    /// A job of a queue that the caller sees; else there is none.
+    pub(crate) async fn job(&self, app: &App, id: JobId) -> Result<Job, Refused> {
+        let job = app.engine.job(id).await?.filter(|job| self.sees(job.head.queue.name()));
+        Ok(job.ok_or_else(|| Problem::not_found("job"))?)
+    }
+
+    /// Shows the job that the caller has acted on: the whole of it, as far as it is still there, to who may inspect;
+    /// to others what became of their request.
+    pub(crate) async fn show(
+        &self,
+        app: &App,
+        head: &Head,
+        write: impl FnOnce(&JobView<'_>) -> String,
+    ) -> Result<String, StoreError> {
+        if self.inspect() { show(&app.engine, head, write).await } else { Ok(write(&JobView::curt(head))) }
+    }
+
     /// Those of the jobs that the caller sees.
     pub(crate) async fn sees_jobs(&self, app: &App, ids: Vec<JobId>) -> Result<Vec<JobId>, Refused> {
         if !self.is_limited() {
@@ -181,10 +201,10 @@ impl Caller {
     }
 }
 
-impl FromRequestParts<Arc<App>> for Caller {
+impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
     }
 }

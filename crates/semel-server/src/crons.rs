@@ -1,19 +1,18 @@
 //! `/ojs/v1/cron`: register, list, show, change, delete, trigger, history.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
 use semel_core::cron::{Change, Cron};
 use semel_core::ident::CronName;
 use semel_ojs::Problem;
-use semel_ojs::cron::{Register, answer, answer_list, change, history as show_history, triggered};
+use semel_ojs::cron::{self as ojs, Register, answer_list, change, history as show_history};
 
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
+use crate::tenancy::Scope;
 
 /// Crons on a page, unless the query says otherwise, and at most.
 const PAGE_DEFAULT: u64 = 200;
@@ -45,8 +44,13 @@ async fn one(app: &App, caller: &Caller, name: &CronName) -> Result<Cron, Refuse
     Ok(cron)
 }
 
+/// A cron as the caller may see it.
+fn shown(caller: &Caller, name: &CronName, cron: &Cron) -> String {
+    if caller.inspect() { ojs::answer(name, cron) } else { ojs::answer_curt(name, cron) }
+}
+
 /// `POST /cron`: 201 for a new one, and again for the same registration; 200 where there was another of that name.
-pub(crate) async fn register(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Register { name, registration } = Register::parse(&text, caller.inspect())?;
     caller.check_queue(registration.offer.queue.as_str())?;
@@ -56,7 +60,7 @@ pub(crate) async fn register(State(app): State<Arc<App>>, caller: Caller, reques
         check(&caller, &cron)?;
     }
     let registered = app.engine.register_cron(name.clone(), registration).await?;
-    let text = answer(&name, &registered.cron);
+    let text = shown(&caller, &name, &registered.cron);
     Ok(if registered.is_same {
         Answer::status(StatusCode::CREATED, text).replayed()
     } else if registered.is_new {
@@ -67,7 +71,7 @@ pub(crate) async fn register(State(app): State<Arc<App>>, caller: Caller, reques
 }
 
 /// `GET /cron`, by name.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let enabled = match query.get("enabled") {
@@ -86,66 +90,62 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) 
 }
 
 /// `GET /cron/{name}`.
-pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn show(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = cron_name(name)?;
     let cron = one(&app, &caller, &name).await?;
-    Ok(Answer::ok(answer(&name, &cron)))
+    Ok(Answer::ok(shown(&caller, &name, &cron)))
 }
 
 /// `GET /cron/{name}/history`, the newest tick first.
-pub(crate) async fn history(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn history(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = cron_name(name)?;
     let cron = one(&app, &caller, &name).await?;
     Ok(Answer::ok(show_history(&name, &cron)))
 }
 
 /// `PATCH /cron/{name}`.
-pub(crate) async fn patch(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    name: Name,
-    request: Request,
-) -> Answered {
+pub(crate) async fn patch(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = cron_name(name)?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let before = one(&app, &caller, &name).await?;
     let wanted = change(&text, &before)?;
-    changed(&app, name, wanted).await
+    changed(&app, &caller, name, wanted).await
 }
 
 /// `POST /cron/{name}/enable`.
-pub(crate) async fn enable(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn enable(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     set_enabled(&app, &caller, name, true).await
 }
 
 /// `POST /cron/{name}/disable`.
-pub(crate) async fn disable(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn disable(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     set_enabled(&app, &caller, name, false).await
 }
 
 async fn set_enabled(app: &App, caller: &Caller, name: Name, enabled: bool) -> Answered {
     let name = cron_name(name)?;
     one(app, caller, &name).await?;
-    changed(app, name, Change { enabled: Some(enabled), ..Change::default() }).await
+    changed(app, caller, name, Change { enabled: Some(enabled), ..Change::default() }).await
 }
 
-async fn changed(app: &App, name: CronName, wanted: Change) -> Answered {
+async fn changed(app: &App, caller: &Caller, name: CronName, wanted: Change) -> Answered {
     let cron = found(app.engine.change_cron(name.clone(), wanted).await?)?;
-    Ok(Answer::ok(answer(&name, &cron)))
+    Ok(Answer::ok(shown(caller, &name, &cron)))
 }
 
 /// `DELETE /cron/{name}`. The jobs it has admitted stay.
-pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn remove(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = cron_name(name)?;
     one(&app, &caller, &name).await?;
     let cron = found(app.engine.remove_cron(name.clone()).await?)?;
-    Ok(Answer::ok(answer(&name, &cron)))
+    Ok(Answer::ok(shown(&caller, &name, &cron)))
 }
 
 /// `POST /cron/{name}/trigger`.
-pub(crate) async fn trigger(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = cron_name(name)?;
     one(&app, &caller, &name).await?;
     let (cron, tick) = found(app.engine.trigger_cron(name.clone()).await?)?;
-    Ok(Answer::ok(triggered(&name, &cron, &tick)))
+    let show = if caller.inspect() { ojs::triggered } else { ojs::triggered_curt };
+    Ok(Answer::ok(show(&name, &cron, &tick)))
 }

@@ -1,9 +1,7 @@
 //! `/ojs/v1/dead-letter`: jobs that failed for good and were asked to be kept for people.
 
-use std::sync::Arc;
-
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use http::Uri;
 use semel_core::job::Head;
 use semel_core::life::Revived;
@@ -14,7 +12,9 @@ use semel_store::backend::Filter;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
+use crate::many::found;
 use crate::respond::{Answer, Answered, Refused, settled, show, view};
+use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 100;
@@ -22,7 +22,7 @@ const PAGE_MAX: u64 = 100;
 const COUNTED_MAX: usize = 10_000;
 
 /// `GET /dead-letter`, newest first.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
@@ -45,7 +45,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) 
 }
 
 /// `GET /dead-letter/stats`.
-pub(crate) async fn stats(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn stats(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let heads = all(&app, crate::jobs::filter(&query)?).await?;
@@ -71,22 +71,14 @@ pub(crate) async fn stats(State(app): State<Arc<App>>, caller: Caller, uri: Uri)
     Ok(Answer::ok(out))
 }
 
+/// The dead letters that the filter admits, newest first.
 pub(crate) async fn all(app: &App, filter: Filter) -> Result<Vec<Head>, Refused> {
-    let mut filter = Filter { dead_letters: true, limit: 1_000, ..filter };
-    let mut heads = Vec::new();
-    loop {
-        let listing = app.engine.list(filter.clone()).await?;
-        heads.extend(listing.heads);
-        match listing.next {
-            Some(next) if heads.len() < COUNTED_MAX => filter.before = Some(next),
-            _ => return Ok(heads),
-        }
-    }
+    found(app, Filter { dead_letters: true, ..filter }, COUNTED_MAX).await
 }
 
 /// `POST /dead-letter/{id}/retry`: a new admission under the job's own policy.
 pub(crate) async fn retry(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
@@ -114,7 +106,7 @@ pub(crate) async fn retry(
 
 /// `DELETE /dead-letter/{id}`.
 pub(crate) async fn remove(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {

@@ -26,7 +26,7 @@ use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
-use crate::tenancy::Misnamed;
+use crate::tenancy::{Scope, tenant_of};
 use crate::trace::{self, Span};
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
@@ -47,7 +47,8 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     if let Some(trace) = own.as_ref().map(|(trace, _)| trace).or(asked.as_ref()) {
         request.extensions_mut().insert(trace.clone());
     }
-    let mut response = match admit(&app, row, &mut request) {
+    let path = route.as_ref().map(MatchedPath::as_str);
+    let mut response = match admit(&app, path, row, &mut request) {
         Err(problem) => Refused::from(problem).into_response(),
         Ok((who, place)) => {
             caller = who;
@@ -87,11 +88,14 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
 
 /// There is nothing at this path.
 pub(crate) async fn no_such_path() -> Refused {
+    nothing_there().into()
+}
+
+fn nothing_there() -> Problem {
     Problem::new(
         Code::NotFound,
         "there is nothing at this path; GET /ojs/manifest says what this server does",
     )
-    .into()
 }
 
 /// There is something at this path, but not for this method.
@@ -103,10 +107,11 @@ pub(crate) async fn no_such_method() -> Refused {
     .into()
 }
 
-/// Whether the request is let in, whose it is, and its place among those under way. Handlers find the last two among
-/// the extensions.
+/// Whether the request is let in, whose it is, and its place among those under way. Handlers find these, and the app
+/// of the request's tenant, among the extensions.
 fn admit(
-    app: &App,
+    app: &Arc<App>,
+    path: Option<&str>,
     row: Option<&Row>,
     request: &mut Request,
 ) -> Result<(Caller, Option<Arc<Place>>), Problem> {
@@ -117,11 +122,12 @@ fn admit(
         None => !request.uri().path().starts_with("/ojs/v1"),
     };
     let caller = if is_public { Caller::default() } else { identify(app, request.headers())? };
-    // What was wrong with the tenant's name is told as everything else is.
-    if let Some(Misnamed(problem)) = request.extensions_mut().remove() {
-        return Err(problem);
+    let tenant = tenant_of(request.headers(), &caller)?;
+    caller.check_tenant(&tenant)?;
+    // To a tenant what is about the whole server is not there.
+    if !tenant.is_default() && path.is_some_and(|path| app.routes.is_global(path)) {
+        return Err(nothing_there());
     }
-    caller.check_tenant(app.engine.tenant())?;
     if let Some(access) = access {
         caller.check(access)?;
     }
@@ -134,6 +140,7 @@ fn admit(
         Some(place)
     };
     request.extensions_mut().insert(caller.clone());
+    request.extensions_mut().insert(Scope::of(app, &tenant));
     Ok((caller, place))
 }
 

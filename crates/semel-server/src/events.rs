@@ -1,9 +1,8 @@
 //! `/ojs/v1/events`: the log, oldest first, by polling.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use semel_core::event::{EventKind, Place};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_engine::follow::{Reading, Wanted};
@@ -14,6 +13,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
+use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 1_000;
@@ -22,7 +22,7 @@ const WAIT_MS_MAX: u64 = 25_000;
 
 /// `GET /events`: `after` (or `cursor`; `end` is the place where nothing has happened yet), `types`, `queues`,
 /// `job_types`, `jobs`, `limit`. With `wait_ms` the answer waits for something to tell.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
     let wait = Duration::from_millis(query.number("wait_ms", 0, 0, WAIT_MS_MAX)?);

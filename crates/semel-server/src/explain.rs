@@ -1,19 +1,17 @@
 //! `POST /ojs/v1/unique/explain`: what an enqueue request would lead to, and why. Writes nothing.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use semel_core::enqueue::Outcome;
 use semel_core::unique::Disclose;
 use semel_ojs::{Enqueue, explain as ojs};
 
-use crate::App;
 use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered};
+use crate::tenancy::Scope;
 
 /// Takes the body of an enqueue request.
-pub(crate) async fn explain(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn explain(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let request = Enqueue::parse(&text, caller.inspect())?;
     caller.check_queue(request.offer.queue.name())?;

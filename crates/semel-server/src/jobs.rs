@@ -1,9 +1,7 @@
 //! `/ojs/v1/jobs`: enqueue, read, list, cancel, activate.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::Uri;
 use http::header::HeaderName;
 use semel_core::body::Body;
@@ -21,6 +19,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
+use crate::tenancy::Scope;
 
 /// How full a bounded queue is: jobs that wait, how many may, and the one as a part of the other.
 pub(crate) const QUEUE_DEPTH: HeaderName = HeaderName::from_static("x-ojs-queue-depth");
@@ -37,7 +36,7 @@ const PAGE_MAX: u64 = 200;
 const EMPTY_PAGES_MAX: usize = 16;
 
 /// `POST /jobs`.
-pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let request = extract::traced(&parts, Enqueue::parse(&text, caller.inspect())?)?;
     let (offer, body) = request.into_parts();
@@ -114,19 +113,16 @@ pub(crate) fn told(outcome: &Outcome) -> Result<(&semel_core::job::Head, Admitte
 
 /// `GET /jobs/{id}`.
 pub(crate) async fn show(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
     let id = extract::job_id(id)?;
-    match app.engine.job(id).await? {
-        Some(job) if caller.sees(job.head.queue.name()) => Ok(Answer::ok(answer::job(&view(&job)))),
-        Some(_) | None => Err(Problem::not_found("job").into()),
-    }
+    Ok(Answer::ok(answer::job(&view(&caller.job(&app, id).await?))))
 }
 
 /// `GET /jobs`: a page, newest first.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
@@ -184,7 +180,7 @@ pub(crate) fn filter(query: &Parameters) -> Result<Filter, Problem> {
 
 /// `DELETE /jobs/{id}`.
 pub(crate) async fn cancel(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     request: Request,
@@ -193,12 +189,12 @@ pub(crate) async fn cancel(
     caller.check_job(&app, id).await?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let head = settled(app.engine.cancel(id, worker::bearer(&text)?).await?)?;
-    Ok(Answer::ok(show_job(&app.engine, &head, answer::job).await?))
+    Ok(Answer::ok(caller.show(&app, &head, answer::job).await?))
 }
 
 /// `POST /jobs/{id}/activate`.
 pub(crate) async fn activate(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
@@ -206,7 +202,7 @@ pub(crate) async fn activate(
     caller.check_job(&app, id).await?;
     match app.engine.activate(id).await? {
         Settled::Done(head) | Settled::Repeated(head) => {
-            Ok(Answer::ok(show_job(&app.engine, &head, answer::activated).await?))
+            Ok(Answer::ok(caller.show(&app, &head, answer::activated).await?))
         }
         Settled::Refused(refusal) => Err(refusal.into()),
     }

@@ -34,6 +34,7 @@ mod explain;
 mod extract;
 mod jobs;
 mod limits;
+mod many;
 mod metrics;
 mod openapi;
 mod patience;
@@ -58,10 +59,12 @@ pub use tls::Tls;
 use load::Load;
 use routes::{Endpoint, Known};
 
-/// What handlers share.
+/// What handlers share. A tenant has one of its own, by its [`Scope`](tenancy::Scope).
+#[derive(Clone)]
 pub(crate) struct App {
+    /// Within the tenant.
     pub(crate) engine: Engine,
-    pub(crate) config: Config,
+    pub(crate) config: Arc<Config>,
     /// What the edge knows of each route.
     pub(crate) routes: Arc<Known>,
     /// What is under way.
@@ -80,7 +83,7 @@ impl App {
             load: Arc::default(),
             openapi: openapi::document(table).into(),
             streams: Arc::new(Semaphore::new(config.streams_max)),
-            config,
+            config: Arc::new(config),
         }
     }
 }
@@ -89,5 +92,5 @@ impl App {
 pub fn router(engine: Engine, config: Config) -> Router {
     let table = routes::table();
     let app = App::new(engine, config, &table);
-    tenancy::router(table, app)
+    routes::router(table, Arc::new(app))
 }

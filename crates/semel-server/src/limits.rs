@@ -1,21 +1,19 @@
 //! `/ojs/v1/rate-limits`: limits that jobs have asked for.
 
-use std::sync::Arc;
-
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use semel_engine::limits::LimitSeen;
 use semel_ojs::Problem;
 use semel_ojs::limit::LimitView;
 
-use crate::App;
 use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered};
+use crate::tenancy::Scope;
 
 /// `GET /rate-limits/{key}`. The key of a queue's own limit is `queue:NAME`.
 pub(crate) async fn show(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     key: Result<Path<String>, PathRejection>,
 ) -> Answered {

@@ -103,13 +103,22 @@ impl Place {
         Ok(Arc::new(place))
     }
 
-    /// From now on the request only waits; it gives room to others. Whether there was room among those that wait.
+    /// From now on the request only waits; it gives room to others. Whether there was room among those that wait. One
+    /// that waits already goes on waiting, in the one place it has.
     pub(crate) fn park(&self) -> bool {
-        let parked = take(&self.load.polls, 1, self.bounds.polls);
-        if parked && !self.is_parked.swap(true, Ordering::Relaxed) {
+        if self.is_parked.load(Ordering::Relaxed) {
+            return true;
+        }
+        if !take(&self.load.polls, 1, self.bounds.polls) {
+            return false;
+        }
+        if self.is_parked.swap(true, Ordering::Relaxed) {
+            // Parked by another hand meanwhile, which has its place.
+            self.load.polls.fetch_sub(1, Ordering::Relaxed);
+        } else {
             self.load.requests.fetch_sub(1, Ordering::Relaxed);
         }
-        parked
+        true
     }
 
     /// How long the body may take.
@@ -187,7 +196,7 @@ mod tests {
     fn who_waits_makes_room() {
         let load = Arc::new(Load::default());
         let first = Place::take(&load, bounds(), None).unwrap();
-        assert!(first.park());
+        assert!(first.park() && first.park(), "twice is once");
         let second = Place::take(&load, bounds(), None).unwrap();
         assert!(!second.park(), "one waits already");
         assert_eq!((load.requests(), load.polls()), (1, 1));

@@ -1,11 +1,9 @@
 //! `/metrics`: what is stored, what became of requests, and how long they took, in Prometheus's text form.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
@@ -14,9 +12,9 @@ use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
 use semel_store::backend::QueueStats;
 
-use crate::App;
 use crate::respond::Refused;
 use crate::routes::Row;
+use crate::tenancy::Scope;
 
 /// Upper bounds of the buckets, in microseconds: from a batch in memory to the longest long poll.
 const BOUNDS: [u64; 12] =
@@ -73,7 +71,7 @@ impl Times {
 
 /// `GET /metrics`. The media type has no version, as OJS wants it; Prometheus takes it all the same when its scrape
 /// configuration says `fallback_scrape_protocol: PrometheusText0.0.4`.
-pub(crate) async fn show(State(app): State<Arc<App>>) -> Result<Response, Refused> {
+pub(crate) async fn show(Scope(app): Scope) -> Result<Response, Refused> {
     let (queues, now) = (app.engine.queues_of_all().await?, app.engine.now().await?);
     let mut page = Page(String::with_capacity(16 * 1024));
     page.put_queues(&queues, now);

@@ -1,16 +1,14 @@
 //! The OpenAPI 3.1 document, made of the table of endpoints, OJS's table of errors and `openapi/schemas.json`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use axum::extract::State;
 use semel_ojs::write::{Object, list, object, put_string};
 use semel_ojs::{Code, MEDIA_TYPE};
 
-use crate::App;
 use crate::caller::Access;
 use crate::respond::Answer;
 use crate::routes::{Body, Endpoint};
+use crate::tenancy::Scope;
 
 /// The schemas that the table's rows name.
 const SCHEMAS: &str = include_str!("openapi/schemas.json");
@@ -32,7 +30,7 @@ const WITH_TOKEN: [Code; 2] = [Code::Unauthorized, Code::Forbidden];
 const WITH_BODY: [Code; 4] = [Code::InvalidPayload, Code::UnsupportedMediaType, Code::TooLarge, Code::Slow];
 
 /// `GET /ojs/v1/openapi.json`.
-pub(crate) async fn show(State(app): State<Arc<App>>) -> Answer {
+pub(crate) async fn show(Scope(app): Scope) -> Answer {
     Answer::ok(app.openapi.as_ref().to_owned())
 }
 
@@ -85,6 +83,9 @@ fn put(endpoint: &Endpoint, operation: &mut Object<'_>) {
         operation.texts("x-semel-roles", roles.iter().map(|role| role.name()));
     } else {
         operation.raw("security", "[]");
+    }
+    if endpoint.is_global {
+        operation.flag("x-semel-whole-server", true);
     }
     put_parameters(endpoint, operation);
     let (schema, required) = match endpoint.body {

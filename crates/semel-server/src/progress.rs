@@ -1,28 +1,21 @@
 //! How far a run has come: `/jobs/{id}/progress`, and `/workers/progress` for clients that count to a hundred.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use semel_core::ident::JobId;
 use semel_core::lease::Bearer;
-use semel_ojs::Problem;
 use semel_ojs::progress::{Progress, shown};
 
 use crate::App;
 use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered, settled};
+use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
 
 /// `PUT /jobs/{id}/progress`: `progress` of 0 to 1, beyond which it is cut off, and a `message`. The job must be running.
-pub(crate) async fn report(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    id: Id,
-    request: Request,
-) -> Answered {
+pub(crate) async fn report(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     let id = extract::job_id(id)?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Progress { bearer, value, .. } = Progress::parse(&text)?;
@@ -30,11 +23,7 @@ pub(crate) async fn report(
 }
 
 /// `POST /workers/progress`: the same with a `job_id` in the body, and `progress` of 0 to 100.
-pub(crate) async fn report_percent(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    request: Request,
-) -> Answered {
+pub(crate) async fn report_percent(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let (id, Progress { bearer, value, .. }) = Progress::parse_percent(&text)?;
     keep(&app, &caller, id, bearer, value).await
@@ -47,10 +36,9 @@ async fn keep(app: &App, caller: &Caller, id: JobId, bearer: Bearer, value: Stri
 }
 
 /// `GET /jobs/{id}/progress`.
-pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, id: Id) -> Answered {
+pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
     let id = extract::job_id(id)?;
-    caller.check_job(&app, id).await?;
-    let Some(job) = app.engine.job(id).await? else { return Err(Problem::not_found("job").into()) };
+    let job = caller.job(&app, id).await?;
     let told = job.progress.as_ref().and_then(|told| str::from_utf8(told).ok());
     Ok(Answer::ok(shown(id, told)))
 }

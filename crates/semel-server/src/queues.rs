@@ -1,9 +1,7 @@
 //! `/ojs/v1/queues`.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use semel_core::ident::QueueName;
 use semel_core::lease::Bearer;
 use semel_core::settle::Settled;
@@ -15,12 +13,14 @@ use semel_store::backend::{Filter, QueueStats};
 use crate::App;
 use crate::caller::Caller;
 use crate::extract;
+use crate::many::{each, found};
 use crate::respond::{Answer, Answered, Refused};
+use crate::tenancy::Scope;
 
 type Name = Result<Path<String>, PathRejection>;
 
 /// `GET /queues`, by name.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller) -> Answered {
     let mut queues = app.engine.queues().await?;
     queues.retain(|stats| caller.sees(stats.row.name.name()));
     let mut out = String::with_capacity(300 * queues.len() + 64);
@@ -35,7 +35,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answere
 }
 
 /// `GET /queues/{name}` and `/stats`. A queue need not have had a job.
-pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn show(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
     let found = app.engine.queue(&name).await?;
@@ -52,12 +52,12 @@ pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, name: Name
 }
 
 /// `POST /queues/{name}/pause`.
-pub(crate) async fn pause(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn pause(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     set_paused(&app, &caller, name, true).await
 }
 
 /// `POST /queues/{name}/resume`.
-pub(crate) async fn resume(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn resume(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     set_paused(&app, &caller, name, false).await
 }
 
@@ -66,29 +66,22 @@ const PURGED_MAX: usize = 10_000;
 
 /// `POST /queues/{name}/purge`: cancels the jobs that wait in the given `states`, available ones unless said. They end
 /// as any other cancelled job, so their keys are free at once and they can be read until their retention is over.
-pub(crate) async fn purge(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    name: Name,
-    request: Request,
-) -> Answered {
+pub(crate) async fn purge(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let filter = Filter { states: bulk::purge(&text)?, queue: Some(name.clone()), ..Filter::default() };
-    let ids = crate::admin::jobs::found(&app, filter, PURGED_MAX).await?;
-    let mut purged = 0;
-    for id in &ids {
-        // A worker may have taken it meanwhile.
-        let is_waiting = app.engine.cancel_waiting(*id, &Bearer::default()).await?;
-        purged += usize::from(matches!(is_waiting, Settled::Done(_)));
-    }
+    let heads = found(&app, filter, PURGED_MAX).await?;
+    // A worker may have taken one meanwhile.
+    let act =
+        async |id| Ok(matches!(app.engine.cancel_waiting(id, &Bearer::default()).await?, Settled::Done(_)));
+    let purged = each(&heads, act).await?.len();
     let mut out = String::new();
     object(&mut out, |outer| {
         object(outer.member("queue"), |object| object.plain("name", &name));
         outer.number("purged", purged);
         outer.number("count", purged);
-        outer.flag("has_more", ids.len() >= PURGED_MAX);
+        outer.flag("has_more", heads.len() >= PURGED_MAX);
     });
     Ok(Answer::ok(out))
 }

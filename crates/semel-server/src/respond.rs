@@ -158,6 +158,7 @@ pub(crate) fn view(job: &Job) -> JobView<'_> {
         workflow: job.waiters.workflow(),
         parent_results: job.parent_results.as_ref().and_then(|text| str::from_utf8(text).ok()),
         with_lease: false,
+        is_curt: false,
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
@@ -22,14 +22,17 @@ use semel_core::event::Place;
 use semel_core::ident::{JobId, QueueName};
 use semel_engine::follow::{Follow, Reading, Wanted};
 use semel_ojs::{Code, Problem, event};
+use semel_store::clock::{Clock as _, SystemClock};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::App;
+use crate::auth::Tokens;
 use crate::caller::Caller;
 use crate::drain::Drain;
 use crate::events::{Begin, check, cursor, wanted};
 use crate::extract::{self, Parameters};
 use crate::respond::Refused;
+use crate::tenancy::Scope;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Events sent at once: all that a stream holds in memory.
@@ -41,7 +44,7 @@ type Streamed = Result<Response, Refused>;
 
 /// `GET /events/stream`: as [`crate::events::list`], and `channel` (`job:ID` or `queue:NAME`). Without a cursor it
 /// begins with what happens next.
-pub(crate) async fn all(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Streamed {
+pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> Streamed {
     let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
     let mut wanted = wanted(&query, &caller)?;
@@ -57,29 +60,26 @@ pub(crate) async fn all(State(app): State<Arc<App>>, caller: Caller, request: Re
             _ => return Err(extract::refuse("channel", "is none; write job:ID, queue:NAME or all").into()),
         }
     }
-    begin(&app, &parts, wanted).await
+    begin(&app, caller, &parts, wanted).await
 }
 
 /// `GET /jobs/{id}/events`.
 pub(crate) async fn of_job(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Streamed {
     let (parts, _) = request.into_parts();
     let id = extract::job_id(id)?;
-    caller.check_job(&app, id).await?;
-    if app.engine.job(id).await?.is_none() {
-        return Err(Problem::not_found("job").into());
-    }
+    caller.job(&app, id).await?;
     let wanted = Wanted { jobs: vec![id], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
-    begin(&app, &parts, wanted).await
+    begin(&app, caller, &parts, wanted).await
 }
 
 /// `GET /queues/{name}/events`. A queue need not have had a job.
 pub(crate) async fn of_queue(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     name: Result<Path<String>, PathRejection>,
     request: Request,
@@ -88,19 +88,22 @@ pub(crate) async fn of_queue(
     let name = QueueName::parse(&extract::name(name, "queue")?, "/name")?;
     caller.check_queue(name.name())?;
     let wanted = Wanted { queues: vec![name], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
-    begin(&app, &parts, wanted).await
+    begin(&app, caller, &parts, wanted).await
 }
 
 /// What a stream goes on with.
 struct Going {
     follow: Follow,
+    /// Who reads, and the tokens that are let in: whose token ends is told no more.
+    caller: Caller,
+    tokens: Tokens,
     heartbeat: Duration,
     drain: Drain,
     has_ended: bool,
     _place: OwnedSemaphorePermit,
 }
 
-async fn begin(app: &App, parts: &Parts, wanted: Wanted) -> Streamed {
+async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted) -> Streamed {
     let query = Parameters::of(&parts.uri)?;
     let Ok(place) = Arc::clone(&app.streams).try_acquire_owned() else {
         return Err(Problem::new(
@@ -118,6 +121,8 @@ async fn begin(app: &App, parts: &Parts, wanted: Wanted) -> Streamed {
     check(&app.engine.read_log(from, &wanted, 0).await?)?;
     let going = Going {
         follow: app.engine.follow(from, wanted),
+        caller,
+        tokens: app.config.tokens.clone(),
         heartbeat: app.config.stream_heartbeat,
         drain: app.config.drain.clone(),
         has_ended: false,
@@ -165,6 +170,10 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
             going.has_ended = true;
             out.push_str(": the server is shutting down; connect again\n\n");
         }
+        Some(_) if !is_let_in(&going) => {
+            going.has_ended = true;
+            out.push_str(": the token of this stream is not good any more\n\n");
+        }
         Some(Err(error)) => {
             tracing::warn!(%error, "a stream of events ends because the store cannot be read");
             going.has_ended = true;
@@ -179,6 +188,10 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
         Some(Ok(reading)) => put_events(&reading, &mut out),
     }
     Some((Ok(Bytes::from(out)), going))
+}
+
+fn is_let_in(going: &Going) -> bool {
+    going.caller.token().is_none_or(|token| going.tokens.still_have(token, SystemClock.now()))
 }
 
 fn put_events(reading: &Reading, out: &mut String) {

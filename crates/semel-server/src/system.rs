@@ -1,15 +1,14 @@
 //! The manifest, and whether the server is well.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use http::StatusCode;
 use semel_core::limits;
 use semel_ojs::write::object;
 
 use crate::App;
 use crate::respond::{Answer, Answered};
+use crate::tenancy::Scope;
 
 /// Extensions of Open Job Spec that this server has. Tests hold the list to what its suites say.
 const EXTENSIONS: [&str; 10] = [
@@ -28,11 +27,36 @@ const EXTENSIONS: [&str; 10] = [
 const NOT_SUPPORTED: [&str; 5] =
     ["durable-execution", "encryption", "fair-scheduling", "middleware", "schema-registry"];
 
+/// The highest of Open Job Spec's levels that this server has, with all below it. Tests hold it to the suites.
+const CONFORMANCE_LEVEL: u32 = 4;
+
+/// What clients may ask whether it is there.
+const CAPABILITIES: [(&str, bool); 18] = [
+    ("batch_enqueue", true),
+    ("dead_letter", true),
+    ("delayed_jobs", true),
+    ("events", true),
+    ("job_ttl", true),
+    ("priority_queues", true),
+    ("backpressure", true),
+    ("multi_tenancy", true),
+    ("progress", true),
+    ("queue_pause", true),
+    ("rate_limiting", true),
+    ("unique_jobs", true),
+    ("unique_explain", true),
+    ("webhooks", true),
+    ("cron_jobs", true),
+    ("workflows", true),
+    ("checkpoints", false),
+    ("schema_registry", false),
+];
+
 /// How long the store may take to say that it is well.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// `GET /ojs/manifest`.
-pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
+pub(crate) async fn manifest(Scope(app): Scope) -> Answer {
     let facts = app.engine.facts();
     let mut out = String::with_capacity(1_024);
     object(&mut out, |outer| {
@@ -43,32 +67,12 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
             object.plain("version", env!("CARGO_PKG_VERSION"));
             object.plain("language", "rust");
         });
-        outer.number("conformance_level", 3);
+        outer.number("conformance_level", CONFORMANCE_LEVEL);
         outer.texts("protocols", ["http"]);
         outer.plain("backend", facts.engine);
         object(outer.member("capabilities"), |object| {
-            for name in
-                ["batch_enqueue", "dead_letter", "delayed_jobs", "events", "job_ttl", "priority_queues"]
-            {
-                object.flag(name, true);
-            }
-            for name in [
-                "backpressure",
-                "multi_tenancy",
-                "progress",
-                "queue_pause",
-                "rate_limiting",
-                "unique_jobs",
-                "unique_explain",
-                "webhooks",
-            ] {
-                object.flag(name, true);
-            }
-            for name in ["cron_jobs", "workflows"] {
-                object.flag(name, true);
-            }
-            for name in ["checkpoints", "schema_registry"] {
-                object.flag(name, false);
+            for (name, is_there) in CAPABILITIES {
+                object.flag(name, is_there);
             }
         });
         outer.texts("extensions", EXTENSIONS);
@@ -97,7 +101,7 @@ pub(crate) async fn manifest(State(app): State<Arc<App>>) -> Answer {
 }
 
 /// `GET /health` and `/ojs/v1/health`.
-pub(crate) async fn health(State(app): State<Arc<App>>) -> Answered {
+pub(crate) async fn health(Scope(app): Scope) -> Answered {
     let is_well = is_well(&app).await;
     let mut out = String::new();
     object(&mut out, |outer| {
@@ -112,7 +116,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Answered {
 }
 
 /// `GET /ready`.
-pub(crate) async fn ready(State(app): State<Arc<App>>) -> Answered {
+pub(crate) async fn ready(Scope(app): Scope) -> Answered {
     let is_well = !app.config.drain.has_begun() && is_well(&app).await;
     let word = if is_well { "ready" } else { "not_ready" };
     Ok(Answer::status(status(is_well), format!("{{\"status\":\"{word}\"}}")))

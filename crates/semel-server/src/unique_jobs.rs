@@ -1,9 +1,7 @@
 //! `/ojs/v1/unique-jobs`: who holds which key, and an operator's release of one.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::Uri;
 use semel_core::job::Head;
 use semel_core::life::KeyReleased;
@@ -14,10 +12,10 @@ use semel_ojs::job::put_duplicates;
 use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, worker};
 
-use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
+use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
@@ -27,7 +25,7 @@ const REACH_MAX: u64 = 10_000;
 const REASON_CHARS_MAX: usize = 500;
 
 /// `GET /unique-jobs`: `page`, `per_page`, `type`, `queue`. Jobs that may not be shown are left out.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
     let per_page = query.number("per_page", 1, PAGE_DEFAULT, PAGE_MAX)?;
@@ -64,7 +62,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) 
 
 /// `GET /unique-jobs/{key}`.
 pub(crate) async fn show(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     key: Result<Path<String>, PathRejection>,
 ) -> Answered {
@@ -97,7 +95,7 @@ pub(crate) async fn show(
 
 /// `DELETE /unique-jobs/{key}`: its holders lose it. The reason, in the body or the query, goes to the audit log.
 pub(crate) async fn release(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     key: Result<Path<String>, PathRejection>,
     request: Request,

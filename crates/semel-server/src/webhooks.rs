@@ -4,28 +4,33 @@ mod courier;
 mod send;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::StatusCode;
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
-use semel_core::webhook::{Secret, Subscription, Wish};
+use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
 use semel_engine::Engine;
 use semel_engine::webhooks::{SUBSCRIPTIONS_MAX, Webhooks, Wording};
 use semel_ojs::webhook::{self, Target};
 use semel_ojs::write::{list as put_list, object};
 use semel_ojs::{Code, Problem, event};
+use semel_store::StoreError;
 
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
+use crate::tenancy::Scope;
 
 pub use courier::Courier;
-use send::forbidden;
+use send::{Sender, forbidden};
 
+/// What a request says that is sent to try a subscription.
+const TEST: &str = "webhook.test";
 /// Subscriptions of one tenant.
 const PER_TENANT_MAX: usize = 100;
 const PAGE_DEFAULT: u64 = 50;
@@ -59,25 +64,21 @@ fn of(engine: &Engine) -> Webhooks {
 }
 
 /// `POST /webhooks/subscriptions`. Told of what happens from now on. The answer is the only one with the secret.
-pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     caller.check_all_queues()?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let secret = random()?;
     let wish = webhook::create(&text, || secret)?;
     check(&wish, app.config.webhooks)?;
     let (tenant, after) = (app.engine.tenant().to_string(), app.engine.log_end().await?);
-    let entropy = semel_store::memory::new_secret();
     let webhooks = of(&app.engine);
     let made = webhooks.change(move |known, now| {
         let of_tenant = known.iter().filter(|of| of.tenant == tenant).count();
         if known.len() >= SUBSCRIPTIONS_MAX || of_tenant >= PER_TENANT_MAX {
             return None;
         }
-        let (row, rest) = entropy.split_at(8);
-        let row = row.try_into().map_or(0, u64::from_le_bytes);
-        let rest = rest.first_chunk().copied().map_or(0, u32::from_le_bytes);
         let made = Subscription {
-            id: JobId::mint(now, row, rest).to_string(),
+            id: mint(now).to_string(),
             tenant: tenant.clone(),
             wish: wish.clone(),
             created_at: now.as_micros(),
@@ -98,7 +99,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request:
 }
 
 /// `GET /webhooks/subscriptions`, oldest first: `limit`, `cursor`.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(request.uri())?;
     let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(1);
@@ -125,7 +126,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, request: R
 
 /// `GET /webhooks/subscriptions/{id}`.
 pub(crate) async fn show(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
@@ -141,7 +142,7 @@ pub(crate) async fn show(
 /// `PATCH /webhooks/subscriptions/{id}`: the members that are sent are changed. One that is made active again is told
 /// of what happens from then on.
 pub(crate) async fn change(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     request: Request,
@@ -159,7 +160,7 @@ pub(crate) async fn change(
 
 /// `POST /webhooks/subscriptions/{id}/rotate-secret`: the answer is the only one with the new secret.
 pub(crate) async fn rotate(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
@@ -172,9 +173,39 @@ pub(crate) async fn rotate(
     Ok(Answer::ok(show_one(&changed.await?, true)))
 }
 
+/// `POST /webhooks/subscriptions/{id}/test`: one request to the subscriber, signed like every other, now and not
+/// through the queue; and whether it arrived. It says `webhook.test`, and is sent to one that is paused as well.
+pub(crate) async fn test(
+    Scope(app): Scope,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    caller.check_all_queues()?;
+    let id = extract::name(id, WHAT)?;
+    let known = of(&app.engine).subscriptions().await?.0;
+    let of = known.iter().find(|of| is_it(of, &app, &id)).ok_or_else(|| Problem::not_found(WHAT))?;
+    let now = app.engine.now().await?;
+    let event = format!("{{\"type\":\"{TEST}\",\"time\":\"{now}\"}}");
+    let delivery = Delivery::new(&of.id, TEST, event).map_err(StoreError::from)?;
+    let began = Instant::now();
+    let sent = match courier::letter(of, &delivery, mint(now), now.as_micros() / 1_000_000) {
+        Ok(letter) => Sender::of(app.config.webhooks).send(&letter).await,
+        Err(failed) => Err(failed),
+    };
+    let mut out = String::new();
+    object(&mut out, |object| {
+        object.flag("delivered", sent.is_ok());
+        object.number("took_ms", began.elapsed().as_millis());
+        if let Err(failed) = &sent {
+            object.text("error", &failed.why);
+        }
+    });
+    Ok(Answer::ok(out))
+}
+
 /// `DELETE /webhooks/subscriptions/{id}`: what is not delivered yet is not delivered any more.
 pub(crate) async fn remove(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
@@ -223,6 +254,15 @@ async fn edit(
         Ok::<_, Problem>(of.clone())
     });
     Ok(edited.await??)
+}
+
+/// An id that is nobody else's.
+fn mint(now: Timestamp) -> JobId {
+    let entropy = semel_store::memory::new_secret();
+    let (row, rest) = entropy.split_at(8);
+    let row = row.try_into().map_or(0, u64::from_le_bytes);
+    let rest = rest.first_chunk().copied().map_or(0, u32::from_le_bytes);
+    JobId::mint(now, row, rest)
 }
 
 fn show_one(of: &Subscription, with_secret: bool) -> String {

@@ -1,9 +1,7 @@
 //! `/ojs/v1/workers`: fetch, ack, nack, heartbeat.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use semel_core::canon::Json;
 use semel_core::ident::JobId;
 use semel_core::lease::Grant;
@@ -17,12 +15,13 @@ use semel_store::backend::Claim;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract;
-use crate::respond::{Answer, Answered, Refused, settled, show, view};
+use crate::respond::{Answer, Answered, Refused, settled, view};
+use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
 
 /// `POST /workers/fetch`. With `wait_ms` the answer waits for something to do.
-pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let fetch = Fetch::parse(&text)?;
     for queue in &fetch.queues {
@@ -54,17 +53,12 @@ pub(crate) async fn fetch(State(app): State<Arc<App>>, caller: Caller, request: 
 }
 
 /// `POST /workers/ack`.
-pub(crate) async fn ack(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn ack(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     acked(&app, &caller, None, request).await
 }
 
 /// `POST /jobs/{id}/ack`.
-pub(crate) async fn ack_named(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    id: Id,
-    request: Request,
-) -> Answered {
+pub(crate) async fn ack_named(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     acked(&app, &caller, Some(extract::job_id(id)?), request).await
 }
 
@@ -77,17 +71,12 @@ async fn acked(app: &App, caller: &Caller, named: Option<JobId>, request: Reques
 }
 
 /// `POST /workers/nack`: a failure, or `requeue: true`, which `delay_ms` puts off.
-pub(crate) async fn nack(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn nack(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     nacked(&app, &caller, None, request).await
 }
 
 /// `POST /jobs/{id}/nack`.
-pub(crate) async fn nack_named(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    id: Id,
-    request: Request,
-) -> Answered {
+pub(crate) async fn nack_named(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     nacked(&app, &caller, Some(extract::job_id(id)?), request).await
 }
 
@@ -100,11 +89,12 @@ async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Reque
         (None, Some(delay)) => app.engine.snooze(id, bearer, delay).await?,
         (None, None) => app.engine.give_back(id, bearer).await?,
     })?;
-    Ok(Answer::ok(show(&app.engine, &head, |view| answer::failed(&JobView { head: &head, ..*view })).await?))
+    let write = |view: &JobView<'_>| answer::failed(&JobView { head: &head, ..*view });
+    Ok(Answer::ok(caller.show(app, &head, write).await?))
 }
 
 /// `POST /workers/heartbeat`.
-pub(crate) async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let mut beat = Heartbeat::parse(&text)?;
     let (mut extended, mut lost) = (Vec::new(), Vec::new());

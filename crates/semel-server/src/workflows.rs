@@ -1,15 +1,13 @@
 //! `/ojs/v1/workflows`: create, list, show, cancel.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
 use semel_core::draft::Map;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::state::State as JobState;
 use semel_core::workflow::{Cancelled, Created, Step, StepStatus, Workflow};
-use semel_ojs::workflow::{answer, answer_list, parse};
+use semel_ojs::workflow::{answer, answer_curt, answer_list, parse};
 use semel_ojs::{Code, Problem};
 use semel_store::StoreError;
 
@@ -17,6 +15,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
+use crate::tenancy::Scope;
 
 /// Workflows on a page, unless the query says otherwise, and at most.
 const PAGE_DEFAULT: u64 = 50;
@@ -30,7 +29,7 @@ fn workflow_id(id: Id) -> Result<WorkflowId, Problem> {
 }
 
 /// `POST /workflows`.
-pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let plan = parse(&text, caller.inspect())?;
     for step in &plan.steps {
@@ -54,7 +53,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, caller: Caller, request:
 }
 
 /// `GET /workflows`, the newest first.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
     let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
@@ -73,7 +72,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) 
 }
 
 /// `GET /workflows/{id}`.
-pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, id: Id) -> Answered {
+pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
     caller.check_all_queues()?;
     let id = workflow_id(id)?;
     match app.engine.workflow(id).await? {
@@ -83,11 +82,12 @@ pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller, id: Id) ->
 }
 
 /// `DELETE /workflows/{id}` and `POST /workflows/{id}/cancel`.
-pub(crate) async fn cancel(State(app): State<Arc<App>>, caller: Caller, id: Id) -> Answered {
+pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
     caller.check_all_queues()?;
     let id = workflow_id(id)?;
     match app.engine.cancel_workflow(id).await? {
-        Cancelled::Done(workflow) => Ok(Answer::ok(answer(id, &workflow, &|_| None))),
+        Cancelled::Done(workflow) if caller.inspect() => Ok(Answer::ok(answer(id, &workflow, &|_| None))),
+        Cancelled::Done(workflow) => Ok(Answer::ok(answer_curt(id, &workflow))),
         Cancelled::NotFound => Err(Problem::not_found("workflow").into()),
         Cancelled::Over(status) => Err(Problem::new(
             Code::Conflict,

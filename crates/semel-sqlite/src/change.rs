@@ -26,6 +26,7 @@ const EVENTS: u8 = 8;
 const SPEND: u8 = 9;
 const FREE: u8 = 10;
 const DOCUMENT: u8 = 11;
+const RELEASE: u8 = 12;
 
 /// Bits of what a queue's record has.
 const PAUSED: u8 = 1;
@@ -87,6 +88,12 @@ impl Record {
             self.0.put(&[u8::from(forget_at.is_some())]);
             self.0.time(forget_at.unwrap_or(Timestamp::EPOCH));
         }
+    }
+
+    /// A key that an operator takes from all who hold it.
+    pub fn release(&mut self, key: &UniqueKey) {
+        self.0.put(&[RELEASE]);
+        self.0.put(key.as_bytes());
     }
 
     /// A new job, with the numbers of its names.
@@ -191,6 +198,8 @@ pub enum Change {
     Spend { id: JobId, absorbed: Absorbed },
     /// An id that is kept no longer.
     Free { id: JobId },
+    /// A key is taken from all who hold it, those that have ended and are not in memory among them.
+    Release { key: UniqueKey },
     /// A document's new values, or its end.
     Document { key: DocumentKey, document: Option<Document> },
 }
@@ -240,6 +249,7 @@ fn change(from: &mut Unpacker<'_>, record: &Bytes, names: &Names) -> Result<Opti
         FORGET => forget(from),
         QUEUE => queue(from),
         SPEND => spend(from),
+        RELEASE => from.take().map(|key| Change::Release { key: UniqueKey::from_bytes(key) }),
         FREE => from.take().map(|id| Change::Free { id: JobId::from_bytes(id) }),
         DOCUMENT => document(from, record),
         NAME => name(from),

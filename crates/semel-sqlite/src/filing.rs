@@ -15,14 +15,14 @@ use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, outlives};
+use semel_core::unique::{UniqueKey, is_kept, outlives};
 use semel_store::model::QueueTotals;
 
 use crate::documents::{self, Changed};
 use crate::error::SqliteError;
 use crate::log::{self, Events};
 use crate::open::{Loaded, set_fact};
-use crate::pending::{Absorbed, Forgotten, Memory, Notes, Stamp};
+use crate::pending::{Absorbed, Forgotten, Memory, Notes, Remembered, Stamp};
 use crate::reader;
 use crate::rows;
 
@@ -114,8 +114,8 @@ pub struct Piece {
     events: Vec<Events>,
     rows: Vec<Written>,
     notes: Vec<(JobId, Notes)>,
-    filed: Vec<Written>,
-    put_off: Vec<i64>,
+    /// With whether the job holds its key.
+    filed: Vec<(Written, bool)>,
     end: Option<End>,
     floor: Timestamp,
 }
@@ -215,11 +215,15 @@ fn preface(at: &mut Loaded, piece: &mut Piece) {
     piece.documents = at.pending.documents.all();
     piece.spent = at.pending.spent.iter().map(|(id, (absorbed, stamp))| (*id, *absorbed, *stamp)).collect();
     for (key, changes) in &at.pending.memory {
-        for change in changes {
-            let head = change.remembered.as_ref().map(|remembered| &remembered.head);
-            let names = head.map_or((0, 0), |head| numbers(&mut at.names, head));
-            piece.memory.push((*key, change.clone(), names));
-        }
+        push_memory(&mut at.names, piece, *key, changes);
+    }
+}
+
+fn push_memory(names: &mut crate::names::Names, piece: &mut Piece, key: UniqueKey, changes: &[Memory]) {
+    for change in changes {
+        let head = change.remembered.as_ref().map(|remembered| &remembered.head);
+        let numbers = head.map_or((0, 0), |head| numbers(names, head));
+        piece.memory.push((key, change.clone(), numbers));
     }
 }
 
@@ -262,21 +266,19 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
         let Some(head) = at.model.head(ended.id).filter(|head| head.version == ended.version) else {
             continue;
         };
-        if head.key.is_some_and(|key| at.pending.memory.contains_key(&key)) {
-            // What is remembered of its key is about to change, and that comes first. Until it is filed its row is to be
-            // read when the file is opened.
-            at.pending.moved.push(ended.id);
-            at.pending.ended += 1;
-            piece.put_off.push(ended.seq);
-            *left -= 1;
-            continue;
-        }
         *left -= 1;
+        if let Some(key) = head.key
+            && let Some(changes) = at.pending.memory.get(&key)
+            && piece.memory.last().is_none_or(|(known, _, _)| *known != key)
+        {
+            // What is remembered of its key changes first.
+            push_memory(&mut at.names, piece, key, changes);
+        }
         let names = numbers(&mut at.names, head);
-        // What was left out in favour of a later one does not hold the key again by being filed.
-        let key = head.key.filter(|_| at.model.holds(ended.id));
-        let head = Head { key, ..head.clone() };
-        piece.filed.push(Written { seq: ended.seq, head, names, released: false, filed: None, body: None });
+        let holds = at.model.holds(ended.id);
+        let written =
+            Written { seq: ended.seq, head: head.clone(), names, released: false, filed: None, body: None };
+        piece.filed.push((written, holds));
     }
 }
 
@@ -335,11 +337,14 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
         write_notes(db, notes)?;
     }
     let mut others = db.prepare_cached(reader::REMEMBERED)?;
-    for written in &piece.filed {
-        file(db, &mut others, &mut insert, written)?;
-    }
-    for seq in &piece.put_off {
-        db.prepare_cached("UPDATE job SET filed = NULL WHERE seq = ?1")?.execute([seq])?;
+    for (written, holds) in &piece.filed {
+        match &written.head.key {
+            Some(_) if *holds => file(db, &mut others, &mut insert, written)?,
+            // What was left out in favour of a later one does not hold the key again by being filed, nor because a round
+            // that was lost had filed it before.
+            Some(key) => delete_memory(db, key, written.seq)?,
+            None => {}
+        }
     }
     if let Some(end) = &piece.end {
         for (row, totals) in &end.queues {
@@ -406,7 +411,7 @@ fn file(
 ) -> Result<(), SqliteError> {
     let Written { seq, head, names, .. } = written;
     let Some(key) = &head.key else { return Ok(()) };
-    for (other_seq, other) in reader::remembered_rows(others, None, key)? {
+    for (other_seq, Remembered { head: other, .. }) in reader::remembered_rows(others, None, key)? {
         if other_seq != *seq && outlives(&other, head) {
             return Ok(());
         }
@@ -460,7 +465,7 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     if let Some(events) = piece.events.last() {
         at.log.written(events.cursor);
     }
-    for written in &piece.filed {
+    for (written, _) in &piece.filed {
         let id = written.head.id;
         if at.model.head(id).is_some_and(|head| head.version == written.head.version) {
             at.model.evict(id);
@@ -474,8 +479,12 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     if piece.end.is_some() { at.round.take() } else { None }
 }
 
-/// Deletes remembered heads whose time is over, looking at a bounded number from where the last look ended.
-pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(), SqliteError> {
+/// A remembered head: its key, its row and its job.
+pub type Kept = (UniqueKey, i64, JobId);
+
+/// Remembered heads whose time is over, looking at a bounded number from where the last look ended. No decision sees them
+/// any more, whether or not they are deleted.
+pub fn over(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<Vec<Kept>, SqliteError> {
     let mut query =
         db.prepare_cached("SELECT key, seq, forget_at, id FROM memory WHERE key > ?1 ORDER BY key LIMIT ?2")?;
     let mut found = query.query(params![&*cursor, FORGET_LOOKS_MAX])?;
@@ -485,17 +494,21 @@ pub fn forget(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<(
         let key: [u8; 32] = row.get(0)?;
         cursor.clear();
         cursor.extend_from_slice(&key);
-        if row.get::<_, Option<i64>>(2)?.is_some_and(|at| at <= now.as_micros()) {
+        if row.get::<_, Option<i64>>(2)?.is_some_and(|at| !is_kept(Timestamp::from_micros(at), now)) {
             over.push((UniqueKey::from_bytes(key), row.get::<_, i64>(1)?, JobId::from_bytes(row.get(3)?)));
         }
     }
-    drop(found);
     if looked < FORGET_LOOKS_MAX {
         cursor.clear();
     }
+    Ok(over)
+}
+
+/// Deletes remembered heads.
+pub fn forget(db: &Connection, over: &[Kept]) -> Result<(), SqliteError> {
     for (key, seq, id) in over {
-        delete_memory(db, &key, seq)?;
-        rows::free_id(db, id)?;
+        delete_memory(db, key, *seq)?;
+        rows::free_id(db, *id)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file.
 //! - `journal`, `change`: the journal's files, and what a record says.
 //! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done.
-//! - `open`, `schema.sql`: a file's version and what is read of it at the start.
+//! - `open`, `schema.sql`: a file's version and what is read of it at the start; `replay`: of the journal.
 //! - `reader`, `rows`, `documents`, `names`, `log`: look-ups, a head's row, documents, names by number, the event log.
 
 pub mod backup;
@@ -22,6 +22,7 @@ mod open;
 mod packed;
 mod pending;
 mod reader;
+mod replay;
 mod rows;
 pub mod store;
 mod writer;

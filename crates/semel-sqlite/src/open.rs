@@ -1,6 +1,5 @@
 //! Opening a file: its version, its settings, and the model rebuilt from its live rows and the journal.
 
-use std::collections::hash_map::Entry as Slot;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,21 +9,20 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use semel_core::draft::{Map, QueueRow};
 use semel_core::ident::{JobId, QueueName};
-use semel_core::job::Head;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::model::{Model, QueueTotals};
 
-use crate::change::{Change, Changes, Record};
+use crate::change::Record;
 use crate::error::SqliteError;
 use crate::filing::Round;
 use crate::journal::Entry;
-use crate::log::{Events, Log};
+use crate::log::Log;
 use crate::names::Names;
-use crate::packed::Moving;
 use crate::pending::Pending;
 use crate::reader;
+use crate::replay::{Journaled, Replay};
 use crate::rows::{self, HEAD_COLUMNS};
 
 /// The format this program writes. Formats 1 and 2 were never released.
@@ -244,23 +242,20 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
         floor: Timestamp::from_micros(fact(db, "floor")?),
     };
     let used: i64 = db.query_row("SELECT coalesce(max(seq), 0) FROM job", [], |row| row.get(0))?;
-    let mut replay = Replay { db, queues: read_queues(db)?, jobs: Vec::new(), places: Map::default(), used };
+    let mut replay = Replay::new(db, read_queues(db)?, used);
     for entry in entries {
         replay.entry(&mut loaded, entry)?;
     }
-    let Replay { queues, jobs, places, .. } = replay;
-    for (row, totals) in queues.into_values() {
+    for (row, totals) in std::mem::take(&mut replay.queues).into_values() {
         loaded.model.restore_queue(row, totals);
     }
-    read_live(db, &mut loaded, &places)?;
-    for (seq, job) in jobs {
-        if let Some(job) = job {
-            // One that was sent back after it had been filed is not among the live rows.
-            if seq <= used && reader::has_notes(db, seq)? {
-                loaded.noted.insert(job.head.id, ());
-            }
-            take_in(&mut loaded, seq, job.head, job.released);
+    read_live(db, &mut loaded, &replay)?;
+    for (seq, job) in replay.into_jobs() {
+        // One that was sent back after it had been filed is not among the live rows.
+        if seq <= used && reader::has_notes(db, seq)? {
+            loaded.noted.insert(job.head.id, ());
         }
+        take_in(&mut loaded, seq, job);
     }
     loaded.model.note_gone(fact(db, "gone")?.unsigned_abs());
     loaded.floor = loaded.floor.max(loaded.model.after_the_gone());
@@ -268,7 +263,8 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
     Ok(loaded)
 }
 
-type Queues = Map<QueueName, (QueueRow, QueueTotals)>;
+/// Queues by name, as they are now.
+pub type Queues = Map<QueueName, (QueueRow, QueueTotals)>;
 
 fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
     let mut queues = Queues::default();
@@ -295,128 +291,17 @@ fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
     Ok(queues)
 }
 
-/// A job as the journal leaves it.
-struct Journaled {
-    head: Head,
-    released: bool,
-}
-
-/// Reads the journal again.
-struct Replay<'a> {
-    db: &'a Connection,
-    queues: Queues,
-    /// The jobs that the journal speaks of, as it leaves them; one that is gone is `None`.
-    jobs: Vec<(i64, Option<Journaled>)>,
-    /// Where each row's job is among them.
-    places: Places,
-    /// The last row there is.
-    used: i64,
-}
-
-type Places = Map<i64, usize>;
-
-impl Replay<'_> {
-    /// Does a record again. What is kept of it shares its bytes: all of it is let go when the next round is over.
-    fn entry(&mut self, loaded: &mut Loaded, entry: Entry) -> Result<(), SqliteError> {
-        let Entry { cursor, at, payload } = entry;
-        loaded.floor = loaded.floor.max(at);
-        loaded.pending.since.get_or_insert(at);
-        loaded.pending.bytes += payload.len();
-        let mut changes = Changes::new(cursor, payload);
-        while let Some(change) = changes.next(&loaded.names)? {
-            match change {
-                Change::Insert { seq, head, body } => {
-                    loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
-                    // A round that was lost may have written its row.
-                    if seq <= self.used && has_row(self.db, seq)? {
-                        loaded.pending.moved.push(head.id);
-                    } else {
-                        loaded.pending.insert(seq, head.id, body);
-                    }
-                    self.put(seq, Some(Journaled { head, released: false }));
-                }
-                Change::Update { seq, moving } => self.update(loaded, seq, moving)?,
-                Change::Note { seq, job, kind, text } => loaded.pending.note(seq, job, kind, text),
-                Change::Forget { seq, job, keeps_id } => {
-                    loaded.model.note_gone(at.as_micros().unsigned_abs());
-                    self.put(seq, None);
-                    loaded.pending.forget(seq, job, keeps_id);
-                }
-                Change::Queue { row, totals } => {
-                    loaded.pending.queues.insert(row.name.clone());
-                    self.queues.insert(row.name.clone(), (row, totals));
-                }
-                Change::Name { id, text } => {
-                    loaded.names.add(id, &text);
-                    loaded.pending.names.push((id, text));
-                }
-                Change::Memory { key, seq, id, remembered } => {
-                    loaded.pending.remember(key, seq, id, remembered);
-                }
-                Change::Spend { id, absorbed } => loaded.pending.spend(id, Some(absorbed)),
-                Change::Free { id } => loaded.pending.spend(id, None),
-                Change::Document { key, document } => loaded.pending.documents.put(key, document),
-                Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data }),
-            }
-        }
-        Ok(())
-    }
-
-    fn update(&mut self, loaded: &mut Loaded, seq: i64, moving: Moving) -> Result<(), SqliteError> {
-        if !self.places.contains_key(&seq) {
-            let row = read_row(self.db, &loaded.names, seq)?;
-            self.put(seq, row);
-        }
-        let place = self.places.get(&seq).copied().unwrap_or(usize::MAX);
-        // One that is gone was forgotten in a later record.
-        if let Some((_, Some(job))) = self.jobs.get_mut(place) {
-            job.released = moving.released;
-            job.head = moving.onto(&job.head);
-            if !loaded.pending.bodies.contains_key(&job.head.id) {
-                loaded.pending.moved.push(job.head.id);
-            }
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, seq: i64, job: Option<Journaled>) {
-        match self.places.entry(seq) {
-            Slot::Occupied(known) => self.jobs[*known.get()].1 = job,
-            Slot::Vacant(free) => {
-                free.insert(self.jobs.len());
-                self.jobs.push((seq, job));
-            }
-        }
-    }
-}
-
-fn has_row(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
-    Ok(db.prepare_cached("SELECT 1 FROM job WHERE seq = ?1")?.exists([seq])?)
-}
-
-fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled>, SqliteError> {
-    let mut query = db.prepare_cached(&format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1"))?;
-    let mut rows = query.query([seq])?;
-    Ok(match rows.next()? {
-        Some(row) => {
-            let (head, released) = rows::head(row, names)?;
-            Some(Journaled { head, released })
-        }
-        None => None,
-    })
-}
-
 /// Reads the live rows that the journal does not speak of.
-fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &Places) -> Result<(), SqliteError> {
+fn read_live(db: &Connection, loaded: &mut Loaded, journal: &Replay<'_>) -> Result<(), SqliteError> {
     let mut query = db.prepare(&format!(
         "SELECT {HEAD_COLUMNS} FROM job INDEXED BY live WHERE filed IS NULL ORDER BY seq"
     ))?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         let seq: i64 = row.get(0)?;
-        if !journaled.contains_key(&seq) {
+        if !journal.speaks_of(seq) {
             let (head, released) = rows::head(row, &loaded.names)?;
-            take_in(loaded, seq, head, released);
+            take_in(loaded, seq, Journaled { head, released, left_out: false });
         }
     }
     drop(rows);
@@ -431,7 +316,8 @@ fn read_live(db: &Connection, loaded: &mut Loaded, journaled: &Places) -> Result
 }
 
 /// Puts a job into memory that has been counted in its queue's totals, as far as it has ended.
-fn take_in(loaded: &mut Loaded, seq: i64, head: Head, released: bool) {
+fn take_in(loaded: &mut Loaded, seq: i64, job: Journaled) {
+    let Journaled { head, released, left_out } = job;
     let id = head.id;
     loaded.floor = loaded.floor.max(Timestamp::from_micros(rows::version(head.version)));
     if id.row() != seq.unsigned_abs() {
@@ -445,7 +331,15 @@ fn take_in(loaded: &mut Loaded, seq: i64, head: Head, released: bool) {
     }
     if head.state.is_finished() {
         loaded.pending.ended += 1;
-        loaded.model.readmit(head);
+        if !loaded.pending.bodies.contains_key(&id) {
+            // Until it is filed it stays in memory.
+            loaded.pending.moved.push(id);
+        }
+        if left_out {
+            loaded.model.readmit_left_out(head);
+        } else {
+            loaded.model.readmit(head);
+        }
     } else {
         loaded.model.put(head);
     }

@@ -12,6 +12,7 @@ use semel_store::backend::{Filter, Listing};
 use crate::error::SqliteError;
 use crate::names::Names;
 use crate::open::Loaded;
+use crate::pending::Remembered;
 use crate::rows::{self, HEAD_COLUMNS};
 
 /// Rows one page for people looks at.
@@ -105,7 +106,7 @@ pub fn spent(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Spent>, S
 fn remembered_version(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<u64>, SqliteError> {
     let Some((key, seq)) = at.seen.get(&id) else { return Ok(None) };
     let known = remembered(db, at, key)?.into_iter().find(|(known, _)| known == seq);
-    Ok(known.map(|(_, head)| head.version))
+    Ok(known.map(|(_, known)| known.head.version))
 }
 
 /// The row of an id that a caller chose.
@@ -174,16 +175,19 @@ pub fn notes(
 
 /// The ended holders of a key, by [`remembered_rows`].
 pub const REMEMBERED: &str = "SELECT key, seq, id, hold, type, queue, state, version, fence, created_at, finished_at, \
-     renewed_at, ending FROM memory WHERE key = ?1";
+     renewed_at, ending, forget_at FROM memory WHERE key = ?1";
 
-/// The ended holders of a key that are filed, with their row numbers.
-pub fn remembered(db: &Connection, at: &Loaded, key: &UniqueKey) -> Result<Vec<(i64, Head)>, SqliteError> {
+/// The ended holders of a key that are filed, with their row numbers; also those whose time is over and that are still
+/// there.
+pub fn remembered(
+    db: &Connection,
+    at: &Loaded,
+    key: &UniqueKey,
+) -> Result<Vec<(i64, Remembered)>, SqliteError> {
     let mut heads = remembered_rows(&mut db.prepare_cached(REMEMBERED)?, Some(&at.names), key)?;
     if let Some(newer) = at.pending.memory.get(key) {
         heads.retain(|(seq, _)| newer.iter().all(|change| change.seq != *seq));
-        heads.extend(
-            newer.iter().filter_map(|change| Some((change.seq, change.remembered.as_ref()?.head.clone()))),
-        );
+        heads.extend(newer.iter().filter_map(|change| Some((change.seq, change.remembered.clone()?))));
     }
     Ok(heads)
 }
@@ -193,7 +197,7 @@ pub fn remembered_rows(
     query: &mut CachedStatement<'_>,
     names: Option<&Names>,
     key: &UniqueKey,
-) -> Result<Vec<(i64, Head)>, SqliteError> {
+) -> Result<Vec<(i64, Remembered)>, SqliteError> {
     let mut found = query.query([key.as_bytes()])?;
     let mut heads = Vec::new();
     while let Some(row) = found.next()? {

@@ -11,6 +11,7 @@ use crate::error::SqliteError;
 use crate::filing::Written;
 use crate::names::Names;
 use crate::packed::{Fixed, Packer, Unpacker};
+use crate::pending::Remembered;
 
 /// The columns of `job` that make a head, in the order [`head`] reads them.
 pub const HEAD_COLUMNS: &str = "seq, id, key, type, queue, priority, max_attempts, created_at, rest";
@@ -111,12 +112,17 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<(Head, bool), SqliteError> {
     Ok((moving.onto(&fixed.head(names)?), released))
 }
 
+/// Reads the key a job came with, by [`HEAD_COLUMNS`], released or not.
+pub fn own_key(row: &Row<'_>) -> rusqlite::Result<Option<UniqueKey>> {
+    key(row, 2)
+}
+
 /// Reads a head that is kept for its key's sake. Without `names` it has none; comparing two of one key needs none.
-pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteError> {
+pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, SqliteError> {
     let seq: i64 = row.get(1)?;
     let wrong = |what| SqliteError::Row { seq, what };
     let finished_at = Timestamp::from_micros(row.get(10)?);
-    Ok(Head {
+    let head = Head {
         id: id(row, 2)?.ok_or(wrong("no id"))?,
         key: key(row, 0)?,
         hold: hold(row, 3)?,
@@ -149,7 +155,8 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Head, SqliteEr
         follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),
         awaited: false,
-    })
+    };
+    Ok(Remembered { head, forget_at: time(row, 13)? })
 }
 
 fn unsigned(version: i64) -> u64 {

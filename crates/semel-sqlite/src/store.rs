@@ -11,7 +11,7 @@ use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, leave_out_outlived};
+use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
 use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
@@ -25,6 +25,7 @@ use crate::journal::Journal;
 use crate::lock::FileLock;
 use crate::log;
 use crate::open::{Loaded, bring_to_disk, brought, carried, identity, load, open, secret, set_fact};
+use crate::pending::Remembered;
 use crate::reader;
 use crate::writer::{Writer, purgeable};
 
@@ -207,7 +208,7 @@ impl Sqlite {
             Ok((filing::prepare(&mut inner.at, next_row, now), inner.generation, now))
         })?;
         let Some(piece) = prepared else {
-            let kept = carrier.keep_house(now);
+            let kept = self.keep_house(carrier, now);
             return self.with(|_, _| kept);
         };
         carrier.events = None;
@@ -230,6 +231,23 @@ impl Sqlite {
         // Nobody waits for the lock while it is let go.
         drop((piece, over));
         Ok(true)
+    }
+
+    /// Forgets remembered heads and trims the log: a bounded piece. Says whether more is waiting.
+    fn keep_house(&self, carrier: &mut Carrier, now: Timestamp) -> Result<bool, SqliteError> {
+        let mut over = filing::over(&carrier.db, &mut carrier.forget_cursor, now)?;
+        if !over.is_empty() {
+            // The journal may say otherwise by now: a window was renewed.
+            let inner = self.lock();
+            over.retain(|(key, _, _)| !inner.at.pending.memory.contains_key(key));
+        }
+        // An id is free again once nothing keeps it, and may be given away in the next commit.
+        carrier.db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
+        let transaction = carrier.db.transaction()?;
+        filing::forget(&transaction, &over)?;
+        let more = log::trim(&transaction, &mut carrier.events, carrier.events_max)?;
+        transaction.commit()?;
+        Ok(more)
     }
 
     fn answer<T: Send + 'static>(
@@ -302,10 +320,10 @@ impl Inner {
         at.model.load(reads, &mut snapshot);
         for read in &reads.keys {
             let looks_at_ends = read.states.intersects(StateSet::FINISHED);
-            let mut view = if looks_at_ends { at.model.key_view(read) } else { continue };
-            for (seq, head) in reader::remembered(db, at, &read.key)? {
+            let mut view = if looks_at_ends { at.model.key_view(read, now) } else { continue };
+            for (seq, Remembered { head, forget_at }) in reader::remembered(db, at, &read.key)? {
                 // One that came back to memory, or is on its way out of it, is already in the view.
-                if at.model.head(head.id).is_none() {
+                if at.model.head(head.id).is_none() && forget_at.is_none_or(|until| is_kept(until, now)) {
                     see(at, head.id, read.key, seq);
                     view.holders.push(head);
                 }
@@ -345,16 +363,6 @@ impl Inner {
 }
 
 impl Carrier {
-    /// Forgets remembered heads and trims the log: a bounded piece. Says whether more is waiting.
-    fn keep_house(&mut self, now: Timestamp) -> Result<bool, SqliteError> {
-        self.db.pragma_update(None, "synchronous", "NORMAL")?;
-        let transaction = self.db.transaction()?;
-        filing::forget(&transaction, &mut self.forget_cursor, now)?;
-        let more = log::trim(&transaction, &mut self.events, self.events_max)?;
-        transaction.commit()?;
-        Ok(more)
-    }
-
     fn clear(&mut self, next_row: u64, last: u64) -> Result<(), SqliteError> {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.db.pragma_update(None, "synchronous", "FULL")?;

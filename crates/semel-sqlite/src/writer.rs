@@ -163,8 +163,9 @@ impl<'a> Writer<'a> {
         if self.released.replace(key) == Some(key) {
             return Ok(());
         }
-        for (seq, head) in reader::remembered(self.db, self.at, &key)? {
-            self.remember(key, seq, head.id, None);
+        self.at.record.release(&key);
+        for (seq, known) in reader::remembered(self.db, self.at, &key)? {
+            self.remember(key, seq, known.head.id, None);
         }
         let unsettled = self.at.unsettled().filter_map(|id| self.at.model.head(id));
         let ended: Vec<Head> =
@@ -255,7 +256,7 @@ impl<'a> Writer<'a> {
     /// What is remembered of a job for its key.
     fn remembered(&self, key: &UniqueKey, seq: i64) -> Result<Option<Head>, SqliteError> {
         let mut remembered = reader::remembered(self.db, self.at, key)?.into_iter();
-        Ok(remembered.find(|(known, _)| *known == seq).map(|(_, head)| head))
+        Ok(remembered.find(|(known, _)| *known == seq).map(|(_, known)| known.head))
     }
 
     /// Changes what is remembered of a job for its key.

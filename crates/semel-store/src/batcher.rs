@@ -29,8 +29,10 @@ use crate::waitlist::Waitlist;
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
 /// How often one decision may ask for more than was loaded. The end of a workflow's step is the longest way: the job, who
-/// waits for it, the workflow, the next step, its key's holders, what they leave behind, and who waits for those.
-pub(crate) const LOADS_PER_DECISION_MAX: u32 = 16;
+/// waits for it, the workflow; then, as often as the core lets a workflow go on in one decision, the next step, its
+/// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
+/// a decision that needs more is never taken.
+pub(crate) const LOADS_PER_DECISION_MAX: u32 = 64;
 /// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
 const READS_MAX: usize = 2;
 /// How often a single decision is taken again, for whoever has no batcher.

@@ -15,7 +15,7 @@ use semel_core::planted::{Bug, is_planted};
 use semel_core::settings::waiting;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, must_remember};
+use semel_core::unique::{Remember, is_kept, must_remember};
 
 pub use self::keys::deciding;
 pub use self::queues::QueueTotals;
@@ -82,7 +82,7 @@ impl Model {
         }
         for read in &reads.keys {
             if !snapshot.has_key(&read.key) {
-                snapshot.add_key(read.key, self.key_view(read));
+                snapshot.add_key(read.key, self.key_view(read, snapshot.now));
             }
         }
         for name in &reads.queues {
@@ -157,6 +157,17 @@ impl Model {
         self.put(head);
     }
 
+    /// The same, of an ended head that was left out of its key's holders before.
+    pub fn readmit_left_out(&mut self, mut head: Head) {
+        let (id, key) = (head.id, head.key.take());
+        self.readmit(head);
+        if let Some(place) = self.heads.place(id)
+            && let Some(head) = self.heads.at(place).cloned()
+        {
+            self.heads.replace(place, Head { key, ..head });
+        }
+    }
+
     /// Files a head: a new one, new values for one that is here, or one that comes back from elsewhere.
     pub fn put(&mut self, mut head: Head) {
         if self.remembered.contains_key(&head.id) {
@@ -229,7 +240,7 @@ impl Model {
     /// Forgets the heads whose keys need them no longer.
     pub fn forget_remembered(&mut self, now: Timestamp) {
         while let Some((until, id)) = self.forgetting.first().copied()
-            && until <= now
+            && !is_kept(until, now)
         {
             self.forget(id, None);
         }

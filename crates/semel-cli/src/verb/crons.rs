@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, encode};
+use crate::link::{Link, Missing, Pages, encode};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List crons; trigger, enable, disable or delete one; see what became of its ticks
@@ -111,15 +111,15 @@ async fn set(settings: &Settings, printer: &Printer, name: &str, verb: &str) -> 
 }
 
 async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
-    let page = Link::with(settings, Missing::Refuse, async |client| {
-        Ok(client.get_json("/ojs/v1/cron?limit=1000").await?)
-    })
-    .await?;
+    // Crons are few; all of them are shown, however many answers that takes.
+    let pages = Pages { path: "/ojs/v1/cron", filters: Vec::new(), member: "crons", page: 200 };
+    let (crons, _) =
+        Link::with(settings, Missing::Refuse, async |client| pages.read(client, None, u64::MAX).await)
+            .await?;
     if printer.is_json() {
-        printer.value(&page);
+        printer.value(&json!({ "count": crons.len(), "crons": crons }));
         return Ok(());
     }
-    let crons = items(&page, "/crons");
     if crons.is_empty() {
         printer.remark("no crons");
         return Ok(());

@@ -110,13 +110,13 @@ fn show(events: &[Value], with_headings: bool, printer: &Printer) {
         vec![
             moment(event, "/time"),
             text(event, "/type"),
-            text(event, "/data/job_id"),
+            text(event, "/subject"),
             text(event, "/data/job_type"),
             text(event, "/data/queue"),
             what(event),
         ]
     });
-    let headings = ["TIME", "EVENT", "JOB", "TYPE", "QUEUE", "WHAT"];
+    let headings = ["TIME", "EVENT", "OF", "TYPE", "QUEUE", "WHAT"];
     printer.table(if with_headings { &headings } else { &[""; 6] }, rows);
 }
 
@@ -137,6 +137,12 @@ fn what(event: &Value) -> String {
     }
     if let Some(wait) = data["retry_delay_ms"].as_u64() {
         parts.push(format!("again in {wait} ms"));
+    }
+    if let Some(step) = data["step_index"].as_u64() {
+        parts.push(format!("step {step}"));
+    }
+    if let Some(form) = data["workflow_type"].as_str() {
+        parts.push(form.to_owned());
     }
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }

@@ -1,20 +1,24 @@
 //! `semel queues`.
 
 use clap::{Args, Subcommand};
+use semel_client::Method;
 use serde_json::json;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, encode};
+use crate::link::{Link, Missing, ask, encode, get};
 use crate::print::{Printer, Style, items, number, text};
 
-/// List queues; pause or resume one
+/// List queues; pause, resume, bound or purge one
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   semel queues
   semel queues pause mail
-  semel queues resume mail")]
+  semel queues resume mail
+  semel queues bound mail --max-depth 10000       # more are refused while so many wait
+  semel queues bound mail --none
+  semel queues purge mail --yes")]
 pub struct Queues {
     #[command(subcommand)]
     action: Option<Action>,
@@ -34,6 +38,78 @@ enum Action {
         /// The queue
         name: String,
     },
+    /// Show, set or take away the bound on jobs that wait in a queue
+    Bound(Bound),
+    /// Cancel the jobs that are available in a queue
+    Purge {
+        /// The queue
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Bound {
+    /// The queue
+    name: String,
+    /// At most so many jobs wait; more are refused
+    #[arg(long, value_name = "N", conflicts_with = "none")]
+    max_depth: Option<u64>,
+    /// Say so in answers from this part of it on
+    #[arg(long, value_name = "PART", requires = "max_depth")]
+    warn_at: Option<f64>,
+    /// No bound
+    #[arg(long)]
+    none: bool,
+}
+
+impl Bound {
+    async fn run(self, settings: &Settings, printer: &Printer) -> Result<(), Failure> {
+        let path = format!("/ojs/v1/admin/queues/{}/config", encode(&self.name));
+        let answer = match self.max_depth {
+            None if !self.none => get(settings, &path).await?,
+            None => ask(settings, Method::PUT, &path, &json!({ "backpressure": null })).await?,
+            Some(depth) => {
+                let mut bound = json!({ "max_depth": depth });
+                if let Some(part) = self.warn_at {
+                    bound["warning_threshold"] = json!(part);
+                }
+                ask(settings, Method::PUT, &path, &json!({ "backpressure": bound })).await?
+            }
+        };
+        let bound = &answer["config"]["backpressure"];
+        if printer.is_json() {
+            printer.value(&answer);
+        } else if bound.is_object() {
+            let (depth, part) = (number(bound, "/max_depth"), &bound["warning_threshold"]);
+            printer.line(format_args!(
+                "at most {depth} jobs wait in {}; answers warn from {part} of it on",
+                self.name
+            ));
+        } else {
+            printer.line(format_args!("any number of jobs may wait in {}", self.name));
+        }
+        Ok(())
+    }
+}
+
+async fn purge(settings: &Settings, printer: &Printer, name: &str, yes: bool) -> Result<(), Failure> {
+    if !yes && !printer.agrees(&format!("cancel the jobs that are available in {name}? [y/N]")) {
+        return Err(Failure::failed("nothing was purged").next("answer y, or give --yes"));
+    }
+    let path = format!("/ojs/v1/queues/{}/purge", encode(name));
+    let answer = ask(settings, Method::POST, &path, &json!({})).await?;
+    if printer.is_json() {
+        printer.value(&answer);
+        return Ok(());
+    }
+    printer.line(format_args!("{} job(s) are cancelled", number(&answer, "/purged")));
+    if answer["has_more"] == true {
+        printer.remark("more wait: purge again");
+    }
+    Ok(())
 }
 
 impl Queues {
@@ -47,6 +123,8 @@ impl Queues {
             Action::List => return list(&settings, printer).await,
             Action::Pause { name } => (name, "pause"),
             Action::Resume { name } => (name, "resume"),
+            Action::Bound(bound) => return bound.run(&settings, printer).await,
+            Action::Purge { name, yes } => return purge(&settings, printer, &name, yes).await,
         };
         let path = format!("/ojs/v1/queues/{}/{verb}", encode(&name));
         let answer = Link::with(&settings, Missing::Refuse, async |client| {

@@ -1,11 +1,12 @@
 //! `semel release`.
 
 use clap::Args;
+use semel_client::Method;
 use serde_json::json;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, delete, encode};
+use crate::link::{Link, Missing, encode, send};
 use crate::print::{Printer, items};
 
 /// Take a unique key from the jobs that hold it, so that the next job with it is admitted
@@ -42,12 +43,11 @@ impl Release {
                 let count = items(&held, "/holders").len();
                 let question =
                     format!("take the key from {count} job(s), so that the same work may run again? [y/N]");
-                let answer = printer.ask(&question);
-                if !answer.is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes")) {
+                if !printer.agrees(&question) {
                     return Err(Failure::failed("nothing was released").next("answer y, or give --yes"));
                 }
             }
-            delete(client, &path, &json!({ "reason": self.reason })).await
+            send(client, Method::DELETE, &path, &json!({ "reason": self.reason })).await
         })
         .await?;
         if printer.is_json() {

@@ -11,7 +11,7 @@ use semel_server::webhooks::Rules;
 use semel_server::{Config, Limits, Tls};
 use tracing::level_filters::LevelFilter;
 
-use crate::config::{Globals, Settings};
+use crate::config::{Globals, Settings, no_token};
 use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
 use crate::otlp::Exporter;
@@ -82,6 +82,7 @@ impl Serve {
         start_log(&settings.log, &settings.log_format)?;
         let (stop, hangup) = (signal()?, Hangup::new()?);
         let tokens = match tokens(&settings)? {
+            Some(tokens) if tokens.is_empty() && settings.token_store.is_none() => return Err(no_token()),
             Some(tokens) => Tokens::only(tokens),
             None => Tokens::default(),
         };
@@ -123,7 +124,8 @@ impl Serve {
             );
         }
         let reloading = hangup.each(|| match self.reload(globals, &tokens, tls.as_ref()) {
-            Ok(()) => tracing::info!(?tokens, "tokens and certificates were read again"),
+            Ok(Left::Some) => tracing::info!(?tokens, "tokens and certificates were read again"),
+            Ok(Left::Nobody) => tracing::warn!("no token is left, so nobody is let in until there is one"),
             Err(failure) => tracing::error!(why = failure.what, "what was read before stays in use"),
         });
         let poison = tokio::select! {
@@ -159,28 +161,39 @@ impl Serve {
         Ok(settings)
     }
 
-    /// Reads tokens and certificates again; both are understood before either is taken.
-    fn reload(&self, globals: &Globals, present: &Tokens, tls: Option<&Tls>) -> Result<(), Failure> {
+    /// Reads tokens and certificates again; both are understood before either is taken. From then on what is not in the
+    /// files any more lets nobody in.
+    fn reload(&self, globals: &Globals, present: &Tokens, tls: Option<&Tls>) -> Result<Left, Failure> {
         let settings = self.settings(globals)?;
         let tokens = tokens(&settings)?;
         if let (Some(tls), Some((certificate, key))) = (tls, certificate(&settings)?) {
             tls.replace(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?;
         }
-        match tokens {
-            Some(tokens) if !present.is_empty() => present.replace(tokens),
-            // Whether tokens are asked for at all is decided once, when it starts to listen.
-            _ => {}
+        // Whether tokens are asked for at all is decided once, when it starts to listen.
+        if present.is_empty() {
+            return Ok(Left::Some);
         }
-        Ok(())
+        let tokens = tokens.unwrap_or_default();
+        let left = if tokens.is_empty() { Left::Nobody } else { Left::Some };
+        present.replace(tokens);
+        Ok(left)
     }
 }
 
-/// The tokens of both files; none when neither is named.
+/// Who is let in after tokens were read again.
+enum Left {
+    /// Those who hold one of them, or everybody where none is asked for.
+    Some,
+    /// Nobody: all have been taken out.
+    Nobody,
+}
+
+/// The tokens of both files; `None` when neither is named.
 fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
-    let plain = settings.tokens.iter().enumerate();
+    let plain = settings.tokens.iter().flatten().enumerate();
     let plain = plain.map(|(at, secret)| Token::all(format!("line-{}", at + 1), secret.expose()));
     match &settings.token_store {
-        None if settings.tokens.is_empty() => Ok(None),
+        None if settings.tokens.is_none() => Ok(None),
         None => Ok(Some(plain.collect())),
         Some(path) => Ok(Some(TokenFile::read(path)?.tokens()?.into_iter().chain(plain).collect())),
     }

@@ -1,18 +1,23 @@
 //! `semel workflows`.
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, encode};
+use crate::link::{Link, Missing, Pages, encode};
 use crate::print::{Printer, Style, items, number, text};
+
+/// Workflows that are listed unless more are asked for.
+const LISTED: u64 = 50;
 
 /// List workflows; show or cancel one
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   semel workflows
-  semel workflows list --state failed
+  semel workflows list --state failed --limit 500
+  semel workflows list --before 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f    # the next page
   semel workflows show 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f
   semel workflows cancel 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f
   semel workflows --json")]
@@ -28,6 +33,12 @@ enum Action {
         /// Those in this state: running, completed, failed or cancelled
         #[arg(long)]
         state: Option<String>,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = LISTED)]
+        limit: u64,
+        /// Only workflows before this one: the next page
+        #[arg(long, value_name = "ID")]
+        before: Option<String>,
     },
     /// A workflow and its steps
     Show {
@@ -48,8 +59,8 @@ impl Workflows {
     /// When the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
-        match self.action.unwrap_or(Action::List { state: None }) {
-            Action::List { state } => list(&settings, printer, state.as_deref()).await,
+        match self.action.unwrap_or(Action::List { state: None, limit: LISTED, before: None }) {
+            Action::List { state, limit, before } => list(&settings, printer, state, limit, before).await,
             Action::Show { id } => show(&settings, printer, &id).await,
             Action::Cancel { id } => {
                 let path = format!("/ojs/v1/workflows/{}", encode(&id));
@@ -72,18 +83,26 @@ fn style(state: &str) -> Style {
     if matches!(state, "failed" | "cancelled") { Style::Bad } else { Style::Good }
 }
 
-async fn list(settings: &Settings, printer: &Printer, state: Option<&str>) -> Result<(), Failure> {
-    let path = match state {
-        Some(state) => format!("/ojs/v1/workflows?state={}", encode(state)),
-        None => "/ojs/v1/workflows".to_owned(),
-    };
-    let page =
-        Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+async fn list(
+    settings: &Settings,
+    printer: &Printer,
+    state: Option<String>,
+    limit: u64,
+    before: Option<String>,
+) -> Result<(), Failure> {
+    if limit == 0 {
+        return Err(Failure::usage("--limit 0 lists nothing").next("give how many workflows to list"));
+    }
+    let filters = vec![("state", state)];
+    let pages = Pages { path: "/ojs/v1/workflows", filters, member: "workflows", page: 200 };
+    let (workflows, next) =
+        Link::with(settings, Missing::Refuse, async |client| pages.read(client, before.clone(), limit).await)
+            .await?;
     if printer.is_json() {
-        printer.value(&page);
+        let pagination = json!({ "has_more": next.is_some(), "next_cursor": next });
+        printer.value(&json!({ "workflows": workflows, "pagination": pagination }));
         return Ok(());
     }
-    let workflows = items(&page, "/workflows");
     if workflows.is_empty() {
         printer.remark("no workflows");
         return Ok(());
@@ -101,6 +120,9 @@ async fn list(settings: &Settings, printer: &Printer, state: Option<&str>) -> Re
         ]
     });
     printer.table(&["WORKFLOW", "NAME", "TYPE", "STATE", ">DONE", "CREATED"], rows);
+    if let Some(next) = next {
+        printer.remark(format_args!("there may be more: semel workflows list --before {next}"));
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 22] = [
     "serve",
     "demo",
     "enqueue",
@@ -13,8 +13,12 @@ const VERBS: [&str; 18] = [
     "jobs",
     "events",
     "queues",
+    "limit",
+    "dead",
+    "workers",
     "crons",
     "workflows",
+    "webhooks",
     "keys",
     "release",
     "backup",

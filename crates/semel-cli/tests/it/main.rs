@@ -7,6 +7,7 @@
 
 mod demo;
 mod help;
+mod operators;
 mod postgres;
 mod run;
 mod secrets;

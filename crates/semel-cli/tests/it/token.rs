@@ -70,6 +70,41 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
 }
 
 #[test]
+fn a_token_that_is_taken_out_is_refused_from_the_next_sighup_on() {
+    let folder = Folder::new();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    // A plain file, another that `semel token` wrote, and the configuration: each names tokens and loses them.
+    write("plain", "first\nsecond\n");
+    let server = Server::start(&folder, &["--token-file", "plain"]);
+    assert_eq!(ask(&folder, "first", &["jobs"]).code, 0);
+    write("plain", "second\n");
+    server.signal("-HUP");
+    becomes(&folder, "first", &["jobs"], 1, "(401)");
+    assert_eq!(ask(&folder, "second", &["jobs"]).code, 0);
+    write("plain", "# none is left\n");
+    server.signal("-HUP");
+    becomes(&folder, "second", &["jobs"], 1, "(401)");
+    let log = server.stop().2;
+    assert!(log.contains("no token is left"), "{log}");
+    let (id, text) = create(&folder, &["--role", "admin"]);
+    let server = Server::start(&folder, &["--tokens", "tokens.toml"]);
+    assert_eq!(ask(&folder, &text, &["jobs"]).code, 0);
+    assert_eq!(folder.run(&["token", "revoke", &id, "--tokens", "tokens.toml"]).code, 0);
+    server.signal("-HUP");
+    becomes(&folder, &text, &["jobs"], 1, "(401)");
+    server.stop();
+    write("semel.toml", "token = \"third\"\n");
+    let server = Server::start(&folder, &[]);
+    assert_eq!(ask(&folder, "third", &["jobs"]).code, 0);
+    write("semel.toml", "");
+    server.signal("-HUP");
+    becomes(&folder, "third", &["jobs"], 1, "(401)");
+    // It does not start without one that it was told to ask for.
+    let refused = folder.run(&["serve", "--listen", "127.0.0.1:0", "--token-file", "plain"]);
+    assert_eq!((refused.code, refused.err.contains("holds no token")), (2, true), "{}", refused.err);
+}
+
+#[test]
 fn the_file_is_nobody_elses_and_holds_no_token() {
     let folder = Folder::new();
     let ran = folder.run(&["token", "create", "--tokens", "tokens.toml", "--role", "worker"]);

@@ -122,7 +122,7 @@ pub struct Cron {
     /// When it last admitted a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run_at: Option<i64>,
-    /// The last job it admitted, or was answered with.
+    /// The last job it admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_job: Option<String>,
     /// Jobs it has admitted.

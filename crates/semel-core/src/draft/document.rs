@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::limits::{CRON_NAME_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX};
 use crate::time::Timestamp;
 
 /// What a document is. Stored by number; frozen.
@@ -37,13 +38,17 @@ impl DocumentKind {
     }
 }
 
+// A cron's name; an id, and the number of a step.
+const _: () =
+    assert!(CRON_NAME_BYTES_MAX <= DOCUMENT_NAME_BYTES_MAX && 36 + 1 + 20 <= DOCUMENT_NAME_BYTES_MAX);
+
 /// Which document.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocumentKey {
     /// Its kind.
     pub kind: DocumentKind,
-    /// Its name, unique within the kind; at most
-    /// [`DOCUMENT_NAME_BYTES_MAX`](crate::limits::DOCUMENT_NAME_BYTES_MAX).
+    /// Its name, unique within the kind; at most [`DOCUMENT_NAME_BYTES_MAX`], which the names of crons, ids and numbers
+    /// keep to by their own bounds.
     pub name: Arc<str>,
 }
 
@@ -77,15 +82,13 @@ pub(super) struct Sheet {
     pub(super) document: Option<Document>,
     /// The last version there was, so that none repeats within a group.
     pub(super) last: u64,
-    /// Written in this group; what the store has is older.
-    pub(super) dirty: bool,
     pub(super) command: u32,
 }
 
 impl Sheet {
     pub(super) fn of(document: Option<Document>) -> Self {
         let last = document.as_ref().map_or(0, |document| document.version);
-        Self { document, last, dirty: false, command: 0 }
+        Self { document, last, command: 0 }
     }
 
     /// What a decision that sees it relies on.

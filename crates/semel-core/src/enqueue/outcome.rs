@@ -1,6 +1,7 @@
 //! What becomes of what is offered.
 
 use crate::body::Corrupt;
+use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
 use crate::job::Head;
 use crate::planted::{Bug, is_planted};
@@ -101,6 +102,17 @@ impl Outcome {
                 | Self::QueueFull(_)
                 | Self::Corrupt(_)
         )
+    }
+
+    /// What the log tells of the holder when this is the outcome of a duplicate: one of [`EventKind::DUPLICATES`]; of any
+    /// other it is nothing.
+    pub const fn duplicate_event(&self) -> Option<EventKind> {
+        match self {
+            Self::Amended(_) | Self::Existing(_) => Some(EventKind::Deduplicated),
+            Self::Rejected { .. } => Some(EventKind::DuplicateRejected),
+            Self::Mismatch { .. } => Some(EventKind::PayloadMismatched),
+            _ => None,
+        }
     }
 
     /// The job that absorbed this duplicate.

@@ -27,12 +27,13 @@ pub(super) fn replace(
     let now = draft.now();
     let mut placing = Placing::of(offer, now);
     let mut cancelled: Vec<JobId> = Vec::new();
-    let mut waiters = Waiters::default();
+    let (mut waiters, mut ahead) = (Waiters::default(), None);
     let mut hidden = identity.policy.disclose();
     while let Admission::Replace { holders, scheduled_at, wait_until, disclose } = &admission {
         let burned = cancel(draft, identity, holders)?;
         fence = fence.max(burned.fence);
         waiters.0.extend(burned.waiters.0);
+        ahead = ahead.or(burned.ahead);
         // Whether or not this job waits for it: one that takes its place may have to.
         placing.burned_until = placing.burned_until.max(burned.until.filter(|until| *until > now));
         if let Some(at) = scheduled_at {
@@ -58,7 +59,7 @@ pub(super) fn replace(
     for id in &cancelled {
         draft.note(*id, NoteKind::Marks, Some(marks.clone()));
     }
-    waiting::hand_over(draft, &head, &waiters);
+    waiting::hand_over(draft, &head, &waiters, ahead);
     Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose: hidden })
 }
 
@@ -73,6 +74,8 @@ struct Burned {
     moved: bool,
     /// Who waited for their ends.
     waiters: Waiters,
+    /// For whose end one of them that somebody waited for was held back.
+    ahead: Option<JobId>,
 }
 
 /// Cancels these holders.
@@ -87,6 +90,8 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
         burned.until = burned.until.max(head.run_may_last_until());
         if head.awaited {
             burned.waiters.0.extend(waiting::take(draft, &mut head)?.0);
+            let ahead = draft.full(head.id)?.and_then(|(_, full)| waiting::ahead_of(&full));
+            burned.ahead = burned.ahead.or(ahead);
         }
         burned.moved |= cancel_head(draft, &mut head, Ending::Replaced)?.is_ok();
         burned.fence = burned.fence.max(head.fence);

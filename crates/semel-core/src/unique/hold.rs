@@ -117,6 +117,12 @@ pub fn must_remember(hold: &Hold, head: &Head, now: Timestamp) -> Remember {
     if now < until { Remember::Until(until) } else { Remember::Forget }
 }
 
+/// Whether a head that is kept for its key's sake until then is one of the key's holders at `now`. Whether its store has
+/// deleted it by then makes no difference.
+pub fn is_kept(until: Timestamp, now: Timestamp) -> bool {
+    now < until
+}
+
 /// When the holder's window starts; not yet, when it is to start at an end that has not come.
 pub(super) fn anchor(from: PeriodFrom, head: &Head) -> Option<Timestamp> {
     match from {

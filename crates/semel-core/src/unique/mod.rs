@@ -18,7 +18,7 @@ mod spec;
 pub use admit::{Admission, Blocking, RejectReason, admit, blocks, mismatch};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use frees::{Frees, frees};
-pub use hold::{Hold, Remember, must_remember};
+pub use hold::{Hold, Remember, is_kept, must_remember};
 pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
 pub use outlive::{leave_out_outlived, outlives};
 pub use period::Period;

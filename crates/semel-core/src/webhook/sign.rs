@@ -58,4 +58,11 @@ mod tests {
         );
         assert_ne!(signature("s", 1, b"x"), signature("s", 11, b""), "the parts cannot run together");
     }
+
+    /// As others compute it: the code of `timestamp.body`.
+    #[test]
+    fn what_is_signed_is_the_time_a_dot_and_the_body() {
+        let whole: String = hex(&hmac(b"s3cret", &[b"1700000000.{}"]));
+        assert_eq!(signature("s3cret", 1_700_000_000, b"{}"), format!("sha256={whole}"));
+    }
 }

@@ -6,6 +6,7 @@ use crate::body::Corrupt;
 use crate::deferred;
 use crate::draft::{DocumentKind, Draft, Missing};
 use crate::enqueue::{Offer, Outcome};
+use crate::event::{Event, EventKind};
 use crate::ident::WorkflowId;
 use crate::job::{Head, NoteKind};
 use crate::limits::PARENT_RESULTS_BYTES_MAX;
@@ -42,8 +43,14 @@ fn turn(workflow: &Workflow, step: &Step) -> Turn {
     }
 }
 
-/// Offers and gives up whatever is to be, until nothing more is; ends the workflow when all its steps have ended. Of a
-/// workflow that is being created the jobs are in its plan, of any other in the steps' documents.
+/// How often one decision looks again at what steps that have just been offered let go. A step that stands for a job
+/// which has ended is over at once, and each such look needs a few loads of its own, in the middle of everybody's
+/// decisions; so a long line of them goes on in decisions of their own.
+const ROUNDS_MAX: usize = 8;
+
+/// Offers and gives up whatever is to be, until nothing more is, or it would be too much at once: then the workflow is
+/// due. Ends the workflow when all its steps have ended. Of a workflow that is being created the jobs are in its plan,
+/// of any other in the steps' documents.
 pub(super) fn advance(
     draft: &mut Draft,
     id: WorkflowId,
@@ -51,33 +58,26 @@ pub(super) fn advance(
     plan: Option<&Plan>,
 ) -> Result<(), Missing> {
     let mut missing = Ok(());
+    workflow.resume_at = None;
+    let mut rounds = 0;
     loop {
-        let mut moved = false;
-        for at in 0..workflow.steps.len() {
-            let Some(step) = workflow.steps.get(at).filter(|step| step.status == StepStatus::Waiting) else {
-                continue;
-            };
-            match turn(workflow, step) {
-                Turn::Wait => continue,
-                Turn::GiveUp(status) => {
-                    if plan.is_none() {
-                        drop_offer(draft, id, at);
-                    }
-                    set_status(workflow, at, status);
-                }
-                Turn::Offer => {
-                    // Going on finds what else is missing, in one go.
-                    let offered = offer(draft, id, workflow, at, plan);
-                    if offered.is_err() {
-                        set_status(workflow, at, StepStatus::Running);
-                    }
-                    missing = missing.and(offered);
-                }
-            }
-            moved = true;
-        }
-        if !moved {
+        give_up(draft, id, workflow, plan);
+        let ready = ready(workflow);
+        if ready.is_empty() {
             break;
+        }
+        if rounds == ROUNDS_MAX {
+            workflow.resume_at = Some(draft.now().as_micros());
+            break;
+        }
+        rounds += 1;
+        for at in ready {
+            // Going on finds what else is missing, in one go.
+            let offered = offer(draft, id, workflow, at, plan);
+            if offered.is_err() {
+                set_status(workflow, at, StepStatus::Running);
+            }
+            missing = missing.and(offered);
         }
     }
     missing?;
@@ -85,14 +85,47 @@ pub(super) fn advance(
         let is_bad = workflow.steps.iter().any(|step| step.status.is_bad());
         workflow.status = if is_bad { Status::Failed } else { Status::Completed };
         workflow.finished_at = Some(draft.now().as_micros());
+        let kind = if is_bad { EventKind::WorkflowFailed } else { EventKind::WorkflowCompleted };
+        draft.tell_of(workflow.event(id, kind));
         drop_leftovers(draft, id, workflow);
     }
     Ok(())
 }
 
+/// The steps whose jobs are to be offered now.
+fn ready(workflow: &Workflow) -> Vec<usize> {
+    let steps = workflow.steps.iter().enumerate();
+    let waiting = steps.filter(|(_, step)| step.status == StepStatus::Waiting);
+    waiting.filter(|(_, step)| turn(workflow, step) == Turn::Offer).map(|(at, _)| at).collect()
+}
+
+/// Gives up the steps that will never be offered, and those that wait for them.
+fn give_up(draft: &mut Draft, id: WorkflowId, workflow: &mut Workflow, plan: Option<&Plan>) {
+    loop {
+        let mut moved = false;
+        for at in 0..workflow.steps.len() {
+            let Some(step) = workflow.steps.get(at).filter(|step| step.status == StepStatus::Waiting) else {
+                continue;
+            };
+            if let Turn::GiveUp(status) = turn(workflow, step) {
+                if plan.is_none() {
+                    drop_offer(draft, id, at);
+                }
+                set_status(workflow, at, status);
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+}
+
+/// What a step is given is looked up when it is offered; in a long chain the lists would be most of the document.
 fn set_status(workflow: &mut Workflow, at: usize, status: StepStatus) {
     if let Some(step) = workflow.steps.get_mut(at) {
         step.status = status;
+        step.results = Vec::new();
     }
 }
 
@@ -169,8 +202,8 @@ fn offer(
 }
 
 fn bind(workflow: &mut Workflow, at: usize, head: &Head, is_own: bool) {
+    set_status(workflow, at, StepStatus::Running);
     if let Some(step) = workflow.steps.get_mut(at) {
-        step.status = StepStatus::Running;
         step.job = Some(head.id.to_string());
         step.is_own = is_own;
     }
@@ -178,8 +211,8 @@ fn bind(workflow: &mut Workflow, at: usize, head: &Head, is_own: bool) {
 
 /// A step fails without a job of its own.
 fn refuse(workflow: &mut Workflow, at: usize, code: &str, message: String) {
+    set_status(workflow, at, StepStatus::Failed);
     if let Some(step) = workflow.steps.get_mut(at) {
-        step.status = StepStatus::Failed;
         step.error = Some(StepError { code: code.to_owned(), message, attempt: 0 });
     }
 }
@@ -206,6 +239,16 @@ pub(super) fn settle(
                 step.has_result = true;
             }
         }
+    }
+    if status == StepStatus::Completed {
+        draft.tell_of(Event {
+            kind: EventKind::WorkflowStepCompleted,
+            job: id.as_job(),
+            job_type: ended.job_type.clone(),
+            queue: ended.queue.clone(),
+            attempt: ended.attempt,
+            amount: u32::try_from(at).unwrap_or(u32::MAX),
+        });
     }
     if let Some(step) = workflow.steps.get_mut(at) {
         step.status = status;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::body::Corrupt;
-use crate::ident::JobId;
+use crate::event::{Event, EventKind};
+use crate::ident::{JobId, JobType, QueueName, WorkflowId};
 use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
 use crate::time::Timestamp;
 
@@ -162,7 +163,7 @@ pub struct Step {
     /// How they must have ended.
     #[serde(default, skip_serializing_if = "When::is_default")]
     pub when: When,
-    /// The steps whose results its job is given.
+    /// The steps whose results its job is given; none any more when it has been offered or given up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<u32>,
     /// Whether it is a callback.
@@ -202,11 +203,17 @@ pub struct Workflow {
     pub name: Option<String>,
     /// Where it is.
     pub status: Status,
+    /// The queue of the step named first, as stored: the one in which its own events are told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) queue: Option<String>,
     /// When it was created, in microseconds since the epoch.
     pub created_at: i64,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<i64>,
+    /// When somebody is to look what of it can go on; only where one decision would have been too much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) resume_at: Option<i64>,
     /// Digest of the request, when its caller chose the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<[u8; 32]>,
@@ -218,6 +225,19 @@ impl Workflow {
     /// How many of its jobs (callbacks are none) are where `is` says.
     pub fn count(&self, is: impl Fn(StepStatus) -> bool) -> usize {
         self.steps.iter().filter(|step| !step.is_callback && is(step.status)).count()
+    }
+
+    /// What the log tells of it as a whole.
+    pub(super) fn event(&self, id: WorkflowId, kind: EventKind) -> Event {
+        let took_us = self.finished_at.map_or(0, |at| at.saturating_sub(self.created_at));
+        Event {
+            kind,
+            job: id.as_job(),
+            job_type: JobType::from_stored(self.form.name()),
+            queue: self.queue.as_deref().map_or_else(QueueName::default, QueueName::from_stored),
+            attempt: 0,
+            amount: u32::try_from(took_us / 1_000).unwrap_or(u32::MAX),
+        }
     }
 
     /// When it may be forgotten: as long after its end as a job that ended so.
@@ -233,8 +253,12 @@ impl Workflow {
 
     /// The stored form, and when it is due.
     pub(super) fn encode(&self) -> (Bytes, Option<Timestamp>) {
+        let due = match self.status {
+            Status::Running => self.resume_at.map(Timestamp::from_micros),
+            Status::Completed | Status::Failed | Status::Cancelled => self.forget_at(),
+        };
         // Strings and numbers only: nothing here can fail to serialise.
-        (serde_json::to_vec(self).unwrap_or_default().into(), self.forget_at())
+        (serde_json::to_vec(self).unwrap_or_default().into(), due)
     }
 
     /// Reads the stored form.

@@ -132,14 +132,16 @@ fn an_hourly_expression_ticks_in_both_passes() {
     assert_eq!(found, expected);
 }
 
-/// Through ten years and every change of the clocks: after now, never twice, and an hourly one never rests.
+/// Through years and every change of the clocks in them: after now, never twice, and an hourly one never rests.
 #[test]
 fn the_next_tick_is_always_later_and_an_hourly_one_never_rests() {
     for zone in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "UTC"] {
         for expression in ["30 * * * *", "0 2 * * *", "15 1,2,3 * * *"] {
             let schedule = Schedule::parse(expression, zone).unwrap();
             let mut now = at("2024-01-01T00:00:00Z");
-            let end = at("2026-01-01T00:00:00Z");
+            // Two years of every hour, ten of every day.
+            let end =
+                at(if expression == "30 * * * *" { "2026-01-01T00:00:00Z" } else { "2034-01-01T00:00:00Z" });
             while now < end {
                 let next = schedule.next_after(now, now).unwrap();
                 assert!(next > now, "{zone} {expression} {now}");

@@ -210,7 +210,7 @@ impl Engine {
         if let Settled::Done(head) = settled {
             self.shared.counters.count(&head.job_type, &head.queue, name);
             if matches!(name, "completed" | "failed") {
-                self.shared.throughput.count(name == "completed");
+                self.shared.throughput.count(self.tenant(), name == "completed");
             }
         }
     }

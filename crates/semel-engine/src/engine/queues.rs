@@ -75,9 +75,9 @@ impl Engine {
         Ok(row)
     }
 
-    /// Runs that ended in the last minute at this process.
+    /// The tenant's runs that ended in the last minute at this process.
     pub fn throughput(&self) -> LastMinute {
-        self.shared.throughput.last_minute()
+        self.shared.throughput.last_minute(self.tenant())
     }
 
     /// Drops what is kept in memory about the store and its workers, after the store was emptied.

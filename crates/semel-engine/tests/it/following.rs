@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use semel_core::event::{Event, EventKind, Place};
 use semel_core::ident::QueueName;
+use semel_core::lease::{Bearer, Grant};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
@@ -101,10 +102,22 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
     let claim = Claim {
         queues: vec![QueueName::from_stored(DELIVERIES)],
         limit: 100,
-        grant: semel_core::lease::Grant::new("w".into(), None),
+        grant: Grant::new("w".into(), None),
         closed: Vec::new(),
     };
-    let jobs = own.claim(claim).await.unwrap();
+    // Four of each subscription at once; what else there is comes when those are done with.
+    let mut jobs = Vec::new();
+    loop {
+        let taken = own.claim(claim.clone()).await.unwrap();
+        if taken.is_empty() {
+            break;
+        }
+        assert!(taken.len() <= 8, "{}", taken.len());
+        for job in &taken {
+            own.complete(job.head.id, Bearer::default(), None).await.unwrap();
+        }
+        jobs.extend(taken);
+    }
     let mut seen: Vec<(String, String)> = jobs
         .iter()
         .map(|job| Delivery::of_args(&job.body.args).unwrap())

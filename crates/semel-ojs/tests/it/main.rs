@@ -2,13 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
+mod crons;
 mod enqueue;
+mod events;
 mod kept;
+mod mutated;
 mod properties;
 mod shapes;
 mod vectors;
 mod views;
 mod workers;
+mod workflows;
 
 use semel_core::error::{Invalid, InvalidKind};
 use semel_ojs::Enqueue;

@@ -3,11 +3,15 @@
 
 use semel_core::body::Body;
 use semel_core::canon::{Json, differences, digest};
+use semel_core::error::Invalid;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Period, UniquePolicy};
 use semel_ojs::batch::Batch;
+use semel_ojs::bulk::{self, Bulk};
+use semel_ojs::cron::Register;
+use semel_ojs::progress::Progress;
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack, bearer, reason};
-use semel_ojs::{Enqueue, duration};
+use semel_ojs::{Enqueue, duration, settings, webhook, workflow};
 
 /// The canonical form of a canonical form is itself, and is JSON to others too.
 pub fn canon(text: &str) {
@@ -66,4 +70,35 @@ pub fn bodies(text: &str) {
     }
     let _any = (Fetch::parse(text), Ack::parse(text), Nack::parse(text), Heartbeat::parse(text));
     let _any = (bearer(text), reason(text));
+    requests(text);
+}
+
+/// Bodies of all other requests: each is understood, or refused with a place and a word on it.
+pub fn requests(text: &str) {
+    let mut refused: Vec<Option<Invalid>> = vec![
+        workflow::parse(text, true).err(),
+        Bulk::parse(text).err(),
+        bulk::purge(text).err(),
+        settings::queue(text).err(),
+        settings::directive(text).err(),
+        Progress::parse(text).err(),
+        Progress::parse_percent(text).err(),
+    ];
+    let registered = Register::parse(text, true);
+    refused.push(registered.as_ref().err().cloned());
+    if let Ok(Register { name, registration }) = registered {
+        // What is taken for a schedule ticks.
+        let now = Timestamp::from_millis(1_767_225_600_000);
+        assert!(registration.schedule.next_after(now, now).is_some(), "{name}: {}", registration.expression);
+    }
+    let created = webhook::create(text, || "0123456789abcdef".to_owned());
+    refused.push(created.as_ref().err().cloned());
+    if let Ok(mut wish) = created {
+        assert!(webhook::Target::parse(&wish.url).is_ok(), "{}", wish.url);
+        refused.push(webhook::change(text, &mut wish).err());
+    }
+    for refused in refused.into_iter().flatten() {
+        assert!(refused.pointer.is_empty() || refused.pointer.starts_with('/'), "{refused} in {text}");
+        assert!(!refused.message.is_empty(), "{} in {text}", refused.pointer);
+    }
 }

@@ -18,6 +18,27 @@ fn dimensions(unique: &str) -> Vec<&'static str> {
     policy(unique).dimensions().iter().map(Dimension::name).collect()
 }
 
+/// Hidden as a whole, it is still the object whose members count.
+#[test]
+fn hidden_args_do_not_break_the_canonical_form() {
+    let text = |sensitive: &str| {
+        format!(
+            r#"{{"type":"a.b","args":[{{"user":7,"card":"4242","other":1}}],"unique":{{"keys":["type","args"],"args_keys":["user","card"]}},"sensitive":[{sensitive}]}}"#
+        )
+    };
+    for (sensitive, shown) in [
+        (r#""/args/0""#, r#"{"args":{"card":"[sensitive]","user":"[sensitive]"},"type":"a.b"}"#),
+        (
+            r#""/args/0","/args/0/user""#,
+            r#"{"args":{"card":"[sensitive]","user":"[sensitive]"},"type":"a.b"}"#,
+        ),
+        (r#""/args/0/card""#, r#"{"args":{"card":"[sensitive]","user":7},"type":"a.b"}"#),
+        ("", r#"{"args":{"card":"4242","user":7},"type":"a.b"}"#),
+    ] {
+        assert_eq!(read(&text(sensitive)).canonical().unwrap().unwrap(), shown, "{sensitive}");
+    }
+}
+
 #[test]
 fn every_shape_that_clients_send_is_read() {
     for (unique, expected) in [

@@ -1,5 +1,5 @@
 -- Everything a decision reads, of one snapshot: STABLE, so that every query in here sees what the caller's statement sees.
--- part 0: the time and the raw clock; 1: a head (n: 1 when it is kept for its key alone); 2: a body; 3: a note (n: its kind);
+-- part 0: the time and the raw clock; 1: a head (n: 1 when it is kept for its key alone, m: until when); 2: a body; 3: a note (n: its kind);
 -- 4: an absorbed id (ref: by which job, data: the digest); 5: a key (n: its version); 6: one of its holders (ref: the job, the
 -- head's own row is part 1); 7: a queue's settings (n: its version, code: 1 when paused, data: what the core keeps with it);
 -- 8: one of a queue's counters (n: the number, code: of what); 9: a document (n: its version, m: when it is due, code: its kind).
@@ -29,7 +29,7 @@ BEGIN
             unnest(CASE WHEN w.ended THEN k.live || k.done ELSE k.live END) AS u(id));
     END IF;
     IF cardinality(p_heads) > 0 OR cardinality(p_fulls) > 0 OR cardinality(v_holders) > 0 THEN
-        RETURN QUERY SELECT 1::int2, NULL::uuid, CASE WHEN h.slot = -1 THEN 1 ELSE 0 END::int8, NULL::int8, NULL::int2,
+        RETURN QUERY SELECT 1::int2, NULL::uuid, CASE WHEN h.slot = -1 THEN 1 ELSE 0 END::int8, h.slot_at, NULL::int2,
             NULL::bytea, NULL::text, @h.head
             FROM (SELECT DISTINCT unnest(p_heads || p_fulls || v_holders)) AS w(id) JOIN @.head h ON h.id = w.id;
     END IF;

@@ -1,21 +1,19 @@
 //! `/admin/dead-letter`: the same list as `/dead-letter`, by page numbers.
 
-use std::sync::Arc;
-
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use http::{StatusCode, Uri};
 use semel_ojs::write::{list as put_list, object};
 
 use super::Page;
-use crate::App;
 use crate::caller::Caller;
 use crate::dead_letter::all;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, settled, view};
+use crate::tenancy::Scope;
 
 /// `GET /admin/dead-letter`, newest first: `queue`, `type`, `page`, `per_page`.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
@@ -31,7 +29,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) 
 
 /// `DELETE /admin/dead-letter/{id}`.
 pub(crate) async fn remove(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {

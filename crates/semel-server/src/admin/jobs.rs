@@ -1,11 +1,10 @@
 //! `/admin/jobs`, and what is done to many jobs at once.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::Uri;
 use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
 use semel_core::settle::Settled;
@@ -19,65 +18,42 @@ use super::Page;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
+use crate::many::{each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
+use crate::tenancy::Scope;
 
 /// Jobs that a listing by page numbers looks through.
 const LOOKED_AT_MAX: usize = 10_000;
-/// Jobs read at once.
-const CHUNK: u32 = 1_000;
-
 /// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
-    let ids = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
-    let jobs = app.engine.jobs(page.of_items(&ids).to_vec()).await?;
+    let heads = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
+    let jobs = app.engine.jobs(page.of_items(&heads).iter().map(|head| head.id).collect()).await?;
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
         put_list(outer.member("items"), &jobs, |out, job| view(job).write(out));
-        page.put(ids.len(), outer);
+        page.put(heads.len(), outer);
     });
     Ok(Answer::ok(out))
 }
 
-/// The newest jobs that the filter admits, at most so many.
-pub(crate) async fn found(app: &App, filter: Filter, most: usize) -> Result<Vec<JobId>, Refused> {
-    let mut filter = Filter { limit: CHUNK, ..filter };
-    let mut ids = Vec::new();
-    loop {
-        let listing = app.engine.list(filter.clone()).await?;
-        ids.extend(listing.heads.iter().map(|head| head.id));
-        match listing.next {
-            Some(next) if ids.len() < most => filter.before = Some(next),
-            _ => break,
-        }
-    }
-    ids.truncate(most);
-    Ok(ids)
-}
-
 /// `GET /admin/jobs/{id}`: the job without a wrapper.
 pub(crate) async fn show(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
     let id = extract::job_id(id)?;
-    caller.check_job(&app, id).await?;
-    match app.engine.job(id).await? {
-        Some(job) => {
-            let mut out = String::with_capacity(1_024);
-            view(&job).write(&mut out);
-            Ok(Answer::ok(out))
-        }
-        None => Err(Problem::not_found("job").into()),
-    }
+    let mut out = String::with_capacity(1_024);
+    view(&caller.job(&app, id).await?).write(&mut out);
+    Ok(Answer::ok(out))
 }
 
 /// `POST /admin/jobs/{id}/cancel`.
 pub(crate) async fn cancel(
-    State(app): State<Arc<App>>,
+    Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
@@ -88,42 +64,30 @@ pub(crate) async fn cancel(
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.
-pub(crate) async fn bulk_cancel(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn bulk_cancel(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let bulk = read(&app, &caller, request).await?;
-    let ids = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
-    let mut done = Vec::new();
-    for id in &ids {
-        if let Settled::Done(_) = app.engine.cancel(*id, Bearer::default()).await? {
-            done.push(*id);
-        }
-    }
-    Ok(Answer::ok(told("cancelled", ids.len(), &done)))
+    let heads = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
+    let act = async |id| Ok(matches!(app.engine.cancel(id, Bearer::default()).await?, Settled::Done(_)));
+    let done = each(&heads, act).await?;
+    Ok(Answer::ok(told("cancelled", heads.len(), &done)))
 }
 
 /// `POST /admin/jobs/bulk/retry`: dead letters that the filter admits. One whose key another job holds stays.
-pub(crate) async fn bulk_retry(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn bulk_retry(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let bulk = read(&app, &caller, request).await?;
-    let ids = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
-    let mut done = Vec::new();
-    for id in &ids {
-        if let Revived::Done(_) = app.engine.revive(*id).await? {
-            done.push(*id);
-        }
-    }
-    Ok(Answer::ok(told("retried", ids.len(), &done)))
+    let heads = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
+    let act = async |id| Ok(matches!(app.engine.revive(id).await?, Revived::Done(_)));
+    let done = each(&heads, act).await?;
+    Ok(Answer::ok(told("retried", heads.len(), &done)))
 }
 
 /// `POST /admin/jobs/bulk/delete`: dead letters that the filter admits.
-pub(crate) async fn bulk_delete(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Answered {
+pub(crate) async fn bulk_delete(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let bulk = read(&app, &caller, request).await?;
-    let ids = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
-    let mut done = Vec::new();
-    for id in &ids {
-        if let Settled::Done(_) = app.engine.delete_dead_letter(*id).await? {
-            done.push(*id);
-        }
-    }
-    Ok(Answer::ok(told("deleted", ids.len(), &done)))
+    let heads = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
+    let act = async |id| Ok(matches!(app.engine.delete_dead_letter(id).await?, Settled::Done(_)));
+    let done = each(&heads, act).await?;
+    Ok(Answer::ok(told("deleted", heads.len(), &done)))
 }
 
 async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refused> {
@@ -142,7 +106,7 @@ async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refu
 }
 
 /// The jobs that are meant, of those that it can be done to.
-async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Vec<JobId>, Refused> {
+async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Vec<Head>, Refused> {
     let mut filter = possible;
     if !bulk.states.is_empty() {
         let both = bulk.states.iter().filter(|state| {

@@ -6,16 +6,13 @@ pub(crate) mod queues;
 pub(crate) mod stats;
 pub(crate) mod workers;
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use semel_ojs::Problem;
 use semel_ojs::write::Object;
 
-use crate::App;
 use crate::caller::Caller;
 use crate::extract::Parameters;
 use crate::respond::{Answer, Answered};
+use crate::tenancy::Scope;
 
 const PER_PAGE_DEFAULT: u64 = 25;
 const PER_PAGE_MAX: u64 = 100;
@@ -23,7 +20,7 @@ const PER_PAGE_MAX: u64 = 100;
 const PAGES_MAX: u64 = 10_000;
 
 /// `POST /admin/reset`: deletes everything, if the server was started to allow it.
-pub(crate) async fn reset(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+pub(crate) async fn reset(Scope(app): Scope, caller: Caller) -> Answered {
     caller.check_all_queues()?;
     if !app.config.allow_reset {
         return Err(Problem::not_found("endpoint on this server").into());

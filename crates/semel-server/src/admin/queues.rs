@@ -1,9 +1,7 @@
 //! `/admin/queues`.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::Uri;
 use semel_core::state::State as JobState;
 use semel_ojs::settings;
@@ -11,16 +9,16 @@ use semel_ojs::write::{list as put_list, object};
 use semel_store::backend::QueueStats;
 
 use super::Page;
-use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::queues::queue_name;
 use crate::respond::{Answer, Answered};
+use crate::tenancy::Scope;
 
 type Name = Result<Path<String>, PathRejection>;
 
 /// `GET /admin/queues`, by name.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let page = Page::of(&Parameters::of(&uri)?)?;
     let mut queues = app.engine.queues().await?;
     queues.retain(|stats| caller.sees(stats.row.name.name()));
@@ -47,7 +45,7 @@ fn put(stats: &QueueStats, out: &mut String) {
 }
 
 /// `GET /admin/queues/{name}/config`.
-pub(crate) async fn config(State(app): State<Arc<App>>, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn config(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
     let (set, _) = app.engine.queue_settings(&name).await?;
@@ -55,12 +53,7 @@ pub(crate) async fn config(State(app): State<Arc<App>>, caller: Caller, name: Na
 }
 
 /// `PUT /admin/queues/{name}/config`: all of the settings; what is left out is unset. The queue need not exist.
-pub(crate) async fn configure(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    name: Name,
-    request: Request,
-) -> Answered {
+pub(crate) async fn configure(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;

@@ -1,17 +1,14 @@
 //! `/admin/stats`: the whole server in a few numbers.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use semel_core::state::State as JobState;
 use semel_ojs::write::object;
 
-use crate::App;
 use crate::caller::Caller;
 use crate::respond::{Answer, Answered};
+use crate::tenancy::Scope;
 
 /// `GET /admin/stats`. The throughput and the workers are those of this server; jobs and queues are the store's.
-pub(crate) async fn show(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answered {
     caller.check_all_queues()?;
     let queues = app.engine.queues().await?;
     let lately = app.engine.throughput();

@@ -1,9 +1,7 @@
 //! `/admin/workers`: who has been heard of, and what they are told.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use http::Uri;
 use semel_core::limits::WORKER_ID_BYTES_MAX;
 use semel_core::settings::Directive;
@@ -12,15 +10,15 @@ use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Problem, settings};
 
 use super::Page;
-use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered};
+use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
 
 /// `GET /admin/workers`: those that this server has heard of in the last ten minutes, by id.
-pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let page = Page::of(&Parameters::of(&uri)?)?;
     let workers = app.engine.workers().all(app.engine.tenant());
@@ -66,7 +64,7 @@ fn state(worker: &WorkerSeen, directive: Directive) -> &'static str {
 }
 
 /// `GET /workers/{id}/health`: 503 for a worker that is about to end or has been silent for too long.
-pub(crate) async fn health(State(app): State<Arc<App>>, id: Id) -> Answered {
+pub(crate) async fn health(Scope(app): Scope, id: Id) -> Answered {
     let id = extract::name(id, "worker")?;
     let Some(worker) = app.engine.workers().get(app.engine.tenant(), &id) else {
         return Err(Problem::not_found("worker").into());
@@ -80,12 +78,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>, id: Id) -> Answered {
 
 /// `PUT /admin/workers/{id}/directive`: what the worker is told at its next heartbeat, until it is told otherwise. It
 /// need not have been heard of.
-pub(crate) async fn direct(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    id: Id,
-    request: Request,
-) -> Answered {
+pub(crate) async fn direct(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     let id = extract::name(id, "worker")?;
     caller.check_all_queues()?;
     if id.is_empty() || id.len() > WORKER_ID_BYTES_MAX {

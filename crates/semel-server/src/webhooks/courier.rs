@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::ident::QueueName;
+use semel_core::ident::{JobId, QueueName};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::Report;
 use semel_core::webhook::{Delivery, Subscription, signature};
@@ -13,6 +13,7 @@ use semel_engine::{Engine, Job};
 use semel_ojs::webhook::{Target, delivery as body_of};
 use semel_store::StoreError;
 use semel_store::backend::Claim;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::drain::Drain;
@@ -20,8 +21,9 @@ use crate::drain::Drain;
 use super::send::{Failed, Letter, Sender};
 use super::{Rules, of};
 
-/// Deliveries under way at one time.
-const COURIERS: usize = 8;
+/// Deliveries under way at one time. Those of one subscription are fewer by far, by a limit of their own, so one
+/// subscriber who is slow to answer takes no other's place.
+const UNDER_WAY_MAX: usize = 64;
 /// The longest anybody waits without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// How long the relay rests after it was woken, so that a store under load is not read for every commit.
@@ -40,11 +42,9 @@ impl Courier {
     pub fn start(engine: &Engine, rules: Rules) -> Self {
         let stop = Drain::default();
         let mut tasks = JoinSet::new();
-        let sender = Arc::new(Sender::new(rules));
+        let sender = Sender::of(rules);
         tasks.spawn(relay(of(engine), stop.clone()));
-        for number in 0..COURIERS {
-            tasks.spawn(deliver(of(engine), Arc::clone(&sender), number, stop.clone()));
-        }
+        tasks.spawn(deliver(Arc::new(of(engine)), sender, stop.clone()));
         Self { stop, tasks }
     }
 
@@ -79,30 +79,47 @@ async fn relay(mut webhooks: Webhooks, stop: Drain) {
     }
 }
 
-async fn deliver(webhooks: Webhooks, sender: Arc<Sender>, number: usize, stop: Drain) {
-    let claim = Claim {
-        queues: vec![QueueName::from_stored(DELIVERIES)],
-        limit: 1,
-        grant: Grant::new(format!("courier-{number}").into(), None),
-        closed: Vec::new(),
-    };
-    let engine = webhooks.engine();
+/// Takes as many deliveries as there are places for, and carries them out side by side.
+async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
+    let places = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+    let mut under_way = JoinSet::new();
+    let grant = Grant::new("courier".into(), None);
+    let queues = vec![QueueName::from_stored(DELIVERIES)];
+    let claim = Claim { queues, limit: 1, grant, closed: Vec::new() };
     while !stop.has_begun() {
-        match engine.claim_or_wait_until(claim.clone(), LOOK_AT_LEAST_EVERY, stop.begun()).await {
+        while under_way.try_join_next().is_some() {}
+        let first = tokio::select! {
+            first = Arc::clone(&places).acquire_owned() => first,
+            () = stop.begun() => break,
+        };
+        // Nobody closes the semaphore.
+        let Ok(mut taken) = first else { break };
+        while let Ok(more) = Arc::clone(&places).try_acquire_owned() {
+            taken.merge(more);
+        }
+        let limit = u32::try_from(taken.num_permits()).unwrap_or(1);
+        let claim = Claim { limit, ..claim.clone() };
+        match webhooks.engine().claim_or_wait_until(claim, LOOK_AT_LEAST_EVERY, stop.begun()).await {
             Ok(jobs) => {
                 for job in jobs {
-                    if let Err(error) = run(&webhooks, &sender, &job).await {
-                        tracing::warn!(%error, "a delivery could not be settled; its lease will end");
-                    }
+                    let place = taken.split(1);
+                    let (webhooks, sender) = (Arc::clone(&webhooks), sender.clone());
+                    under_way.spawn(async move {
+                        if let Err(error) = run(&webhooks, &sender, &job).await {
+                            tracing::warn!(%error, "a delivery could not be settled; its lease will end");
+                        }
+                        drop(place);
+                    });
                 }
             }
-            Err(StoreError::Closed) => return,
+            Err(StoreError::Closed) => break,
             Err(error) => {
                 tracing::warn!(%error, "deliveries could not be fetched; it is tried again");
                 tokio::time::sleep(REST_AFTER_FAILURE).await;
             }
         }
     }
+    while under_way.join_next().await.is_some() {}
 }
 
 async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), StoreError> {
@@ -114,7 +131,7 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
     let of = known.into_iter().find(|of| of.id == delivery.subscription && of.wish.active);
     let sent = match of {
         None => Ok(()),
-        Some(of) => match letter(&of, &delivery, job, engine.now().await?.as_micros() / 1_000_000) {
+        Some(of) => match letter(&of, &delivery, job.head.id, engine.now().await?.as_micros() / 1_000_000) {
             Ok(letter) => sender.send(&letter).await,
             Err(failed) => Err(failed),
         },
@@ -136,13 +153,19 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
     Ok(())
 }
 
-fn letter(of: &Subscription, delivery: &Delivery, job: &Job, timestamp: i64) -> Result<Letter, Failed> {
+/// A signed request to a subscriber.
+pub(super) fn letter(
+    of: &Subscription,
+    delivery: &Delivery,
+    id: JobId,
+    timestamp: i64,
+) -> Result<Letter, Failed> {
     let target = Target::parse(&of.wish.url).map_err(|refused| Failed::because(refused.message))?;
-    let body = body_of(delivery, job.head.id, timestamp);
+    let body = body_of(delivery, id, timestamp);
     let headers = vec![
         ("x-ojs-event-type", delivery.event_type.clone()),
         // The same at every attempt, so that a subscriber can tell one that it knows.
-        ("x-ojs-delivery-id", job.head.id.to_string()),
+        ("x-ojs-delivery-id", id.to_string()),
         ("x-ojs-subscription-id", of.id.clone()),
         ("x-ojs-signature", signature(&of.wish.secret.0, timestamp, body.as_bytes())),
         ("x-ojs-timestamp", timestamp.to_string()),

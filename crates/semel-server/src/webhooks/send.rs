@@ -1,7 +1,7 @@
 //! One HTTP request to a stranger: to an address that was looked at, within a time, following nothing.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,14 +51,16 @@ impl Failed {
 }
 
 /// Sends.
+#[derive(Clone)]
 pub(super) struct Sender {
     rules: Rules,
     /// None when the system has no certificates: then nothing is sent over TLS.
     tls: Option<TlsConnector>,
 }
 
-impl Sender {
-    pub(super) fn new(rules: Rules) -> Self {
+/// By the system's certificates, read once.
+fn connector() -> Option<TlsConnector> {
+    static CONNECTOR: LazyLock<Option<TlsConnector>> = LazyLock::new(|| {
         let mut roots = rustls::RootCertStore::empty();
         let (known, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -69,7 +71,14 @@ impl Sender {
         if tls.is_none() {
             tracing::warn!("the system has no certificates, so webhooks cannot be delivered over TLS");
         }
-        Self { rules, tls }
+        tls
+    });
+    CONNECTOR.clone()
+}
+
+impl Sender {
+    pub(super) fn of(rules: Rules) -> Self {
+        Self { rules, tls: connector() }
     }
 
     /// Delivers a letter: a status of 200 to 299 says that it arrived.

@@ -137,3 +137,59 @@ async fn who_may_not_inspect_is_told_of_no_other_job() {
     assert_eq!(ask(&server, "blind", Method::GET, &path, None).await.status, 403);
     server.stop().await;
 }
+
+/// Who may act on what it names is told what became of it, and nothing that others have put there.
+#[tokio::test]
+async fn who_may_not_inspect_acts_without_being_shown() {
+    let server = server().await;
+    let secret = "c4n4ry";
+    let job = |options: Value| json!({ "type": "a.b", "args": [secret], "meta": { "of": secret }, "options": options });
+    let unique = json!({ "unique": { "keys": ["args"] }, "pending": true, "tags": [secret] });
+    let made = ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&job(unique))).await;
+    let (id, key) = (made.job_id(), made.body["job"]["unique_key"].as_str().unwrap());
+    let run = json!({ "queue": "run" });
+    let run = ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&job(run))).await;
+    let fetch = json!({ "queues": ["run"], "worker_id": secret });
+    ask(&server, "worker", Method::POST, "/ojs/v1/workers/fetch", Some(&fetch)).await;
+    let cron = json!({ "name": "tick", "expression": "0 3 1 1 *", "job_template": job(json!({ "tags": [secret] })) });
+    ask(&server, "producer", Method::POST, "/ojs/v1/cron", Some(&cron)).await;
+    let step = json!({ "type": "secret.step", "args": [secret] });
+    let flow = json!({ "type": "chain", "steps": [step] });
+    let flow = ask(&server, "producer", Method::POST, "/ojs/v1/workflows", Some(&flow)).await;
+    let first = flow.body["workflow"]["steps"][0]["job_id"].as_str().unwrap();
+    let flow = flow.body["workflow"]["id"].as_str().unwrap();
+    let boom = json!({ "job_id": run.job_id(), "requeue": true });
+    let own =
+        json!({ "name": "tick", "expression": "0 5 1 1 *", "job_template": { "type": "x.y", "args": [] } });
+    let patch = json!({ "enabled": true });
+    let empty = json!({});
+    let tick = "/ojs/v1/cron/tick";
+    for (method, path, body, told) in [
+        (Method::POST, format!("/ojs/v1/jobs/{id}/activate"), Some(&empty), ("/job/state", "available")),
+        (Method::DELETE, format!("/ojs/v1/jobs/{id}"), None, ("/job/state", "cancelled")),
+        (Method::POST, "/ojs/v1/workers/nack".to_owned(), Some(&boom), ("/state", "available")),
+        (Method::POST, format!("{tick}/trigger"), Some(&empty), ("/outcome", "fired")),
+        (Method::POST, format!("{tick}/disable"), Some(&empty), ("/cron/name", "tick")),
+        (Method::POST, format!("{tick}/enable"), Some(&empty), ("/cron/name", "tick")),
+        (Method::PATCH, tick.to_owned(), Some(&patch), ("/cron/name", "tick")),
+        (Method::POST, "/ojs/v1/cron".to_owned(), Some(&own), ("/cron/expression", "0 5 1 1 *")),
+        (Method::DELETE, tick.to_owned(), None, ("/cron/name", "tick")),
+        (Method::DELETE, format!("/ojs/v1/workflows/{flow}"), None, ("/workflow/state", "cancelled")),
+    ] {
+        let said = ask(&server, "blind", method.clone(), &path, body).await;
+        let text = said.body.to_string();
+        assert!(said.status < 300, "{method} {path}: {text}");
+        assert_eq!(
+            said.body.pointer(told.0).and_then(Value::as_str),
+            Some(told.1),
+            "{method} {path}: {text}"
+        );
+        for hidden in [secret, key, first, "secret.step"] {
+            assert!(!text.contains(hidden), "{method} {path} shows {hidden}: {text}");
+        }
+    }
+    // Others are shown the whole of it.
+    let shown = ask(&server, "producer", Method::GET, &format!("/ojs/v1/jobs/{id}"), None).await;
+    assert!(shown.body.to_string().contains(secret));
+    server.stop().await;
+}

@@ -1,8 +1,20 @@
 //! What operators ask and do.
 
-use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::harness::{Server, job};
+use axum::body::Body;
+use http::Request;
+use http_body_util::BodyExt as _;
+use semel_client::{HeaderMap, Method};
+use semel_engine::Engine;
+use semel_server::Config;
+use semel_store::decor::Slow;
+use semel_store::memory::Memory;
+use serde_json::{Value, json};
+use tower_service::Service as _;
+
+use crate::harness::{Server, header, job};
 
 async fn dead_letter(server: &Server, queue: &str, unique: Option<Value>) -> String {
     let retry = json!({ "max_attempts": 1, "on_exhaustion": "dead_letter" });
@@ -99,6 +111,23 @@ async fn the_whole_server_is_shown_in_a_few_numbers() {
         (&json!(1), &json!(1), &json!(1), &json!(0))
     );
     assert_eq!(stats["throughput"], json!({ "processed_per_minute": 1, "failed_per_minute": 0 }));
+    // A tenant is shown its own and nobody else's.
+    let acme = || header("x-ojs-tenant", "acme");
+    let stats = server.ask(Method::GET, "/ojs/v1/admin/stats", None, acme()).await.body;
+    assert_eq!(stats["throughput"], json!({ "processed_per_minute": 0, "failed_per_minute": 0 }));
+    let theirs = job(&json!({}), &json!({})).to_string();
+    server.ask(Method::POST, "/ojs/v1/jobs", Some(&theirs), acme()).await;
+    let fetch = json!({ "queues": ["default"] }).to_string();
+    let taken = server.ask(Method::POST, "/ojs/v1/workers/fetch", Some(&fetch), acme()).await;
+    let failure = json!({ "job_id": taken.body["jobs"][0]["id"], "error": { "code": "x", "message": "y" } });
+    server.ask(Method::POST, "/ojs/v1/workers/nack", Some(&failure.to_string()), acme()).await;
+    for (headers, processed, failed) in [(acme(), 0, 1), (HeaderMap::new(), 1, 0)] {
+        let stats = server.ask(Method::GET, "/ojs/v1/admin/stats", None, headers).await.body;
+        assert_eq!(
+            stats["throughput"],
+            json!({ "processed_per_minute": processed, "failed_per_minute": failed })
+        );
+    }
     server.stop().await;
 }
 
@@ -172,6 +201,40 @@ async fn what_is_done_to_many_must_be_meant() {
     assert_eq!(told.body["job_ids"], json!([kept]));
     assert_eq!(server.get("/ojs/v1/queues/b/stats").await.body["queue"]["available"], 1);
     server.stop().await;
+}
+
+/// A server whose store takes a hundred milliseconds of a clock that stands still for each commit: five hundred jobs
+/// that were cancelled one after another would take fifty seconds of it.
+#[tokio::test(start_paused = true)]
+async fn many_jobs_share_commits() {
+    let store = Slow::new(Arc::new(Memory::default()), Duration::from_millis(100));
+    let engine = Engine::without_duties(Arc::new(store)).unwrap();
+    let app = semel_server::router(engine, Config::default());
+    let ask = async |path: &str, body: Value| {
+        let request = Request::builder().method("POST").uri(path).header("content-type", "application/json");
+        let request = request.body(Body::from(body.to_string())).unwrap();
+        let began = tokio::time::Instant::now();
+        let response = app.clone().call(request).await.unwrap();
+        let took = began.elapsed();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (serde_json::from_slice::<Value>(&bytes).unwrap(), took)
+    };
+    let offered = |queue: &str| json!({ "type": "a.b", "args": [], "options": { "queue": queue } });
+    let batch = |queue: &str| json!({ "jobs": vec![offered(queue); 500] });
+    for (path, queue, wish, member) in [
+        (
+            "/ojs/v1/admin/jobs/bulk/cancel",
+            "a",
+            json!({ "confirm": true, "filter": { "queue": "a" } }),
+            "cancelled",
+        ),
+        ("/ojs/v1/queues/b/purge", "b", json!({}), "purged"),
+    ] {
+        ask("/ojs/v1/jobs/bulk", batch(queue)).await;
+        let (told, took) = ask(path, wish).await;
+        assert_eq!(told[member], 500, "{told}");
+        assert!(took < Duration::from_secs(10), "{path}: {took:?}");
+    }
 }
 
 #[tokio::test]

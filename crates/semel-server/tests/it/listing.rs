@@ -1,5 +1,8 @@
 //! Lists, queues, the log, the manifest and metrics.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use semel_client::{HeaderMap, Method};
 use serde_json::json;
 
@@ -99,6 +102,27 @@ async fn the_server_says_what_it_is_and_how_it_does() {
     server.stop().await;
 }
 
+/// What Prometheus's own tool says of the text, which it reads with its own parser; nothing where the tool is not
+/// there (`PROMTOOL` names it, if it is not on the path). What the tool insists on is checked by the test below as well.
+fn promtool(text: &str) -> Option<String> {
+    let program = std::env::var_os("PROMTOOL").unwrap_or_else(|| "promtool".into());
+    let mut child = Command::new(program)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    Some(format!(
+        "{}{}",
+        String::from_utf8(said).unwrap(),
+        if output.status.success() { "" } else { "refused" }
+    ))
+}
+
 /// What Prometheus's own text parser insists on: a family's HELP and TYPE once and before its samples, samples of one
 /// family together, names and labels of their alphabets, and buckets that grow to `+Inf` and equal the count.
 #[tokio::test]
@@ -139,6 +163,11 @@ async fn metrics_are_what_prometheus_reads() {
             let (which, count) = buckets.take().unwrap();
             assert_eq!((which, count), (labels.trim_end_matches('}').to_owned(), value));
         }
+    }
+    if let Some(said) = promtool(&text) {
+        assert_eq!(said, "", "{text}");
+        let broken = text.replacen("# TYPE semel_jobs gauge", "# TYPE semel_jobs gouge", 1);
+        assert!(promtool(&broken).unwrap().ends_with("refused"), "the tool would say so");
     }
     for wanted in [
         "semel_queue_depth{queue=\"a.b-c\"} 1",

@@ -7,6 +7,7 @@ mod admin;
 mod backpressure;
 mod cancellation;
 mod catalogue;
+mod endpoints;
 mod errors;
 mod harness;
 mod jobs;

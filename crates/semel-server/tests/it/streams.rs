@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
+use semel_server::auth::{Role, Token, Tokens};
 use semel_server::{Config, Limits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -23,12 +24,17 @@ struct Message {
 
 impl Stream {
     async fn open(server: &Server, path: &str, last: Option<&str>) -> Self {
+        let last = last.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
+        Self::open_with(server, path, &last).await
+    }
+
+    /// With these lines of a header.
+    async fn open_with(server: &Server, path: &str, headers: &str) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         // Little fits between the two ends, so that a test need not tell much to outrun a reader.
         socket.set_recv_buffer_size(4_096).unwrap();
         let mut socket = socket.connect(server.address).await.unwrap();
-        let last = last.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{last}\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut stream = Self(BufReader::new(socket));
         let head = stream.head().await;
@@ -263,5 +269,33 @@ async fn a_failure_and_a_duplicate_are_told_with_their_reasons() {
         server.ask(Method::GET, "/ojs/v1/events?types=queue.paused", None, HeaderMap::new()).await.body["events"],
         json!([])
     );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_token_it_was_opened_with() {
+    let tokens = Tokens::only(vec![Token::all("old", "one"), Token::all("new", "two")]);
+    let stream_heartbeat = Duration::from_millis(20);
+    let server = Server::with(Config { tokens: tokens.clone(), stream_heartbeat, ..Config::default() }).await;
+    let mut old = Stream::open_with(&server, "/ojs/v1/events/stream", "Authorization: Bearer one\r\n").await;
+    let mut new = Stream::open_with(&server, "/ojs/v1/events/stream", "Authorization: Bearer two\r\n").await;
+    assert_eq!(old.next().await.unwrap().comment, "heartbeat");
+    // One is taken out; the other is read again as it was.
+    tokens.replace(vec![Token::all("new", "two")]);
+    let body = job(&json!(1), &json!({})).to_string();
+    let created =
+        server.ask(Method::POST, "/ojs/v1/jobs", Some(&body), header("authorization", "Bearer two")).await;
+    assert_eq!(created.status, 201);
+    let mut said = Vec::new();
+    while let Some(message) = old.next().await {
+        assert_eq!(message.event, "", "it is told nothing more");
+        said.push(message.comment);
+    }
+    assert!(said.last().unwrap().contains("token"), "{said:?}");
+    assert_eq!(new.event().await.event, "job.enqueued");
+    // One that may less than before begins anew as well.
+    let roles = vec![Role::Worker];
+    tokens.replace(vec![Token { roles, ..Token::all("new", "two") }]);
+    while new.next().await.is_some() {}
     server.stop().await;
 }

@@ -4,11 +4,14 @@
 //! what is there: the list can only say what is true.
 
 use std::collections::BTreeSet;
+use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
+use futures_util::stream::{self, StreamExt as _};
 use semel_client::Client;
 use semel_testkit::database::store_url;
 use semel_testkit::ojs::{self, SuiteTest};
+use serde_json::Value;
 
 use crate::harness::Server;
 
@@ -159,6 +162,121 @@ async fn run_on_postgres(names: &[&str], number: usize) {
     }
 }
 
+/// The tests in an order of their own, the same for the same seed (`SEMEL_SEED`, for others).
+fn shuffled(mut tests: Vec<SuiteTest>) -> Vec<SuiteTest> {
+    let seed = std::env::var("SEMEL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7_u64);
+    let order = |test: &SuiteTest| {
+        let mut hasher = std::hash::DefaultHasher::new();
+        (seed, &test.path).hash(&mut hasher);
+        hasher.finish()
+    };
+    tests.sort_by_cached_key(order);
+    tests
+}
+
+/// The queues that a test names, and those it takes jobs from.
+fn queues(dir: &Path, test: &SuiteTest) -> (BTreeSet<String>, BTreeSet<String>) {
+    fn named(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    match (name.as_str(), value) {
+                        ("queue", Value::String(queue)) => drop(found.insert(queue.clone())),
+                        ("queues", _) => found.extend(taken_from(value)),
+                        _ => named(value, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|value| named(value, found)),
+            _ => {}
+        }
+    }
+    fn taken_from(queues: &Value) -> impl Iterator<Item = String> {
+        queues.as_array().into_iter().flatten().filter_map(|queue| queue.as_str().map(str::to_owned))
+    }
+    let text = std::fs::read_to_string(dir.join(&test.path)).unwrap();
+    let script: Value = serde_json::from_str(&text).unwrap();
+    // A job that names none is in this one.
+    let mut all = BTreeSet::from(["default".to_owned()]);
+    named(&script["steps"], &mut all);
+    let steps = script["steps"].as_array().into_iter().flatten();
+    (all, steps.flat_map(|step| taken_from(&step["body"]["queues"])).collect())
+}
+
+/// Which tests take jobs from a queue that others name as well, and suppose that those they get are their own: they need
+/// it for themselves.
+fn need_a_reset(dir: &Path, tests: &[SuiteTest]) -> Vec<bool> {
+    let queues: Vec<_> = tests.iter().map(|test| queues(dir, test)).collect();
+    let is_shared = |at: usize, queue: &String| {
+        queues.iter().enumerate().any(|(other, (all, _))| other != at && all.contains(queue))
+    };
+    queues.iter().enumerate().map(|(at, (_, taken))| taken.iter().any(|queue| is_shared(at, queue))).collect()
+}
+
+/// One after the other, `rounds` times, with a reset before those only that need one.
+async fn play_on(server: &Server, dir: &Path, tests: &[SuiteTest], rounds: u32) {
+    let reset = Client::new(&format!("{}/ojs/v1/admin/reset", server.client.base_url())).unwrap();
+    let need = need_a_reset(dir, tests);
+    for round in 1..=rounds {
+        let mut surprises = Vec::new();
+        for (test, needs) in tests.iter().zip(&need) {
+            let reset = Some(&reset).filter(|_| *needs);
+            let report = ojs::run_all(std::slice::from_ref(test), &server.client, reset).await;
+            let surprising = report.surprises(&known_of(test));
+            if !surprising.is_empty() {
+                surprises.push(format!("{surprising:?}: {report}"));
+            }
+        }
+        assert_eq!(surprises, Vec::<String>::new(), "round {round}");
+    }
+}
+
+fn known_of(test: &SuiteTest) -> Vec<String> {
+    KNOWN.iter().map(|(path, _)| (*path).to_owned()).filter(|path| *path == test.path).collect()
+}
+
+/// On a server that has seen nothing else, and is not asked to reset: many of them side by side.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_test_alone() {
+    const SIDE_BY_SIDE: usize = 16;
+    let Some(dir) = suites() else { return };
+    let names = [LEVEL_0, LEVEL_1, LEVEL_2, LEVELS_3_AND_4].concat();
+    let mut tests = load(&dir, &names);
+    tests.retain(|test| !is_under(&test.path, SLOW));
+    assert_eq!(tests.len(), 131);
+    let played = stream::iter(tests).map(async |test| {
+        let server = Server::in_memory().await;
+        let report = ojs::run_all(std::slice::from_ref(&test), &server.client, None).await;
+        let surprises = report.surprises(&known_of(&test));
+        server.stop().await;
+        surprises
+    });
+    let surprises: Vec<Vec<String>> = played.buffer_unordered(SIDE_BY_SIDE).collect().await;
+    assert_eq!(surprises.concat(), Vec::<String>::new());
+}
+
+/// In an order that nobody meant, twice, on a server that is not reset but where a test cannot do without: what one
+/// leaves behind does not trip another.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_any_order_without_a_reset() {
+    let Some(dir) = suites() else { return };
+    let of = |names: &[&str]| {
+        let mut tests = shuffled(load(&dir, names));
+        tests.retain(|test| !is_under(&test.path, SLOW));
+        tests
+    };
+    let (quick, first, second) = (of(&[LEVEL_0, LEVELS_3_AND_4].concat()), of(LEVEL_1), of(LEVEL_2));
+    let servers = [Server::start().await, Server::start().await, Server::start().await];
+    tokio::join!(
+        play_on(&servers[0], &dir, &quick, 2),
+        play_on(&servers[1], &dir, &first, 1),
+        play_on(&servers[2], &dir, &second, 1)
+    );
+    for server in servers {
+        server.stop().await;
+    }
+}
+
 #[test]
 fn every_directory_is_played() {
     let Some(dir) = suites() else { return };
@@ -199,6 +317,14 @@ async fn the_manifest_says_what_the_suites_say() {
         let lacks = KNOWN.iter().any(|(path, why)| path.starts_with(suite) && *why == NotSupported);
         assert!(!(is_there && lacks), "{name}");
     }
+    // Of a level that is claimed, and of all below it, nothing is expected to fail but what contradicts itself.
+    let claimed = manifest["conformance_level"].as_u64().unwrap();
+    let lacks = |level: &u64| {
+        let of_level = KNOWN.iter().filter(|(path, _)| path.starts_with(&format!("level-{level}-")));
+        of_level.clone().any(|(_, why)| *why != ContradictsItself)
+    };
+    let levels = (0..=4).take_while(|level| !lacks(level)).count() as u64;
+    assert_eq!(claimed + 1, levels, "the level that the suites say");
     assert_eq!(manifest["unique_job_strength"], "strong");
     for member in ["unique_job_mechanism", "durability"] {
         assert!(manifest[member].as_str().is_some_and(|text| !text.is_empty()), "{member}");

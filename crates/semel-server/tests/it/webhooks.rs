@@ -4,9 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_client::{HeaderMap, HeaderValue, Method};
+use semel_core::event::EventKind;
 use semel_core::webhook::signature;
+use semel_engine::follow::Wanted;
 use semel_server::Config;
 use semel_server::webhooks::{Courier, Rules};
+use semel_store::memory::Memory;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -16,6 +19,9 @@ use crate::harness::{Server, Told, job};
 
 const PATH: &str = "/ojs/v1/webhooks/subscriptions";
 const SECRET: &str = "whk_test_secret_001";
+
+/// In place of an answer: there is none.
+const NEVER: &str = "never";
 
 /// What a subscriber was sent.
 #[derive(Debug)]
@@ -71,7 +77,12 @@ async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedReceiver<Got>) 
                 let body = String::from_utf8_lossy(&read[head.len() + 4..]).into_owned();
                 let answer = answers.lock().unwrap().pop().unwrap_or_else(|| "200 OK".to_owned());
                 let _ = tell.send(Got { head, body });
-                let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\n\r\n");
+                if answer == NEVER {
+                    std::future::pending::<()>().await;
+                }
+                // One without content says nothing of its length; either way the connection ends with it.
+                let length = if answer.starts_with("204") { "" } else { "content-length: 0\r\n" };
+                let answer = format!("HTTP/1.1 {answer}\r\n{length}\r\n");
                 drop(socket.write_all(answer.as_bytes()).await);
             });
         }
@@ -252,10 +263,7 @@ async fn an_address_is_checked_when_it_is_delivered_to() {
     let courier = Courier::start(&server.engine, Rules::default());
     let own = server.engine.webhooks_tenant();
     let failed = tokio::time::timeout(Duration::from_secs(30), async {
-        let wanted = semel_engine::follow::Wanted {
-            kinds: Some(vec![semel_core::event::EventKind::Failed]),
-            ..Default::default()
-        };
+        let wanted = Wanted { kinds: Some(vec![EventKind::Failed]), ..Wanted::default() };
         own.follow(0, wanted).next(1, Duration::from_secs(30)).await.unwrap()
     });
     let failed = failed.await.unwrap().events;
@@ -286,5 +294,89 @@ async fn a_tenant_is_told_of_its_own_jobs_by_its_own_ids() {
     );
     courier.stop().await;
     assert!(told.try_recv().is_err());
+    server.stop().await;
+}
+
+/// An answer without a body, whose connection ends in the same moment, is an answer.
+#[tokio::test]
+async fn a_subscriber_may_answer_204_and_hang_up() {
+    let server = private().await;
+    let courier = Courier::start(&server.engine, Rules { allow_private: true });
+    let (url, mut told) = subscriber(&["204 No Content", "204 No Content\r\nconnection: close"]).await;
+    subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
+    let own = server.engine.webhooks_tenant();
+    for number in 0..2 {
+        server.create(&job(&json!(number), &json!({}))).await;
+        next(&mut told).await;
+    }
+    // Settled, and settled well: none is tried again.
+    let kinds = Some(vec![EventKind::Completed, EventKind::Failed]);
+    let mut follow = own.follow(0, Wanted { kinds, ..Wanted::default() });
+    let mut settled = Vec::new();
+    while settled.len() < 2 {
+        let more = follow.next(2, Duration::from_secs(30)).await.unwrap().events;
+        assert!(!more.is_empty(), "a delivery is not settled");
+        settled.extend(more.into_iter().map(|told| told.event.kind));
+    }
+    assert_eq!(settled, [EventKind::Completed; 2]);
+    courier.stop().await;
+    server.stop().await;
+}
+
+/// More deliveries than are ever under way wait for a subscriber who does not answer; the others are told all the same.
+#[tokio::test]
+async fn a_subscriber_who_does_not_answer_keeps_nobody_waiting() {
+    const EVENTS: usize = 80;
+    let server = private().await;
+    let (deaf, mut begun) = subscriber(&[NEVER; EVENTS]).await;
+    let (url, mut told) = subscriber(&[]).await;
+    for url in [deaf, url] {
+        subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
+    }
+    let jobs = json!({ "jobs": vec![json!({ "type": "a.b", "args": [] }); EVENTS] });
+    assert_eq!(server.post("/ojs/v1/jobs/bulk", &jobs).await.status, 200);
+    let courier = Courier::start(&server.engine, Rules { allow_private: true });
+    // Well before the first of those that are not answered is given up.
+    let all = tokio::time::timeout(Duration::from_secs(10), async {
+        for _ in 0..EVENTS {
+            told.recv().await.unwrap();
+        }
+    });
+    all.await.expect("deliveries to the other subscriber");
+    let mut to_the_deaf = 0;
+    while begun.try_recv().is_ok() {
+        to_the_deaf += 1;
+    }
+    assert!((1..=4).contains(&to_the_deaf), "{to_the_deaf} under way to one subscriber");
+    drop(courier);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscription_can_be_tried() {
+    let store = Arc::new(Memory::default());
+    let webhooks = Rules { allow_private: true };
+    let server = Server::on_store(store.clone(), Config { webhooks, ..Config::default() }).await;
+    let (url, mut told) = subscriber(&["200 OK", "500 Broken"]).await;
+    let made =
+        subscribe(&server, None, &json!({ "url": url, "events": ["job.failed"], "secret": SECRET })).await;
+    let path = format!("{PATH}/{}/test", made.body["subscription"]["id"].as_str().unwrap());
+    let tried = server.post_text(&path, "").await;
+    assert_eq!((tried.status, &tried.body["delivered"]), (200, &json!(true)), "{}", tried.body);
+    let got = next(&mut told).await;
+    let timestamp: i64 = got.header("x-ojs-timestamp").parse().unwrap();
+    assert_eq!(got.header("x-ojs-signature"), signature(SECRET, timestamp, got.body.as_bytes()));
+    assert_eq!(got.json()["event_type"], "webhook.test");
+    let tried = server.post_text(&path, "").await;
+    assert_eq!(
+        (tried.status, &tried.body["delivered"], &tried.body["error"]),
+        (200, &json!(false), &json!("answered 500"))
+    );
+    // An address that is not allowed is not tried either.
+    let strict = Server::on_store(store, Config::default()).await;
+    let tried = strict.post_text(&path, "").await;
+    assert!(tried.body["error"].as_str().unwrap().contains("loopback"), "{}", tried.body);
+    strict.stop().await;
+    assert_eq!(server.post_text(&path.replace("/test", "x/test"), "").await.status, 404);
     server.stop().await;
 }

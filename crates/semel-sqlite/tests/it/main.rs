@@ -26,6 +26,7 @@ mod disk;
 mod kept;
 #[cfg(target_os = "linux")]
 mod killed;
+mod left_out;
 mod log;
 #[cfg(target_os = "linux")]
 mod platter;

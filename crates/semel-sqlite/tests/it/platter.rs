@@ -6,27 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use semel_testkit::sim::dice::Dice;
+
 use super::tap::Event;
 
 const SECTOR: usize = 512;
 type Sector = [u8; SECTOR];
-
-/// splitmix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound.max(1)
-    }
-
-    fn coin(&mut self) -> bool {
-        self.below(2) == 0
-    }
-}
 
 /// What survives of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,15 +78,15 @@ impl File {
         self.lengths.clear();
     }
 
-    fn after(&self, cut: Cut, moment: u64, random: &mut Random) -> Vec<u8> {
+    fn after(&self, cut: Cut, moment: u64, random: &mut Dice) -> Vec<u8> {
         let mut pick = |numbers: &[u64]| match cut {
             Cut::Nothing => None,
             Cut::Everything => numbers.len().checked_sub(1),
             Cut::Torn => {
-                let torn = random.coin();
+                let torn = random.below(2) == 0;
                 numbers.iter().rposition(|number| *number < moment || (*number == moment && torn))
             }
-            Cut::Shuffled if numbers.is_empty() || random.coin() => None,
+            Cut::Shuffled if numbers.is_empty() || random.below(2) == 0 => None,
             Cut::Shuffled => Some(random.below(numbers.len() as u64) as usize),
         };
         let mut bytes = self.synced.clone();
@@ -231,7 +216,7 @@ impl Platter {
     }
 
     /// Writes what a power cut leaves into an empty folder.
-    pub fn after(&self, cut: Cut, random: &mut Random, folder: &Path) {
+    pub fn after(&self, cut: Cut, random: &mut Dice, folder: &Path) {
         let moment = match self.fresh.len() {
             0 => u64::MAX,
             some => self.fresh[random.below(some as u64) as usize],
@@ -242,7 +227,7 @@ impl Platter {
                 Cut::Nothing => false,
                 Cut::Everything => true,
                 Cut::Torn => *number <= moment,
-                Cut::Shuffled => random.coin(),
+                Cut::Shuffled => random.below(2) == 0,
             };
             if is_kept {
                 rename(&mut names, change);

@@ -6,8 +6,9 @@
 
 use semel_testkit::TempDir;
 use semel_testkit::logbook::Page;
+use semel_testkit::sim::dice::Dice;
 
-use super::platter::{Cut, Platter, Random};
+use super::platter::{Cut, Platter};
 use super::tap::{Event, Tap, Trouble};
 use super::voyage::{self, Told, VARIABLE, Voyage, begin, judge, pages};
 
@@ -45,7 +46,7 @@ fn shard(at: u64) {
 }
 
 fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
-    let mut random = Random(seed);
+    let mut random = Dice::new(seed);
     let mut from = begin();
     if let Some(left) = &left {
         copy(left.disk.path(), &tap.disk());
@@ -77,21 +78,22 @@ fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
         }
         done = moment;
         let cut = Cut::ALL[random.below(4) as usize];
-        let folder = TempDir::in_memory();
+        let (folder, spare) = (TempDir::in_memory(), TempDir::in_memory());
         disk.after(cut, &mut random, folder.path());
-        let keeps = turn == chosen;
-        let spare = keeps.then(|| {
-            let spare = TempDir::in_memory();
-            copy(folder.path(), spare.path());
-            spare
-        });
-        // The files of a store that is wrong are worth more than its seed.
+        // Opening changes the files; these are to go on from, or to be looked at.
+        copy(folder.path(), spare.path());
         let judged = judge(folder.path(), &told, &pages, turn % 4 == 0).unwrap_or_else(|what| {
             let event = record.get(moment).map_or("the end", name);
-            panic!("SEMEL_SEED={seed}, cut {turn}, {cut:?}, before event {moment} ({event}): {what}")
+            let files = std::env::temp_dir().join(format!("semel-power-{seed}-{turn}"));
+            std::fs::create_dir_all(&files).unwrap();
+            copy(spare.path(), &files);
+            let files = files.display();
+            panic!(
+                "SEMEL_SEED={seed}, cut {turn}, {cut:?}, before event {moment} ({event}): {what}\nits files: {files}"
+            )
         });
-        if let Some(disk) = spare {
-            kept = Some(Left { disk, page: pages[judged].clone() });
+        if turn == chosen {
+            kept = Some(Left { disk: spare, page: pages[judged].clone() });
         }
     }
     record[done..].iter().for_each(|event| {
@@ -152,7 +154,7 @@ fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let after = pages(&tap.pages());
         more += usize::from(after[0].state != before[last].state);
-        let (mut told, mut random) = (Told::default(), Random(sync + seed * 1_000));
+        let (mut told, mut random) = (Told::default(), Dice::new(sync + seed * 1_000));
         for (place, event) in tap.record().iter().enumerate() {
             let had_told = told.page;
             disk.apply(event);

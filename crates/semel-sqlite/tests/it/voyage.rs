@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use semel_core::time::Timestamp;
-use semel_sqlite::Sqlite;
+use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
 use semel_testkit::differential::{Command, Solo, program};
@@ -198,17 +198,18 @@ fn differ(what: &str, expected: &str, found: &str) -> String {
     format!("{what}\nexpected, and not found:\n{}\nfound:\n{}", expected.join("\n"), found.join("\n"))
 }
 
-/// A process that another test starts has our open files for a moment, and with them the lock.
-fn wait_for(place: &Path) {
-    while semel_sqlite::lock::owner(place).is_some() {
-        std::thread::yield_now();
+/// Opens a store. A process that another test starts has our open files for a moment, and with them the lock.
+fn open_when_free(place: &Path, at: Timestamp) -> Result<Sqlite, SqliteError> {
+    loop {
+        match Sqlite::open_with_clock(place, ManualClock::at(at)) {
+            Err(SqliteError::Owned { .. }) => std::thread::yield_now(),
+            opened => return opened,
+        }
     }
 }
 
 fn opened(disk: &Path, at: Timestamp) -> Result<(Sqlite, String), String> {
-    let place = disk.join("semel.db");
-    wait_for(&place);
-    let store = Sqlite::open_with_clock(place, ManualClock::at(at))
+    let store = open_when_free(&disk.join("semel.db"), at)
         .map_err(|error| format!("it does not open: {error}"))?
         .filing_at_once();
     let found = runtime().block_on(state(&store));
@@ -261,11 +262,13 @@ pub fn judge(disk: &Path, told: &Told, pages: &[Page], thoroughly: bool) -> Resu
             return Err(differ("opened again it is another", &found, &then));
         }
         drop(again);
-        wait_for(&disk.join("semel.db"));
         let folder = disk.to_path_buf();
         let at = pages[on].at;
         let fixture = Fixture::new(Step::Nothing, move |clock| {
             clock.set(at);
+            while semel_sqlite::lock::owner(&folder.join("semel.db")).is_some() {
+                std::thread::yield_now();
+            }
             crate::open(&folder, clock)
         });
         let stuck = runtime().block_on(async { Solo::new(fixture).await.drain().await });

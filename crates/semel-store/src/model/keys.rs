@@ -6,7 +6,7 @@ use semel_core::job::Head;
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, outlives};
+use semel_core::unique::{UniqueKey, is_kept, outlives};
 
 use super::Model;
 use crate::heads::Place;
@@ -23,15 +23,17 @@ impl Model {
         self.absent_version = (self.absent_version + 1).max(version);
     }
 
-    /// The holders of a key that are here, as a decision may see them.
-    pub fn key_view(&self, read: &KeyRead) -> KeyView {
+    /// The holders of a key that are here, as a decision at `now` may see them.
+    pub fn key_view(&self, read: &KeyRead, now: Timestamp) -> KeyView {
         // Ended holders may be kept elsewhere: then a view of what is here must not pass for a view of them.
         let states = if self.files_done { StateSet::ALL } else { StateSet::LIVE };
         let covered = KeyRead { states, all: true, ..*read };
         let Some(entry) = self.keys.get(&self.heads, &read.key) else {
             return KeyView::new(self.absent_version, Vec::new(), &covered, false);
         };
-        let heads = entry.places().filter_map(|place| self.heads.at(place));
+        let is_over = |head: &Head| self.remembered.get(&head.id).is_some_and(|until| !is_kept(*until, now));
+        let heads =
+            entry.places().filter_map(|place| self.heads.at(place)).filter(move |head| !is_over(head));
         if entry.len() > HOLDERS_PER_KEY_MAX && StateSet::LIVE.contains_all(read.states) {
             // Ended ones, of which there may be many, do not matter to who looks at live ones alone.
             let live: Vec<Head> = heads.clone().filter(|head| head.state.is_live()).cloned().collect();

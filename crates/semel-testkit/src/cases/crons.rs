@@ -5,9 +5,10 @@ use std::time::Duration;
 use semel_core::body::Body;
 use semel_core::cron::{self, Change, Cron, Decision, Looked, Overlap};
 use semel_core::draft::Reads;
+use semel_core::event::{EventKind, Skip};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
-use semel_core::state::State;
+use semel_core::state::{State, StateSet};
 use semel_store::backend::Seek;
 use semel_store::backend::Verdict::{Applied, Stale};
 
@@ -134,6 +135,71 @@ pub async fn a_tick_may_wait_for_the_end_of_the_earlier_job(f: &Fixture) {
     assert!(f.claim("default", 9).await.jobs.is_empty());
 }
 
+/// Those that wait behind a tick that is cancelled wait for whom that one waited for, and so does the next tick.
+pub async fn a_cancelled_waiting_tick_lets_nobody_run_beside_the_first(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::Enqueue, job().times(3_600_000, 0).offer())).await;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(next(f, "a").await.1.unwrap());
+    }
+    let (first, _) = f.claim_one().await;
+    assert_eq!(first.id, ids[0]);
+    f.cancel(ids[1]).await;
+    assert_eq!(state(f, ids[2]).await, State::Pending);
+    f.cancel(ids[2]).await;
+    assert_eq!(state(f, ids[3]).await, State::Pending);
+    f.cancel(ids[3]).await;
+    let last = next(f, "a").await.1.unwrap();
+    assert_eq!(state(f, last).await, State::Pending);
+    f.complete(&first).await;
+    assert_eq!(state(f, last).await, State::Available);
+}
+
+/// By the next tick or by anybody.
+pub async fn a_replaced_waiting_tick_lets_nobody_run_beside_the_first(f: &Fixture) {
+    let waits = StateSet::EMPTY.with(State::Pending).with(State::Available).with(State::Scheduled);
+    let replacing = keyed("a").times(3_600_000, 0).on_conflict("replace").states(waits).offer();
+    register(f, "a", &registration("* * * * *", Overlap::Enqueue, replacing)).await;
+    next(f, "a").await;
+    let (first, _) = f.claim_one().await;
+    let second = next(f, "a").await.1.unwrap();
+    let third = next(f, "a").await.1.unwrap();
+    assert_eq!((state(f, second).await, state(f, third).await), (State::Cancelled, State::Pending));
+    f.complete(&first).await;
+    assert_eq!(state(f, third).await, State::Available);
+}
+
+/// Held back for the end of one job, it may still have to wait for the lease of another.
+pub async fn a_tick_that_was_held_back_waits_for_the_lease_it_replaced(f: &Fixture) {
+    register(f, "a", &registration("* * * * *", Overlap::Enqueue, job().queue("first").offer())).await;
+    let first = next(f, "a").await.1.unwrap();
+    let replacing =
+        keyed("a").on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned()));
+    let stranger = f.create(&replacing.clone().times(3_600_000, 0).offer()).await;
+    assert_eq!(f.claim_one().await.0.id, stranger.id);
+    register(f, "a", &registration("* * * * *", Overlap::Enqueue, replacing.offer())).await;
+    let second = next(f, "a").await.1.unwrap();
+    assert_eq!((state(f, stranger.id).await, state(f, second).await), (State::Cancelled, State::Pending));
+    f.cancel(first).await;
+    assert_eq!(state(f, second).await, State::Scheduled);
+    f.advance(MINUTE * 60).await;
+    f.run_duties().await;
+    assert_eq!(state(f, second).await, State::Available);
+}
+
+/// The overlap policy is about the cron's own jobs.
+pub async fn a_tick_that_is_a_duplicate_makes_nobodys_job_the_crons(f: &Fixture) {
+    let ignoring = keyed("a").on_conflict("ignore").offer();
+    let stranger = f.create(&ignoring).await;
+    let cron = registration("* * * * *", Overlap::CancelPrevious, ignoring);
+    register(f, "a", &cron).await;
+    for _ in 0..2 {
+        assert_eq!(next(f, "a").await, (Decision::Duplicate, Some(stranger.id)));
+        assert_eq!(state(f, stranger.id).await, State::Available);
+    }
+    assert_eq!(stored(f, "a").await.unwrap().last_job, None);
+}
+
 /// However many have passed; the next is in the future.
 pub async fn a_late_tick_is_one_tick(f: &Fixture) {
     let first =
@@ -158,8 +224,43 @@ pub async fn a_tick_goes_by_its_jobs_unique_policy(f: &Fixture) {
     let ignoring = keyed("a").on_conflict("ignore").offer();
     register(f, "a", &registration("* * * * *", Overlap::Allow, ignoring)).await;
     assert_eq!(next(f, "a").await, (Decision::Duplicate, Some(holder.id)));
+    let known = f.backend().events(0, 100).await.unwrap().events;
+    let told = known.iter().filter(|told| told.event.job == holder.id).map(|told| told.event.kind);
+    let expected = [EventKind::Enqueued, EventKind::DuplicateRejected, EventKind::Deduplicated];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
     run_one(f).await;
     assert_eq!(next(f, "a").await.0, Decision::Fired);
+}
+
+/// Whatever was decided, in the commit that decides it.
+pub async fn what_becomes_of_a_tick_is_in_the_log(f: &Fixture) {
+    let holder = f.create(&keyed("a").queue("other").offer()).await;
+    register(f, "a", &registration("* * * * *", Overlap::Skip, job().queue("q").offer())).await;
+    let fired = next(f, "a").await.1.unwrap();
+    next(f, "a").await;
+    for (name, conflict) in [("b", "reject"), ("c", "ignore")] {
+        let offer = keyed("a").queue("q").on_conflict(conflict).offer();
+        register(f, name, &registration("0 0 * * *", Overlap::Allow, offer)).await;
+        f.decide(|draft| cron::trigger(draft, &cron_name(name))).await.unwrap().unwrap();
+    }
+    f.cancel(holder.id).await;
+    f.decide(|draft| cron::trigger(draft, &cron_name("c"))).await.unwrap().unwrap();
+    f.maintain().await;
+    let log = f.backend().events(0, 100).await.unwrap().events;
+    let ticks = log.iter().map(|recorded| &recorded.event).filter(|event| event.cron().is_some());
+    let told: Vec<_> = ticks.clone().map(|event| (event.kind, event.cron().unwrap(), event.amount)).collect();
+    let expected = [
+        (EventKind::CronTriggered, "a", 0),
+        (EventKind::CronSkipped, "a", Skip::Overlap as u32),
+        (EventKind::CronSkipped, "b", Skip::Rejected as u32),
+        (EventKind::CronSkipped, "c", Skip::Duplicate as u32),
+        (EventKind::CronTriggered, "c", 1),
+    ];
+    assert_eq!(told, expected);
+    for tick in ticks.clone() {
+        assert_eq!((tick.type_name(), tick.queue.as_str()), ("email.send", "q"), "{tick:?}");
+    }
+    assert_eq!(ticks.clone().next().unwrap().job, fired);
 }
 
 /// And ticks again from when it is enabled.

@@ -97,6 +97,17 @@ pub async fn a_limit_counts_who_runs_and_nobody_else(f: &Fixture) {
     assert!(matches!(turn(f, &first).await, Turn::Unclaimable(Unclaimable::NotReady)));
 }
 
+/// However often it is tried.
+pub async fn a_retried_job_takes_one_place_of_its_limit(f: &Fixture) {
+    let jobs = [f.create(&limited("k", 2)).await, f.create(&limited("k", 2)).await];
+    let run = granted(f, &jobs[0]).await;
+    f.fail(&run).await;
+    f.advance(Duration::from_secs(600)).await;
+    f.run_duties().await;
+    granted(f, &jobs[0]).await;
+    granted(f, &jobs[1]).await;
+}
+
 /// Two servers that start jobs of one limit at once.
 pub async fn two_starts_of_one_limit_meet_at_its_record(f: &Fixture) {
     let jobs = [f.create(&limited("k", 1)).await, f.create(&limited("k", 1)).await];

@@ -152,6 +152,18 @@ pub async fn a_purged_job_whose_window_is_over_frees_its_key(f: &Fixture) {
     assert_eq!((stats.purged, stats.created, stats.count(State::Completed)), (3, 3, 0));
 }
 
+/// Whether its store has deleted it by then or not: also for who looks further back than its own policy did.
+pub async fn a_remembered_holder_is_none_from_the_end_of_its_time(f: &Fixture) {
+    f.finished(&strict("a").period(DAY * 3, "created").offer()).await;
+    f.advance(DAY * 2).await;
+    assert_eq!(f.purge().await, 1);
+    f.advance(DAY - SECOND).await;
+    rejected(f, &strict("a")).await;
+    f.advance(SECOND).await;
+    assert_eq!(f.holders(key("a")).await, []);
+    assert!(admitted(f, &strict("a")).await);
+}
+
 /// A duplicate renews a window whose job has nothing left but its head.
 pub async fn a_sliding_window_outlives_the_purge(f: &Fixture) {
     let want = strict("a").period(DAY * 3, "last_duplicate");

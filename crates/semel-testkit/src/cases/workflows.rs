@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::draft::Reads;
 use semel_core::enqueue::Offer;
+use semel_core::event::EventKind;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::{Head, NoteKind};
 use semel_core::lease::Bearer;
@@ -173,6 +174,11 @@ pub async fn a_refused_step_fails_with_the_duplicates_error(f: &Fixture) {
     let (_, full) = f.full(holder.id).await.unwrap();
     let duplicates = full.note(NoteKind::Duplicates).unwrap();
     assert!(str::from_utf8(duplicates).unwrap().contains(&format!("workflow {id}")), "{duplicates:?}");
+    f.maintain().await;
+    let log = f.backend().events(0, 100).await.unwrap().events;
+    let told =
+        log.iter().filter(|recorded| recorded.event.job == holder.id).map(|recorded| recorded.event.kind);
+    assert_eq!(told.collect::<Vec<_>>(), [EventKind::Enqueued, EventKind::DuplicateRejected]);
 }
 
 /// `ignore`: the step ends as that job does, with its result.
@@ -199,6 +205,47 @@ pub async fn a_step_may_stand_for_a_job_that_has_ended(f: &Fixture) {
     assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[7]");
     let (id, workflow) = create(f, &group([ignoring])).await;
     assert_eq!((statuses(f, id).await.as_str(), workflow.status), ("c", Status::Completed));
+}
+
+/// However long the line: it goes on piece by piece, so that nobody's decision takes long.
+pub async fn a_long_line_of_ended_jobs_goes_on_in_pieces(f: &Fixture) {
+    const ENDED: usize = 20;
+    let states = StateSet::LIVE.with(State::Completed);
+    let mut steps = Vec::new();
+    for number in 0..ENDED {
+        let offer = keyed(&number.to_string()).on_conflict("ignore").states(states).offer();
+        f.finished(&offer).await;
+        steps.push(offer);
+    }
+    steps.push(once());
+    let (id, _) = create(f, &chain(steps)).await;
+    let mut pieces = 1;
+    while f.decide(|draft| workflow::look(draft, id)).await == workflow::Looked::WentOn {
+        pieces += 1;
+    }
+    assert_eq!(statuses(f, id).await, format!("{}r", "c".repeat(ENDED)));
+    assert_eq!(pieces, 3, "more at once is too much, and less takes long");
+    let seek = semel_store::backend::Seek::Due { limit: 9 };
+    assert_eq!(f.backend().documents(seek).await.unwrap().documents, [], "nothing more is due");
+    run(f, None).await;
+    assert_eq!(status(f, id).await, Status::Completed);
+}
+
+/// Else the lists of a long chain would be most of what each end writes.
+pub async fn a_step_that_was_offered_has_no_list_of_results(f: &Fixture) {
+    let mut plan = chain(plain(3));
+    plan.steps[2].results = vec![0, 1];
+    let (id, _) = create(f, &plan).await;
+    let lists = async |f: &Fixture| {
+        let workflow = stored(f, id).await.unwrap();
+        workflow.steps.iter().map(|step| step.results.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(lists(f).await, [0, 1, 2]);
+    run(f, Some("7")).await;
+    assert_eq!(lists(f).await, [0, 0, 2]);
+    run(f, Some("8")).await;
+    assert_eq!(lists(f).await, [0, 0, 0]);
+    assert_eq!(parents(f, job_of(f, id, 2).await).await.unwrap(), "[7,8]");
 }
 
 /// Who waits for the one waits for the other.
@@ -297,13 +344,52 @@ pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     run(f, None).await;
     let due = |f: Vec<_>| f;
     f.advance(Duration::from_secs(RETENTION_DEFAULT_S - 1)).await;
-    assert!(!f.decide(|draft| workflow::forget(draft, id)).await);
+    assert_eq!(f.decide(|draft| workflow::look(draft, id)).await, workflow::Looked::NotDue);
     f.advance(SECOND).await;
     let seek = semel_store::backend::Seek::Due { limit: 9 };
     let found = due(f.backend().documents(seek).await.unwrap().documents);
     assert_eq!(found.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [workflow::key(id)]);
-    assert!(f.decide(|draft| workflow::forget(draft, id)).await);
+    assert_eq!(f.decide(|draft| workflow::look(draft, id)).await, workflow::Looked::Forgotten);
     assert_eq!(stored(f, id).await, None);
+}
+
+/// Its own events, from first to last: what happened, and the number of the step or the time it took.
+async fn told(f: &Fixture, id: WorkflowId) -> Vec<(EventKind, String, u32)> {
+    f.maintain().await;
+    let log = f.backend().events(0, 1_000).await.unwrap().events;
+    let own = log.into_iter().map(|recorded| recorded.event).filter(|event| event.job == id.as_job());
+    own.map(|event| (event.kind, format!("{}@{}", event.type_name(), event.queue), event.amount)).collect()
+}
+
+/// In the commit in which it happens, in the queue of its first step; each of its steps in the queue of its own job.
+pub async fn what_becomes_of_a_workflow_is_in_the_log(f: &Fixture) {
+    use EventKind::{
+        WorkflowCancelled, WorkflowCompleted, WorkflowFailed, WorkflowStarted, WorkflowStepCompleted,
+    };
+    let tell = |kind, what: &str, amount| (kind, what.to_owned(), amount);
+    let first = job().queue("first").attempts(1).offer();
+    let (id, _) = create(f, &chain([first.clone(), once()])).await;
+    f.advance(SECOND).await;
+    let (head, _) = f.claim("first", 1).await.jobs.remove(0);
+    ack(f, &head, None).await;
+    let begun = [tell(WorkflowStarted, "chain@first", 0), tell(WorkflowStepCompleted, "email.send@first", 0)];
+    assert_eq!(told(f, id).await, begun);
+    f.advance(SECOND).await;
+    run(f, None).await;
+    let ended =
+        [tell(WorkflowStepCompleted, "email.send@default", 1), tell(WorkflowCompleted, "chain@first", 2_000)];
+    assert_eq!(told(f, id).await, [begun, ended].concat());
+
+    let (id, _) = create(f, &group([first.clone()])).await;
+    let (head, _) = f.claim("first", 1).await.jobs.remove(0);
+    f.fail(&head).await;
+    let failed = [tell(WorkflowStarted, "group@first", 0), tell(WorkflowFailed, "group@first", 0)];
+    assert_eq!(told(f, id).await, failed);
+
+    let (id, _) = create(f, &group([first])).await;
+    f.decide(|draft| workflow::cancel(draft, id)).await;
+    let cancelled = [tell(WorkflowStarted, "group@first", 0), tell(WorkflowCancelled, "group@first", 0)];
+    assert_eq!(told(f, id).await, cancelled);
 }
 
 /// Whoever sees the one sees the other: there is one group of writes, applied all or none.

@@ -320,7 +320,8 @@ impl Witness {
             | NoteKind::Progress
             | NoteKind::Marks
             | NoteKind::Waiters
-            | NoteKind::ParentResults => {}
+            | NoteKind::ParentResults
+            | NoteKind::Ahead => {}
         }
         Ok(())
     }
@@ -466,6 +467,10 @@ impl Witness {
 
     /// Conservation: what the store counts is what was committed.
     pub fn check_counts(&self, queues: &[QueueStats]) -> Checked {
+        let is_counted = |job: &&Stored| queues.iter().any(|queue| queue.row.name == job.head.queue);
+        if let Some(job) = self.jobs.values().chain(&self.bygone).find(|job| !is_counted(job)) {
+            return Err(format!("{} was committed to {}, which is no queue", job.head.id, job.head.queue));
+        }
         for queue in queues {
             let all = || self.jobs.values().chain(&self.bygone);
             let here = || all().filter(|job| job.head.queue == queue.row.name);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use semel::{Enqueued, Error, JobState, Return, Run, Semel, State, StoreError, Undone, Worker};
+use semel::{
+    Enqueued, Error, JobState, OnConflict, Return, Run, Semel, State, StoreError, Undone, Unique, Worker,
+};
 use semel_testkit::database::{store_url, url};
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 
@@ -120,6 +122,19 @@ async fn callers_outside_wait_for_the_transaction_and_strangers_do_not() {
         assert!(matches!(outcome, Enqueued::Existing(_)) && outcome.id() == first.id());
     }
     semel.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_holds_nothing() {
+    let (semel, mut client) = (queue().await, client().await);
+    semel.enqueue(Welcome::of(1)).await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let duplicate = semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap();
+    assert!(matches!(duplicate, Enqueued::Existing(_)));
+    let replace = Unique::by_args(["user_id"]).on_conflict(OnConflict::Replace);
+    let other = semel.enqueue(Welcome::of(1)).unique(replace).into_future();
+    assert!(matches!(soon(other).await.unwrap(), Enqueued::Replaced(_)));
+    transaction.commit().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,193 @@
+//! The verbs of who runs a server: lists that go on, webhooks, workers, limits, bounds and dead letters.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::{Value, json};
+
+use crate::run::{Folder, Server};
+
+/// Asks a server over a connection of its own, as no verb does.
+fn post(server: &Server, path: &str, body: &Value) -> Value {
+    let (mut stream, body) =
+        (TcpStream::connect(server.url.trim_start_matches("http://")).unwrap(), body.to_string());
+    let length = body.len();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn long_lists_are_shown_whole_or_say_that_they_go_on() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let at = ["--server", server.url.as_str()];
+    // One more than an answer has.
+    for number in 0..201 {
+        let name = format!("c{number:03}");
+        let job = json!({ "type": "a.b", "args": [] });
+        post(
+            &server,
+            "/ojs/v1/cron",
+            &json!({ "name": name, "expression": "0 3 1 1 *", "job_template": job }),
+        );
+    }
+    let all = folder.json(&[&["crons"], &at[..]].concat());
+    assert_eq!((all["crons"].as_array().unwrap().len(), &all["count"]), (201, &json!(201)));
+    let people = folder.run(&[&["crons"], &at[..]].concat()).out;
+    assert!(people.contains("c000") && people.contains("c200"), "{people}");
+
+    let mut ids = Vec::new();
+    for queue in ["a", "a", "b", "a", "b"] {
+        let step = json!({ "type": "a.b", "args": [], "options": { "queue": queue } });
+        let made = post(&server, "/ojs/v1/workflows", &json!({ "type": "chain", "steps": [step] }));
+        ids.insert(0, made["workflow"]["id"].as_str().unwrap().to_owned());
+    }
+    let list = |words: &[&str]| folder.run(&[&["workflows", "list"], words, &at[..]].concat());
+    let first = list(&["--limit", "3"]);
+    assert!(first.out.contains(&ids[2]) && !first.out.contains(&ids[3]), "{}", first.out);
+    assert!(first.err.contains(&format!("semel workflows list --before {}", ids[2])), "{}", first.err);
+    let rest = list(&["--before", &ids[2]]);
+    assert!(rest.out.contains(&ids[3]) && rest.out.contains(&ids[4]) && !rest.out.contains(&ids[2]));
+    assert_eq!(rest.err, "", "that is all");
+    // A state that only the oldest are in is found behind pages of others.
+    for id in &ids[3..] {
+        folder.json(&[&["workflows", "cancel", id], &at[..]].concat());
+    }
+    let found =
+        folder.json(&[&["workflows", "list", "--state", "cancelled", "--limit", "1"], &at[..]].concat());
+    assert_eq!(found["workflows"][0]["id"], ids[3].as_str());
+    assert_eq!(found["pagination"]["has_more"], true);
+}
+
+/// Answers so many requests, each with its status, and tells what it was sent.
+fn subscriber(statuses: Vec<&'static str>) -> (String, std::thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let told = std::thread::spawn(move || {
+        let mut told = Vec::new();
+        for status in statuses {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut read = Vec::new();
+            while !read.ends_with(b"}") {
+                let mut buffer = [0; 4_096];
+                let count = stream.read(&mut buffer).unwrap();
+                read.extend_from_slice(&buffer[..count]);
+            }
+            write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+            told.push(String::from_utf8(read).unwrap());
+        }
+        told
+    });
+    (url, told)
+}
+
+#[test]
+fn webhooks_are_added_tried_paused_and_removed() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--webhooks-allow-private"]);
+    let (url, told) = subscriber(vec!["200 OK", "503 Busy"]);
+    std::fs::write(folder.path().join("secret"), "a secret that is long enough\n").unwrap();
+    let added = folder.run(&[
+        "webhooks",
+        "add",
+        &url,
+        "--events",
+        "job.failed,job.discarded",
+        "--queue",
+        "mail",
+        "--secret-file",
+        "secret",
+    ]);
+    assert!(
+        added.out.contains("a secret that is long enough") && added.err.contains("not shown again"),
+        "{added:?}"
+    );
+    let listed = folder.json(&["webhooks"]);
+    let webhook = &listed["subscriptions"][0];
+    let id = webhook["id"].as_str().unwrap();
+    assert_eq!(
+        (&webhook["events"], &webhook["filter"]["queues"], &webhook["secret"]),
+        (&json!(["job.failed", "job.discarded"]), &json!(["mail"]), &Value::Null)
+    );
+    let people = folder.run(&["webhooks"]).out;
+    assert!(people.contains(id) && people.contains("active") && !people.contains("secret"), "{people}");
+    assert!(folder.run(&["webhooks", "test", id]).out.contains("delivered in"));
+    let failed = folder.run(&["webhooks", "test", id]);
+    assert!(failed.code == 1 && failed.err.contains("answered 503"), "{}", failed.err);
+    assert!(told.join().unwrap().iter().all(|request| request.contains("webhook.test")));
+    assert_eq!(folder.json(&["webhooks", "pause", id])["active"], false);
+    assert_eq!(folder.json(&["webhooks", "resume", id])["active"], true);
+    assert!(folder.json(&["webhooks", "rotate", id])["secret"].as_str().unwrap().starts_with("whsec_"));
+    assert_eq!(folder.json(&["webhooks", "show", id])["secret"], Value::Null);
+    assert_eq!(folder.json(&["webhooks", "remove", id])["deleted"], true);
+    assert_eq!(folder.run(&["webhooks", "show", id]).code, 4);
+    assert_eq!(folder.json(&["webhooks"])["count"], 0);
+    drop(server);
+}
+
+#[test]
+fn workers_are_told_and_limits_and_bounds_are_shown() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let options = json!({ "queue": "mail", "rate_limit": { "key": "smtp", "concurrency": 2, "rate": 9, "period": "minute" } });
+    for _ in 0..3 {
+        post(&server, "/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": options }));
+    }
+    let fetch = json!({ "queues": ["mail"], "worker_id": "w-1", "count": 3 });
+    assert_eq!(post(&server, "/ojs/v1/workers/fetch", &fetch)["jobs"].as_array().unwrap().len(), 2);
+    let limit = folder.run(&["limit", "smtp"]).out;
+    assert!(limit.contains("2 of 2") && limit.contains("2 of 9 in 60000 ms"), "{limit}");
+    assert_eq!(folder.json(&["limit", "smtp"])["remaining"], 0);
+    assert_eq!(folder.run(&["limit", "nothing"]).code, 4);
+
+    assert!(folder.run(&["workers"]).out.contains("w-1"));
+    assert_eq!(folder.json(&["workers", "quiet", "w-1"])["directive"], "quiet");
+    assert_eq!(folder.json(&["workers"])["items"][0]["directive"], "quiet");
+    let beat = post(&server, "/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w-1", "active_jobs": [] }));
+    assert_eq!(beat["state"], "quiet");
+    assert!(folder.run(&["workers", "resume", "w-1"]).out.contains("running"));
+
+    assert!(folder.run(&["queues", "bound", "mail"]).out.contains("any number"));
+    assert!(
+        folder
+            .run(&["queues", "bound", "mail", "--max-depth", "1", "--warn-at", "0.5"])
+            .out
+            .contains("at most 1")
+    );
+    assert_eq!(folder.json(&["queues", "bound", "mail"])["config"]["backpressure"]["max_depth"], 1);
+    let full = folder.run(&["enqueue", "a.b", "--queue", "mail"]);
+    assert!(full.err.contains("QUEUE_FULL"), "{}", full.err);
+    assert_eq!(folder.json(&["queues", "bound", "mail", "--none"])["config"], json!({}));
+    assert_eq!(folder.run(&["queues", "purge", "mail"]).code, 1, "nobody answered, so nothing is purged");
+    assert_eq!(folder.json(&["queues", "purge", "mail", "--yes"])["purged"], 1);
+    drop(server);
+}
+
+#[test]
+fn dead_letters_are_listed_sent_back_and_deleted() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let retry = json!({ "max_attempts": 1, "on_exhaustion": "dead_letter" });
+    for _ in 0..2 {
+        post(&server, "/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": { "retry": retry } }));
+        let taken = post(&server, "/ojs/v1/workers/fetch", &json!({ "queues": ["default"] }));
+        let failure =
+            json!({ "job_id": taken["jobs"][0]["id"], "error": { "code": "x", "message": "no luck" } });
+        post(&server, "/ojs/v1/workers/nack", &failure);
+    }
+    let people = folder.run(&["dead", "list", "--limit", "1"]);
+    assert!(people.out.contains("no luck") && people.err.contains("--offset 1"), "{people:?}");
+    let listed = folder.json(&["dead"]);
+    let id = |at: usize| listed["jobs"][at]["id"].as_str().unwrap().to_owned();
+    assert_eq!(folder.json(&["dead", "retry", &id(0)])["state"], "available");
+    assert_eq!(folder.json(&["dead", "delete", &id(1)])["deleted"], true);
+    assert_eq!(folder.run(&["dead", "delete", &id(1)]).code, 4);
+    assert!(folder.run(&["dead"]).err.contains("no dead letters"));
+    drop(server);
+}

@@ -1,0 +1,80 @@
+//! What a later load adds to what a group is decided on: the decisions taken so far have written to some of it, and
+//! what the store says of that is older.
+
+use std::collections::hash_map::Entry;
+
+use bytes::Bytes;
+
+use crate::ident::JobId;
+use crate::job::Head;
+use crate::unique::UniqueKey;
+
+use super::snapshot::Snapshot;
+
+impl Snapshot {
+    /// Adds what was loaded since. Records that this group has already written keep its values.
+    pub(super) fn extend(&mut self, more: Snapshot) {
+        let reloaded =
+            |(id, (key, ..)): (&JobId, &(UniqueKey, Bytes, u32))| more.keys.contains_key(key).then_some(*id);
+        let folded: Vec<JobId> = self.fresh.iter().filter_map(reloaded).collect();
+        folded.into_iter().for_each(|id| self.unfold(id));
+        for (id, row) in more.jobs {
+            match self.jobs.entry(id) {
+                Entry::Vacant(vacant) => drop(vacant.insert(row)),
+                Entry::Occupied(mut occupied) => {
+                    let known = occupied.get_mut();
+                    if known.full.is_none() && known.head.is_some() {
+                        known.full = row.full;
+                    }
+                    if !known.dirty && known.command == 0 {
+                        known.head = row.head;
+                    }
+                    // A head written here may be one that is only remembered.
+                    if known.spent.is_none() && (!known.dirty || known.head.is_some() && known.full.is_none())
+                    {
+                        known.spent = row.spent;
+                    }
+                }
+            }
+        }
+        for (key, mut view) in more.keys {
+            view.holders.retain(|holder| !self.jobs.get(&holder.id).is_some_and(|row| row.gone));
+            let mut dirty: Vec<&Head> = self
+                .jobs
+                .values()
+                .filter(|row| row.dirty)
+                .filter_map(|row| row.head.as_ref())
+                .filter(|head| {
+                    head.key == Some(key) || view.holders.iter().any(|holder| holder.id == head.id)
+                })
+                .collect();
+            dirty.sort_by_key(|head| head.version);
+            if let Some(known) = self.keys.get(&key) {
+                view.version = known.version;
+            }
+            let known = self.keys.contains_key(&key);
+            for head in dirty {
+                let version = view.version;
+                if head.key == Some(key) {
+                    // Written by decisions that are finished: their versions are what this one relies on.
+                    view.apply(head, true, 0);
+                } else {
+                    view.holders.retain(|holder| holder.id != head.id);
+                }
+                if known {
+                    view.version = version;
+                }
+            }
+            self.keys.insert(key, view);
+        }
+        for (name, waiting) in more.waiting {
+            self.waiting.entry(name).or_insert(waiting);
+        }
+        for (name, row) in more.queues {
+            self.queues.entry(name).or_insert(row);
+        }
+        for (key, sheet) in more.documents {
+            self.documents.entry(key).or_insert(sheet);
+        }
+    }
+}

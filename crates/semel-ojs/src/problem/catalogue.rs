@@ -1,0 +1,285 @@
+//! Every error of the server, in one table: its code, status, whether trying again helps, and what to do next.
+
+/// Which error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// The body is not JSON, or not a JSON a job can carry.
+    InvalidPayload,
+    /// A value breaks a rule.
+    InvalidRequest,
+    /// A retry policy breaks a rule.
+    InvalidRetryPolicy,
+    /// The body is of another media type.
+    UnsupportedMediaType,
+    /// The client speaks another version of the specification.
+    UnsupportedVersion,
+    /// The body, or one of its parts, is too large.
+    TooLarge,
+    /// The request names no valid token.
+    Unauthorized,
+    /// The token is not for this.
+    Forbidden,
+    /// There is no such thing.
+    NotFound,
+    /// The path does not know the method.
+    MethodNotAllowed,
+    /// The job's state does not allow it.
+    Conflict,
+    /// It exists already.
+    Duplicate,
+    /// Its key stands for other work.
+    PayloadMismatch,
+    /// More jobs hold its key than one commit may touch.
+    TooManyHolders,
+    /// As many jobs wait in the queue as may.
+    QueueFull,
+    /// The request took too long.
+    Timeout,
+    /// The request did not arrive in time.
+    Slow,
+    /// The caller has too many requests under way.
+    TooManyRequests,
+    /// The store is in too much demand.
+    Contended,
+    /// The store cannot be reached, or the server is shutting down.
+    Unavailable,
+    /// The server does not do this.
+    Unsupported,
+    /// The log no longer has, or does not yet have, what the reader's cursor stands for.
+    CursorGone,
+    /// The server failed.
+    Internal,
+}
+
+/// One line of the catalogue.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Which error.
+    pub code: Code,
+    /// Its code on the wire.
+    pub wire: &'static str,
+    /// Its HTTP status.
+    pub status: u16,
+    /// Whether the same request may succeed later without anybody's help.
+    pub retryable: bool,
+    /// Its kind, for clients that sort errors.
+    pub kind: &'static str,
+    /// What to do next, whatever the case.
+    pub hint: &'static str,
+}
+
+const fn entry(
+    code: Code,
+    wire: &'static str,
+    status: u16,
+    retryable: bool,
+    kind: &'static str,
+    hint: &'static str,
+) -> Entry {
+    Entry { code, wire, status, retryable, kind, hint }
+}
+
+/// The catalogue.
+pub const CATALOGUE: [Entry; 23] = [
+    entry(
+        Code::InvalidPayload,
+        "invalid_payload",
+        400,
+        false,
+        "validation_error",
+        "Send one JSON object in UTF-8.",
+    ),
+    entry(
+        Code::InvalidRequest,
+        "invalid_request",
+        400,
+        false,
+        "validation_error",
+        "Correct the value at details.pointer and send the request again.",
+    ),
+    entry(
+        Code::InvalidRetryPolicy,
+        "invalid_request",
+        422,
+        false,
+        "validation_error",
+        "Correct the retry policy at details.pointer and send the request again.",
+    ),
+    entry(
+        Code::UnsupportedMediaType,
+        "invalid_request",
+        400,
+        false,
+        "validation_error",
+        "Send Content-Type: application/openjobspec+json or application/json.",
+    ),
+    entry(
+        Code::UnsupportedVersion,
+        "unsupported",
+        422,
+        false,
+        "unsupported",
+        "Send OJS-Version: 1.0, or leave the header out.",
+    ),
+    entry(
+        Code::TooLarge,
+        "payload_too_large",
+        413,
+        false,
+        "validation_error",
+        "Send less at once: several batches, or a reference to data that is stored elsewhere.",
+    ),
+    entry(
+        Code::Unauthorized,
+        "unauthorized",
+        401,
+        false,
+        "authentication_error",
+        "Send Authorization: Bearer with one of the server's tokens.",
+    ),
+    entry(
+        Code::Forbidden,
+        "forbidden",
+        403,
+        false,
+        "authorization_error",
+        "Use a token with the role and queues that this needs; semel token list shows what there is.",
+    ),
+    entry(
+        Code::NotFound,
+        "not_found",
+        404,
+        false,
+        "not_found",
+        "Check the id or path; finished jobs are deleted when their retention is over.",
+    ),
+    entry(
+        Code::MethodNotAllowed,
+        "method_not_allowed",
+        405,
+        false,
+        "invalid_request",
+        "Use one of the methods that the Allow header names.",
+    ),
+    entry(
+        Code::Conflict,
+        "conflict",
+        409,
+        false,
+        "conflict",
+        "Read the job's present state before trying anything else with it.",
+    ),
+    entry(
+        Code::Duplicate,
+        "duplicate",
+        409,
+        false,
+        "duplicate",
+        "The work is known already; nothing need be done. POST /ojs/v1/unique/explain says why.",
+    ),
+    entry(
+        Code::PayloadMismatch,
+        "payload_mismatch",
+        422,
+        false,
+        "duplicate",
+        "Use another key for other work, or send the same args as the first time.",
+    ),
+    entry(
+        Code::TooManyHolders,
+        "too_many_holders",
+        409,
+        false,
+        "conflict",
+        "Release the key or let its jobs end, or use reject or ignore instead of replace or follow_up.",
+    ),
+    entry(
+        Code::QueueFull,
+        "QUEUE_FULL",
+        429,
+        true,
+        "rate_limited",
+        "Wait as long as Retry-After says, or have an operator raise the queue's max_depth or add workers.",
+    ),
+    entry(
+        Code::Timeout,
+        "timeout",
+        504,
+        true,
+        "server_error",
+        "It is not known whether the request was carried out; repeat it with the same job id to be sure.",
+    ),
+    entry(
+        Code::Slow,
+        "request_timeout",
+        408,
+        true,
+        "client_error",
+        "Nothing was done; send the whole request at once.",
+    ),
+    entry(
+        Code::TooManyRequests,
+        "rate_limited",
+        429,
+        true,
+        "rate_limit_error",
+        "Wait for answers before sending more, and try again after Retry-After.",
+    ),
+    entry(Code::Contended, "key_busy", 503, true, "server_error", "Try again after a short random delay."),
+    entry(
+        Code::Unavailable,
+        "unavailable",
+        503,
+        true,
+        "server_error",
+        "Nothing was acknowledged; try again after a delay, with the same job id to be sure.",
+    ),
+    entry(
+        Code::Unsupported,
+        "unsupported",
+        422,
+        false,
+        "unsupported",
+        "GET /ojs/manifest says what this server does.",
+    ),
+    entry(
+        Code::CursorGone,
+        "cursor_gone",
+        410,
+        false,
+        "gone",
+        "Read on from details.oldest, or from the beginning without a cursor, and look at the jobs for what was missed.",
+    ),
+    entry(
+        Code::Internal,
+        "internal_error",
+        500,
+        false,
+        "server_error",
+        "Tell the operator the request_id; the server's log has the cause under it.",
+    ),
+];
+
+impl Code {
+    /// The error's line in the catalogue.
+    pub const fn entry(self) -> &'static Entry {
+        // A test holds the table to the order of the codes.
+        &CATALOGUE[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_codes() {
+        for (at, entry) in CATALOGUE.iter().enumerate() {
+            assert_eq!(entry.code as usize, at);
+            assert_eq!(entry.code.entry().wire, entry.wire);
+            assert!(!entry.hint.is_empty());
+            let passes = matches!(entry.status, 408 | 429 | 503..);
+            assert_eq!(entry.retryable, passes, "{}", entry.wire);
+        }
+    }
+}

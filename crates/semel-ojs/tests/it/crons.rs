@@ -1,0 +1,91 @@
+//! Registrations of crons: whatever a job can say, a template can.
+
+use std::time::Duration;
+
+use semel_core::body::Body;
+use semel_ojs::cron::Register;
+
+fn read(text: &str) -> Register {
+    Register::parse(text, true).unwrap_or_else(|refused| panic!("{refused} in {text}"))
+}
+
+/// The job's members, in `options`, at the template's top, or beside the registration's own.
+#[test]
+fn a_template_keeps_every_attribute_wherever_it_stands() {
+    let attributes = r#""queue":"q","priority":7,"timeout_ms":9000,"visibility_timeout_ms":8000,"tags":["t"],
+        "retry":{"max_attempts":4},"unique":{"key":"k"},"sensitive":["/args/0/card"],
+        "rate_limit":{"key":"r","concurrency":2}"#;
+    let job = r#""type":"a.b","args":[{"card":"4242"}],"meta":{"m":1}"#;
+    let own = r#""name":"c","expression":"@daily""#;
+    for text in [
+        format!(r#"{{{own},"job_template":{{{job},"options":{{{attributes}}}}}}}"#),
+        format!(r#"{{{own},"job_template":{{{job},{attributes}}}}}"#),
+        format!("{{{own},{job},{attributes}}}"),
+        format!(r#"{{{own},{job},"options":{{{attributes}}}}}"#),
+    ] {
+        let offer = read(&text).registration.offer;
+        let body = Body::decode(&offer.body).unwrap();
+        assert_eq!((offer.queue.as_str(), offer.priority, offer.timeout_ms), ("q", 7, 9_000), "{text}");
+        assert_eq!((offer.visibility_ms, offer.max_attempts), (8_000, 4), "{text}");
+        assert_eq!(
+            (body.tags, body.sensitive),
+            (vec!["t".to_owned()], vec!["/args/0/card".to_owned()]),
+            "{text}"
+        );
+        assert_eq!((&*body.meta, body.unique.unwrap().key_text()), (r#"{"m":1}"#, Some("k")), "{text}");
+        let limit = offer.limit.unwrap();
+        assert_eq!((&*limit.key, limit.concurrency), ("r", Some(2)), "{text}");
+        assert!(offer.unique.is_some() && offer.id.is_none(), "{text}");
+    }
+}
+
+/// What a job keeps although no rule knows it, a template keeps; what is the registration's own is not the job's.
+#[test]
+fn attributes_that_nobody_knows_stay_with_the_template() {
+    let template = read(
+        r#"{"name":"c","expression":"@daily","job_template":{"id":"x","type":"a.b","x_team":"billing","name":"n"}}"#,
+    );
+    assert_eq!(
+        &*Body::decode(&template.registration.offer.body).unwrap().extra,
+        r#"{"x_team":"billing","name":"n"}"#
+    );
+    let beside = read(
+        r#"{"name":"c","cron":"@daily","type":"a.b","enabled":false,"timezone":"UTC","description":"d"}"#,
+    );
+    assert_eq!(&*Body::decode(&beside.registration.offer.body).unwrap().extra, "{}");
+}
+
+#[test]
+fn a_template_is_refused_with_its_place() {
+    for (member, pointer) in [
+        (r#""unique":{"keys":[]}"#, "/job_template/unique/keys"),
+        (r#""queue":"A""#, "/job_template/queue"),
+        (r#""options":{"retry":{"max_attempts":-1}}"#, "/job_template/options/retry/max_attempts"),
+        (r#""args":{}"#, "/job_template/args"),
+    ] {
+        let text =
+            format!(r#"{{"name":"c","expression":"@daily","job_template":{{"type":"a.b",{member}}}}}"#);
+        assert_eq!(Register::parse(&text, true).unwrap_err().pointer, pointer, "{text}");
+    }
+    let refused = Register::parse(r#"{"name":"c","expression":"@daily","type":"a.b","queue":"A"}"#, true);
+    assert_eq!(refused.unwrap_err().pointer, "/queue");
+}
+
+/// The interval is the schedule's.
+#[test]
+fn a_schedule_is_read_in_its_zone() {
+    let registration = read(r#"{"name":"c","expression":"@every 1h","type":"a.b"}"#).registration;
+    let from = semel_core::time::Timestamp::from_millis(1_767_225_600_000);
+    let next = registration.schedule.next_after(from, from).unwrap();
+    assert_eq!(next.since(from), Duration::from_secs(3_600));
+    for (text, pointer) in [
+        (r#"{"expression":"@daily","type":"a.b"}"#, "/name"),
+        (r#"{"name":"A","expression":"@daily","type":"a.b"}"#, "/name"),
+        (r#"{"name":"c","type":"a.b"}"#, "/expression"),
+        (r#"{"name":"c","expression":"x","type":"a.b"}"#, "/expression"),
+        (r#"{"name":"c","expression":"@daily","timezone":"EST","type":"a.b"}"#, "/timezone"),
+        (r#"{"name":"c","expression":"@daily","overlap_policy":"x","type":"a.b"}"#, "/overlap_policy"),
+    ] {
+        assert_eq!(Register::parse(text, true).unwrap_err().pointer, pointer, "{text}");
+    }
+}

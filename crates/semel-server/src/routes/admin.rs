@@ -1,0 +1,121 @@
+//! An operator's endpoints.
+
+use semel_ojs::Code;
+
+use crate::caller::Access;
+use crate::{admin, dead_letter, queues, tenancy};
+
+use super::endpoint::{Endpoint, delete, get, post, put};
+use super::parameters::{PAGE, PER_PAGE, QUEUE, STATES, TYPE};
+
+/// The rows of this area.
+pub(super) fn rows() -> Vec<Endpoint> {
+    use Access::Admin;
+    use Code::{Conflict, Duplicate, InvalidRequest, NotFound, Unsupported};
+    vec![
+        post("/ojs/v1/admin/reset", Admin, admin::reset)
+            .named("reset", "Deletes everything; only on servers started with --allow-reset.")
+            .answers(200, "Reset")
+            .refuses(&[NotFound, Unsupported])
+            .global(),
+        get("/ojs/v1/admin/tenants/{id}/stats", Admin, tenancy::stats)
+            .named("tenantStats", "How much a tenant has; one that nobody has used has nothing.")
+            .answers(200, "TenantStats")
+            .refuses(&[InvalidRequest])
+            .global(),
+        get("/ojs/v1/admin/stats", Admin, admin::stats::show)
+            .named("adminStats", "The whole server in a few numbers.")
+            .answers(200, "AdminStats"),
+        get("/ojs/v1/admin/jobs", Admin, admin::jobs::list)
+            .named("adminListJobs", "Jobs by page numbers, newest first.")
+            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE])
+            .answers(200, "JobItems")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/jobs/bulk/cancel", Admin, admin::jobs::bulk_cancel)
+            .named("bulkCancel", "Cancels the live jobs that a filter admits.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/jobs/bulk/retry", Admin, admin::jobs::bulk_retry)
+            .named("bulkRetry", "Offers the dead letters again that a filter admits.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/jobs/bulk/delete", Admin, admin::jobs::bulk_delete)
+            .named("bulkDelete", "Deletes the dead letters that a filter admits.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/jobs/{id}", Admin, admin::jobs::show)
+            .named("adminShowJob", "One job, without a wrapper.")
+            .answers(200, "Job")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/admin/jobs/{id}/cancel", Admin, admin::jobs::cancel)
+            .named("adminCancelJob", "Cancels a job that has not ended.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/admin/jobs/{id}/retry", Admin, dead_letter::retry)
+            .named("adminRetryJob", "Offers a dead letter again, under its own policy.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict, Duplicate]),
+        get("/ojs/v1/admin/dead-letter", Admin, admin::dead_letter::list)
+            .named("adminListDeadLetters", "Dead letters by page numbers, newest first.")
+            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE])
+            .answers(200, "JobItems")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/dead-letter/stats", Admin, dead_letter::stats)
+            .named("adminDeadLetterStats", "How many there are, by queue.")
+            .query(&[STATES, QUEUE, TYPE])
+            .answers(200, "DeadLetterStats")
+            .refuses(&[InvalidRequest]),
+        delete("/ojs/v1/admin/dead-letter/{id}", Admin, admin::dead_letter::remove)
+            .named("adminDeleteDeadLetter", "Deletes one.")
+            .answers(204, "Deleted")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/admin/dead-letter/{id}/retry", Admin, dead_letter::retry)
+            .named("adminRetryDeadLetter", "Offers one again, under its own policy.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict, Duplicate]),
+        get("/ojs/v1/admin/queues", Admin, admin::queues::list)
+            .named("adminListQueues", "Queues by page numbers, with their counts.")
+            .query(&[PAGE, PER_PAGE])
+            .answers(200, "QueueItems")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/queues/{name}", Admin, queues::show)
+            .named("adminShowQueue", "One queue.")
+            .answers(200, "QueueAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/admin/queues/{name}/config", Admin, admin::queues::config)
+            .named("showQueueConfig", "What has been set for a queue.")
+            .answers(200, "QueueConfigured")
+            .refuses(&[InvalidRequest, NotFound]),
+        put("/ojs/v1/admin/queues/{name}/config", Admin, admin::queues::configure)
+            .named("configureQueue", "Sets what holds for a queue; what is left out is unset.")
+            .takes("QueueConfig")
+            .answers(200, "QueueConfigured")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/queues/{name}/pause", Admin, queues::pause)
+            .named("adminPauseQueue", "Lets no worker take jobs from a queue.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/queues/{name}/resume", Admin, queues::resume)
+            .named("adminResumeQueue", "Lets workers take jobs from it again.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/queues/{name}/purge", Admin, queues::purge)
+            .named("adminPurgeQueue", "Cancels jobs that wait in a queue.")
+            .may_take("Purge")
+            .answers(200, "Purged")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/admin/workers", Admin, admin::workers::list)
+            .named("listWorkers", "The workers that this server has heard of lately.")
+            .query(&[PAGE, PER_PAGE])
+            .answers(200, "Workers")
+            .refuses(&[InvalidRequest]),
+        put("/ojs/v1/admin/workers/{id}/directive", Admin, admin::workers::direct)
+            .named("directWorker", "What a worker is told at its next heartbeat.")
+            .takes("DirectiveWish")
+            .answers(200, "DirectiveSet")
+            .refuses(&[InvalidRequest, NotFound]),
+    ]
+}

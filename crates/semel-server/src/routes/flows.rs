@@ -1,0 +1,82 @@
+//! Crons and workflows.
+
+use semel_ojs::Code;
+
+use crate::caller::Access;
+use crate::{crons, workflows};
+
+use super::endpoint::{Endpoint, delete, get, patch, post};
+use super::parameters::{CRONS, WORKFLOWS};
+
+/// The rows of this area.
+pub(super) fn rows() -> Vec<Endpoint> {
+    use Access::{Inspect, Produce};
+    use Code::{Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound};
+    vec![
+        post("/ojs/v1/cron", Produce, crons::register)
+            .named("registerCron", "Registers a cron, or makes the one of that name what is asked for.")
+            .takes("CronRegistration")
+            .answers(201, "CronAnswer")
+            .answers(200, "CronAnswer")
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Contended]),
+        get("/ojs/v1/cron", Inspect, crons::list)
+            .named("listCrons", "Crons, by name.")
+            .query(CRONS)
+            .answers(200, "Crons")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/cron/{name}", Inspect, crons::show)
+            .named("showCron", "One cron.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound]),
+        patch("/ojs/v1/cron/{name}", Produce, crons::patch)
+            .named("changeCron", "Changes a cron's schedule or policy; its job stays.")
+            .takes("CronChange")
+            .answers(200, "CronAnswer")
+            .refuses(&[InvalidRequest, NotFound, Contended]),
+        delete("/ojs/v1/cron/{name}", Produce, crons::remove)
+            .named("deleteCron", "Deletes a cron; its jobs stay.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        get("/ojs/v1/cron/{name}/history", Inspect, crons::history)
+            .named("cronHistory", "What became of a cron's last ticks.")
+            .answers(200, "CronHistory")
+            .refuses(&[NotFound]),
+        post("/ojs/v1/cron/{name}/trigger", Produce, crons::trigger)
+            .named("triggerCron", "Does now what a tick does.")
+            .answers(200, "CronTriggered")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/cron/{name}/enable", Produce, crons::enable)
+            .named("enableCron", "Lets a cron tick.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/cron/{name}/disable", Produce, crons::disable)
+            .named("disableCron", "Lets a cron tick no more.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
+        post("/ojs/v1/workflows", Produce, workflows::create)
+            .named(
+                "createWorkflow",
+                "Jobs that wait for jobs: a chain, a group, a batch, or steps with depends_on.",
+            )
+            .takes("WorkflowRequest")
+            .answers(201, "WorkflowAnswer")
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, Duplicate, Contended]),
+        get("/ojs/v1/workflows", Inspect, workflows::list)
+            .named("listWorkflows", "Workflows, newest first.")
+            .query(WORKFLOWS)
+            .answers(200, "Workflows")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/workflows/{id}", Inspect, workflows::show)
+            .named("showWorkflow", "One workflow and its steps.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound]),
+        delete("/ojs/v1/workflows/{id}", Produce, workflows::cancel)
+            .named("cancelWorkflow", "Cancels a workflow and the jobs that were created for it.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound, Conflict, Contended]),
+        post("/ojs/v1/workflows/{id}/cancel", Produce, workflows::cancel)
+            .named("cancelWorkflowByPost", "The same.")
+            .answers(200, "WorkflowAnswer")
+            .refuses(&[NotFound, Conflict, Contended]),
+    ]
+}

@@ -1,0 +1,114 @@
+//! Jobs, how far they have come, dead letters, and unique keys.
+
+use semel_ojs::Code;
+
+use crate::caller::Access;
+use crate::{batch, dead_letter, explain, jobs, progress, unique_jobs, workers};
+
+use super::ADMISSION;
+use super::endpoint::{Endpoint, delete, get, post, put};
+use super::parameters::{DEAD_LETTERS, JOBS, QUEUE, REASON, STATES, TYPE, UNIQUE_JOBS};
+
+/// The rows of this area.
+pub(super) fn rows() -> Vec<Endpoint> {
+    use Access::{Admin, Inspect, Produce, Touch, Work};
+    use Code::{Conflict, Duplicate, InvalidRequest, NotFound, TooManyHolders};
+    vec![
+        post("/ojs/v1/jobs", Produce, jobs::create)
+            .named("enqueue", "Offers one job; its unique policy decides what becomes of it.")
+            .takes("Enqueue")
+            .answers(201, "Enqueued")
+            .answers(200, "Enqueued")
+            .refuses(&ADMISSION),
+        get("/ojs/v1/jobs", Inspect, jobs::list)
+            .named("listJobs", "A page of jobs, newest first.")
+            .query(JOBS)
+            .answers(200, "Jobs")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/jobs/batch", Produce, batch::all_or_nothing)
+            .named("enqueueBatch", "Offers jobs, all or nothing.")
+            .takes("Batch")
+            .answers(201, "BatchEnqueued")
+            .refuses(&ADMISSION),
+        post("/ojs/v1/jobs/bulk", Produce, batch::each)
+            .named(
+                "enqueueBulk",
+                "Offers jobs, each for itself: 207 when some were refused, 422 when all were.",
+            )
+            .takes("Batch")
+            .answers(200, "BulkEnqueued")
+            .answers(207, "BulkEnqueued")
+            .answers(422, "BulkEnqueued")
+            .refuses(&ADMISSION),
+        get("/ojs/v1/jobs/{id}", Inspect, jobs::show)
+            .named("showJob", "One job.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound]),
+        delete("/ojs/v1/jobs/{id}", Touch, jobs::cancel)
+            .named("cancelJob", "Cancels a job that has not ended.")
+            .may_take("Bearer")
+            .answers(200, "JobAnswer")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        post("/ojs/v1/jobs/{id}/activate", Produce, jobs::activate)
+            .named("activateJob", "Makes a pending or scheduled job available.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/jobs/{id}/ack", Work, workers::ack_named)
+            .named("ackJob", "Completes the job that the path names.")
+            .may_take("AckNamed")
+            .answers(200, "Acknowledged")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        post("/ojs/v1/jobs/{id}/nack", Work, workers::nack_named)
+            .named("nackJob", "Reports a failure of the job that the path names, or gives it back.")
+            .takes("NackNamed")
+            .answers(200, "Failed")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        put("/ojs/v1/jobs/{id}/progress", Work, progress::report)
+            .named("reportProgress", "Tells how far a run has come.")
+            .takes("ProgressReport")
+            .answers(200, "Progress")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
+        get("/ojs/v1/jobs/{id}/progress", Inspect, progress::show)
+            .named("showProgress", "How far a run has come.")
+            .answers(200, "Progress")
+            .refuses(&[NotFound]),
+        get("/ojs/v1/dead-letter", Inspect, dead_letter::list)
+            .named("listDeadLetters", "Jobs that failed for good, newest first.")
+            .query(DEAD_LETTERS)
+            .answers(200, "DeadLetters")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/dead-letter/stats", Inspect, dead_letter::stats)
+            .named("deadLetterStats", "How many there are, by queue.")
+            .query(&[STATES, QUEUE, TYPE])
+            .answers(200, "DeadLetterStats")
+            .refuses(&[InvalidRequest]),
+        delete("/ojs/v1/dead-letter/{id}", Admin, dead_letter::remove)
+            .named("deleteDeadLetter", "Deletes one.")
+            .answers(200, "Deleted")
+            .refuses(&[NotFound, Conflict]),
+        post("/ojs/v1/dead-letter/{id}/retry", Admin, dead_letter::retry)
+            .named("retryDeadLetter", "Offers one again, under its own policy.")
+            .answers(200, "JobAnswer")
+            .refuses(&[NotFound, Conflict, Duplicate]),
+        post("/ojs/v1/unique/explain", Produce, explain::explain)
+            .named("explain", "What an enqueue request would lead to, and why; stores nothing.")
+            .takes("Enqueue")
+            .answers(200, "Explanation")
+            .refuses(&ADMISSION),
+        get("/ojs/v1/unique-jobs", Admin, unique_jobs::list)
+            .named("listUniqueJobs", "Which jobs hold which keys.")
+            .query(UNIQUE_JOBS)
+            .answers(200, "UniqueJobs")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::show)
+            .named("showUniqueJob", "Who holds a key.")
+            .answers(200, "UniqueJob")
+            .refuses(&[InvalidRequest, NotFound]),
+        delete("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::release)
+            .named("releaseKey", "Takes a key from its holders; the jobs stay what they are.")
+            .query(REASON)
+            .may_take("Reason")
+            .answers(200, "Released")
+            .refuses(&[InvalidRequest, NotFound, TooManyHolders]),
+    ]
+}

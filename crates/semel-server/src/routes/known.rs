@@ -1,0 +1,66 @@
+//! The table as the edge asks it: by path.
+
+use http::Method;
+
+use crate::caller::Access;
+use crate::metrics::Times;
+
+use super::endpoint::Endpoint;
+
+/// What the edge knows of one row.
+pub(crate) struct Row {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    pub(crate) access: Access,
+    /// Whether it is about the whole server: then it is not there for a request that is some tenant's.
+    pub(crate) is_global: bool,
+    pub(crate) times: Times,
+}
+
+impl Row {
+    /// GET, POST, …
+    pub(crate) fn name_of_method(&self) -> &'static str {
+        const KNOWN: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        const NAMES: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+        KNOWN.iter().zip(NAMES).find(|(method, _)| **method == self.method).map_or("OTHER", |(_, name)| name)
+    }
+}
+
+/// The table as the edge asks it: by path.
+pub(crate) struct Known(Vec<Row>);
+
+impl Known {
+    pub(crate) fn of(table: &[Endpoint]) -> Self {
+        let row = |endpoint: &Endpoint| Row {
+            method: endpoint.method.clone(),
+            path: endpoint.path,
+            access: endpoint.access,
+            is_global: endpoint.is_global,
+            times: Times::default(),
+        };
+        let mut rows: Vec<Row> = table.iter().map(row).collect();
+        rows.sort_by_key(|row| row.path);
+        Self(rows)
+    }
+
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.0
+    }
+
+    /// Whether the route of this path is about the whole server.
+    pub(crate) fn is_global(&self, path: &str) -> bool {
+        self.of_path(path).any(|row| row.is_global)
+    }
+
+    /// The row of `method` on the route of this path. None for a method that the route does not have.
+    pub(crate) fn find<'k>(&'k self, path: &'k str, method: &Method) -> Option<&'k Row> {
+        // HEAD is a GET whose body is not sent.
+        let method = if *method == Method::HEAD { &Method::GET } else { method };
+        self.of_path(path).find(|row| row.method == *method)
+    }
+
+    fn of_path<'k>(&'k self, path: &'k str) -> impl Iterator<Item = &'k Row> {
+        let first = self.0.partition_point(|row| row.path < path);
+        self.0.iter().skip(first).take_while(move |row| row.path == path)
+    }
+}

@@ -1,0 +1,44 @@
+//! Queues and limits.
+
+use semel_ojs::Code;
+
+use crate::caller::Access;
+use crate::{limits, queues};
+
+use super::endpoint::{Endpoint, get, post};
+
+/// The rows of this area.
+pub(super) fn rows() -> Vec<Endpoint> {
+    use Access::{Admin, Inspect};
+    use Code::{InvalidRequest, NotFound};
+    vec![
+        get("/ojs/v1/queues", Inspect, queues::list)
+            .named("listQueues", "Queues and how many jobs are in them.")
+            .answers(200, "Queues"),
+        get("/ojs/v1/queues/{name}", Inspect, queues::show)
+            .named("showQueue", "One queue.")
+            .answers(200, "QueueAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/queues/{name}/stats", Inspect, queues::show)
+            .named("queueStats", "The same.")
+            .answers(200, "QueueAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/queues/{name}/pause", Admin, queues::pause)
+            .named("pauseQueue", "Lets no worker take jobs from a queue.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/queues/{name}/resume", Admin, queues::resume)
+            .named("resumeQueue", "Lets workers take jobs from it again.")
+            .answers(200, "QueuePaused")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/queues/{name}/purge", Admin, queues::purge)
+            .named("purgeQueue", "Cancels jobs that wait in a queue.")
+            .may_take("Purge")
+            .answers(200, "Purged")
+            .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/rate-limits/{key}", Inspect, limits::show)
+            .named("showRateLimit", "A limit that jobs have asked for, and how much of it is used.")
+            .answers(200, "RateLimit")
+            .refuses(&[NotFound]),
+    ]
+}

@@ -1,0 +1,233 @@
+//! The journal read again, record by record, as the commits were applied. What a commit did to a key's ended holders without
+//! saying so in its record is done again by the same function and in the same order ([`outlives`]): what was left out
+//! once stays out, whatever has become of the one that outlived it.
+//!
+//! That can be done because a job that outlives another never ended in an earlier record: a journal that has the end of
+//! the one has the end of the other. Rows may be ahead of the journal, from a round that was lost, or behind it: what was
+//! not synced. A row that the journal speaks of only lends what never moves; of the others those of the keys' memory may still
+//! have to go ([`Replay::drop_outlived`]).
+
+use std::collections::hash_map::Entry as Slot;
+
+use rusqlite::Connection;
+use semel_core::draft::Map;
+use semel_core::job::Head;
+use semel_core::unique::{UniqueKey, outlives};
+
+use crate::change::{Change, Changes};
+use crate::error::SqliteError;
+use crate::journal::Entry;
+use crate::log::Events;
+use crate::names::Names;
+use crate::open::{Loaded, Queues};
+use crate::packed::Moving;
+use crate::reader;
+use crate::rows::{self, HEAD_COLUMNS};
+
+/// A job as the journal leaves it.
+pub struct Journaled {
+    pub head: Head,
+    /// Whether an operator released its key.
+    pub released: bool,
+    /// Whether it has ended and is none of its key's holders.
+    pub left_out: bool,
+}
+
+/// Reads the journal again.
+pub struct Replay<'a> {
+    db: &'a Connection,
+    /// Settings and counters as the records leave them.
+    pub queues: Queues,
+    /// The jobs that the journal speaks of, as it leaves them; one that is gone is `None`.
+    jobs: Vec<(i64, Option<Journaled>)>,
+    /// Where each row's job is among them.
+    places: Map<i64, usize>,
+    /// Of each key those among them that have ended and hold it.
+    ended: Map<UniqueKey, Vec<usize>>,
+    /// The last row there is.
+    used: i64,
+}
+
+impl<'a> Replay<'a> {
+    /// Before the first record. `used` is the last row there is.
+    pub fn new(db: &'a Connection, queues: Queues, used: i64) -> Self {
+        Self { db, queues, jobs: Vec::new(), places: Map::default(), ended: Map::default(), used }
+    }
+
+    /// Whether the journal has anything about the job of this row.
+    pub fn speaks_of(&self, seq: i64) -> bool {
+        self.places.contains_key(&seq)
+    }
+
+    /// The jobs that are left, with their rows.
+    pub fn into_jobs(self) -> impl Iterator<Item = (i64, Journaled)> {
+        self.jobs.into_iter().filter_map(|(seq, job)| job.map(|job| (seq, job)))
+    }
+
+    /// Does a record again. What is kept of it shares its bytes: all of it is let go when the next round is over.
+    pub fn entry(&mut self, loaded: &mut Loaded, entry: Entry) -> Result<(), SqliteError> {
+        let Entry { cursor, at, payload } = entry;
+        loaded.floor = loaded.floor.max(at);
+        loaded.pending.since.get_or_insert(at);
+        loaded.pending.bytes += payload.len();
+        let mut changes = Changes::new(cursor, payload);
+        while let Some(change) = changes.next(&loaded.names)? {
+            match change {
+                Change::Insert { seq, head, body } => {
+                    loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
+                    // A round that was lost may have written its row.
+                    if seq <= self.used && has_row(self.db, seq)? {
+                        loaded.pending.moved.push(head.id);
+                    } else {
+                        loaded.pending.insert(seq, head.id, body);
+                    }
+                    self.put(seq, Some(Journaled { head, released: false, left_out: false }));
+                }
+                Change::Update { seq, moving } => self.update(loaded, seq, moving)?,
+                Change::Note { seq, job, kind, text } => loaded.pending.note(seq, job, kind, text),
+                Change::Forget { seq, job, keeps_id } => {
+                    loaded.model.note_gone(at.as_micros().unsigned_abs());
+                    self.forget(loaded, seq)?;
+                    loaded.pending.forget(seq, job, keeps_id);
+                }
+                Change::Queue { row, totals } => {
+                    loaded.pending.queues.insert(row.name.clone());
+                    self.queues.insert(row.name.clone(), (row, totals));
+                }
+                Change::Name { id, text } => {
+                    loaded.names.add(id, &text);
+                    loaded.pending.names.push((id, text));
+                }
+                Change::Memory { key, seq, id, remembered } => {
+                    loaded.pending.remember(key, seq, id, remembered);
+                }
+                Change::Release { key } => self.release(loaded, &key)?,
+                Change::Spend { id, absorbed } => loaded.pending.spend(id, Some(absorbed)),
+                Change::Free { id } => loaded.pending.spend(id, None),
+                Change::Document { key, document } => loaded.pending.documents.put(key, document),
+                Change::Events { count, data } => loaded.log.keep(Events { cursor, at, count, data }),
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, loaded: &mut Loaded, seq: i64, moving: Moving) -> Result<(), SqliteError> {
+        if !self.places.contains_key(&seq) {
+            let row = read_row(self.db, &loaded.names, seq)?;
+            self.put(seq, row);
+        }
+        let place = self.places.get(&seq).copied().unwrap_or(usize::MAX);
+        // One that is gone was forgotten in a later record.
+        let Some((_, Some(job))) = self.jobs.get_mut(place) else { return Ok(()) };
+        let held = job.head.key;
+        job.released = moving.released;
+        job.head = moving.onto(&job.head);
+        job.left_out &= job.head.state.is_finished();
+        let (holds, ended) = (job.head.key.is_some(), job.head.state.is_finished());
+        if !loaded.pending.bodies.contains_key(&job.head.id) {
+            loaded.pending.moved.push(job.head.id);
+        }
+        if let Some(key) = held
+            && !(holds && ended)
+        {
+            self.holds_no_more(&key, place);
+        }
+        if holds && ended {
+            self.leave_out_outlived(place);
+        }
+        Ok(())
+    }
+
+    /// A job has ended, or was written after its end: of it and its key's other ended holders those are left out that
+    /// another outlives.
+    fn leave_out_outlived(&mut self, place: usize) {
+        let Some((_, Some(job))) = self.jobs.get(place) else { return };
+        let Some(key) = job.head.key.filter(|_| !job.left_out) else { return };
+        let head = job.head.clone();
+        let holders = self.ended.entry(key).or_default();
+        let jobs = &mut self.jobs;
+        let mut is_outlived = false;
+        holders.retain(|other| {
+            let Some((_, Some(job))) = jobs.get_mut(*other) else { return false };
+            is_outlived |= outlives(&job.head, &head);
+            job.left_out |= outlives(&head, &job.head);
+            !job.left_out && *other != place
+        });
+        if !is_outlived {
+            holders.push(place);
+        }
+        if let Some((_, Some(job))) = jobs.get_mut(place) {
+            job.left_out = is_outlived;
+        }
+    }
+
+    fn holds_no_more(&mut self, key: &UniqueKey, place: usize) {
+        if let Some(holders) = self.ended.get_mut(key) {
+            holders.retain(|holder| *holder != place);
+        }
+    }
+
+    /// A key was released: whoever held it and had ended by then holds it no more. Those that the record speaks of follow in it.
+    fn release(&mut self, loaded: &mut Loaded, key: &UniqueKey) -> Result<(), SqliteError> {
+        for place in self.ended.remove(key).unwrap_or_default() {
+            if let Some((_, Some(job))) = self.jobs.get_mut(place) {
+                job.left_out = true;
+                let head = job.head.clone();
+                self.drop_outlived(loaded, key, &head)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, loaded: &mut Loaded, seq: i64) -> Result<(), SqliteError> {
+        if let Some(place) = self.places.get(&seq).copied()
+            && let Some((_, Some(job))) = self.jobs.get_mut(place)
+            && let Some(key) = job.head.key.filter(|_| job.head.state.is_finished())
+        {
+            let head = job.head.clone();
+            self.holds_no_more(&key, place);
+            self.drop_outlived(loaded, &key, &head)?;
+        }
+        self.put(seq, None);
+        Ok(())
+    }
+
+    /// An ended job holds its key no more. When it was filed, what it outlives went from the key's memory; that may have
+    /// been lost with the round.
+    fn drop_outlived(&self, loaded: &mut Loaded, key: &UniqueKey, gone: &Head) -> Result<(), SqliteError> {
+        for (seq, other) in reader::remembered(self.db, loaded, key)? {
+            if outlives(gone, &other.head) {
+                loaded.pending.remember(*key, seq, other.head.id, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, seq: i64, job: Option<Journaled>) {
+        match self.places.entry(seq) {
+            Slot::Occupied(known) => self.jobs[*known.get()].1 = job,
+            Slot::Vacant(free) => {
+                free.insert(self.jobs.len());
+                self.jobs.push((seq, job));
+            }
+        }
+    }
+}
+
+fn has_row(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
+    Ok(db.prepare_cached("SELECT 1 FROM job WHERE seq = ?1")?.exists([seq])?)
+}
+
+/// The job of a row. Whether its key was released by now is for the records to say: the row may be ahead of them.
+fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled>, SqliteError> {
+    let mut query = db.prepare_cached(&format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1"))?;
+    let mut rows = query.query([seq])?;
+    Ok(match rows.next()? {
+        Some(row) => {
+            let (head, released) = rows::head(row, names)?;
+            let head = Head { key: rows::own_key(row)?, ..head };
+            Some(Journaled { head, released, left_out: false })
+        }
+        None => None,
+    })
+}
