@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::things;
 use crate::workspace::Workspace;
 
 /// The program, if it is not `st` on the path.
@@ -67,7 +68,12 @@ pub fn run(workspace: &Workspace, examples: &str) -> Result<(), String> {
     }
     let target = workspace.metadata()?["target_directory"].as_str().unwrap_or("target").to_owned();
     let server = Server::start(&Path::new(&target).join("debug/semel"))?;
+    let settings = Path::new(&target).join("schemathesis.toml");
+    std::fs::write(&settings, things::make(&server.url)?)
+        .map_err(|error| format!("cannot write {}: {error}", settings.display()))?;
     let status = Command::new(&program)
+        .arg("--config-file")
+        .arg(&settings)
         .args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url])
         .args(["--checks", CHECKS, "--max-examples", examples, "--request-timeout", PATIENCE])
         .args(["--phases", "examples,coverage,fuzzing", "--exclude-path-regex", LEFT_OUT])

@@ -371,10 +371,13 @@ async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
     }
 }
 
+/// `duplicates` says whether it is time for what is done once a second.
 async fn keep_house(shared: &Shared, duplicates: bool) -> Result<(), StoreError> {
     while duplicates && shared.duplicates.flush(&shared.store).await? {}
     while Purge.run_once(&shared.store).await?.moved > 0 {}
     while shared.store.maintain().await? {}
-    shared.bounded.look(&shared.store).await?;
+    if duplicates {
+        shared.bounded.look(&shared.store).await?;
+    }
     Ok(())
 }

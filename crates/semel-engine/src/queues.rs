@@ -26,7 +26,7 @@ impl Bounded {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Looks again: the duties do, twice a second, so that a bound that is set at another server soon holds here.
+    /// Looks again: the duties do, once a second, so that a bound that is set at another server soon holds here.
     pub(crate) async fn look(&self, store: &Store) -> Result<Arc<[QueueName]>, StoreError> {
         let queues = store.queues().await?;
         let bounded = queues.into_iter().map(|stats| stats.row).filter(|row| {

@@ -194,10 +194,10 @@ impl Webhooks {
     /// Keeps the place, with the deliveries up to it, unless somebody else has gone on from `from`.
     async fn keep(&mut self, cursor: u64, offers: Vec<Offer>, from: Option<u64>) -> Result<(), StoreError> {
         let id = self.make("relay").await?;
-        let mut reads = Reads { fulls: vec![id], ..Reads::default() };
-        offers.iter().for_each(|offer| offer.reads(&mut reads));
         let offers: Vec<Offer> =
             offers.into_iter().map(|offer| self.engine.space().stored_offer(offer)).collect();
+        let mut reads = Reads { fulls: vec![id], ..Reads::default() };
+        offers.iter().for_each(|offer| offer.reads(&mut reads));
         let kept = self.engine.store().decide(reads, move |draft| {
             let Some((mut head, full)) = draft.full(id)? else { return Ok(None) };
             let known = place(&full);

@@ -13,6 +13,7 @@ use semel_core::slot::Slot;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_store::backend::{Claim, Claimed};
+use semel_store::bounds::{CLAIM_LOOKS_EXTRA, LANE_LOOKS};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -21,10 +22,6 @@ use crate::rows;
 use crate::store::Shared;
 use crate::values::Params;
 
-/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
-const LOOKS_EXTRA: i32 = 64;
-/// Jobs of one limit that a claim looks at, at most: their limit mostly lets few of them start.
-const LANE_LOOKS: i32 = 16;
 /// The column where a head begins, in what `claim` answers.
 const HEAD: usize = 3;
 
@@ -35,7 +32,7 @@ impl Shared {
         self.push_time(&mut params);
         params.texts(claim.queues.iter().map(QueueName::as_str).collect());
         params.push(i32::try_from(claim.limit).unwrap_or(i32::MAX), Type::INT4);
-        params.push(LOOKS_EXTRA, Type::INT4);
+        params.push(i32::from(CLAIM_LOOKS_EXTRA), Type::INT4);
         params.push(&*claim.grant.worker, Type::TEXT);
         params.number(i64::from(claim.grant.visibility_ms));
         params.number(i64::from(EXECUTION_DEFAULT_MS));
@@ -43,7 +40,7 @@ impl Shared {
         params.push(Slot::Lease as i16, Type::INT2);
         params.push(i16::from(EventKind::Started.code()), Type::INT2);
         params.numbers(claim.closed.iter().map(|lane| rows::lane_number(*lane)).collect());
-        params.push(LANE_LOOKS, Type::INT4);
+        params.push(i32::from(LANE_LOOKS), Type::INT4);
         params
     }
 

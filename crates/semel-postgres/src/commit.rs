@@ -12,7 +12,7 @@ use semel_core::ident::JobId;
 use semel_core::unique::leave_out_outlived;
 use semel_store::News;
 use semel_store::backend::{Applied, Batch, Claim, Claimed, Unwritten, Verdict};
-use semel_store::memory::new_secret;
+use semel_store::random;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -25,8 +25,8 @@ use crate::values::{Id, Params};
 
 /// How often a transaction that another one was in the way of is tried.
 const TRIES: u32 = 8;
-/// How often the database is asked what became of a commit whose answer was lost: for half a minute, as a failover takes.
-const RESOLVE_TRIES: u32 = 60;
+/// How long the database is asked what became of a commit whose answer was lost: as long as a failover takes.
+const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -133,11 +133,13 @@ impl Shared {
         let mut params = Params::default();
         params.push(mark, Type::UUID);
         let sql = format!("SELECT {}($1)", self.name("resolve"));
-        for _ in 0..RESOLVE_TRIES {
-            let asked = match self.connection().await {
-                Ok(connection) => ask(&connection, &sql, &params).await,
-                Err(error) => Err(error),
-            };
+        let deadline = tokio::time::Instant::now() + RESOLVE_MAX;
+        while tokio::time::Instant::now() < deadline {
+            let asked = tokio::time::timeout_at(deadline, async {
+                let connection = self.connection().await?;
+                ask(&connection, &sql, &params).await
+            });
+            let Ok(asked) = asked.await else { break };
             match asked {
                 Ok(rows) => {
                     let row = rows.first().ok_or(PostgresError::Answer("resolve"))?;
@@ -246,7 +248,7 @@ impl Shared {
 
 /// A mark that no other commit has.
 pub(crate) fn new_mark() -> Id {
-    Id(JobId::from_bytes(new_secret()))
+    Id(JobId::from_bytes(random::secret()))
 }
 
 /// The verdicts on so many groups, of which these are stale, and among them these busy.

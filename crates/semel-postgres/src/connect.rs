@@ -17,12 +17,19 @@ use crate::values::Params;
 const CONNECTIONS: usize = 8;
 /// How long somebody waits for a free connection, or for a new one.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long the other end of a connection may say nothing to what was sent, before it is taken for gone.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 fn config(address: &Address) -> Config {
     let mut config = address.config.clone();
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(PATIENCE);
     }
+    // A database that is gone without a word is found out, under a request as well as between two.
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(SILENCE_MAX);
+    }
+    config.keepalives_idle(SILENCE_MAX / 2).keepalives_interval(SILENCE_MAX / 6).keepalives_retries(3);
     config
 }
 

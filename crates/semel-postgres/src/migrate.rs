@@ -1,7 +1,7 @@
 //! The schema and its versions. A step is additive and never rewritten once released; functions are made anew by whoever
 //! migrates. Ten servers that start at once wait for one of them.
 
-use semel_store::memory::new_secret;
+use semel_store::random;
 use tokio_postgres::Client;
 use tokio_postgres::GenericClient;
 
@@ -80,7 +80,7 @@ fn statements(schema: &Schema, found: i32) -> Vec<String> {
         statements
             .push(format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}');"));
     }
-    let secret: String = new_secret().iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret: String = random::secret().iter().map(|byte| format!("{byte:02x}")).collect();
     statements.push(format!(
         "INSERT INTO \"{name}\".fact (secret) VALUES (decode('{secret}', 'hex')) ON CONFLICT DO NOTHING;"
     ));

@@ -15,15 +15,13 @@ use semel_store::{LogPage, Recorded};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use semel_store::bounds::{LIST_LOOKS_MAX, PLACE_BITS};
+
 use crate::error::PostgresError;
 use crate::rows;
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
-/// Rows one page for people looks at.
-const LIST_LOOKS_MAX: usize = 5_000;
-/// A cursor of the log is a transaction's number and the event's place in it.
-const PLACE_BITS: u32 = 24;
 /// How often the log is looked at again while records wait for a transaction that is older than theirs and not over.
 const LOG_LOOKS: u32 = 20;
 /// How long between two looks.

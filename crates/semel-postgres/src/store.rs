@@ -202,8 +202,7 @@ static ROWS: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new
 /// Ids minted by different processes at the same microsecond must differ: each counts from a number of its own, in the
 /// lower half, so that it does not begin anew soon.
 fn first_row() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish() & (JobId::ROW_MAX >> 1)
+    semel_store::random::number() & (JobId::ROW_MAX >> 1)
 }
 
 impl Backend for Postgres {

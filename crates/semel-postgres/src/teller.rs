@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_core::ident::JobId;
 use semel_store::News;
-use semel_store::memory::new_secret;
+use semel_store::random;
 use tokio::sync::Notify;
 use tokio_postgres::types::Type;
 
@@ -38,7 +38,7 @@ pub struct Teller {
 impl Teller {
     /// One with nothing to tell.
     pub fn new() -> Self {
-        let name = new_secret().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let name = random::secret().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self { name, pending: Mutex::default(), wake: Notify::new(), listens_by: AtomicI32::new(0) }
     }
 

@@ -258,7 +258,7 @@ async fn edit(
 
 /// An id that is nobody else's.
 fn mint(now: Timestamp) -> JobId {
-    let entropy = semel_store::memory::new_secret();
+    let entropy = semel_store::random::secret();
     let (row, rest) = entropy.split_at(8);
     let row = row.try_into().map_or(0, u64::from_le_bytes);
     let rest = rest.first_chunk().copied().map_or(0, u32::from_le_bytes);

@@ -155,13 +155,21 @@ fn of_kind(
     descending: bool,
     limit: usize,
 ) -> Result<Vec<(DocumentKey, Document)>, SqliteError> {
-    let mut query = db.prepare_cached(if descending {
-        "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND (?2 IS NULL OR name < ?2) \
-         ORDER BY name DESC"
-    } else {
-        "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND (?2 IS NULL OR name > ?2) ORDER BY name"
+    // A page begins where its cursor is, whatever is before it.
+    let mut query = db.prepare_cached(match (from, descending) {
+        (None, false) => "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 ORDER BY name",
+        (None, true) => "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 ORDER BY name DESC",
+        (Some(_), false) => {
+            "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND name > ?2 ORDER BY name"
+        }
+        (Some(_), true) => {
+            "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 AND name < ?2 ORDER BY name DESC"
+        }
     })?;
-    let mut rows = query.query(params![kind.code(), from])?;
+    let mut rows = match from {
+        None => query.query(params![kind.code()])?,
+        Some(from) => query.query(params![kind.code(), from])?,
+    };
     let mut documents = Vec::new();
     while documents.len() < limit
         && let Some(row) = rows.next()?

@@ -1,6 +1,7 @@
 //! What may go wrong with the file, and what that means for callers.
 
 use rusqlite::ErrorCode;
+use semel_core::ident::JobId;
 use semel_store::StoreError;
 
 /// A failure of the embedded store, with its details.
@@ -21,6 +22,16 @@ pub enum SqliteError {
     #[error("row {seq}: {what}")]
     Row {
         /// Its number.
+        seq: i64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// What is stored of one job is not what this program wrote. Concerns nobody but who asks for that job.
+    #[error("job {id} (row {seq}): {what}")]
+    Job {
+        /// The job.
+        id: JobId,
+        /// Its row's number.
         seq: i64,
         /// What is wrong.
         what: &'static str,
@@ -78,7 +89,9 @@ impl From<SqliteError> for StoreError {
                 ))
             }
             SqliteError::Sqlite(_) | SqliteError::Io { .. } => Self::Unavailable(message),
-            SqliteError::Row { .. } | SqliteError::Journal(_) => Self::Corrupt(message),
+            SqliteError::Row { .. } | SqliteError::Job { .. } | SqliteError::Journal(_) => {
+                Self::Corrupt(message)
+            }
             SqliteError::Sync(_) => Self::Poisoned(message),
             SqliteError::Owned { .. } | SqliteError::Unsupported(_) => Self::Unsupported(message),
         }

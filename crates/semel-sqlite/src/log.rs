@@ -8,6 +8,7 @@ use rusqlite::{Connection, params};
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
+use semel_store::bounds::PLACE_BITS;
 use semel_store::{LogPage, Recorded};
 
 use crate::error::SqliteError;
@@ -20,8 +21,6 @@ const EVENT_BYTES: usize = 1 + 16 + 4 + 4 + 4 + 4;
 pub const EVENTS_MAX: u64 = 1_000_000;
 /// Records dropped in one go.
 const DROP_RECORDS_MAX: u32 = 2_000;
-/// A cursor is a record's number and the event's place in it.
-const PLACE_BITS: u32 = 24;
 /// The fact that says which record was the last to be dropped.
 pub const DROPPED: &str = "events_dropped";
 

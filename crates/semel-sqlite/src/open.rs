@@ -13,6 +13,7 @@ use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::model::{Model, QueueTotals};
+use semel_store::random;
 
 use crate::change::Record;
 use crate::error::SqliteError;
@@ -178,9 +179,7 @@ pub fn identity(db: &Connection) -> Result<i64, SqliteError> {
 
 /// Makes the store one of its own: no journal that is there already is its.
 pub fn set_identity(db: &Connection) -> Result<(), SqliteError> {
-    use std::hash::{BuildHasher, Hasher};
-    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
-    set_fact(db, "identity", random.cast_signed())
+    set_fact(db, "identity", random::number().cast_signed())
 }
 
 /// The number that nobody outside knows; drawn when it is first asked for, and copied with the file.
@@ -190,7 +189,7 @@ pub fn secret(db: &Connection) -> Result<[u8; 16], SqliteError> {
     let known: i64 =
         db.query_row("SELECT count(*) FROM fact WHERE name IN (?1, ?2)", NAMES, |row| row.get(0))?;
     if known < 2 {
-        secret = semel_store::memory::new_secret();
+        secret = random::secret();
         // Both halves or none.
         let transaction = db.unchecked_transaction()?;
         for (name, half) in NAMES.into_iter().zip(secret.chunks_exact(8)) {

@@ -8,15 +8,13 @@ use semel_core::job::{Head, NoteKind};
 use semel_core::state::StateSet;
 use semel_core::unique::UniqueKey;
 use semel_store::backend::{Filter, Listing};
+use semel_store::bounds::LIST_LOOKS_MAX;
 
 use crate::error::SqliteError;
 use crate::names::Names;
 use crate::open::Loaded;
 use crate::pending::Remembered;
 use crate::rows::{self, HEAD_COLUMNS};
-
-/// Rows one page for people looks at.
-const LIST_LOOKS_MAX: usize = 5_000;
 
 /// The row number of a job, in memory or filed.
 pub fn seq(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<i64>, SqliteError> {
@@ -290,7 +288,15 @@ fn chunk(
     let mut found = query.query(params![below, i64::try_from(size).unwrap_or(i64::MAX)])?;
     let mut listed: Vec<Listed> = Vec::new();
     while let Some(row) = found.next()? {
-        let (head, _) = rows::head(row, &at.names)?;
+        let head = match rows::head(row, &at.names) {
+            Ok((head, _)) => head,
+            Err(error @ SqliteError::Job { id, seq, .. }) => {
+                tracing::error!(%error, "a job that cannot be read is left out of a list");
+                listed.push(Listed { seq, id, head: None });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let (seq, id) = (row.get(0)?, head.id);
         let head = match at.model.head(id) {
             Some(newer) => Some(newer.clone()),

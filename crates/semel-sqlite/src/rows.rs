@@ -91,13 +91,14 @@ pub fn version(version: u64) -> i64 {
 /// Reads a head by [`HEAD_COLUMNS`], and whether an operator released its key.
 pub fn head(row: &Row<'_>, names: &Names) -> Result<(Head, bool), SqliteError> {
     let seq: i64 = row.get(0)?;
-    let wrong = |what| SqliteError::Row { seq, what };
+    let id = id(row, 1)?.ok_or(SqliteError::Row { seq, what: "no id" })?;
+    let wrong = |what| SqliteError::Job { id, seq, what };
     let mut rest = Unpacker(row.get_ref(8)?.as_blob().map_err(rusqlite::Error::from)?);
     let (options, moving) =
         rest.options().zip(rest.moving()).ok_or(wrong("its packed part is not what this program writes"))?;
     let (visibility_ms, timeout_ms, hold) = options;
     let fixed = Fixed {
-        id: id(row, 1)?.ok_or(wrong("no id"))?,
+        id,
         key: key(row, 2)?,
         hold,
         job_type: row.get(3)?,
@@ -109,7 +110,8 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<(Head, bool), SqliteError> {
         created_at: Timestamp::from_micros(row.get(7)?),
     };
     let released = moving.released;
-    Ok((moving.onto(&fixed.head(names)?), released))
+    let head = fixed.head(names).map_err(|_| wrong("its type or its queue has no name"))?;
+    Ok((moving.onto(&head), released))
 }
 
 /// Reads the key a job came with, by [`HEAD_COLUMNS`], released or not.

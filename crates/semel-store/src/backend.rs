@@ -1,5 +1,6 @@
 //! The boundary: what a store must do. A store moves data; every rule is in `semel-core`.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -123,7 +124,7 @@ pub enum Verdict {
 /// Two writers who read the same version at the same time give the next one the same number. So a later group of the
 /// batch, decided on top of a stale one, may name a version that is there and is not the one it saw.
 #[derive(Debug, Default)]
-pub struct Unwritten(Vec<Record>);
+pub struct Unwritten(HashSet<Record>);
 
 impl Unwritten {
     /// Notes a stale group.
@@ -132,14 +133,16 @@ impl Unwritten {
         for write in &group.writes {
             match write {
                 Write::Insert { head, .. } | Write::Update { head } => {
-                    self.0.push(Record::Job(head.id));
+                    self.0.insert(Record::Job(head.id));
                     self.0.extend(head.key.map(Record::Key));
                 }
-                Write::Note { job, .. } | Write::Forget { job, .. } => self.0.push(Record::Job(*job)),
+                Write::Note { job, .. } | Write::Forget { job, .. } => {
+                    self.0.insert(Record::Job(*job));
+                }
                 Write::Spend { id, job, .. } => self.0.extend([Record::Job(*id), Record::Job(*job)]),
-                Write::Free { id } => self.0.push(Record::Job(*id)),
-                Write::Queue { row } => self.0.push(Record::Queue(row.name.clone())),
-                Write::Document { key, .. } => self.0.push(Record::Document(key.clone())),
+                Write::Free { id } => drop(self.0.insert(Record::Job(*id))),
+                Write::Queue { row } => drop(self.0.insert(Record::Queue(row.name.clone()))),
+                Write::Document { key, .. } => drop(self.0.insert(Record::Document(key.clone()))),
             }
         }
     }
@@ -290,8 +293,8 @@ pub struct Facts {
     pub mechanism: &'static str,
     /// What an acknowledged write survives.
     pub durability: &'static str,
-    /// How many commits may be in flight at once.
-    pub commits_in_flight: usize,
-    /// Whether commits block the thread that makes them: the batcher then gets a thread of its own.
+    /// Whether work blocks the thread that does it: the batcher then gets a thread of its own, and all goes through it.
     pub blocks: bool,
+    /// How many commits one batcher may have in flight at once.
+    pub commits_in_flight: usize,
 }

@@ -11,7 +11,7 @@ use semel_core::job::Head;
 /// Heads in one chunk.
 const CHUNK: usize = 1024;
 
-/// A head's place. Given to another head once its own is taken out.
+/// A head's place, below 2^31. Given to another head once its own is taken out.
 pub(crate) type Place = u32;
 
 /// Half of a hash, kept in a table's entry, so that the table grows without looking at heads again.

@@ -71,7 +71,8 @@ impl Hints {
         self.log.notified()
     }
 
-    /// Watches one job: every committed write of it is news.
+    /// Watches one job: every committed change of its head is news, and its end. What is only noted of it is none, nor is
+    /// its creation.
     pub fn watch(&self, id: JobId) -> Watch {
         let watch = self.watchers.watch(id);
         self.awaited.notify_one();
@@ -148,7 +149,6 @@ impl Hints {
             | Write::Document { .. } => None,
         });
         ready.news = self.watchers.among(written);
-        let any_closed = self.closed.is_any();
         for write in groups.iter().flat_map(|group| &group.writes) {
             if let Write::Document { document: Some(document), .. } = write
                 && let Some(at) = document.due
@@ -159,7 +159,6 @@ impl Hints {
             let filing = Filing::of(head);
             // A run that ends leaves a place; a new job may have changed what the limit is.
             if let Some(lane) = head.lane
-                && any_closed
                 && filing.slot != Slot::Lease
             {
                 ready.lanes.push(lane);

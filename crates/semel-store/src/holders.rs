@@ -4,35 +4,53 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use semel_core::draft::Map;
 use semel_core::unique::UniqueKey;
 
 use crate::heads::{Heads, Place, Tag, spread, tag};
 
 /// The holders of one key.
-#[derive(Debug)]
-pub(crate) struct Entry {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held<'a> {
     /// The key's version.
     pub(crate) version: u64,
-    tag: Tag,
     first: Place,
-    /// Nearly every key has one holder: the others cost a word when there are none.
-    #[expect(clippy::box_collection, reason = "a vector of its own would cost three words in every entry")]
-    rest: Option<Box<Vec<Place>>>,
+    others: &'a [Place],
 }
 
-impl Entry {
+impl<'a> Held<'a> {
     /// The holders, in no order.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> + Clone + '_ {
-        std::iter::once(self.first).chain(self.rest.iter().flat_map(|rest| rest.iter().copied()))
-    }
-
-    fn holds(&self, heads: &Heads, tag: Tag, key: &UniqueKey) -> bool {
-        self.tag == tag && heads.at(self.first).is_some_and(|head| head.key.as_ref() == Some(key))
+    pub(crate) fn places(self) -> impl Iterator<Item = Place> + Clone + 'a {
+        std::iter::once(self.first).chain(self.others.iter().copied())
     }
 
     /// How many holders there are.
-    pub(crate) fn len(&self) -> usize {
-        1 + self.rest.as_ref().map_or(0, |rest| rest.len())
+    pub(crate) fn len(self) -> usize {
+        1 + self.others.len()
+    }
+}
+
+/// Set in the place of an entry that has other holders too: nearly every key has one, and pays for no more.
+const SHARED: Place = 1 << 31;
+
+#[derive(Debug)]
+struct Entry {
+    version: u64,
+    tag: Tag,
+    first: Place,
+}
+
+impl Entry {
+    const fn first(&self) -> Place {
+        self.first & !SHARED
+    }
+
+    const fn is_shared(&self) -> bool {
+        self.first & SHARED != 0
+    }
+
+    fn holds(&self, heads: &Heads, tag: Tag, key: &UniqueKey) -> bool {
+        self.tag == tag && heads.at(self.first()).is_some_and(|head| head.key.as_ref() == Some(key))
     }
 }
 
@@ -40,14 +58,19 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     table: HashTable<Entry>,
+    /// The holders of shared keys, but for the first of each.
+    others: Map<UniqueKey, Vec<Place>>,
     hasher: RandomState,
 }
 
 impl Holders {
     /// The entry of a key.
-    pub(crate) fn get(&self, heads: &Heads, key: &UniqueKey) -> Option<&Entry> {
+    pub(crate) fn get(&self, heads: &Heads, key: &UniqueKey) -> Option<Held<'_>> {
         let tag = self.tag(key);
-        self.table.find(spread(tag), |entry| entry.holds(heads, tag, key))
+        let entry = self.table.find(spread(tag), |entry| entry.holds(heads, tag, key))?;
+        let others = if entry.is_shared() { self.others.get(key) } else { None };
+        let others = others.map_or(&[][..], Vec::as_slice);
+        Some(Held { version: entry.version, first: entry.first(), others })
     }
 
     /// Moves a key's version for a write of a head at version `written`. Says whether there is such an entry.
@@ -64,12 +87,16 @@ impl Holders {
         match self.table.find_mut(spread(tag), |entry| entry.holds(heads, tag, key)) {
             Some(entry) => {
                 entry.version = (entry.version + 1).max(written);
-                if entry.places().all(|known| known != place) {
-                    entry.rest.get_or_insert_default().push(place);
+                if entry.first() != place {
+                    entry.first |= SHARED;
+                    let others = self.others.entry(*key).or_default();
+                    if !others.contains(&place) {
+                        others.push(place);
+                    }
                 }
             }
             None => {
-                let entry = Entry { version: (absent + 1).max(written), tag, first: place, rest: None };
+                let entry = Entry { version: (absent + 1).max(written), tag, first: place };
                 self.table.insert_unique(spread(tag), entry, |entry| spread(entry.tag));
             }
         }
@@ -87,14 +114,17 @@ impl Holders {
             return;
         };
         let entry = found.get_mut();
-        if let Some(rest) = &mut entry.rest {
-            rest.retain(|place| wanted(*place));
-        }
-        if !wanted(entry.first) {
-            match entry.rest.as_mut().and_then(|rest| rest.pop()) {
-                Some(other) => entry.first = other,
-                None => drop(found.remove()),
-            }
+        let mut others = if entry.is_shared() { self.others.remove(key) } else { None }.unwrap_or_default();
+        others.retain(|place| wanted(*place));
+        let first = if wanted(entry.first()) { Some(entry.first()) } else { others.pop() };
+        let Some(first) = first else {
+            found.remove();
+            return;
+        };
+        entry.first = first;
+        if !others.is_empty() {
+            entry.first |= SHARED;
+            self.others.insert(*key, others);
         }
     }
 }

@@ -10,24 +10,51 @@ use tokio::time::Instant;
 
 /// The longest a limit is taken for closed without a look: another server may have ended a run.
 const CLOSED_MAX: Duration = Duration::from_secs(1);
+/// The shortest: whoever finds a limit full whose runs should have ended does not look again without end.
+const CLOSED_MIN: Duration = Duration::from_millis(10);
+/// Limits whose last move is remembered, so that nobody closes them by a look from before it.
+const MOVED_MAX: usize = 4_096;
 
 /// Limits that let nothing start.
 #[derive(Debug, Default)]
-pub struct ClosedLanes(Mutex<Map<Lane, Instant>>);
+pub struct ClosedLanes(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    closed: Map<Lane, Instant>,
+    /// Counts commits under whose limits jobs moved.
+    moment: u64,
+    moved: Map<Lane, u64>,
+    /// Every limit may have moved at this moment, whatever `moved` says.
+    forgotten: u64,
+}
+
+/// When somebody began to look at limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Look(u64);
 
 impl ClosedLanes {
-    fn lock(&self) -> MutexGuard<'_, Map<Lane, Instant>> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A limit lets nothing start for so long, or until a job under it moves.
-    pub fn close(&self, lane: Lane, wait: Duration) {
-        self.lock().insert(lane, Instant::now() + wait.min(CLOSED_MAX));
+    /// Begins to look at limits, before what may close them is decided.
+    pub fn look(&self) -> Look {
+        Look(self.lock().moment)
+    }
+
+    /// A limit lets nothing start for so long, or until a job under it moves. One that has moved since the look began is
+    /// looked at again at once.
+    pub fn close(&self, lane: Lane, wait: Duration, look: Look) {
+        let mut inner = self.lock();
+        let moved = inner.moved.get(&lane).copied().unwrap_or(inner.forgotten);
+        let wait = if moved > look.0 { CLOSED_MIN } else { wait.clamp(CLOSED_MIN, CLOSED_MAX) };
+        inner.closed.insert(lane, Instant::now() + wait);
     }
 
     /// The limits that are closed now, and when the first of them is to be looked at again.
     pub fn now(&self) -> (Vec<Lane>, Option<Instant>) {
-        let mut closed = self.lock();
+        let closed = &mut self.lock().closed;
         if closed.is_empty() {
             return (Vec::new(), None);
         }
@@ -41,17 +68,70 @@ impl ClosedLanes {
 
     /// Takes every limit for open.
     pub fn clear(&self) {
-        self.lock().clear();
-    }
-
-    /// Whether any limit is taken for closed.
-    pub(crate) fn is_any(&self) -> bool {
-        !self.lock().is_empty()
+        self.lock().closed.clear();
     }
 
     /// These may let something start again. Says whether one of them was closed.
     pub(crate) fn open(&self, lanes: &[Lane]) -> bool {
-        let mut closed = self.lock();
-        lanes.iter().filter(|lane| closed.remove(*lane).is_some()).count() > 0
+        if lanes.is_empty() {
+            return false;
+        }
+        let mut inner = self.lock();
+        inner.moment += 1;
+        let moment = inner.moment;
+        if inner.moved.len() >= MOVED_MAX {
+            inner.moved.clear();
+            inner.forgotten = moment;
+        }
+        inner.moved.extend(lanes.iter().map(|lane| (*lane, moment)));
+        lanes.iter().filter(|lane| inner.closed.remove(*lane).is_some()).count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::limit::Lane;
+
+    use super::{CLOSED_MAX, CLOSED_MIN, ClosedLanes};
+
+    fn closed_for(lanes: &ClosedLanes) -> std::time::Duration {
+        lanes.now().1.map(|until| until - tokio::time::Instant::now()).unwrap_or_default()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_has_moved_since_the_look_is_not_closed_by_it() {
+        let (lanes, lane) = (ClosedLanes::default(), Lane::from_code(7).unwrap());
+        let look = lanes.look();
+        lanes.close(lane, CLOSED_MAX * 9, look);
+        assert_eq!(closed_for(&lanes), CLOSED_MAX);
+        assert!(lanes.open(&[lane]));
+        assert_eq!(lanes.now().0, []);
+        // The look was from before the move; its verdict comes after it.
+        lanes.close(lane, CLOSED_MAX, look);
+        assert_eq!(closed_for(&lanes), CLOSED_MIN);
+        lanes.close(lane, CLOSED_MAX, lanes.look());
+        assert_eq!(closed_for(&lanes), CLOSED_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_more_limits_than_are_remembered_none_is_closed_by_an_old_look() {
+        let lanes = ClosedLanes::default();
+        let look = lanes.look();
+        let all: Vec<Lane> = (1..6_000).filter_map(Lane::from_code).collect();
+        assert!(all.iter().all(|lane| !lanes.open(&[*lane])));
+        for lane in all {
+            lanes.close(lane, CLOSED_MAX, look);
+            assert_eq!(closed_for(&lanes), CLOSED_MIN);
+            lanes.clear();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_is_never_looked_at_without_end() {
+        let (lanes, lane) = (ClosedLanes::default(), Lane::from_code(7).unwrap());
+        lanes.close(lane, std::time::Duration::ZERO, lanes.look());
+        assert_eq!(lanes.now().0, [lane]);
+        tokio::time::advance(CLOSED_MIN).await;
+        assert_eq!(lanes.now().0, []);
     }
 }

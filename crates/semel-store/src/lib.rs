@@ -8,12 +8,13 @@
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
-//! - [`log`]: a piece of the event log.
+//! - [`log`]: a piece of the event log. [`bounds`], [`random`]: what stores have in common.
 //! - [`hints`], [`news`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
 pub mod backend;
 pub mod batcher;
+pub mod bounds;
 pub mod clock;
 pub mod decor;
 pub mod documents;
@@ -30,6 +31,7 @@ pub mod memory;
 pub mod model;
 pub mod news;
 pub mod outbox;
+pub mod random;
 mod ready;
 mod request;
 mod store;

@@ -22,6 +22,7 @@ use crate::documents::Documents;
 use crate::error::StoreError;
 use crate::log::{LogPage, Recorded};
 use crate::model::Model;
+use crate::random;
 
 /// Events kept; older ones are dropped.
 const EVENTS_MAX: usize = 100_000;
@@ -64,7 +65,7 @@ impl Memory {
             dropped: 0,
             time: SteadyTime::new(clock, Timestamp::EPOCH),
         };
-        Self { inner: Mutex::new(inner), rows: Arc::new(AtomicU64::new(1)), secret: new_secret() }
+        Self { inner: Mutex::new(inner), rows: Arc::new(AtomicU64::new(1)), secret: random::secret() }
     }
 
     fn lock(&self) -> (MutexGuard<'_, Inner>, Timestamp) {
@@ -151,19 +152,6 @@ impl Inner {
         }
         self.events.push_back(Recorded { cursor: self.cursor, at, event });
     }
-}
-
-/// A number that nobody can guess, from what the system seeds hash tables with.
-pub fn new_secret() -> [u8; 16] {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let state = RandomState::new();
-    let mut secret = [0; 16];
-    for (at, half) in secret.chunks_exact_mut(8).enumerate() {
-        let mut hasher = state.build_hasher();
-        hasher.write_usize(at);
-        half.copy_from_slice(&hasher.finish().to_le_bytes());
-    }
-    secret
 }
 
 fn put_note(full: &mut Full, kind: NoteKind, text: Option<bytes::Bytes>) {

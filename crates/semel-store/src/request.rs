@@ -69,7 +69,6 @@ pub(crate) enum Request {
     Documents(Seek, oneshot::Sender<Result<Found, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
     Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
-    Maintain(oneshot::Sender<Result<bool, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
     Close,
 }
@@ -101,7 +100,6 @@ pub(crate) async fn read(backend: &dyn Backend, request: Request) {
         Request::Documents(seek, reply) => drop(reply.send(backend.documents(seek).await)),
         Request::Queues(reply) => drop(reply.send(backend.queues().await)),
         Request::Events(cursor, limit, reply) => drop(reply.send(backend.events(cursor, limit).await)),
-        Request::Maintain(reply) => drop(reply.send(backend.maintain().await)),
         Request::Clear(reply) => drop(reply.send(backend.clear().await)),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use semel_core::draft::{Draft, Missing, Reads, Snapshot};
 use semel_core::slot::Due;
-use tokio::sync::{RwLock, mpsc, oneshot, watch};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock, mpsc, oneshot, watch};
 
 use crate::answers::Answers;
 use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Seek};
@@ -12,10 +12,17 @@ use crate::batcher::Batcher;
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::log::LogPage;
+use crate::random;
 use crate::request::{Decision, Outcome, Request};
 
 /// Requests that may wait for the batcher before callers wait to offer theirs.
 const WAITING_MAX: usize = 16 * 1024;
+
+/// The backend past the batcher. Given up in this order, so that who waits for the store's end finds nobody with it.
+struct Aside {
+    backend: Arc<dyn Backend>,
+    _busy: OwnedRwLockReadGuard<()>,
+}
 
 /// A handle on a store behind its batcher. Cheap to clone. The batcher ends with [`Store::close`], or when the last
 /// handle is dropped; the backend is given up with it.
@@ -24,7 +31,7 @@ pub struct Store {
     requests: mpsc::Sender<Request>,
     /// Only the batcher keeps it, so that the store is closed when the batcher has ended.
     backend: Weak<dyn Backend>,
-    /// Held shared by what goes past the batcher: upkeep and backups.
+    /// Held shared by what goes past the batcher: reads for people, upkeep and backups.
     busy: Arc<RwLock<()>>,
     /// Nothing is ever sent: it ends when the batcher has given up the backend.
     alive: watch::Receiver<()>,
@@ -40,7 +47,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when the thread cannot be started.
     pub fn open(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
-        let (store, batcher) = Self::answering(backend, seed(), Answers::beside());
+        let (store, batcher) = Self::answering(backend, random::number(), Answers::beside());
         if store.facts.blocks {
             std::thread::Builder::new()
                 .name("semel-store".to_owned())
@@ -135,6 +142,9 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub async fn list(&self, filter: Filter) -> Result<Listing, StoreError> {
+        if let Some(aside) = self.aside().await? {
+            return aside.backend.list(filter).await;
+        }
         self.ask(|reply| Request::List(filter, reply)).await
     }
 
@@ -148,6 +158,9 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, StoreError> {
+        if let Some(aside) = self.aside().await? {
+            return aside.backend.queues().await;
+        }
         self.ask(Request::Queues).await
     }
 
@@ -156,6 +169,9 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub async fn documents(&self, seek: Seek) -> Result<Found, StoreError> {
+        if let Some(aside) = self.aside().await? {
+            return aside.backend.documents(seek).await;
+        }
         self.ask(|reply| Request::Documents(seek, reply)).await
     }
 
@@ -164,6 +180,9 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, StoreError> {
+        if let Some(aside) = self.aside().await? {
+            return aside.backend.events(cursor, limit).await;
+        }
         self.ask(|reply| Request::Events(cursor, limit, reply)).await
     }
 
@@ -172,8 +191,8 @@ impl Store {
     /// # Errors
     /// When the store cannot do it.
     pub async fn maintain(&self) -> Result<bool, StoreError> {
-        if !self.facts.blocks {
-            return self.ask(Request::Maintain).await;
+        if let Some(aside) = self.aside().await? {
+            return aside.backend.maintain().await;
         }
         // Where work blocks, it goes on beside the commits instead of between them.
         self.beside(|backend| async move { backend.maintain().await }).await
@@ -193,6 +212,17 @@ impl Store {
     /// When the store or the file does not allow it.
     pub async fn backup(&self, path: std::path::PathBuf) -> Result<(), StoreError> {
         self.beside(|backend| async move { backend.backup(path).await }).await
+    }
+
+    /// The backend, for what neither decides nor takes part in a decision: it may take long, and would hold up all who
+    /// decide. Nothing where work blocks: there the batcher's thread does it in turn.
+    async fn aside(&self) -> Result<Option<Aside>, StoreError> {
+        if self.facts.blocks {
+            return Ok(None);
+        }
+        let busy = Arc::clone(&self.busy).read_owned().await;
+        let open = self.backend.upgrade().filter(|_| !self.requests.is_closed());
+        Ok(Some(Aside { backend: open.ok_or(StoreError::Closed)?, _busy: busy }))
     }
 
     /// Does what blocks beside the commits, on a thread of its own.
@@ -235,10 +265,4 @@ impl Store {
         self.requests.send(request(reply)).await.map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
-}
-
-/// A number that differs from process to process and from batcher to batcher.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

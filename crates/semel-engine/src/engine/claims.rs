@@ -40,11 +40,7 @@ impl Engine {
                 claimed.jobs.extend(granted);
                 settled += moved;
             }
-            let jobs: Vec<Job> = claimed
-                .jobs
-                .into_iter()
-                .map(|(head, full)| Ok::<_, StoreError>(self.space.shown(Job::decode(head, &full)?)))
-                .collect::<Result<_, _>>()?;
+            let jobs = self.readable(claimed.jobs)?;
             // Behind jobs that could not be granted there may be some that can.
             if !jobs.is_empty() || settled == 0 || limit == 0 {
                 return Ok(jobs);
@@ -102,6 +98,7 @@ impl Engine {
         grant: Grant,
     ) -> Result<(Vec<(Head, Full)>, usize), StoreError> {
         let reads = Reads { fulls: ids.clone(), ..Reads::default() };
+        let look = self.shared.store.hints().closed_lanes().look();
         let (turns, now) = self
             .shared
             .store
@@ -117,7 +114,7 @@ impl Engine {
                         Gate::Until(at) => at.since(now),
                         Gate::Full(soonest) => soonest.map_or(Duration::MAX, |at| at.since(now)),
                     };
-                    self.shared.store.hints().closed_lanes().close(lane, wait);
+                    self.shared.store.hints().closed_lanes().close(lane, wait, look);
                     moved += 1;
                 }
                 Turn::Unclaimable(reason) => unclaimable.push((id, reason)),
@@ -140,6 +137,26 @@ impl Engine {
             seen.usage.limit.key = key.into();
             seen
         }))
+    }
+
+    /// The jobs as their worker sees them. One that cannot be read does not take the others with it: its lease runs out.
+    fn readable(&self, jobs: Vec<(Head, Full)>) -> Result<Vec<Job>, StoreError> {
+        let (mut read, mut unreadable) = (Vec::with_capacity(jobs.len()), None);
+        for (head, full) in jobs {
+            let id = head.id;
+            match Job::decode(head, &full) {
+                Ok(job) => read.push(self.space.shown(job)),
+                Err(corrupt) => {
+                    let error = StoreError::Corrupt(format!("job {}: {corrupt}", self.space.shown(id)));
+                    tracing::error!(%error, "a job cannot be handed out; its lease runs out");
+                    unreadable = Some(error);
+                }
+            }
+        }
+        match unreadable {
+            Some(error) if read.is_empty() => Err(error),
+            _ => Ok(read),
+        }
     }
 
     async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {

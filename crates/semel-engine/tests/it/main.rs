@@ -5,3 +5,4 @@
 mod answers;
 mod duties;
 mod following;
+mod limits;

@@ -35,6 +35,7 @@ mod power;
 mod recovery;
 #[cfg(target_os = "linux")]
 mod tap;
+mod unreadable;
 #[cfg(target_os = "linux")]
 mod voyage;
 

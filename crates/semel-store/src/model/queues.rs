@@ -12,10 +12,8 @@ use semel_core::time::Timestamp;
 
 use super::Model;
 use crate::backend::{Claim, QueueStats};
+use crate::bounds::CLAIM_LOOKS_EXTRA;
 use crate::ready::ReadyJobs;
-
-/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
-const CLAIM_LOOKS_EXTRA: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -101,7 +99,7 @@ impl Model {
             let wanted = limit - granted.len();
             let first = granted.len();
             let mut limited = 0;
-            for id in queue.ready.first(wanted, wanted + CLAIM_LOOKS_EXTRA, &claim.closed) {
+            for id in queue.ready.first(wanted, wanted + usize::from(CLAIM_LOOKS_EXTRA), &claim.closed) {
                 let Some(head) = self.heads.get(id) else { continue };
                 match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
                     Ok(head) => granted.push(head),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test says where it fails")]
 
 mod beats;
+mod crons;
 mod derive;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod directives;
@@ -20,3 +21,4 @@ mod testing;
 #[cfg(feature = "postgres")]
 mod transaction;
 mod worker;
+mod workflows;

@@ -1,0 +1,28 @@
+//! Claims of jobs under a limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::enqueue::{Offer, Outcome};
+use semel_core::limit::Limit;
+use semel_engine::Engine;
+use semel_store::clock::ManualClock;
+use semel_store::memory::Memory;
+use semel_testkit::fixture::claim;
+use semel_testkit::make::job;
+
+/// The lease of the run that fills the limit is over, and nobody has ended it yet: the store's own time says to look at once.
+#[tokio::test]
+async fn a_full_limit_whose_run_should_be_over_is_not_looked_at_without_end() {
+    let clock = ManualClock::default();
+    let engine = Engine::without_duties(Arc::new(Memory::new(clock.clone()))).unwrap();
+    for _ in 0..2 {
+        let limit = Some(Limit { key: "k".into(), concurrency: Some(1), rate: None });
+        let made = engine.enqueue(Offer { limit, ..job().times(1_000, 1_000).offer() }, "test").await;
+        assert!(matches!(made, Ok(Outcome::Created(_))), "{made:?}");
+    }
+    assert_eq!(engine.claim(claim(&["default"], 1)).await.unwrap().len(), 1);
+    clock.advance(Duration::from_secs(10));
+    let claimed = tokio::time::timeout(Duration::from_secs(10), engine.claim(claim(&["default"], 1))).await;
+    assert_eq!(claimed.unwrap().unwrap().len(), 0);
+}

@@ -1,0 +1,11 @@
+//! How far a store looks in one go, and how the places of its log are numbered: the same in every store, so that callers
+//! and tests meet one behaviour.
+
+/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
+pub const CLAIM_LOOKS_EXTRA: u16 = 64;
+/// Jobs of one limit that a claim looks at, at most: their limit mostly lets few of them start.
+pub const LANE_LOOKS: u16 = 16;
+/// Rows that one page for people looks at.
+pub const LIST_LOOKS_MAX: usize = 5_000;
+/// A cursor of the log is the number of a record and, in so many bits, the event's place in it.
+pub const PLACE_BITS: u32 = 24;

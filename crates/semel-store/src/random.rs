@@ -1,0 +1,21 @@
+//! Numbers that differ from process to process and that nobody can guess, from what the system seeds hash tables with.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// A number.
+pub fn number() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A number that is kept secret.
+pub fn secret() -> [u8; 16] {
+    // One seed for both halves: two tables made one after the other are seeded alike.
+    let state = RandomState::new();
+    let mut secret = [0; 16];
+    for (at, half) in secret.chunks_exact_mut(8).enumerate() {
+        let mut hasher = state.build_hasher();
+        hasher.write_usize(at);
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    secret
+}
