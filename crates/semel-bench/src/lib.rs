@@ -5,6 +5,7 @@
 
 pub mod limit;
 pub mod load;
+pub mod postgres;
 pub mod report;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
 use semel_sqlite::Sqlite;
 
 pub use report::{BenchError, Figure, Report};
@@ -38,7 +40,7 @@ pub struct Options {
 /// # Errors
 /// When a store fails or the promise is broken.
 pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, BenchError> {
-    let Options { folder, callers, args_bytes, duration, waiting, .. } = options;
+    let Options { folder, args_bytes, duration, .. } = options;
     std::fs::create_dir_all(folder)?;
     let mut figures = Vec::new();
     progress("limits");
@@ -47,8 +49,44 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     let writes_per_second = limit.per_second;
     figures.push(limit);
 
-    let work = load::Work::new(*args_bytes, true)?;
     let engine = Engine::start(Arc::new(Sqlite::open(folder.join("bench.db"))?))?;
+    measure(&engine, options, figures, writes_per_second, progress).await
+}
+
+/// Runs all cases on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
+/// deleted.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_on_postgres(
+    address: &Address,
+    options: &Options,
+    progress: impl Fn(&str),
+) -> Result<Report, BenchError> {
+    let store = Arc::new(Postgres::open(address).await?);
+    progress("limits");
+    let measured = async {
+        let limit = postgres::raw_inserts(address, options.args_bytes, options.duration).await?;
+        let writes_per_second = limit.per_second;
+        let engine = Engine::start(store)?;
+        let report = measure(&engine, options, vec![limit], writes_per_second, progress).await;
+        engine.close().await;
+        report
+    };
+    let report = measured.await;
+    postgres::remove(address).await?;
+    report
+}
+
+async fn measure(
+    engine: &Engine,
+    options: &Options,
+    mut figures: Vec<Figure>,
+    writes_per_second: f64,
+    progress: impl Fn(&str),
+) -> Result<Report, BenchError> {
+    let Options { callers, args_bytes, duration, waiting, .. } = options;
+    let work = load::Work::new(*args_bytes, true)?;
     let facts = engine.facts().clone();
     let wanted = |name: &str| {
         let wanted = options.only.as_deref().is_none_or(|only| name.contains(only));
@@ -65,19 +103,18 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
         };
         if round > 0 {
             progress("filling");
-            load::fill(&engine, &work, from, round).await?;
+            load::fill(engine, &work, from, round).await?;
             from += round;
         }
         let name = label("full cycle");
         if wanted(&name) {
-            let figure = load::cycle(&name, &engine, &work, *callers, *duration, from).await?;
+            let figure = load::cycle(&name, engine, &work, *callers, *duration, from).await?;
             from += figure.jobs + *callers as u64;
             figures.push(figure);
         }
         let name = label("unique enqueue");
         if wanted(&name) {
-            let mut figure =
-                load::enqueue(&name, &engine, &work, *callers, *duration, from, u64::MAX).await?;
+            let mut figure = load::enqueue(&name, engine, &work, *callers, *duration, from, u64::MAX).await?;
             from += figure.jobs + *callers as u64;
             figure.share_of_limit = Some(figure.per_second / writes_per_second);
             figures.push(figure);
@@ -85,16 +122,16 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
         let name = label("99 % duplicates");
         if wanted(&name) {
             let distinct = (duration.as_secs() + 1) * 4_000;
-            figures.push(load::enqueue(&name, &engine, &work, *callers, *duration, from, distinct).await?);
+            figures.push(load::enqueue(&name, engine, &work, *callers, *duration, from, distinct).await?);
             from += distinct;
         }
         let name = label("claim 50 and complete each");
         if wanted(&name) {
-            figures.push(load::process(&name, &engine, &work, *callers, *duration).await?);
+            figures.push(load::process(&name, engine, &work, *callers, *duration).await?);
         }
         let name = label("one caller, unique enqueue");
         if wanted(&name) {
-            let figure = load::enqueue(&name, &engine, &work, 1, *duration, from, u64::MAX).await?;
+            let figure = load::enqueue(&name, engine, &work, 1, *duration, from, u64::MAX).await?;
             from += figure.jobs + 1;
             figures.push(figure);
         }

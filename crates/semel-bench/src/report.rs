@@ -72,6 +72,12 @@ pub enum BenchError {
     /// The raw writer failed.
     #[error(transparent)]
     Raw(#[from] rusqlite::Error),
+    /// The database failed, or what was sent to it.
+    #[error(transparent)]
+    Postgres(#[from] semel_postgres::PostgresError),
+    /// The plain inserts failed.
+    #[error(transparent)]
+    Database(#[from] tokio_postgres::Error),
     /// A file could not be made.
     #[error(transparent)]
     Io(#[from] std::io::Error),

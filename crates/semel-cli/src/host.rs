@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use semel_core::draft::Reads;
 use semel_engine::Engine;
+use semel_postgres::Postgres;
 use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
@@ -22,6 +23,7 @@ use crate::place::Place;
 pub struct Opened {
     backend: Arc<dyn Backend>,
     file: Option<Arc<Sqlite>>,
+    database: Option<Arc<Postgres>>,
 }
 
 impl Opened {
@@ -30,8 +32,20 @@ impl Opened {
     /// # Errors
     /// When another process owns it, or it cannot be used.
     pub async fn open(place: &Place) -> Result<Self, Failure> {
-        let Place::Sqlite(path) = place else {
-            return Ok(Self { backend: Arc::new(Memory::default()), file: None });
+        let path = match place {
+            Place::Sqlite(path) => path,
+            Place::Memory => {
+                return Ok(Self { backend: Arc::new(Memory::default()), file: None, database: None });
+            }
+            Place::Postgres(address) => {
+                let store = Postgres::open(address).await.map_err(|error| {
+                    let failure = Failure::failed(format!("cannot open {address}: {error}"));
+                    failure.next("see that the database is up, and that its user may make a schema in it")
+                })?;
+                let database = Arc::new(store);
+                let backend = Arc::clone(&database) as Arc<dyn Backend>;
+                return Ok(Self { backend, file: None, database: Some(database) });
+            }
         };
         let path = path.clone();
         // Reading a large file takes its time.
@@ -40,7 +54,7 @@ impl Opened {
             .context("cannot open the store")??;
         let file = Arc::new(opened);
         let backend: Arc<dyn Backend> = file.clone();
-        Ok(Self { backend, file: Some(file) })
+        Ok(Self { backend, file: Some(file), database: None })
     }
 }
 
@@ -78,6 +92,8 @@ pub struct Host {
     /// Who delivers webhooks, if anybody does.
     courier: Option<Courier>,
     file: Option<Arc<Sqlite>>,
+    /// Its outbox is nobody's yet.
+    database: Option<Arc<Postgres>>,
     is_secure: bool,
     drain: Drain,
     stop: oneshot::Sender<()>,
@@ -114,11 +130,16 @@ impl Host {
             // A dropped sender means the same.
             drop(stopped.await);
         }));
-        Ok(Self { address, engine, courier: None, file: opened.file, is_secure, drain, stop, serving })
+        let (file, database) = (opened.file, opened.database);
+        Ok(Self { address, engine, courier: None, file, database, is_secure, drain, stop, serving })
     }
 
-    /// Delivers webhooks from now on. Only a server that stays does: another verb's would go by other rules.
+    /// Delivers webhooks and relays the outbox from now on. Only a server that stays does: another verb's would go by other
+    /// rules.
     pub fn deliver(&mut self, rules: Rules) {
+        if let Some(database) = self.database.take() {
+            tokio::spawn(self.engine.relay(database, semel_ojs::outbox::read));
+        }
         self.courier = Some(Courier::start(&self.engine, rules));
     }
 

@@ -51,6 +51,10 @@ impl Link {
             Target::Server(url) => return Self::to(url, settings),
             Target::Store(place) => place,
         };
+        if let Place::Postgres(_) = place {
+            // Servers share a database: nobody has to be found first.
+            return Self::inside(place).await;
+        }
         let Place::Sqlite(path) = place else {
             return Err(Failure::usage("a store in memory lives inside its server")
                 .next("name the server with --server URL, or a file with --store sqlite:PATH"));

@@ -1,8 +1,10 @@
-//! Which store: `sqlite:PATH` or `memory:`.
+//! Which store: `sqlite:PATH`, `postgres://…` or `memory:`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use semel_postgres::Address;
 
 /// The store's URL when nobody says otherwise.
 pub const STORE_DEFAULT: &str = "sqlite:./semel.db";
@@ -12,6 +14,8 @@ pub const STORE_DEFAULT: &str = "sqlite:./semel.db";
 pub enum Place {
     /// In a file.
     Sqlite(PathBuf),
+    /// In a database that servers share.
+    Postgres(Box<Address>),
     /// In this process's memory.
     Memory,
 }
@@ -20,7 +24,8 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const SUPPORTED: &str = "use sqlite:PATH, such as sqlite:./semel.db, or memory:";
+        const SUPPORTED: &str =
+            "use sqlite:PATH, such as sqlite:./semel.db, postgres://USER@HOST/DATABASE, or memory:";
         match text.split_once(':') {
             Some(("sqlite", path)) => {
                 let path = path.strip_prefix("//").unwrap_or(path);
@@ -29,6 +34,9 @@ impl FromStr for Place {
                 }
                 Ok(Self::Sqlite(PathBuf::from(path)))
             }
+            Some(("postgres" | "postgresql", _)) => Address::parse(text)
+                .map(|address| Self::Postgres(Box::new(address)))
+                .map_err(|error| error.to_string()),
             Some(("memory", "" | "//")) => Ok(Self::Memory),
             Some(("memory", _)) => {
                 Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}"))
@@ -44,6 +52,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(address) => address.fmt(f),
             Self::Memory => f.write_str("memory:"),
         }
     }
@@ -53,18 +62,26 @@ impl fmt::Display for Place {
 mod tests {
     use super::*;
 
+    /// How a URL is shown once it has been understood.
+    fn shown(text: &str) -> String {
+        text.parse::<Place>().unwrap().to_string()
+    }
+
     #[test]
     fn urls_name_stores() {
-        assert_eq!("sqlite:a/b.db".parse(), Ok(Place::Sqlite("a/b.db".into())));
-        assert_eq!("sqlite:///a.db".parse(), Ok(Place::Sqlite("/a.db".into())));
-        assert_eq!("memory:".parse(), Ok(Place::Memory));
+        assert_eq!(shown("sqlite:a/b.db"), "sqlite:a/b.db");
+        assert_eq!(shown("sqlite:///a.db"), "sqlite:/a.db");
+        assert_eq!(shown("memory:"), "memory:");
+        assert_eq!(shown("postgres://ada:s3cret@host/db"), "postgres://host:5432/db?schema=semel");
     }
 
     #[test]
     fn a_refusal_says_what_is_supported_and_keeps_secrets() {
-        for text in ["postgres://ada:s3cret@host/db", "semel.db", "sqlite:", "memory:x", "C:\\semel.db"] {
+        for text in ["mysql://ada:s3cret@host/db", "semel.db", "sqlite:", "memory:x", "C:\\semel.db"] {
             let refusal = text.parse::<Place>().unwrap_err();
             assert!(refusal.contains("sqlite:PATH") && !refusal.contains("s3cret"), "{refusal}");
         }
+        let refusal = "postgres://ada:s3cret@host:x/db".parse::<Place>().unwrap_err();
+        assert!(refusal.contains("postgres://USER") && !refusal.contains("s3cret"), "{refusal}");
     }
 }

@@ -1,7 +1,9 @@
 //! What callers, workers and operators ask, each as one decision, and the loop that runs the duties.
 
 mod claims;
+mod inside;
 mod jobs;
+mod outbox;
 mod queues;
 
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::state::StateSet;
@@ -204,7 +206,12 @@ impl Engine {
             .store
             .decide(reads, move |draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now())))
             .await?;
-        let outcomes: Vec<(usize, &Outcome)> = match &batch {
+        self.count_batch(&batch, &labels, now, source);
+        Ok(self.space.shown(batch))
+    }
+
+    fn count_batch(&self, batch: &Batch, labels: &[(JobType, QueueName)], now: Timestamp, source: &str) {
+        let outcomes: Vec<(usize, &Outcome)> = match batch {
             Batch::Done(outcomes) => outcomes.iter().enumerate().collect(),
             Batch::Refused { index, outcome } => vec![(*index, outcome)],
         };
@@ -214,7 +221,6 @@ impl Engine {
             }
             self.note(outcome, now, source);
         }
-        Ok(self.space.shown(batch))
     }
 
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {

@@ -157,6 +157,7 @@ impl Follow {
     pub async fn next(&mut self, limit: usize, patience: Duration) -> Result<Reading, StoreError> {
         let deadline = tokio::time::Instant::now() + patience;
         let engine = self.engine.clone();
+        let _waiting = engine.store().hints().wait();
         loop {
             if std::mem::take(&mut self.was_woken) {
                 tokio::time::sleep(REST).await;

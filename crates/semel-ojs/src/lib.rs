@@ -8,6 +8,7 @@
 //! - [`batch`], [`bulk`], [`worker`], [`progress`], [`cron`], [`workflow`]: the other requests. [`sensitive`]: what is hidden
 //!   from all but the worker.
 //! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
+//! - [`outbox`]: requests that lie in a database.
 //! - [`webhook`]: subscriptions and deliveries.
 //! - [`problem`]: every error, in one table.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
@@ -22,6 +23,7 @@ pub mod event;
 pub mod explain;
 pub mod job;
 pub mod limit;
+pub mod outbox;
 pub mod problem;
 pub mod progress;
 pub mod queue;

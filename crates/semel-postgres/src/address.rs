@@ -1,8 +1,10 @@
 //! Where a store is: `postgres://user:password@host:port/database?schema=name`.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
 
 use crate::error::PostgresError;
 use crate::sql::Schema;
@@ -12,11 +14,16 @@ const SCHEMA_DEFAULT: &str = "semel";
 /// What connections call themselves in the database's own lists.
 const APPLICATION: &str = "semel";
 
-/// The address of a store. Shown without its password.
+/// The address of a store: `schema`, `listen`, `sslmode` and `sslrootcert` among its parameters are
+/// ours, the others the database's. Shown without its password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub(crate) config: Config,
     pub(crate) schema: Schema,
+    /// Whether other servers are listened to; else their commits are looked for.
+    pub(crate) listens: bool,
+    /// The certificates of those who vouch for the database; the system's, if none are named.
+    pub(crate) roots: Option<PathBuf>,
 }
 
 impl Address {
@@ -30,11 +37,20 @@ impl Address {
             return Err(refuse("write postgres://USER:PASSWORD@HOST:PORT/DATABASE"));
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
-        let mut schema = SCHEMA_DEFAULT;
+        let (mut schema, mut listens, mut roots, mut is_secret) = (SCHEMA_DEFAULT, true, None, false);
         let mut others = Vec::new();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("schema", name)) => schema = name,
+                Some(("listen", "on")) => listens = true,
+                Some(("listen", "off")) => listens = false,
+                Some(("sslmode", "disable")) => is_secret = false,
+                // Whoever is spoken to in secret is always verified.
+                Some(("sslmode", "require" | "verify-ca" | "verify-full")) => is_secret = true,
+                Some(("sslmode", _)) => return Err(refuse("?sslmode is disable or require")),
+                Some(("sslrootcert", "system")) => roots = None,
+                Some(("sslrootcert", path)) => roots = Some(PathBuf::from(path)),
+                Some(("listen", _)) => return Err(refuse("?listen is on or off")),
                 _ => others.push(part),
             }
         }
@@ -51,10 +67,11 @@ impl Address {
                 "the address is not understood{source}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE"
             ))
         })?;
+        config.ssl_mode(if is_secret { SslMode::Require } else { SslMode::Disable });
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION);
         }
-        Ok(Self { config, schema })
+        Ok(Self { config, schema, listens, roots })
     }
 
     /// The same database with another schema.

@@ -275,6 +275,14 @@ impl<'a> Columns<'a> {
         self.spent.3.push(digest);
     }
 
+    /// Without the guards of what is absent, which would be held until a caller's transaction ends: there the rows themselves
+    /// must do, and an id that is stored twice at the same moment undoes one of the two.
+    pub fn without_guards(mut self) -> Self {
+        self.guards.clear();
+        self.owned.clear();
+        self
+    }
+
     /// The parameters of `commit`, after those of the time.
     pub fn push(self, params: &mut Params<'a>) {
         params.places(self.stale);

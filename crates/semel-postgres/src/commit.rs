@@ -10,7 +10,8 @@ use deadpool_postgres::Object;
 use semel_core::draft::Group;
 use semel_core::ident::JobId;
 use semel_core::unique::leave_out_outlived;
-use semel_store::backend::{Applied, Batch, Claim, Claimed, Verdict};
+use semel_store::News;
+use semel_store::backend::{Applied, Batch, Claim, Claimed, Unwritten, Verdict};
 use semel_store::random;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -57,14 +58,19 @@ impl Shared {
                 Err(error) if error.was_in_the_way() && tries < TRIES => {
                     tracing::debug!(%error, tries, "another transaction was in the way");
                 }
+                Err(error) if error.waited_in_vain() && !batch.groups.is_empty() => {
+                    drop(connection);
+                    return self.commit_in_parts(batch).await;
+                }
                 Err(error) => return Err(error),
                 Ok(answer) => break answer,
             }
         };
-        let mut applied = applied(batch.groups.len(), &[])?;
+        let mut applied = applied(batch.groups.len(), &[], &[])?;
         for row in &answer.groups {
             self.saw(row.try_get(0)?);
-            applied = self::applied(batch.groups.len(), &row.try_get::<_, Vec<i32>>(1)?)?;
+            let (stale, busy): (Vec<i32>, Vec<i32>) = (row.try_get(1)?, row.try_get(3)?);
+            applied = self::applied(batch.groups.len(), &stale, &busy)?;
             for key in row.try_get::<_, Vec<Vec<u8>>>(2)? {
                 if let Err(error) = self.look_over(&connection, &key).await {
                     // It is only house-keeping, and what was asked is done.
@@ -75,6 +81,46 @@ impl Shared {
         for (claim, rows) in batch.claims.iter().zip(&answer.claims) {
             applied.claims.push(self.claimed(claim, rows)?);
         }
+        self.tell(batch, &applied);
+        Ok(applied)
+    }
+
+    /// A lock that cannot be passed over was not had in time: looks for the group that wants it, by halves, so that the others
+    /// go on without it.
+    async fn commit_in_parts(&self, batch: &Batch) -> Result<Applied, PostgresError> {
+        let claims = Batch { groups: Vec::new(), claims: batch.claims.clone() };
+        let half = batch.groups.len() / 2;
+        let mut applied = Applied::default();
+        if half == 0 {
+            applied.groups.push(Verdict::Busy);
+        } else {
+            let first = Batch { groups: batch.groups[..half].to_vec(), claims: Vec::new() };
+            applied.groups = Box::pin(self.commit(&first)).await?.groups;
+            let mut unwritten = Unwritten::default();
+            for (group, verdict) in batch.groups.iter().zip(&applied.groups) {
+                if *verdict != Verdict::Applied {
+                    unwritten.note(group);
+                }
+            }
+            let mut rest = Batch::default();
+            let mut verdicts = Vec::new();
+            for group in &batch.groups[half..] {
+                let is_concerned = unwritten.concerns(group);
+                verdicts.push(is_concerned.then_some(Verdict::Stale));
+                if is_concerned {
+                    unwritten.note(group);
+                } else {
+                    rest.groups.push(group.clone());
+                }
+            }
+            let mut others = Box::pin(self.commit(&rest)).await?.groups.into_iter();
+            applied.groups.extend(
+                verdicts
+                    .into_iter()
+                    .map(|verdict| verdict.or_else(|| others.next()).unwrap_or(Verdict::Stale)),
+            );
+        }
+        applied.claims = Box::pin(self.commit(&claims)).await?.claims;
         Ok(applied)
     }
 
@@ -99,8 +145,9 @@ impl Shared {
                     let row = rows.first().ok_or(PostgresError::Answer("resolve"))?;
                     let Some(stale) = row.try_get::<_, Option<Vec<i32>>>(0)? else { return Err(lost) };
                     tracing::info!("the answer to a commit was lost; the database says that it was applied");
-                    let mut applied = applied(batch.groups.len(), &stale)?;
+                    let mut applied = applied(batch.groups.len(), &stale, &[])?;
                     applied.claims = vec![Claimed::default(); batch.claims.len()];
+                    self.tell(batch, &applied);
                     return Ok(applied);
                 }
                 Err(error) => {
@@ -110,6 +157,13 @@ impl Shared {
             }
         }
         Err(PostgresError::Unknown)
+    }
+
+    /// Has other servers told what was applied.
+    fn tell(&self, batch: &Batch, applied: &Applied) {
+        let done = batch.groups.iter().zip(&applied.groups);
+        let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
+        self.teller.note(News::of(done, &applied.claims));
     }
 
     async fn transact(
@@ -124,6 +178,8 @@ impl Shared {
             let mut params = Params::default();
             self.push_time(&mut params);
             params.push(mark, Type::UUID);
+            params.push(false, Type::BOOL);
+            params.push(i32::try_from(groups.len()).unwrap_or(i32::MAX), Type::INT4);
             Columns::of(groups).push(&mut params);
             statements.push((format!("SELECT * FROM {}({})", self.name("commit"), params.marks()), params));
         }
@@ -190,16 +246,19 @@ impl Shared {
     }
 }
 
-fn new_mark() -> Id {
+/// A mark that no other commit has.
+pub(crate) fn new_mark() -> Id {
     Id(JobId::from_bytes(random::secret()))
 }
 
-/// The verdicts on so many groups, of which these are stale.
-fn applied(groups: usize, stale: &[i32]) -> Result<Applied, PostgresError> {
+/// The verdicts on so many groups, of which these are stale, and among them these busy.
+fn applied(groups: usize, stale: &[i32], busy: &[i32]) -> Result<Applied, PostgresError> {
     let mut applied = Applied { groups: vec![Verdict::Applied; groups], claims: Vec::new() };
-    for number in stale {
-        let verdict = usize::try_from(*number).ok().and_then(|number| applied.groups.get_mut(number));
-        *verdict.ok_or(PostgresError::Answer("commit"))? = Verdict::Stale;
+    for (numbers, is) in [(stale, Verdict::Stale), (busy, Verdict::Busy)] {
+        for number in numbers {
+            let verdict = usize::try_from(*number).ok().and_then(|number| applied.groups.get_mut(number));
+            *verdict.ok_or(PostgresError::Answer("commit"))? = is;
+        }
     }
     Ok(applied)
 }

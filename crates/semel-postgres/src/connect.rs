@@ -4,21 +4,23 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
-use tokio_postgres::{NoTls, Row};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::{Client, Config, Connection, Row, Socket};
 
 use crate::address::Address;
 use crate::error::PostgresError;
+use crate::tls::Tls;
 use crate::values::Params;
 
-/// Connections of one store: commits in flight, reads for people, and the duties.
+/// Connections of one store: two commits in flight and one of those that were busy, two reads, the outbox, what others are
+/// told, and what a caller's transaction wants made.
 const CONNECTIONS: usize = 8;
 /// How long somebody waits for a free connection, or for a new one.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long the other end of a connection may say nothing to what was sent, before it is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// A pool of connections to `address`.
-pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
+fn config(address: &Address) -> Config {
     let mut config = address.config.clone();
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(PATIENCE);
@@ -28,8 +30,24 @@ pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
         config.tcp_user_timeout(SILENCE_MAX);
     }
     config.keepalives_idle(SILENCE_MAX / 2).keepalives_interval(SILENCE_MAX / 6).keepalives_retries(3);
-    let manager =
-        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    config
+}
+
+/// A connection that is nobody else's; it does something only while it is polled.
+pub async fn single(
+    address: &Address,
+) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError>
+{
+    Ok(config(address).connect(Tls::new(address.roots.as_deref())?).await?)
+}
+
+/// A pool of connections to `address`.
+pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
+    let manager = Manager::from_config(
+        config(address),
+        Tls::new(address.roots.as_deref())?,
+        ManagerConfig { recycling_method: RecyclingMethod::Fast },
+    );
     Pool::builder(manager)
         .max_size(CONNECTIONS)
         .runtime(Runtime::Tokio1)

@@ -7,7 +7,6 @@ use semel_store::backend::{Found, Seek};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::connect::ask;
 use crate::error::PostgresError;
 use crate::store::Shared;
 use crate::values::Params;
@@ -42,9 +41,8 @@ impl Shared {
             self.name("time"),
             self.name("document")
         );
-        let connection = self.connection().await?;
         let mut found = Found::default();
-        for row in ask(&connection, &sql, &params).await? {
+        for row in self.look(&sql, &params).await? {
             let Some(kind) = row.try_get::<_, Option<i16>>(0)? else {
                 found.now = self.saw(row.try_get(2)?);
                 continue;

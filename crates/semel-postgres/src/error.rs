@@ -3,6 +3,7 @@
 use deadpool_postgres::PoolError;
 use semel_core::ident::JobId;
 use semel_store::StoreError;
+use semel_store::error::Undone;
 use tokio_postgres::error::SqlState;
 
 /// A failure of the store, with its details. No address and no value of a row is in its text.
@@ -38,6 +39,12 @@ pub enum PostgresError {
          same request with the same id again"
     )]
     Unknown,
+    /// The records are in such demand that no decision could be written in the allowed number of tries.
+    #[error("the records are in too much demand right now; try again")]
+    Contended,
+    /// Inside a caller's transaction: its snapshot is older than a row that it needs.
+    #[error("the transaction began before a row that it needs was there")]
+    OldSnapshot,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -72,6 +79,11 @@ impl PostgresError {
         })
     }
 
+    /// Whether a lock was not had in the time allowed; the transaction was undone.
+    pub fn waited_in_vain(&self) -> bool {
+        self.code().is_some_and(|code| *code == SqlState::LOCK_NOT_AVAILABLE)
+    }
+
     /// Whether the connection was lost: what was asked on it may have been done or not.
     pub fn is_lost_connection(&self) -> bool {
         match self {
@@ -94,6 +106,20 @@ impl PostgresError {
     }
 }
 
+impl PostgresError {
+    /// What it means for a caller whose own transaction this was.
+    pub(crate) fn inside(self) -> StoreError {
+        match self.code() {
+            Some(code) if *code == SqlState::T_R_DEADLOCK_DETECTED => StoreError::Undone(Undone::Deadlock),
+            Some(code) if *code == SqlState::T_R_SERIALIZATION_FAILURE => {
+                StoreError::Undone(Undone::Serialization)
+            }
+            _ if matches!(self, Self::OldSnapshot) => StoreError::Undone(Undone::Serialization),
+            _ => self.into(),
+        }
+    }
+}
+
 impl From<PoolError> for PostgresError {
     fn from(error: PoolError) -> Self {
         match error {
@@ -107,7 +133,8 @@ impl From<PostgresError> for StoreError {
     fn from(error: PostgresError) -> Self {
         let message = error.to_string();
         match &error {
-            _ if error.was_in_the_way() => Self::Contended,
+            PostgresError::Contended | PostgresError::OldSnapshot => Self::Contended,
+            _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
             PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
             PostgresError::Postgres(_)

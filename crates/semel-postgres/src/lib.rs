@@ -6,8 +6,10 @@
 //! [`semel_core::slot::Filing`].
 //!
 //! # Layout
-//! - [`store`]: the store; [`address`]: where it is; `connect`: connections.
+//! - [`store`]: the store; [`address`]: where it is; `connect`, `tls`: connections.
 //! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns.
+//! - [`inside`], `outbox`: decisions inside a caller's own transaction; the table that others insert jobs into.
+//! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
 //! - `rows`, `values`: a head and its columns; values and their types.
@@ -19,15 +21,21 @@ mod commit;
 mod connect;
 mod documents;
 pub mod error;
+pub mod inside;
+mod listener;
 mod load;
 pub mod migrate;
+mod outbox;
 mod people;
 mod rows;
 mod sql;
 pub mod store;
+mod teller;
+mod tls;
 mod upkeep;
 mod values;
 
 pub use address::Address;
 pub use error::PostgresError;
+pub use inside::Transaction;
 pub use store::Postgres;

@@ -14,7 +14,6 @@ use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
 use semel_store::model::deciding;
 use tokio_postgres::Row;
 
-use crate::connect::ask;
 use crate::documents;
 use crate::error::PostgresError;
 use crate::rows;
@@ -38,6 +37,14 @@ struct Answered {
     documents: HashMap<DocumentKey, Document>,
 }
 
+/// A load as a statement.
+pub(crate) struct Question<'a> {
+    pub(crate) sql: String,
+    pub(crate) params: Params<'a>,
+    /// Whether ended holders are asked for, by key.
+    pub(crate) keys: HashMap<UniqueKey, bool>,
+}
+
 #[derive(Default)]
 struct Held {
     version: u64,
@@ -47,18 +54,28 @@ struct Held {
 impl Shared {
     /// Everything `reads` names.
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
-        // Whether ended holders are asked for, by key.
-        let mut keys: HashMap<UniqueKey, bool> = HashMap::new();
-        for read in &reads.keys {
-            *keys.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
+        let question = self.question(reads);
+        let rows = self.look(&question.sql, &question.params).await?;
+        self.answer(reads, &question.keys, &rows)
+    }
+
+    /// The snapshot, from the rows that answer the question.
+    pub(crate) fn answer(
+        &self,
+        reads: &Reads,
+        keys: &HashMap<UniqueKey, bool>,
+        rows: &[Row],
+    ) -> Result<Snapshot, PostgresError> {
+        let mut answered = Answered::default();
+        for row in rows {
+            answered.take(row, self)?;
         }
-        let answered = self.read(reads, &keys).await?;
         let mut snapshot = Snapshot::with_room_for(answered.now, reads);
         for id in &reads.heads {
             let head = answered.heads.get(id).filter(|(_, kept)| kept.is_none());
             snapshot.add_head(*id, head.map(|(head, _)| head.clone()));
         }
-        for (key, with_ended) in &keys {
+        for (key, with_ended) in keys {
             snapshot.add_key(*key, answered.view(*key, *with_ended));
         }
         for name in &reads.queues {
@@ -84,7 +101,12 @@ impl Shared {
         Ok(snapshot)
     }
 
-    async fn read(&self, reads: &Reads, keys: &HashMap<UniqueKey, bool>) -> Result<Answered, PostgresError> {
+    /// What to ask the database for.
+    pub(crate) fn question<'a>(&self, reads: &'a Reads) -> Question<'a> {
+        let mut ended: HashMap<&'a UniqueKey, bool> = HashMap::new();
+        for read in &reads.keys {
+            *ended.entry(&read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
+        }
         let mut params = Params::default();
         self.push_time(&mut params);
         params.ids(reads.heads.clone());
@@ -92,8 +114,8 @@ impl Shared {
         fulls.sort_unstable();
         fulls.dedup();
         params.ids(fulls);
-        params.blobs(keys.keys().map(|key| &key.as_bytes()[..]).collect());
-        params.flags(keys.values().copied().collect());
+        params.blobs(ended.keys().map(|key| &key.as_bytes()[..]).collect());
+        params.flags(ended.values().copied().collect());
         let mut queues: Vec<&str> = reads.queues.iter().map(QueueName::as_str).collect();
         queues.sort_unstable();
         queues.dedup();
@@ -101,17 +123,8 @@ impl Shared {
         params.codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
         params.texts(reads.documents.iter().map(|key| &*key.name).collect());
         let sql = format!("SELECT * FROM {}({})", self.name("load"), params.marks());
-        let connection = self.connection().await?;
-        let asked = match ask(&connection, &sql, &params).await {
-            // A server that was restarted leaves connections behind that end when they are used.
-            Err(error) if error.is_lost_connection() => ask(&self.connection().await?, &sql, &params).await,
-            asked => asked,
-        };
-        let mut answered = Answered::default();
-        for row in asked? {
-            answered.take(&row, self)?;
-        }
-        Ok(answered)
+        let keys = ended.into_iter().map(|(key, with_ended)| (*key, with_ended)).collect();
+        Question { sql, params, keys }
     }
 }
 

@@ -9,7 +9,8 @@ use crate::error::PostgresError;
 use crate::sql::Schema;
 
 /// The steps, in order. The version of a schema is the number of those it has.
-const STEPS: &[(&str, &str)] = &[("tables", include_str!("sql/0001_tables.sql"))];
+const STEPS: &[(&str, &str)] =
+    &[("tables", include_str!("sql/0001_tables.sql")), ("outbox", include_str!("sql/0002_outbox.sql"))];
 
 /// What every version's functions are.
 const FUNCTIONS: &[&str] = &[
@@ -17,6 +18,7 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/forget.sql"),
     include_str!("sql/claim.sql"),
     include_str!("sql/load.sql"),
+    include_str!("sql/make.sql"),
     include_str!("sql/commit.sql"),
     include_str!("sql/resolve.sql"),
     include_str!("sql/queues.sql"),
@@ -54,6 +56,46 @@ pub(crate) async fn status(client: &Client, schema: &Schema) -> Result<Status, P
     Ok(Status { found, needed: VERSION, pending: STEPS.iter().skip(done).map(|(name, _)| *name).collect() })
 }
 
+/// What brings a schema of version `found` up to this program's version.
+fn statements(schema: &Schema, found: i32) -> Vec<String> {
+    if found >= VERSION {
+        return Vec::new();
+    }
+    let name = schema.as_str();
+    let mut statements = Vec::new();
+    if found == 0 {
+        // Whoever may not make schemas may be given one.
+        statements.push(format!(
+            "DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = '{name}') THEN \
+             CREATE SCHEMA \"{name}\"; END IF; END $$;"
+        ));
+    }
+    statements.push(format!(
+        "CREATE TABLE IF NOT EXISTS \"{name}\".migration (version int4 PRIMARY KEY, name text NOT NULL, \
+         at timestamptz NOT NULL DEFAULT now());"
+    ));
+    let done = usize::try_from(found).unwrap_or(0);
+    for (number, (step, text)) in (1_i32..).zip(STEPS).skip(done) {
+        statements.push(schema.render(text));
+        statements
+            .push(format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}');"));
+    }
+    let secret: String = random::secret().iter().map(|byte| format!("{byte:02x}")).collect();
+    statements.push(format!(
+        "INSERT INTO \"{name}\".fact (secret) VALUES (decode('{secret}', 'hex')) ON CONFLICT DO NOTHING;"
+    ));
+    statements.extend(FUNCTIONS.iter().map(|text| schema.render(text)));
+    statements
+}
+
+/// The statements that [`run`] would execute. Changes nothing.
+pub(crate) async fn plan(client: &Client, schema: &Schema) -> Result<Vec<String>, PostgresError> {
+    fit(client).await?;
+    let found = version(client, schema).await?;
+    guard(found)?;
+    Ok(statements(schema, found))
+}
+
 /// Brings the schema up to this program's version. Nothing happens when it is there already.
 pub(crate) async fn run(client: &mut Client, schema: &Schema) -> Result<Status, PostgresError> {
     fit(client).await?;
@@ -62,27 +104,8 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema) -> Result<Status, 
     transaction.execute(&format!("SELECT pg_advisory_xact_lock({}, {LOCK})", schema.class()), &[]).await?;
     let found = version(&transaction, schema).await?;
     guard(found)?;
-    if found < VERSION {
-        let name = schema.as_str();
-        transaction.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS \"{name}\"")).await?;
-        transaction
-            .batch_execute(&format!(
-                "CREATE TABLE IF NOT EXISTS \"{name}\".migration (version int4 PRIMARY KEY, name text NOT NULL, \
-                 at timestamptz NOT NULL DEFAULT now())"
-            ))
-            .await?;
-        let done = usize::try_from(found).unwrap_or(0);
-        for (number, (step, text)) in (1_i32..).zip(STEPS).skip(done) {
-            transaction.batch_execute(&schema.render(text)).await?;
-            let note =
-                format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}')");
-            transaction.batch_execute(&note).await?;
-        }
-        let fact = format!("INSERT INTO \"{name}\".fact (secret) VALUES ($1) ON CONFLICT DO NOTHING");
-        transaction.execute(&fact, &[&&random::secret()[..]]).await?;
-        for text in FUNCTIONS {
-            transaction.batch_execute(&schema.render(text)).await?;
-        }
+    for statements in statements(schema, found) {
+        transaction.batch_execute(&statements).await?;
     }
     let status = Status { found: VERSION, needed: VERSION, pending: Vec::new() };
     transaction.commit().await?;

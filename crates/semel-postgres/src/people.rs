@@ -15,11 +15,8 @@ use semel_store::{LogPage, Recorded};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use deadpool_postgres::Object;
-
 use semel_store::bounds::{LIST_LOOKS_MAX, PLACE_BITS};
 
-use crate::connect::ask;
 use crate::error::PostgresError;
 use crate::rows;
 use crate::store::Shared;
@@ -52,9 +49,8 @@ impl Shared {
             self.name("time"),
             self.name("head")
         );
-        let connection = self.connection().await?;
         let mut found = DueIds::default();
-        for row in ask(&connection, &sql, &params).await? {
+        for row in self.look(&sql, &params).await? {
             match row.try_get::<_, Option<Id>>(0)? {
                 None => found.now = self.saw(row.try_get(1)?),
                 Some(id) => {
@@ -88,13 +84,12 @@ impl Shared {
         );
         let size = limit.clamp(64, 512);
         let mut below = filter.before.unwrap_or(JobId::from_bytes([0xff; 16]));
-        let connection = self.connection().await?;
         let mut looked = 0;
         while looked < LIST_LOOKS_MAX {
             let mut params = Params::default();
             params.push(Id(below), Type::UUID);
             params.number(i64::try_from(size).unwrap_or(i64::MAX));
-            let rows = ask(&connection, &sql, &params).await?;
+            let rows = self.look(&sql, &params).await?;
             for row in &rows {
                 let head = rows::head(row, 0)?;
                 if listing.heads.len() >= limit {
@@ -118,9 +113,8 @@ impl Shared {
     /// All queues.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, PostgresError> {
         let sql = format!("SELECT * FROM {}()", self.name("queues"));
-        let connection = self.connection().await?;
         let mut queues: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
-        for row in ask(&connection, &sql, &Params::default()).await? {
+        for row in self.look(&sql, &Params::default()).await? {
             let name = QueueName::from_stored(row.try_get(0)?);
             let queue = queues.entry(name.clone()).or_insert_with(|| QueueStats {
                 row: QueueRow::fresh(name),
@@ -152,10 +146,9 @@ impl Shared {
     /// The log after `cursor`. Transactions commit in another order than they began; a record is shown only when every
     /// transaction with a lower number is over, so that a cursor never passes one that is still to come.
     pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {
-        let connection = self.connection().await?;
         let mut looks = 0;
         loop {
-            let (page, waits) = self.page(&connection, cursor, limit).await?;
+            let (page, waits) = self.page(cursor, limit).await?;
             looks += 1;
             if !waits || page.events.len() >= limit as usize || looks == LOG_LOOKS {
                 return Ok(page);
@@ -165,12 +158,7 @@ impl Shared {
     }
 
     /// A piece of the log, and whether records are there that wait for older transactions.
-    async fn page(
-        &self,
-        connection: &Object,
-        cursor: u64,
-        limit: u32,
-    ) -> Result<(LogPage, bool), PostgresError> {
+    async fn page(&self, cursor: u64, limit: u32) -> Result<(LogPage, bool), PostgresError> {
         let mut params = Params::default();
         params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
         // The first record may have been read already.
@@ -186,7 +174,7 @@ impl Shared {
         );
         let mut page = LogPage::default();
         let mut running = 0;
-        for row in ask(connection, &sql, &params).await? {
+        for row in self.look(&sql, &params).await? {
             let Some(transaction) = row.try_get::<_, Option<i64>>(0)? else {
                 running = row.try_get::<_, i64>(2)?;
                 let dropped: i64 = row.try_get(9)?;

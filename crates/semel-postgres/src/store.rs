@@ -14,21 +14,25 @@ use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use semel_store::clock::Clock;
+use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::address::Address;
-use crate::connect;
+use crate::connect::{self, ask};
 use crate::error::PostgresError;
+use crate::listener;
 use crate::migrate::{self, Status};
 use crate::sql::Schema;
+use crate::teller::{self, Teller};
 use crate::values::Params;
 
 /// The store in a database.
 pub struct Postgres {
-    shared: Arc<Shared>,
-    rows: Arc<AtomicU64>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) rows: Arc<AtomicU64>,
     secret: [u8; 16],
     /// Where units of work run: they must not end with whoever waits for them.
     runtime: Handle,
@@ -45,12 +49,23 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
+    pub(crate) address: Address,
+    pub(crate) teller: Arc<Teller>,
 }
 
 impl Shared {
     /// A connection.
     pub(crate) async fn connection(&self) -> Result<Object, PostgresError> {
         Ok(self.pool.get().await?)
+    }
+
+    /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end
+    /// when they are used.
+    pub(crate) async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        match ask(&self.connection().await?, sql, params).await {
+            Err(error) if error.is_lost_connection() => ask(&self.connection().await?, sql, params).await,
+            asked => asked,
+        }
     }
 
     /// The name of something in the schema.
@@ -95,6 +110,17 @@ impl Postgres {
         Self::open_with(address, Some(Box::new(clock))).await
     }
 
+    /// A connection of one's own to the database at `address`.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn connect(address: &Address) -> Result<tokio_postgres::Client, PostgresError> {
+        let (client, connection) = connect::single(address).await?;
+        // It ends with the client.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(client)
+    }
+
     /// How the database at `address` stands to this program. Changes nothing.
     ///
     /// # Errors
@@ -111,6 +137,15 @@ impl Postgres {
     pub async fn migrate(address: &Address) -> Result<Status, PostgresError> {
         let mut client = connect::pool(address)?.get().await?;
         migrate::run(&mut client, &address.schema).await
+    }
+
+    /// The statements by which [`migrate`](Self::migrate) would bring the schema at `address` up to date. Changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or its schema is of a newer program.
+    pub async fn plan(address: &Address) -> Result<Vec<String>, PostgresError> {
+        let client = connect::pool(address)?.get().await?;
+        migrate::plan(&client, &address.schema).await
     }
 
     async fn open_with(address: &Address, clock: Option<Box<dyn Clock>>) -> Result<Self, PostgresError> {
@@ -130,9 +165,12 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
+            address: address.clone(),
+            teller: Arc::new(Teller::new()),
         };
         let store =
             Self { shared: Arc::new(shared), secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
+        store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store
             .unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) })
@@ -149,6 +187,12 @@ impl Postgres {
     {
         let done = self.runtime.spawn(work(Arc::clone(&self.shared))).await;
         done.map_err(|error| PostgresError::GivenUp(error.to_string()))?.map_err(StoreError::from)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.shared.teller.end();
     }
 }
 
@@ -219,7 +263,12 @@ impl Backend for Postgres {
             mechanism: "versioned commit under row locks taken in one order",
             durability: "every answer after the database's commit: what it survives is what `synchronous_commit` and \
                          `synchronous_standby_names` say",
+            commits_in_flight: 2,
             blocks: false,
         }
+    }
+
+    fn tell(&self, hints: &Arc<Hints>) {
+        self.runtime.spawn(listener::run(Arc::downgrade(&self.shared), Arc::downgrade(hints)));
     }
 }

@@ -21,6 +21,10 @@ const SELDOM: u32 = 64;
 /// Keys that nobody holds are kept for so long, so that no decision that is still on its way has seen an older one of
 /// the same name and takes the new one for it; in microseconds.
 const KEY_KEPT: i64 = 3_600_000_000;
+/// How often it is tried to delete everything.
+const CLEAR_TRIES: u32 = 32;
+/// Entries of the outbox are kept for so long after they were relayed, in seconds: as long as a finished job.
+const OUTBOX_KEPT: i64 = 24 * 3_600;
 /// Keys dropped in one go.
 const KEYS_MAX: i64 = 10_000;
 
@@ -55,6 +59,15 @@ impl Shared {
             let mut params = Params::default();
             params.number(now - KEY_KEPT);
             params.number(KEYS_MAX);
+            let mut relayed = Params::default();
+            relayed.number(OUTBOX_KEPT);
+            relayed.number(KEYS_MAX);
+            let outbox = self.name("outbox");
+            let sql = format!(
+                "DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {outbox} WHERE outcome IS NOT NULL \
+                 AND relayed_at < now() - $1 * interval '1 second' LIMIT $2 FOR UPDATE SKIP LOCKED))"
+            );
+            ask(&connection, &sql, &relayed).await?;
             let key = self.name("key");
             let sql = format!(
                 "DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
@@ -67,16 +80,24 @@ impl Shared {
 
     /// Deletes everything.
     pub(crate) async fn clear(&self) -> Result<(), PostgresError> {
-        let tables =
-            ["head", "body", "note", "key", "absorbed", "queue", "document", "total", "tally", "event"];
+        let tables = [
+            "head", "body", "note", "key", "absorbed", "queue", "document", "total", "tally", "event",
+            "outbox",
+        ];
         let tables: Vec<String> = tables.iter().map(|table| self.name(table)).collect();
         let sql = format!(
             "TRUNCATE {}; UPDATE {} SET dropped = pg_current_xact_id()::text::int8",
             tables.join(", "),
             self.name("fact")
         );
-        // Several statements sent as one are one transaction.
-        self.connection().await?.batch_execute(&sql).await?;
-        Ok(())
+        // Tables are locked one after the other, and commits of other servers may be under way.
+        for _ in 0..CLEAR_TRIES {
+            // Several statements sent as one are one transaction.
+            match self.connection().await?.batch_execute(&sql).await.map_err(PostgresError::from) {
+                Err(error) if error.was_in_the_way() => tracing::debug!(%error, "it is cleared again"),
+                done => return done,
+            }
+        }
+        Err(PostgresError::Contended)
     }
 }

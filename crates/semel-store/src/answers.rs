@@ -42,6 +42,11 @@ impl<A: Answer> Answers<A> {
         Self { runtime, ..Self::in_place() }
     }
 
+    /// Others that are handed out in the same way.
+    pub(crate) fn another(&self) -> Self {
+        Self { runtime: self.runtime.clone(), ready: Chunk(Vec::new()) }
+    }
+
     /// Adds one.
     pub(crate) fn push(&mut self, answer: A) {
         self.ready.0.push(answer);

@@ -19,6 +19,7 @@ use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 
 use crate::error::StoreError;
+use crate::hints::Hints;
 use crate::log::LogPage;
 
 /// A boxed future, so that the boundary is object-safe: the server chooses its store at run time.
@@ -81,6 +82,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What this store is and promises.
     fn facts(&self) -> Facts;
+
+    /// Tells `hints` from now on, until they are dropped, when others than this process may have written to the store.
+    /// It may miss some and tell some in vain. A store that one process has for itself has nobody to tell of.
+    fn tell(&self, hints: &Arc<Hints>) {
+        let _ = hints;
+    }
 }
 
 /// What one commit does.
@@ -108,6 +115,8 @@ pub enum Verdict {
     Applied,
     /// A record it relied on has moved; nothing of it was applied.
     Stale,
+    /// Somebody else has locked a record of it, and the store does not wait for him; nothing of it was applied.
+    Busy,
 }
 
 /// What the stale groups of one batch would have written.
@@ -286,4 +295,6 @@ pub struct Facts {
     pub durability: &'static str,
     /// Whether work blocks the thread that does it: the batcher then gets a thread of its own, and all goes through it.
     pub blocks: bool,
+    /// How many commits one batcher may have in flight at once.
+    pub commits_in_flight: usize,
 }

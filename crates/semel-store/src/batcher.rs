@@ -1,32 +1,45 @@
 //! Group commit: whatever callers offer while a commit is in flight is decided together over one snapshot, committed
 //! once, and answered. One code for every store; a single decision is a group of one.
+//!
+//! Where a store lets several commits be in flight, groups that are on their way at the same time have no record in common,
+//! as far as their decisions say beforehand what they read; where they have after all, versions decide, as ever.
 
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::task::Poll;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Group, Missing, Reads, Write};
+use semel_core::draft::{Draft, Missing, Reads, Record};
 use semel_core::ident::QueueName;
 use semel_core::limit::Lane;
-use semel_core::planted::{Bug, is_planted};
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::answers::Answers;
-use crate::backend::{Backend, Batch, Claim, Verdict};
+use crate::backend::{Backend, Batch, Verdict};
 use crate::error::StoreError;
+use crate::flight::{Flight, Landed, Tried};
 use crate::hints::Hints;
-use crate::request::{ClaimReply, Decide, Outcome, Request, read};
+use crate::request::{ClaimReply, Outcome, Request, read};
+use crate::waitlist::Waitlist;
 
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
-/// How often a decision is taken again because a record moved under it.
-const COMMIT_ATTEMPTS_MAX: u32 = 16;
 /// How often one decision may ask for more than was loaded. The end of a workflow's step is the longest way: the job, who
 /// waits for it, the workflow; then, as often as the core lets a workflow go on in one decision, the next step, its
 /// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
 /// a decision that needs more is never taken.
-const LOADS_PER_DECISION_MAX: u32 = 64;
+pub(crate) const LOADS_PER_DECISION_MAX: u32 = 64;
+/// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
+const READS_MAX: usize = 2;
+/// How often a single decision is taken again, for whoever has no batcher.
+const COMMIT_ATTEMPTS_MAX: u32 = 16;
+/// How long such a decision rests when somebody else has locked its records, and how often.
+const BUSY_REST: Duration = Duration::from_millis(1);
+const BUSY_RESTS_MAX: u32 = 5_000;
 
 /// One store's batcher.
 pub(crate) struct Batcher {
@@ -38,6 +51,25 @@ pub(crate) struct Batcher {
     pub(crate) answers: Answers<Outcome>,
 }
 
+/// What is under way.
+#[derive(Default)]
+struct Traffic {
+    flights: Vec<UnderWay>,
+    reads: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// To be decided next: those under which a record moved.
+    next: Vec<Tried>,
+    /// Those whose records a group has that is under way.
+    held: Vec<Tried>,
+    waitlist: Waitlist,
+}
+
+struct UnderWay {
+    flight: Pin<Box<dyn Future<Output = Landed> + Send>>,
+    /// What the group's decisions read. Not kept where there is one group at a time.
+    records: HashSet<Record>,
+    is_of_waitlist: bool,
+}
+
 impl Batcher {
     /// Serves until the store is closed. `ended` is dropped after the backend.
     pub(crate) async fn run(mut self, ended: watch::Sender<()>) {
@@ -47,198 +79,157 @@ impl Batcher {
     }
 
     async fn serve(&mut self) {
+        let flights_max = self.backend.facts().commits_in_flight.max(1);
         let mut requests = Vec::with_capacity(GROUP_MAX);
-        let mut again: Vec<(Box<dyn Decide>, u32)> = Vec::new();
+        let mut traffic = Traffic::default();
+        let mut is_closed = false;
         loop {
-            if again.is_empty() && self.inbox.recv_many(&mut requests, GROUP_MAX).await == 0 {
-                return;
+            if let Some(due) = traffic.due() {
+                self.take_off(&mut traffic, due, Vec::new(), flights_max, true);
+            }
+            let has_room = traffic.ordinary() < flights_max && traffic.reads.len() < READS_MAX;
+            if has_room && traffic.next.is_empty() && !is_closed {
+                tokio::select! {
+                    // In a fixed order, so that a run that is played again is the same run.
+                    biased;
+                    () = traffic.move_on(), if traffic.is_moving() => continue,
+                    received = self.inbox.recv_many(&mut requests, GROUP_MAX) => is_closed = received == 0,
+                }
+            } else if !has_room || traffic.next.is_empty() {
+                // Closed, and everybody is answered.
+                if !traffic.is_moving() {
+                    return;
+                }
+                traffic.move_on().await;
+                continue;
             }
             while requests.len() < GROUP_MAX
                 && let Ok(request) = self.inbox.try_recv()
             {
                 requests.push(request);
             }
-            let mut decisions = std::mem::take(&mut again);
+            let mut decisions = std::mem::take(&mut traffic.next);
             let mut claims = Vec::new();
             for request in requests.drain(..) {
                 match request {
-                    Request::Decide(decision, tries) => decisions.push((decision, tries)),
+                    Request::Decide(decision) => decisions.push(Tried { decision, tries: 0, waits: None }),
                     Request::Claim(claim, reply) => claims.push((claim, reply)),
                     // What is in the inbox already is still served.
                     Request::Close => self.inbox.close(),
+                    other if flights_max > 1 => {
+                        let backend = Arc::clone(&self.backend);
+                        traffic.reads.push(Box::pin(async move { read(&*backend, other).await }));
+                    }
                     other => read(&*self.backend, other).await,
                 }
             }
-            if !decisions.is_empty() || !claims.is_empty() {
-                again = self.group(decisions, claims).await;
-            }
+            self.take_off(&mut traffic, decisions, claims, flights_max, false);
         }
     }
 
-    /// Decides, commits and answers one group; gives back the decisions that have to be taken again.
-    async fn group(
+    /// Sends a group on its way, but for decisions that read what another group is about to write.
+    fn take_off(
         &mut self,
-        decisions: Vec<(Box<dyn Decide>, u32)>,
-        claims: Vec<(Claim, ClaimReply)>,
-    ) -> Vec<(Box<dyn Decide>, u32)> {
-        // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
-        let (decided, groups) = self.decide(decisions).await.unwrap_or_default();
-        let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
-        let mut ready = self.hints.gather(&groups);
-        if groups.iter().all(Group::is_empty) && claims.is_empty() {
-            decided.into_iter().for_each(|(decision, _)| self.answers.push(Outcome::Decided(decision)));
-            self.answers.give();
-            return Vec::new();
-        }
-        let (decided, groups) = answer_too_soon(decided, groups);
-        let groups = replace_in_two_steps(&*self.backend, groups).await;
-        // Decisions that wrote nothing are answered with the rest: what they name may be in this very commit.
-        let written: Vec<bool> = groups.iter().map(|group| !group.is_empty()).collect();
-        let groups = groups.into_iter().filter(|group| !group.is_empty()).collect();
-        let applied = match self.backend.commit(Batch { groups, claims }).await {
-            Ok(applied) => applied,
-            Err(error) => {
-                for (decision, _) in decided {
-                    decision.answer(Err(error.clone()));
+        traffic: &mut Traffic,
+        mut decisions: Vec<Tried>,
+        claims: Vec<(crate::backend::Claim, ClaimReply)>,
+        flights_max: usize,
+        is_of_waitlist: bool,
+    ) {
+        let mut records = HashSet::new();
+        if flights_max > 1 {
+            let others = &traffic.flights;
+            let mut reads = Reads::default();
+            let held = decisions.extract_if(.., |tried| {
+                clear(&mut reads);
+                tried.decision.reads(&mut reads);
+                let wanted = records_of(&reads);
+                let is_held =
+                    wanted.iter().any(|record| others.iter().any(|other| other.records.contains(record)));
+                if !is_held {
+                    records.extend(wanted);
                 }
-                for reply in replies {
-                    drop(reply.send(Err(error.clone())));
-                }
-                return Vec::new();
-            }
-        };
-        let mut again = Vec::new();
-        let mut verdicts = applied.groups.into_iter();
-        let mut any_stale = false;
-        for ((decision, tries), written) in decided.into_iter().zip(written) {
-            let verdict = if written { verdicts.next().unwrap_or(Verdict::Stale) } else { Verdict::Applied };
-            // What a silent decision saw may have been overlaid by a group that did not hold.
-            if (verdict == Verdict::Stale || (any_stale && !written)) && !is_planted(Bug::StaleAnswered) {
-                any_stale = true;
-                if tries + 1 >= COMMIT_ATTEMPTS_MAX {
-                    decision.answer(Err(StoreError::Contended));
-                } else {
-                    again.push((decision, tries + 1));
-                }
-            } else {
-                self.answers.push(Outcome::Decided(decision));
-            }
+                is_held
+            });
+            let held: Vec<Tried> = held.collect();
+            traffic.held.extend(held);
         }
-        for (claimed, reply) in applied.claims.into_iter().zip(replies) {
-            Hints::add_leases(&mut ready, &claimed);
-            self.answers.push(Outcome::Claimed(claimed, reply));
+        if decisions.is_empty() && claims.is_empty() {
+            return;
         }
-        self.answers.give();
-        self.hints.give(&ready);
-        again
-    }
-
-    async fn decide(
-        &mut self,
-        decisions: Vec<(Box<dyn Decide>, u32)>,
-    ) -> Option<(Vec<(Box<dyn Decide>, u32)>, Vec<Group>)> {
-        if decisions.is_empty() {
-            return Some((decisions, Vec::new()));
-        }
-        let mut reads = Reads::default();
-        for (decision, _) in &decisions {
-            decision.reads(&mut reads);
-        }
-        let loaded = match self.backend.load(&reads).await {
-            // Who asks for what cannot be read is refused alone: each asks for what it needs when it is decided.
-            Err(StoreError::Corrupt(_)) => self.backend.load(&Reads::default()).await,
-            loaded => loaded,
-        };
-        let snapshot = match loaded {
-            Ok(mut snapshot) => {
-                if is_planted(Bug::ServerClock) {
-                    snapshot.now =
-                        snapshot.now.saturating_add(Duration::from_millis(50 + self.entropy % 2_000));
-                }
-                snapshot
-            }
-            Err(error) => {
-                for (decision, _) in decisions {
-                    decision.answer(Err(error.clone()));
-                }
-                return None;
-            }
-        };
+        // Knuth's generator: each group has a seed of its own.
         self.entropy = self.entropy.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let mut draft = Draft::new(snapshot, self.entropy, Arc::clone(&self.rows));
-        let mut decided = Vec::with_capacity(decisions.len());
-        let mut groups = Vec::with_capacity(decisions.len());
-        for (mut decision, tries) in decisions {
-            match decide_one(&*self.backend, &mut draft, &mut *decision).await {
-                Ok(group) => {
-                    groups.push(group);
-                    decided.push((decision, tries));
+        let flight = Flight {
+            backend: Arc::clone(&self.backend),
+            hints: Arc::clone(&self.hints),
+            rows: Arc::clone(&self.rows),
+            entropy: self.entropy,
+            answers: self.answers.another(),
+        };
+        let flight = Box::pin(flight.fly(decisions, claims));
+        traffic.flights.push(UnderWay { flight, records, is_of_waitlist });
+    }
+}
+
+impl Traffic {
+    /// Groups under way that are not of the waitlist: that one delays nobody else.
+    fn ordinary(&self) -> usize {
+        self.flights.iter().filter(|under_way| !under_way.is_of_waitlist).count()
+    }
+
+    fn is_moving(&self) -> bool {
+        !self.flights.is_empty() || !self.reads.is_empty() || !self.waitlist.is_empty()
+    }
+
+    /// Decisions of the waitlist that are to be tried again, unless some are under way already.
+    fn due(&mut self) -> Option<Vec<Tried>> {
+        if self.waitlist.is_empty() || self.flights.iter().any(|under_way| under_way.is_of_waitlist) {
+            return None;
+        }
+        self.waitlist.due()
+    }
+
+    /// Waits until something has ended, or a decision of the waitlist is to be tried again.
+    async fn move_on(&mut self) {
+        let is_waitlist_under_way = self.flights.iter().any(|under_way| under_way.is_of_waitlist);
+        let Self { flights, reads, waitlist, .. } = self;
+        let mut rest = std::pin::pin!(waitlist.rest(is_waitlist_under_way));
+        let landed = std::future::poll_fn(|context| {
+            for (place, under_way) in flights.iter_mut().enumerate() {
+                if let Poll::Ready(landed) = under_way.flight.as_mut().poll(context) {
+                    return Poll::Ready(Some((place, landed)));
                 }
-                Err(error) => decision.answer(Err(error)),
             }
-        }
-        Some((decided, groups))
-    }
-}
-
-type Decisions = Vec<(Box<dyn Decide>, u32)>;
-
-/// With the bugs of that kind: answers before the commit, all or those that wrote nothing.
-fn answer_too_soon(decided: Decisions, groups: Vec<Group>) -> (Decisions, Vec<Group>) {
-    let all = is_planted(Bug::AnswerBeforeCommit);
-    if !all && !is_planted(Bug::DuplicateBeforeDurable) {
-        return (decided, groups);
-    }
-    let mut waiting = (Vec::new(), Vec::new());
-    for ((decision, tries), group) in decided.into_iter().zip(groups) {
-        if group.is_empty() || all {
-            decision.answer(Ok(()));
-        } else {
-            waiting.0.push((decision, tries));
-        }
-        if !group.is_empty() {
-            waiting.1.push(group);
-        }
-    }
-    waiting
-}
-
-/// With the bug of that name: what a group cancels is committed before what it creates.
-async fn replace_in_two_steps(backend: &dyn Backend, groups: Vec<Group>) -> Vec<Group> {
-    if !is_planted(Bug::ReplaceInTwoSteps) {
-        return groups;
-    }
-    let is_insert = |write: &Write| matches!(write, Write::Insert { .. });
-    let mut second = Vec::new();
-    for mut group in groups {
-        let replaces = group.writes.iter().any(is_insert) && !group.writes.iter().all(is_insert);
-        if replaces {
-            let writes = group.writes.extract_if(.., |write| !is_insert(write)).collect();
-            let first = Group { expect: std::mem::take(&mut group.expect), writes, events: Vec::new() };
-            drop(backend.commit(Batch { groups: vec![first], claims: Vec::new() }).await);
-        }
-        second.push(group);
-    }
-    second
-}
-
-/// Takes one decision over the draft, loading what it asks for.
-async fn decide_one(
-    backend: &dyn Backend,
-    draft: &mut Draft,
-    decision: &mut dyn Decide,
-) -> Result<Group, StoreError> {
-    for _ in 0..LOADS_PER_DECISION_MAX {
-        match decision.decide(draft) {
-            Ok(()) => return Ok(draft.finish()),
-            Err(Missing) => {
-                draft.roll_back();
-                let missing = draft.take_missing();
-                draft.extend(backend.load(&missing).await?);
+            let before = reads.len();
+            reads.retain_mut(|read| read.as_mut().poll(context).is_pending());
+            if reads.len() < before {
+                return Poll::Ready(None);
             }
+            rest.as_mut().poll(context).map(|()| None)
+        })
+        .await;
+        if let Some((place, landed)) = landed {
+            drop(self.flights.remove(place));
+            self.next.append(&mut self.held);
+            self.next.extend(landed.again);
+            self.waitlist.add(landed.busy);
         }
     }
-    Err(StoreError::Contended)
+}
+
+fn clear(reads: &mut Reads) {
+    reads.heads.clear();
+    reads.fulls.clear();
+    reads.keys.clear();
+    reads.queues.clear();
+    reads.documents.clear();
+}
+
+/// The records that a decision says it reads, but for queues: those are seldom written.
+fn records_of(reads: &Reads) -> Vec<Record> {
+    let jobs = reads.heads.iter().chain(&reads.fulls).map(|id| Record::Job(*id));
+    let keys = reads.keys.iter().map(|read| Record::Key(read.key));
+    jobs.chain(keys).chain(reads.documents.iter().map(|key| Record::Document(key.clone()))).collect()
 }
 
 /// Load, decide, commit, without a batcher: for tests and tools that drive a backend step by step.
@@ -250,7 +241,9 @@ pub async fn transact<T>(
     reads: &Reads,
     mut decide: impl FnMut(&mut Draft) -> Result<T, Missing>,
 ) -> Result<T, StoreError> {
-    for attempt in 0..COMMIT_ATTEMPTS_MAX {
+    let (mut attempt, mut rests) = (0, 0);
+    while attempt < COMMIT_ATTEMPTS_MAX {
+        attempt += 1;
         let snapshot = backend.load(reads).await?;
         let seed = snapshot.now.as_micros() as u64 ^ u64::from(attempt);
         let mut draft = Draft::new(snapshot, seed, backend.rows());
@@ -272,8 +265,14 @@ pub async fn transact<T>(
             return Ok(outcome);
         }
         let applied = backend.commit(Batch { groups: vec![group], claims: Vec::new() }).await?;
-        if applied.groups.first() == Some(&Verdict::Applied) {
-            return Ok(outcome);
+        match applied.groups.first() {
+            Some(Verdict::Applied) => return Ok(outcome),
+            Some(Verdict::Busy) if rests < BUSY_RESTS_MAX => {
+                rests += 1;
+                attempt -= 1;
+                tokio::time::sleep(BUSY_REST).await;
+            }
+            _ => {}
         }
     }
     Err(StoreError::Contended)

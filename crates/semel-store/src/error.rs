@@ -8,6 +8,10 @@ pub enum StoreError {
     /// was written; the caller may try again.
     #[error("the records are in too much demand right now; try again")]
     Contended,
+    /// The database undid the caller's own transaction for another one's sake. Roll it back and begin it again, from its
+    /// first statement.
+    #[error("the database undid the transaction ({0}): roll it back and begin it again")]
+    Undone(Undone),
     /// The store cannot be reached or cannot write now. Nothing was acknowledged.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
@@ -25,10 +29,21 @@ pub enum StoreError {
     Closed,
 }
 
+/// Why a database undid a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Undone {
+    /// Two transactions waited for one another, as they may when one enqueues several times. One call with all jobs cannot.
+    #[error("deadlock")]
+    Deadlock,
+    /// In REPEATABLE READ and SERIALIZABLE: another transaction wrote what this one would have had to see.
+    #[error("serialization failure")]
+    Serialization,
+}
+
 impl StoreError {
     /// Whether the same request may succeed later without anybody's help.
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Contended | Self::Unavailable(_) | Self::Closed)
+        matches!(self, Self::Contended | Self::Undone(_) | Self::Unavailable(_) | Self::Closed)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Wake-ups. They may be lost or come in vain; correctness never depends on them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use semel_core::draft::{Group, Write};
 use semel_core::ident::JobId;
@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::backend::Claimed;
 use crate::batcher::Ready;
 use crate::lanes::ClosedLanes;
+use crate::news::News;
 use crate::watch::{Watch, Watchers};
 
 /// What wakes those who wait for jobs, and the duties that wait for a time.
@@ -24,6 +25,19 @@ pub struct Hints {
     looks_at: AtomicI64,
     watchers: Arc<Watchers>,
     closed: ClosedLanes,
+    /// Who waits for others' news, but for the watchers.
+    waiting: AtomicUsize,
+    awaited: Notify,
+}
+
+/// Somebody who waits for what others may do, for as long as it is kept.
+#[derive(Debug)]
+pub struct Waiting(Arc<Hints>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Default for Hints {
@@ -35,6 +49,8 @@ impl Default for Hints {
             looks_at: AtomicI64::new(i64::MAX),
             watchers: Arc::default(),
             closed: ClosedLanes::default(),
+            waiting: AtomicUsize::new(0),
+            awaited: Notify::new(),
         }
     }
 }
@@ -58,7 +74,47 @@ impl Hints {
     /// Watches one job: every committed change of its head is news, and its end. What is only noted of it is none, nor is
     /// its creation.
     pub fn watch(&self, id: JobId) -> Watch {
-        self.watchers.watch(id)
+        let watch = self.watchers.watch(id);
+        self.awaited.notify_one();
+        watch
+    }
+
+    /// Says that somebody waits for jobs or for the log to grow. Take it before looking: what others than this process
+    /// write afterwards is told.
+    pub fn wait(self: &Arc<Self>) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.awaited.notify_one();
+        Waiting(Arc::clone(self))
+    }
+
+    /// Whether anybody waits for anything.
+    pub fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 || self.watchers.is_any()
+    }
+
+    /// Waits until somebody waits for something.
+    pub async fn awaited(&self) {
+        while !self.is_awaited() {
+            self.awaited.notified().await;
+        }
+    }
+
+    /// Passes on what others than this process have written.
+    pub fn hear(&self, news: &News) {
+        if news.lanes {
+            self.closed.clear();
+        }
+        if news.ready || news.lanes {
+            self.ready.notify_waiters();
+        }
+        if news.log {
+            self.log.notify_waiters();
+        }
+        if news.more_jobs {
+            self.watchers.wake_all();
+        } else {
+            self.watchers.among(news.jobs.iter().copied()).iter().for_each(|news| news.notify_waiters());
+        }
     }
 
     /// Waits until something falls due sooner than the duties knew.

@@ -11,6 +11,7 @@ use crate::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
 use crate::error::StoreError;
+use crate::hints::Hints;
 use crate::log::LogPage;
 
 /// A store that is [another](Self::inner) in all that it does not do itself. What is a layer is a [`Backend`].
@@ -34,6 +35,11 @@ pub trait Layer: Send + Sync + 'static {
     /// See [`Backend::maintain`].
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         self.inner().maintain()
+    }
+
+    /// See [`Backend::facts`].
+    fn facts(&self) -> Facts {
+        self.inner().facts()
     }
 }
 
@@ -87,6 +93,10 @@ impl<L: Layer> Backend for L {
     }
 
     fn facts(&self) -> Facts {
-        self.inner().facts()
+        Layer::facts(self)
+    }
+
+    fn tell(&self, hints: &Arc<Hints>) {
+        self.inner().tell(hints);
     }
 }

@@ -4,10 +4,12 @@
 //! - [`backend`]: what a store must do.
 //! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store, and
 //!   [`transact`](batcher::transact) for a single decision.
+//! - `flight`, `waitlist`: one group on its way; decisions whose records somebody else has locked.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
+//! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
 //! - [`log`]: a piece of the event log. [`bounds`], [`random`]: what stores have in common.
-//! - [`hints`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`hints`], [`news`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
 pub mod backend;
@@ -17,22 +19,29 @@ pub mod clock;
 pub mod decor;
 pub mod documents;
 pub mod error;
+mod flight;
 mod heads;
 pub mod hints;
 mod holders;
+pub mod inside;
 pub mod lanes;
 pub mod layer;
 pub mod log;
 pub mod memory;
 pub mod model;
+pub mod news;
+pub mod outbox;
 pub mod random;
 mod ready;
 mod request;
 mod store;
+mod waitlist;
 mod watch;
 
 pub use backend::Backend;
 pub use error::StoreError;
 pub use log::{LogPage, Recorded};
+pub use news::News;
 pub use store::Store;
+pub use waitlist::WAIT_MAX;
 pub use watch::Watch;

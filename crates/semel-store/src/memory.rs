@@ -300,6 +300,7 @@ impl Backend for Memory {
             engine: "memory",
             mechanism: "versioned commit, one writer",
             durability: "none: everything is lost with the process",
+            commits_in_flight: 1,
             blocks: false,
         }
     }

@@ -61,7 +61,7 @@ where
 
 /// What is asked of the batcher.
 pub(crate) enum Request {
-    Decide(Box<dyn Decide>, u32),
+    Decide(Box<dyn Decide>),
     Claim(Claim, oneshot::Sender<Result<Claimed, StoreError>>),
     Due(Due, u32, oneshot::Sender<Result<DueIds, StoreError>>),
     Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
@@ -92,7 +92,7 @@ impl Answer for Outcome {
 pub(crate) async fn read(backend: &dyn Backend, request: Request) {
     match request {
         Request::Close => {}
-        Request::Decide(decision, _) => decision.answer(Err(StoreError::Closed)),
+        Request::Decide(decision) => decision.answer(Err(StoreError::Closed)),
         Request::Claim(_, reply) => drop(reply.send(Err(StoreError::Closed))),
         Request::Due(due, limit, reply) => drop(reply.send(backend.due(due, limit).await)),
         Request::Load(reads, reply) => drop(reply.send(backend.load(&reads).await)),

@@ -78,6 +78,7 @@ impl Store {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
         let hints = Arc::new(Hints::default());
+        backend.tell(&hints);
         let facts = Arc::new(backend.facts());
         let secret = backend.secret();
         let (ended, alive) = watch::channel(());
@@ -109,7 +110,7 @@ impl Store {
         T: Send + 'static,
         D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
     {
-        self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }), 0)).await
+        self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }))).await
     }
 
     /// Takes up to `claim.limit` ready jobs.

@@ -34,6 +34,11 @@ impl Watchers {
         Watch { id, news, watchers: Arc::clone(self) }
     }
 
+    /// Whether anybody waits for any job.
+    pub(crate) fn is_any(&self) -> bool {
+        self.number.load(Ordering::Acquire) > 0
+    }
+
     /// Which of these jobs somebody waits for.
     pub(crate) fn among(&self, ids: impl Iterator<Item = JobId>) -> Vec<Arc<Notify>> {
         if self.number.load(Ordering::Acquire) == 0 {

@@ -9,12 +9,15 @@
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
 //! - [`logbook`]: a store that tells after each commit what is in it.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
+//! - [`database`]: a schema of a test's own in PostgreSQL.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod cases;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod crash;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod database;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod differential;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

@@ -11,7 +11,7 @@ use semel_ojs::Problem;
 use semel_store::backend::BoxFuture;
 use serde::Serialize;
 
-use crate::envelope::{At, Envelope};
+use crate::envelope::{At, Envelope, IntoEnvelope};
 use crate::error::Error;
 use crate::options::Retry;
 use crate::outcome::{Enqueued, Unoffered};
@@ -19,7 +19,7 @@ use crate::queue::Semel;
 use crate::unique::Unique;
 
 /// Who the duplicates record says it was.
-const SOURCE: &str = "library";
+pub(crate) const SOURCE: &str = "library";
 
 /// An offer on its way: say what is special about it, then `.await` it.
 ///
@@ -96,6 +96,13 @@ impl Enqueue {
     }
 }
 
+impl IntoEnvelope for Enqueue {
+    /// What is offered, for [another way](crate::Semel::in_transaction) of offering it.
+    fn into_envelope(self) -> Envelope {
+        self.envelope
+    }
+}
+
 impl IntoFuture for Enqueue {
     type Output = Result<Enqueued, Error>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
@@ -106,7 +113,7 @@ impl IntoFuture for Enqueue {
 }
 
 /// Every job comes in as an OJS request and is read by the one reader of those.
-fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
+pub(crate) fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
     let text = envelope.into_json()?;
     let (mut offer, _) = semel_ojs::Enqueue::parse(&text, true)?.into_parts();
     if !semel.keeps_unique() {

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! # Where to look
-//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")` or `Semel::open("memory:")`.
+//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")` or `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
 //! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
@@ -32,7 +32,7 @@
 //! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
 //! # Features
-//! `sqlite` (default): stores in one file. `http`: the server inside the program. `remote`: workers over HTTP.
+//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, jobs inside transactions. `http`: the server inside the program. `remote`: workers over HTTP.
 
 #[cfg(feature = "http")]
 mod admin;
@@ -50,6 +50,8 @@ mod queue;
 mod steps;
 mod stored;
 pub mod testing;
+#[cfg(feature = "postgres")]
+mod transaction;
 mod unique;
 mod worker;
 mod workflow;
@@ -67,6 +69,8 @@ pub use outcome::{Admitted, Enqueued, Reason, Refused};
 pub use queue::Semel;
 pub use steps::{Batch, Chain, Graph, Group, IntoPart, IntoSteps, Part};
 pub use stored::Stored;
+#[cfg(feature = "postgres")]
+pub use transaction::InTransaction;
 pub use unique::Unique;
 
 pub use semel_core::cron::{Decision as TickDecision, Overlap};
@@ -78,6 +82,8 @@ pub use semel_core::time::Timestamp;
 pub use semel_core::unique::{Disclose, Frees, OnConflict, OnMismatch, PeriodFrom, WhenActive};
 pub use semel_core::workflow::{Status as WorkflowStatus, StepStatus};
 pub use semel_macros::Job;
+pub use semel_store::StoreError;
+pub use semel_store::error::Undone;
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{
     Attempt, CONCURRENCY_DEFAULT, CONCURRENCY_MAX, Failure, FromRun, Handler, IntoOutcome, Lease, Middleware,

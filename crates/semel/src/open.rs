@@ -12,6 +12,8 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     #[cfg(feature = "sqlite")]
     pub(crate) file: Option<Arc<semel_sqlite::Sqlite>>,
+    #[cfg(feature = "postgres")]
+    pub(crate) database: Option<Arc<semel_postgres::Postgres>>,
 }
 
 impl Opened {
@@ -20,6 +22,8 @@ impl Opened {
             backend,
             #[cfg(feature = "sqlite")]
             file: None,
+            #[cfg(feature = "postgres")]
+            database: None,
         }
     }
 }
@@ -29,6 +33,7 @@ impl Opened {
 enum Place<'a> {
     Memory,
     File(&'a str),
+    Database(&'a str),
 }
 
 fn place(url: &str) -> Result<Place<'_>, Error> {
@@ -44,16 +49,23 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
             _ => Ok(Place::File(path)),
         };
     }
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(Place::Database(url));
+    }
     if url.starts_with("http:") || url.starts_with("https:") {
         return refuse(
             "that is a server; its jobs are worked on with Worker::remote(url), and sent with any OJS client",
         );
     }
-    refuse("write sqlite:PATH for a store in a file, or memory: for one that ends with the program")
+    refuse(
+        "write sqlite:PATH for a store in a file, postgres://USER@HOST/DATABASE for one that servers share, or memory: for \
+         one that ends with the program",
+    )
 }
 
-/// A URL may carry a password.
+/// A URL may carry a password, before its host or among its parameters.
 fn shown(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default();
     match (url.find("://"), url.rfind('@')) {
         (Some(begin), Some(at)) if begin < at => {
             format!("{}://…{}", &url[..begin], &url[at..])
@@ -67,6 +79,7 @@ pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
     match place(url)? {
         Place::Memory => Ok(Opened::on(Arc::new(Memory::default()))),
         Place::File(path) => open_file(url, path).await,
+        Place::Database(address) => open_database(address).await,
     }
 }
 
@@ -78,12 +91,27 @@ async fn open_file(url: &str, path: &str) -> Result<Opened, Error> {
     let opened = tokio::task::spawn_blocking(move || semel_sqlite::Sqlite::open(path));
     let file = opened.await.map_err(|error| refuse(error.to_string()))?;
     let file = Arc::new(file.map_err(|error| refuse(error.to_string()))?);
-    Ok(Opened { backend: Arc::clone(&file) as Arc<dyn Backend>, file: Some(file) })
+    Ok(Opened { file: Some(Arc::clone(&file)), ..Opened::on(file) })
 }
 
 #[cfg(not(feature = "sqlite"))]
 async fn open_file(url: &str, _: &str) -> Result<Opened, Error> {
     Err(Error::Url { url: url.to_owned(), advice: "switch on semel's feature `sqlite`".to_owned() })
+}
+
+#[cfg(feature = "postgres")]
+async fn open_database(url: &str) -> Result<Opened, Error> {
+    let refuse =
+        |error: semel_postgres::PostgresError| Error::Open { url: shown(url), reason: error.to_string() };
+    let address = semel_postgres::Address::parse(url).map_err(refuse)?;
+    let store = semel_postgres::Postgres::open(&address).await.map_err(refuse)?;
+    let store = Arc::new(store);
+    Ok(Opened { database: Some(Arc::clone(&store)), ..Opened::on(store) })
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_database(url: &str) -> Result<Opened, Error> {
+    Err(Error::Url { url: shown(url), advice: "switch on semel's feature `postgres`".to_owned() })
 }
 
 #[cfg(test)]
@@ -95,13 +123,15 @@ mod tests {
         assert_eq!(place("memory:").unwrap(), Place::Memory);
         assert_eq!(place("sqlite:a/b.db").unwrap(), Place::File("a/b.db"));
         assert_eq!(place("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db"));
+        let database = "postgres://user@host/db";
+        assert_eq!(place(database).unwrap(), Place::Database(database));
         for (url, word) in [
             ("", "sqlite:PATH"),
             ("app.db", "sqlite:PATH"),
             ("sqlite:", "sqlite:app.db"),
             ("sqlite::memory:", "memory:"),
             ("http://127.0.0.1:8080", "Worker::remote"),
-            ("postgres://user:secret@host/db", "sqlite:PATH"),
+            ("mysql://user:secret@host/db", "postgres://USER"),
         ] {
             let refused = place(url).unwrap_err().to_string();
             assert!(refused.contains(word) && !refused.contains("secret"), "{refused}");

@@ -20,7 +20,7 @@ const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A job queue. Cheap to clone; all clones are one queue.
 ///
-/// One process owns a store. Times (schedules, leases, windows) are the store's, not this clock's.
+/// One process owns a file; programs share a database. Times (schedules, leases, windows) are the store's, not this clock's.
 #[derive(Clone)]
 pub struct Semel {
     shared: Arc<Shared>,
@@ -31,6 +31,8 @@ struct Shared {
     engine: RwLock<Option<Engine>>,
     #[cfg(feature = "sqlite")]
     file: std::sync::Mutex<Option<Arc<semel_sqlite::Sqlite>>>,
+    #[cfg(feature = "postgres")]
+    database: std::sync::Mutex<Option<Arc<semel_postgres::Postgres>>>,
     keeps_unique: AtomicBool,
 }
 
@@ -39,13 +41,19 @@ impl Semel {
     /// are discarded, ended ones deleted after their retention. Must be called inside a tokio runtime.
     ///
     /// `sqlite:PATH` is a file, made if it is not there; what is acknowledged survives a crash of program and
-    /// machine. `memory:` ends with the program.
+    /// machine. `postgres://USER@HOST/DATABASE` is a database that programs and servers share, from a multi-threaded
+    /// runtime; a store that is not there yet is made. `memory:` ends with the program.
     ///
     /// # Errors
-    /// [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read.
+    /// [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read, or the database
+    /// cannot be reached.
     pub async fn open(url: &str) -> Result<Self, Error> {
         let opened = open::open(url).await?;
         let engine = Engine::start(Arc::clone(&opened.backend))?;
+        #[cfg(feature = "postgres")]
+        if let Some(database) = &opened.database {
+            tokio::spawn(engine.relay(Arc::clone(database) as _, semel_ojs::outbox::read));
+        }
         Ok(Self::of(engine, opened))
     }
 
@@ -63,9 +71,11 @@ impl Semel {
             engine: RwLock::new(Some(engine)),
             #[cfg(feature = "sqlite")]
             file: std::sync::Mutex::new(opened.file),
+            #[cfg(feature = "postgres")]
+            database: std::sync::Mutex::new(opened.database),
             keeps_unique: AtomicBool::new(true),
         };
-        #[cfg(not(feature = "sqlite"))]
+        #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
         drop(opened);
         Self { shared: Arc::new(shared) }
     }
@@ -78,6 +88,16 @@ impl Semel {
     pub fn engine(&self) -> Result<Engine, Error> {
         let engine = self.shared.engine.read().unwrap_or_else(PoisonError::into_inner);
         engine.clone().ok_or(Error::Closed)
+    }
+
+    /// The database, where the queue is in one.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn database(&self) -> Result<Arc<semel_postgres::Postgres>, Error> {
+        let database = self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        database.ok_or_else(|| Error::Url {
+            url: "this queue's".to_owned(),
+            advice: "jobs are enqueued inside a transaction where the queue is in PostgreSQL".to_owned(),
+        })
     }
 
     /// Whether policies count; a test may switch them off.
@@ -136,6 +156,8 @@ impl Semel {
         };
         engine.stop().await;
         drop(engine);
+        #[cfg(feature = "postgres")]
+        drop(self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.let_go().await;
         Ok(())
     }

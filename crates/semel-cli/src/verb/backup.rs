@@ -36,10 +36,17 @@ impl Backup {
             return Err(Failure::usage("a backup is made of a file, on the machine that has it")
                 .next("leave --server out and name the file: --store sqlite:PATH"));
         }
-        let Place::Sqlite(store) = settings.store else {
-            return Err(
-                Failure::usage("a store in memory cannot be backed up").next("use --store sqlite:PATH")
-            );
+        let store = match settings.store {
+            Place::Sqlite(store) => store,
+            Place::Postgres(_) => {
+                return Err(Failure::usage("a store in PostgreSQL is backed up with PostgreSQL's own tools")
+                    .next("pg_dump --schema=NAME, or a base backup of the cluster"));
+            }
+            Place::Memory => {
+                return Err(
+                    Failure::usage("a store in memory cannot be backed up").next("use --store sqlite:PATH")
+                );
+            }
         };
         if !store.exists() {
             return Err(Failure::failed(format!("there is no store at {}", store.display()))

@@ -12,6 +12,7 @@ pub mod job;
 pub mod jobs;
 pub mod keys;
 pub mod limit;
+pub mod migrate;
 pub mod queues;
 pub mod release;
 pub mod restore;

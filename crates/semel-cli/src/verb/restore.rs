@@ -38,6 +38,12 @@ impl Restore {
         let path = if self.to.contains(':') {
             match self.to.parse().map_err(Failure::usage)? {
                 Place::Sqlite(path) => path,
+                Place::Postgres(_) => {
+                    return Err(Failure::usage(
+                        "a backup is of a store in a file, and cannot be restored into a database",
+                    )
+                    .next("name sqlite:PATH"));
+                }
                 Place::Memory => {
                     return Err(
                         Failure::usage("a backup cannot be restored into memory").next("name sqlite:PATH")

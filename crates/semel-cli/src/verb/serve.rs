@@ -35,6 +35,7 @@ certificate.
 Examples:
   semel serve
   semel serve --store sqlite:/var/lib/semel/jobs.db
+  semel serve --store postgres://semel@db.example/jobs
   semel serve --listen 0.0.0.0:8443 --tokens /etc/semel/tokens.toml --tls-cert cert.pem --tls-key key.pem
   semel serve --store memory: --allow-reset      # for tests")]
 pub struct Serve {

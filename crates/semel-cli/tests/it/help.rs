@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 21] = [
+const VERBS: [&str; 22] = [
     "serve",
     "demo",
     "enqueue",
@@ -23,6 +23,7 @@ const VERBS: [&str; 21] = [
     "release",
     "backup",
     "restore",
+    "migrate",
     "token",
     "bench",
     "completions",

@@ -8,6 +8,7 @@
 mod demo;
 mod help;
 mod operators;
+mod postgres;
 mod run;
 mod secrets;
 mod serve;

@@ -68,6 +68,7 @@ impl Engine {
     ) -> Result<Vec<Job>, StoreError> {
         let mut stop = std::pin::pin!(stop);
         let deadline = tokio::time::Instant::now() + patience;
+        let _waiting = self.shared.store.hints().wait();
         loop {
             // Registered before looking, so that nothing that becomes ready in between is slept through.
             let mut ready = std::pin::pin!(self.shared.store.hints().ready());

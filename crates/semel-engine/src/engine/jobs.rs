@@ -206,7 +206,7 @@ impl Engine {
         Ok(self.space.shown(settled))
     }
 
-    fn count_settled(&self, settled: &Settled, name: &'static str) {
+    pub(super) fn count_settled(&self, settled: &Settled, name: &'static str) {
         if let Settled::Done(head) = settled {
             self.shared.counters.count(&head.job_type, &head.queue, name);
             if matches!(name, "completed" | "failed") {

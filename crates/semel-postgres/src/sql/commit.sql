@@ -2,9 +2,12 @@
 -- caller; finds the groups whose versions have moved, and those that were decided on top of such; writes the others.
 --
 -- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted.
+-- Nobody's commit waits for what an open transaction has locked: groups that rely on such records are `busy` and not applied. Only
+-- inside a caller's own transaction (`p_waits`) locks are waited for; its keys and queues were made beforehand.
 CREATE OR REPLACE FUNCTION @.commit(
     p_clock int8, p_ahead int8, p_floor int8,
     p_mark uuid,                                                           -- its own, to be asked about later
+    p_waits boolean, p_groups int4,                                        -- whether locks are waited for; how many groups
     p_stale int4[],                                                        -- groups that are stale whatever is stored
     p_guards int4[], p_owned int4[],                                       -- what must be absent; what is to be taken
     ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs
@@ -22,7 +25,7 @@ CREATE OR REPLACE FUNCTION @.commit(
     q_group int4[], q_name text[], q_paused boolean[], q_settings text[], q_version int8[],
     d_group int4[], d_kind int2[], d_name text[], d_version int8[], d_due int8[], d_text bytea[],
     v_group int4[], v_kind int2[], v_job uuid[], v_type text[], v_queue text[], v_attempt int8[], v_amount int8[]
-) RETURNS TABLE (now_at int8, stale int4[], crowded bytea[])
+) RETURNS TABLE (now_at int8, stale int4[], crowded bytea[], busy int4[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -34,8 +37,15 @@ DECLARE
     v_doomed uuid[];
     v_count int8;
     v_crowded bytea[] := '{}';
+    v_busy int4[] := '{}';
+    v_keys bytea[];
+    v_names text[];
     v_guard record;
 BEGIN
+    IF NOT p_waits THEN
+        -- For the few locks that cannot be passed over: a row that somebody is about to insert.
+        PERFORM set_config('lock_timeout', '250ms', true);
+    END IF;
     PERFORM pg_advisory_xact_lock(@class, hashtext(p_mark::text));
     IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
         RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
@@ -59,27 +69,61 @@ BEGIN
             SELECT h.key FROM unnest(p_lookup) AS w(id) JOIN @.head h ON h.id = w.id WHERE h.key IS NOT NULL);
     END IF;
     IF cardinality(p_keys) > 0 THEN
-        -- A key that nobody holds is made, so that there is something to lock.
-        INSERT INTO @.key (key, version, live, done)
-            SELECT w.key, 0, '{}', '{}' FROM (SELECT DISTINCT unnest(p_keys)) AS w(key) ORDER BY w.key
-            ON CONFLICT DO NOTHING;
-        PERFORM 1 FROM @.key WHERE key = ANY (p_keys) ORDER BY key FOR UPDATE;
+        PERFORM @.make(p_keys, '{}');
+        IF p_waits THEN
+            PERFORM 1 FROM @.key WHERE key = ANY (p_keys) ORDER BY key FOR UPDATE;
+        ELSE
+            v_keys := ARRAY(SELECT key FROM @.key WHERE key = ANY (p_keys) ORDER BY key FOR UPDATE SKIP LOCKED);
+            v_keys := ARRAY(SELECT unnest(p_keys) EXCEPT SELECT unnest(v_keys));
+            IF cardinality(v_keys) > 0 THEN
+                v_busy := ARRAY(
+                    SELECT w.g FROM unnest(ek_group, ek_key) AS w(g, key) WHERE w.key = ANY (v_keys)
+                    UNION SELECT w.g FROM unnest(h_group, h_key) AS w(g, key) WHERE w.key = ANY (v_keys)
+                    UNION SELECT w.g FROM unnest(h_group || f_group, h_id || f_id) AS w(g, id)
+                        JOIN @.head h ON h.id = w.id WHERE w.id = ANY (p_lookup) AND h.key = ANY (v_keys));
+            END IF;
+        END IF;
     END IF;
     v_inserted := ARRAY(SELECT w.id FROM unnest(h_id, h_insert) AS w(id, made) WHERE w.made);
-    v_ids := ej_id || h_id || n_id || f_id;
+    v_ids := ej_id || ARRAY(SELECT w.id FROM unnest(h_id, h_insert) AS w(id, made) WHERE NOT w.made) || n_id || f_id;
     IF cardinality(v_ids) > 0 THEN
-        PERFORM 1 FROM @.head WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE;
+        IF p_waits THEN
+            PERFORM 1 FROM @.head WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE;
+        ELSE
+            v_doomed := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE SKIP LOCKED);
+            v_doomed := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) EXCEPT SELECT unnest(v_doomed));
+            IF cardinality(v_doomed) > 0 THEN
+                v_busy := v_busy || ARRAY(
+                    SELECT w.g FROM unnest(ej_group || h_group || n_group || f_group, ej_id || h_id || n_id || f_id) AS w(g, id)
+                    WHERE w.id = ANY (v_doomed));
+            END IF;
+        END IF;
     END IF;
     IF cardinality(eq_name) > 0 OR cardinality(q_name) > 0 THEN
-        INSERT INTO @.queue (name, paused, version)
-            SELECT w.name, false, 0 FROM (SELECT DISTINCT unnest(eq_name || q_name)) AS w(name) ORDER BY w.name
-            ON CONFLICT DO NOTHING;
-        PERFORM 1 FROM @.queue WHERE name = ANY (eq_name || q_name) ORDER BY name FOR UPDATE;
+        PERFORM @.make('{}', eq_name || q_name);
+        IF p_waits THEN
+            PERFORM 1 FROM @.queue WHERE name = ANY (eq_name || q_name) ORDER BY name FOR UPDATE;
+        ELSE
+            v_names := ARRAY(SELECT name FROM @.queue WHERE name = ANY (eq_name || q_name) ORDER BY name FOR UPDATE SKIP LOCKED);
+            v_busy := v_busy || ARRAY(SELECT w.g FROM unnest(eq_group || q_group, eq_name || q_name) AS w(g, name)
+                WHERE w.name <> ALL (v_names));
+        END IF;
     END IF;
     IF cardinality(ed_name) > 0 OR cardinality(d_name) > 0 THEN
-        PERFORM 1 FROM @.document d
-            WHERE (d.kind, d.name) IN (SELECT unnest(ed_kind || d_kind), unnest(ed_name || d_name))
-            ORDER BY d.kind, d.name FOR UPDATE;
+        IF p_waits THEN
+            PERFORM 1 FROM @.document d
+                WHERE (d.kind, d.name) IN (SELECT unnest(ed_kind || d_kind), unnest(ed_name || d_name))
+                ORDER BY d.kind, d.name FOR UPDATE;
+        ELSE
+            -- Kinds are single digits: the text names one document.
+            v_names := ARRAY(SELECT d.kind || d.name FROM @.document d
+                WHERE (d.kind, d.name) IN (SELECT unnest(ed_kind || d_kind), unnest(ed_name || d_name))
+                ORDER BY d.kind, d.name FOR UPDATE SKIP LOCKED);
+            v_busy := v_busy || ARRAY(
+                SELECT w.g FROM unnest(ed_group || d_group, ed_kind || d_kind, ed_name || d_name) AS w(g, kind, name)
+                JOIN @.document d ON d.kind = w.kind AND d.name = w.name
+                WHERE w.kind || w.name <> ALL (v_names));
+        END IF;
     END IF;
     IF cardinality(ej_id) > 0 THEN
         PERFORM 1 FROM @.absorbed WHERE id = ANY (ej_id) ORDER BY id FOR UPDATE;
@@ -87,7 +131,7 @@ BEGIN
     v_now := @.time(p_clock, p_ahead, p_floor);
 
     v_stale := ARRAY(
-        SELECT unnest(p_stale)
+        SELECT unnest(p_stale || v_busy)
         UNION
         SELECT e.g FROM unnest(ej_group, ej_id, ej_version, ej_none) AS e(g, id, version, none)
             LEFT JOIN @.head h ON h.id = e.id
@@ -293,6 +337,10 @@ BEGIN
             ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, due = excluded.due, text = excluded.text;
     END IF;
 
+    IF cardinality(v_stale) = p_groups THEN
+        RETURN QUERY SELECT v_now, v_stale, v_crowded, v_busy;
+        RETURN;
+    END IF;
     -- Also when there is nothing to tell: it says when the last commit was.
     INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
         SELECT pg_current_xact_id(), @.events_before(), v_now,
@@ -304,6 +352,6 @@ BEGIN
             AS w(g, kind, job, type, queue, attempt, amount, place)
         WHERE w.g <> ALL (v_stale);
 
-    RETURN QUERY SELECT v_now, v_stale, v_crowded;
+    RETURN QUERY SELECT v_now, v_stale, v_crowded, v_busy;
 END
 $$;

@@ -100,11 +100,11 @@ async fn a_commit_that_the_database_gave_up_is_not_applied_and_frees_its_keys() 
     let engine = Engine::without_duties(backend).unwrap();
     engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await.unwrap();
     let schema = place.address().schema();
-    // Somebody's transaction holds the key, so that the commit waits in the middle.
+    // Somebody's transaction holds a table, so that the commit waits in the middle.
     let (mut holder, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let held = holder.transaction().await.unwrap();
-    held.execute(&format!("SELECT 1 FROM {schema}.key FOR UPDATE"), &[]).await.unwrap();
+    held.execute(&format!("LOCK TABLE {schema}.body IN SHARE MODE"), &[]).await.unwrap();
     let waiting = tokio::spawn({
         let engine = engine.clone();
         async move { engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await }

@@ -7,8 +7,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
 mod against_the_model;
+mod busy;
+mod cuts;
 mod lost;
+mod news;
 mod place;
+mod secret;
 mod servers;
 
 use semel_testkit::{Fixture, Step, conformance, races};

@@ -1,30 +1,18 @@
 //! Where a test has its store: a schema of its own in the server that the run was given.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
+use semel_testkit::database::schema_name;
+pub use semel_testkit::database::url;
 use tokio::runtime::Runtime;
-
-const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
 
 /// Connections live in here, whatever runtime a test has.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 });
-
-/// Where the server is.
-pub fn url() -> String {
-    std::env::var(VARIABLE).unwrap_or_else(|_| {
-        panic!(
-            "{VARIABLE} is not set, and the store for PostgreSQL cannot be tested without a server: run \
-             `cargo xtask test`, or `cargo xtask services` in another terminal and export what it prints"
-        )
-    })
-}
 
 /// A schema of a test's own.
 pub struct Place {
@@ -34,11 +22,7 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // Numbers of processes come again while a server runs.
-        let drawn = RandomState::new().build_hasher().finish();
-        let schema = format!("test_{drawn:x}_{number}");
+        let schema = schema_name();
         Self { address: Address::parse(&url()).unwrap().with_schema(&schema).unwrap(), schema }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use semel_client::{Bytes, Client, HeaderMap, HeaderValue, Method, Response};
 use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
 use semel_server::{Config, Limits, router, serve};
 use semel_sqlite::Sqlite;
 use semel_store::Backend;
@@ -98,6 +99,13 @@ impl Server {
     /// A server on any store.
     pub(crate) async fn on_store(store: Arc<dyn Backend>, config: Config) -> Self {
         Self::on(store, None, config, Limits::default()).await
+    }
+
+    /// A server on the store at that address in PostgreSQL.
+    pub(crate) async fn on_postgres(url: &str) -> Self {
+        let store = Postgres::open(&Address::parse(url).unwrap()).await.unwrap();
+        let config = Config { allow_reset: true, ..Config::default() };
+        Self::on(Arc::new(store), None, config, Limits::default()).await
     }
 
     /// The same file again, with a new server: as after a restart.

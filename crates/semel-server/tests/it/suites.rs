@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::stream::{self, StreamExt as _};
 use semel_client::Client;
+use semel_testkit::database::store_url;
 use semel_testkit::ojs::{self, SuiteTest};
 use serde_json::Value;
 
@@ -105,8 +106,15 @@ fn is_under(path: &str, prefixes: &[&str]) -> bool {
 
 /// Plays tests in the order given; what came of them must be what is expected.
 async fn play(server: &Server, tests: &[SuiteTest]) {
-    let reset = Client::new(&format!("{}/ojs/v1/admin/reset", server.client.base_url())).unwrap();
-    let report = ojs::run_all(tests, &server.client, Some(&reset)).await;
+    play_in_turn(&[server], tests).await;
+}
+
+/// The same on servers that share a store: each request goes to the next of them.
+async fn play_in_turn(servers: &[&Server], tests: &[SuiteTest]) {
+    let clients: Vec<Client> = servers.iter().map(|server| server.client.clone()).collect();
+    let reset = |client: &Client| Client::new(&format!("{}/ojs/v1/admin/reset", client.base_url())).unwrap();
+    let resets: Vec<Client> = clients.iter().map(reset).collect();
+    let report = ojs::run_all_in_turn(tests, &clients, &resets).await;
     let known: Vec<String> = tests
         .iter()
         .map(|test| test.path.clone())
@@ -136,6 +144,22 @@ async fn run(names: &[&str], twice: bool) {
     );
     embedded.stop().await;
     memory.stop().await;
+}
+
+/// As many servers on one database in PostgreSQL play them.
+async fn run_on_postgres(names: &[&str], number: usize) {
+    let Some(dir) = suites() else { return };
+    let mut tests = load(&dir, names);
+    tests.retain(|test| !is_under(&test.path, SLOW));
+    let url = store_url();
+    let mut servers = Vec::new();
+    for _ in 0..number {
+        servers.push(Server::on_postgres(&url).await);
+    }
+    play_in_turn(&servers.iter().collect::<Vec<_>>(), &tests).await;
+    for server in servers {
+        server.stop().await;
+    }
 }
 
 /// The tests in an order of their own, the same for the same seed (`SEMEL_SEED`, for others).
@@ -345,4 +369,29 @@ async fn level_2_by_the_minute() {
     tokio::join!(play(&first, &tests[..1]), play(&second, &tests[1..]));
     first.stop().await;
     second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_0_and_1_on_postgres() {
+    run_on_postgres(&[LEVEL_0, LEVEL_1].concat(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_2_to_4_on_postgres() {
+    run_on_postgres(&[LEVEL_2, LEVELS_3_AND_4].concat(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_on_postgres() {
+    run_on_postgres(EXTENSIONS, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_0_and_1_on_two_servers() {
+    run_on_postgres(&[LEVEL_0, LEVEL_1].concat(), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_2_to_4_on_two_servers() {
+    run_on_postgres(&[LEVEL_2, LEVELS_3_AND_4].concat(), 2).await;
 }

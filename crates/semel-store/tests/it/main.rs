@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
+mod abreast;
 mod aside;
 mod faults;
 
@@ -29,6 +30,7 @@ fn slow(clock: &ManualClock) -> Arc<dyn Backend> {
 conformance!(memory_store, Fixture::new(Step::Nothing, crate::memory));
 conformance!(faulty_without_faults, Fixture::new(Step::Nothing, crate::faultless));
 races!(racing, Fixture::new(Step::Nothing, crate::memory));
+races!(racing_abreast, Fixture::new(Step::Nothing, crate::abreast::abreast));
 races!(racing_slowly, Fixture::new(Step::Nothing, crate::slow));
 
 /// Were the run to differ from itself, it would prove nothing about others.

@@ -50,5 +50,5 @@ mod canned;
 mod tests;
 
 pub use report::{Failure, Outcome, Report};
-pub use runner::{run, run_all};
+pub use runner::{run, run_all, run_all_in_turn};
 pub use suite::{LoadError, SuiteTest, load, load_suite};

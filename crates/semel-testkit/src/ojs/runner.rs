@@ -1,5 +1,6 @@
 //! Playing tests against a server.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use semel_client::{Bytes, Client, HeaderMap, Method};
@@ -12,9 +13,13 @@ use super::suite::{Action, Script, Step, SuiteTest};
 /// Plays one test, all of its steps even after a failure, as the official runner does: later steps often put
 /// away what earlier ones left.
 pub async fn run(test: &SuiteTest, client: &Client) -> Outcome {
+    run_in_turn(test, &Turns::new(std::slice::from_ref(client))).await
+}
+
+async fn run_in_turn(test: &SuiteTest, servers: &Turns<'_>) -> Outcome {
     let started = Instant::now();
     let (failures, notes) = match test.script() {
-        Ok(script) => (play(script, client).await, script.ignored.clone()),
+        Ok(script) => (play(script, servers).await, script.ignored.clone()),
         Err(reason) => (vec![Failure { step: "file".to_owned(), reason: reason.clone() }], Vec::new()),
     };
     Outcome {
@@ -31,19 +36,42 @@ pub async fn run(test: &SuiteTest, client: &Client) -> Outcome {
 /// Plays the tests one after the other. Before each, posts to the base URL of `reset`, if there is one: many
 /// tests share a queue and some use fixed job ids.
 pub async fn run_all(tests: &[SuiteTest], client: &Client, reset: Option<&Client>) -> Report {
+    run_all_in_turn(tests, std::slice::from_ref(client), reset.map_or(&[], std::slice::from_ref)).await
+}
+
+/// The same with several servers on one store: each request goes to the next of `clients`, and a reset to every one of
+/// `resets`.
+pub async fn run_all_in_turn(tests: &[SuiteTest], clients: &[Client], resets: &[Client]) -> Report {
     let mut outcomes = Vec::new();
+    let servers = Turns::new(clients);
     for test in tests {
-        let failure = match reset {
-            Some(reset) => post_reset(reset).await.err(),
-            None => None,
-        };
-        let mut outcome = run(test, client).await;
+        let mut failure = None;
+        for reset in resets {
+            failure = failure.or(post_reset(reset).await.err());
+        }
+        let mut outcome = run_in_turn(test, &servers).await;
         if let Some(reason) = failure {
             outcome.failures.insert(0, Failure { step: "reset".to_owned(), reason });
         }
         outcomes.push(outcome);
     }
     Report { outcomes }
+}
+
+/// Servers that are asked one after the other.
+struct Turns<'a> {
+    clients: &'a [Client],
+    next: AtomicUsize,
+}
+
+impl<'a> Turns<'a> {
+    fn new(clients: &'a [Client]) -> Self {
+        Self { clients, next: AtomicUsize::new(0) }
+    }
+
+    fn client(&self) -> Client {
+        self.clients[self.next.fetch_add(1, Ordering::Relaxed) % self.clients.len()].clone()
+    }
 }
 
 async fn post_reset(reset: &Client) -> Result<(), String> {
@@ -56,14 +84,14 @@ async fn post_reset(reset: &Client) -> Result<(), String> {
     }
 }
 
-async fn play(script: &Script, client: &Client) -> Vec<Failure> {
+async fn play(script: &Script, servers: &Turns<'_>) -> Vec<Failure> {
     let mut answers = Answers::new();
     let mut failures = Vec::new();
     let mut rest = &script.steps[..];
     while !rest.is_empty() {
         let (group, later) = rest.split_at(group_len(rest, &script.steps));
         rest = later;
-        for (step, reason) in send_group(group, client, &mut answers).await {
+        for (step, reason) in send_group(group, servers, &mut answers).await {
             failures.push(Failure { step: step.id.clone(), reason });
         }
         for step in group {
@@ -88,7 +116,7 @@ fn group_len(rest: &[Step], all: &[Step]) -> usize {
 /// Sends the requests of a group at once, adds the answers, and returns which steps have none and why.
 async fn send_group<'a>(
     group: &'a [Step],
-    client: &Client,
+    servers: &Turns<'_>,
     answers: &mut Answers,
 ) -> Vec<(&'a Step, String)> {
     let mut failures = Vec::new();
@@ -96,7 +124,7 @@ async fn send_group<'a>(
     for (number, step) in group.iter().enumerate() {
         match Prepared::new(step, answers) {
             Ok(prepared) => {
-                let client = client.clone();
+                let client = servers.client();
                 requests.spawn(async move { (number, prepared.send(&client).await) });
             }
             Err(reason) => failures.push((step, reason)),

@@ -149,6 +149,7 @@ impl Link for Local {
                 closed: Vec::new(),
             };
             let hints = Arc::clone(self.engine()?.store().hints());
+            let _waiting = hints.wait();
             loop {
                 // Registered before looking, so that nothing that becomes ready in between is slept through.
                 let mut ready = std::pin::pin!(hints.ready());

@@ -118,6 +118,12 @@ impl Run {
         self.0.delivery.created_at
     }
 
+    /// The lease's fence.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn fence(&self) -> u64 {
+        self.0.delivery.fence
+    }
+
     /// Its labels.
     pub fn tags(&self) -> &[String] {
         &self.0.delivery.tags

@@ -77,8 +77,8 @@ pub(crate) fn gate() -> (Gate, Ids, Ids) {
     (Gate { begun, told }, has_begun, was_told)
 }
 
-/// Plays a test on `memory:` and on a file.
-macro_rules! on_both_stores {
+/// Plays a test on `memory:`, on a file, and in a database.
+macro_rules! on_every_store {
     ($($name:ident),+ $(,)?) => {
         mod on_memory {
             $(#[tokio::test]
@@ -98,9 +98,18 @@ macro_rules! on_both_stores {
                 semel.close().await.unwrap();
             })+
         }
+        #[cfg(feature = "postgres")]
+        mod on_postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let semel = semel::Semel::open(&semel_testkit::database::store_url()).await.unwrap();
+                crate::harness::soon(super::$name(semel.clone())).await;
+                semel.close().await.unwrap();
+            })+
+        }
     };
 }
-pub(crate) use on_both_stores;
+pub(crate) use on_every_store;
 
 pub(crate) async fn add(job: Add) -> Return<i64> {
     Return(job.a + job.b)

@@ -10,9 +10,15 @@ mod directives;
 mod enqueue;
 mod handle;
 mod harness;
+#[cfg(feature = "postgres")]
+mod outbox;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
 mod shutdown;
 mod testing;
+#[cfg(feature = "postgres")]
+mod transaction;
 mod worker;
 mod workflows;

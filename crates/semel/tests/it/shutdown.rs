@@ -6,9 +6,9 @@ use std::time::Duration;
 use semel::{CancellationToken, Failure, JobState, Outcome, Semel, State, Worker};
 use tokio::sync::{Notify, mpsc};
 
-use crate::harness::{Add, add, gate, on_both_stores, until_told};
+use crate::harness::{Add, add, gate, on_every_store, until_told};
 
-on_both_stores! {
+on_every_store! {
     a_shutdown_lets_runs_end,
     a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt,
     a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt,

@@ -1,4 +1,4 @@
-//! What a worker promises, on both stores that a program can open.
+//! What a worker promises, on every store that a program can open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,9 +11,9 @@ use semel::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 
-use crate::harness::{Add, Welcome, add, gate, memory, on_both_stores, soon, until_told};
+use crate::harness::{Add, Welcome, add, gate, memory, on_every_store, soon, until_told};
 
-on_both_stores! {
+on_every_store! {
     a_result_reaches_whoever_waits,
     handlers_take_what_they_ask_for,
     any_mix_of_handlers_shares_a_worker,

@@ -6,9 +6,9 @@ use semel::{
     Timestamp, Worker, WorkflowId, WorkflowStatus,
 };
 
-use crate::harness::{Add, Welcome, on_both_stores, soon};
+use crate::harness::{Add, Welcome, on_every_store, soon};
 
-on_both_stores! {
+on_every_store! {
     a_chain_hands_its_results_on,
     a_batch_calls_back,
     a_graph_waits_for_what_it_depends_on,

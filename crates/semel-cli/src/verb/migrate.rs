@@ -1,0 +1,104 @@
+//! `semel migrate`.
+
+use clap::{Args, Subcommand};
+use semel_postgres::migrate::Status;
+use semel_postgres::{Address, Postgres, PostgresError};
+use serde_json::json;
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::print::Printer;
+
+/// Bring a database's schema up to this program's version, or see how it stands
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A server does this by itself when it starts; use it where the server's user may not change the schema. A schema that is
+newer than the program is refused by both.
+
+Examples:
+  semel migrate status --store postgres://semel@db.example/jobs
+  semel migrate plan --store postgres://semel@db.example/jobs > schema.sql
+  semel migrate run --store postgres://owner@db.example/jobs")]
+pub struct Migrate {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Action {
+    /// The schema's version, and the one this program needs (the default)
+    Status,
+    /// The statements that would be executed
+    Plan,
+    /// Execute them
+    Run,
+}
+
+impl Migrate {
+    /// Looks, or migrates.
+    ///
+    /// # Errors
+    /// When the store is in no database, or the database refuses.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        if globals.server.is_some() {
+            return Err(Failure::usage("a schema is changed in its database, not through a server")
+                .next("name the database: --store postgres://USER@HOST/DATABASE"));
+        }
+        let settings = Settings::read(globals, None)?;
+        let Place::Postgres(address) = settings.store else {
+            return Err(Failure::usage(
+                "only a store in PostgreSQL has a schema to migrate; others are migrated by being opened",
+            )
+            .next("name the database: --store postgres://USER@HOST/DATABASE"));
+        };
+        match self.action.unwrap_or(Action::Status) {
+            Action::Status => {
+                let status = Postgres::status(&address).await.map_err(|error| failed(&address, &error))?;
+                show(printer, &address, &status);
+            }
+            Action::Plan => {
+                let plan = Postgres::plan(&address).await.map_err(|error| failed(&address, &error))?;
+                if printer.is_json() {
+                    printer.value(&json!({ "statements": plan }));
+                } else {
+                    plan.iter().for_each(|text| printer.line(text));
+                }
+            }
+            Action::Run => {
+                let status = Postgres::migrate(&address).await.map_err(|error| failed(&address, &error))?;
+                show(printer, &address, &status);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(address: &Address, error: &PostgresError) -> Failure {
+    Failure::failed(format!("{address}: {error}"))
+}
+
+fn show(printer: &Printer, address: &Address, status: &Status) {
+    if printer.is_json() {
+        let pending: Vec<&str> = status.pending.clone();
+        printer.value(&json!({ "found": status.found, "needed": status.needed, "pending": pending }));
+        return;
+    }
+    let (found, needed) = (status.found, status.needed);
+    match found.cmp(&needed) {
+        std::cmp::Ordering::Equal => {
+            printer.line(format_args!("{address}: version {found}, as it should be"));
+        }
+        std::cmp::Ordering::Greater => {
+            printer.line(format_args!(
+                "{address}: version {found}; this program knows {needed}: use a newer one"
+            ));
+        }
+        std::cmp::Ordering::Less => {
+            printer.line(format_args!(
+                "{address}: version {found} of {needed}; `semel migrate run` does: {}",
+                status.pending.join(", ")
+            ));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `semel serve --store postgres://…`: real servers on one database.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use semel_testkit::database::{store_url, url};
+use serde_json::{Value, json};
+
+use crate::run::{Folder, Ran, Server};
+
+/// One request; nothing when the connection broke before the answer was there.
+fn post(url: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+    let address = url.strip_prefix("http://")?;
+    let body = body.to_string();
+    let mut connection = TcpStream::connect(address).ok()?;
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    connection.write_all(format!("{head}{body}").as_bytes()).ok()?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).ok()?;
+    let status = answer.split(' ').nth(1)?.parse().ok()?;
+    let json = serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?;
+    Some((status, json))
+}
+
+fn job(number: u64) -> Value {
+    json!({ "type": "a.b", "args": [number],
+        "options": { "unique": { "keys": ["type", "args"], "on_conflict": "ignore" } } })
+}
+
+/// How often a server is killed.
+fn rounds() -> u32 {
+    std::env::var("SEMEL_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(5)
+}
+
+fn id(answer: &Value) -> String {
+    answer["job"]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+#[test]
+fn an_empty_database_sets_itself_up_and_other_verbs_find_what_is_in_it() {
+    let (folder, store) = (Folder::new(), store_url());
+    let server = Server::start(&folder, &["--store", &store]);
+    let job = folder.json(&["enqueue", "a.b", "1", "--server", &server.url]);
+    let id = job["job"]["id"].as_str().unwrap();
+    // Beside the server, on the same database.
+    assert_eq!(folder.json(&["job", id, "--store", &store])["state"], "available");
+    let (status, _, err) = server.stop();
+    assert_eq!(status.code(), Some(0), "{err}");
+    assert_eq!(folder.json(&["job", id, "--store", &store])["state"], "available");
+}
+
+#[test]
+fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
+    let (folder, store) = (Folder::new(), store_url());
+    let stays = Server::start(&folder, &["--store", &store]);
+    let dies = Mutex::new(Server::start(&folder, &["--store", &store]));
+    let dying_url = Mutex::new(dies.lock().unwrap().url.clone());
+    let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let acknowledged = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for caller in 0..6 {
+            let (next, over, acknowledged) = (&next, &over, &acknowledged);
+            let (stays, dying_url) = (&stays.url, &dying_url);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    // Two callers for each number, mostly on different servers.
+                    let number = next.fetch_add(1, Ordering::Relaxed) / 2;
+                    let url = if caller % 2 == 0 { stays.clone() } else { dying_url.lock().unwrap().clone() };
+                    let Some((status, answer)) = post(&url, "/ojs/v1/jobs", &job(number)) else { continue };
+                    if matches!(status, 200 | 201) {
+                        let id = id(&answer);
+                        let before = acknowledged.lock().unwrap().insert(number, id.clone());
+                        assert!(before.is_none_or(|before| before == id), "two answers for {number}");
+                    }
+                }
+            });
+        }
+        for _ in 0..rounds() {
+            let enough = next.load(Ordering::Relaxed) + 60;
+            while next.load(Ordering::Relaxed) < enough {
+                std::thread::yield_now();
+            }
+            let mut server = dies.lock().unwrap();
+            server.signal("-KILL");
+            server.end();
+            *server = Server::start(&folder, &["--store", &store]);
+            *dying_url.lock().unwrap() = server.url.clone();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let acknowledged = acknowledged.into_inner().unwrap();
+    assert!(acknowledged.len() > 50, "{}", acknowledged.len());
+    // None is lost, and no key is stuck or free.
+    for (number, known) in &acknowledged {
+        let (status, answer) = post(&stays.url, "/ojs/v1/jobs", &job(*number)).unwrap();
+        assert_eq!((status, &id(&answer)), (200, known), "{number}");
+    }
+    // None is doubled.
+    let mut seen = BTreeMap::new();
+    loop {
+        let wish = json!({ "queues": ["default"], "count": 100 });
+        let (status, answer) = post(&stays.url, "/ojs/v1/workers/fetch", &wish).unwrap();
+        assert_eq!(status, 200, "{answer}");
+        let jobs = answer["jobs"].as_array().unwrap();
+        if jobs.is_empty() {
+            break;
+        }
+        for job in jobs {
+            let twice = seen.insert(job["args"].to_string(), job["id"].clone());
+            assert!(twice.is_none(), "{job} is there twice");
+        }
+    }
+    assert!(seen.len() >= acknowledged.len());
+}
+
+#[test]
+fn ten_servers_that_start_at_once_on_an_empty_database_are_ten_servers() {
+    let (folder, store) = (Folder::new(), store_url());
+    let servers: Vec<Server> = std::thread::scope(|scope| {
+        let starting: Vec<_> =
+            (0..10).map(|_| scope.spawn(|| Server::start(&folder, &["--store", &store]))).collect();
+        starting.into_iter().map(|server| server.join().unwrap()).collect()
+    });
+    let statuses: Vec<u16> = servers
+        .iter()
+        .map(|server| post(&server.url, "/ojs/v1/jobs", &job(1)).map(|(status, _)| status).unwrap())
+        .collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 9, "{statuses:?}");
+    for server in servers {
+        assert_eq!(server.stop().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn the_databases_password_and_what_is_in_jobs_are_not_logged() {
+    const CANARIES: [&str; 3] = ["canary-password-9c1e", "canary-args-77ab", "canary-key-03fd"];
+    let [password, args, key] = CANARIES;
+    let folder = Folder::new();
+    let store = store_url().replacen("postgres@", &format!("postgres:{password}@"), 1);
+    let words = ["serve", "--listen", "127.0.0.1:0", "--store", &store];
+    let mut command = folder.semel(&words);
+    command.env("SEMEL_LOG", "trace");
+    let server = Server::start_command(command);
+    let mut said = String::new();
+    for _ in 0..2 {
+        let ran = folder.run(&["enqueue", "a.b", args, "--key", key, "--server", &server.url]);
+        said.push_str(&ran.err);
+    }
+    let (status, out, log) = server.stop();
+    assert_eq!(status.code(), Some(0), "{log}");
+    said.push_str(&(out + &log));
+    let nobody = url().replacen("postgres@", &format!("nobody-of-that-name:{password}@"), 1);
+    for store in [
+        nobody,
+        format!("postgres://ada:{password}@127.0.0.1:1/db"),
+        format!("postgres://127.0.0.1:1/db?password={password}"),
+        format!("postgres://ada:{password}@host:port/db"),
+        format!("postgresq://ada:{password}@host/db"),
+    ] {
+        let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0", "--store", &store]);
+        let ran = Ran::of(command.env("SEMEL_LOG", "trace"));
+        assert_ne!(ran.code, 0, "{}", ran.err);
+        said.push_str(&(ran.out + &ran.err));
+        let ran = Ran::of(folder.semel(&["jobs"]).env("SEMEL_STORE", &store).env("SEMEL_LOG", "trace"));
+        assert_ne!(ran.code, 0, "{}", ran.err);
+        said.push_str(&(ran.out + &ran.err));
+    }
+    for canary in CANARIES {
+        assert!(!said.contains(canary), "{canary} is in:\n{said}");
+    }
+}
+
+#[test]
+fn a_schema_is_shown_planned_and_made() {
+    let (folder, store) = (Folder::new(), store_url());
+    let status = folder.json(&["migrate", "--store", &store]);
+    assert_eq!(status["found"], 0);
+    assert!(
+        status["needed"].as_i64().unwrap() > 0 && !status["pending"].as_array().unwrap().is_empty(),
+        "{status}"
+    );
+    let plan = folder.run(&["migrate", "plan", "--store", &store]);
+    assert!(plan.out.contains("CREATE TABLE") && plan.code == 0, "{}", plan.err);
+    assert_eq!(folder.json(&["migrate", "status", "--store", &store])["found"], 0, "a plan changes nothing");
+    for _ in 0..2 {
+        let done = folder.json(&["migrate", "run", "--store", &store]);
+        assert_eq!((&done["found"], &done["pending"]), (&done["needed"], &json!([])));
+    }
+    assert_eq!(folder.json(&["enqueue", "a.b", "1", "--store", &store])["job"]["state"], "available");
+    let refused = folder.run(&["migrate", "--store", "memory:"]);
+    assert_eq!(refused.code, 2);
+}
+
+#[test]
+fn the_bench_measures_a_database_and_leaves_nothing_there() {
+    let folder = Folder::new();
+    let words = [
+        "bench",
+        "--store",
+        &url(),
+        "--seconds",
+        "1",
+        "--callers",
+        "16",
+        "--waiting",
+        "0",
+        "--only",
+        "enqueue",
+    ];
+    let report = folder.json(&words);
+    assert_eq!(report["engine"], "postgres");
+    let figures = report["figures"].as_array().unwrap();
+    assert!(figures.len() >= 2 && figures.iter().all(|figure| figure["jobs"].as_u64() > Some(0)), "{report}");
+}

@@ -1,0 +1,67 @@
+//! What is asked inside a transaction of the caller's own. Bounds of queues do not hold there: a queue's settings would be
+//! locked until the transaction ends.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use semel_core::draft::Reads;
+use semel_core::enqueue::{Batch, Mode, Offer, enqueue_batch};
+use semel_core::ident::JobId;
+use semel_core::lease::Bearer;
+use semel_core::settle::{self, Refusal, Settled};
+use semel_store::StoreError;
+use semel_store::inside::{self, Inside};
+
+use super::Engine;
+
+impl Engine {
+    /// Admits a batch inside a transaction. What is answered holds when the transaction is committed.
+    ///
+    /// # Errors
+    /// When the transaction cannot go on; nothing was admitted then.
+    pub async fn enqueue_batch_inside(
+        &self,
+        transaction: &dyn Inside,
+        offers: Vec<Offer>,
+        mode: Mode,
+        source: &str,
+    ) -> Result<Batch, StoreError> {
+        let mut offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
+        let mut reads = Reads::default();
+        for offer in &mut offers {
+            offer.bounded = false;
+            offer.reads(&mut reads);
+        }
+        let labels: Vec<_> =
+            offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
+        let decide =
+            |draft: &mut semel_core::draft::Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
+        let (batch, now) = inside::decide(transaction, reads, decide).await?;
+        self.count_batch(&batch, &labels, now, source);
+        Ok(self.space.shown(batch))
+    }
+
+    /// ACK inside a transaction: the end counts when the transaction is committed. `result` is a JSON value.
+    ///
+    /// # Errors
+    /// When the transaction cannot go on; nothing was settled then.
+    pub async fn complete_inside(
+        &self,
+        transaction: &dyn Inside,
+        id: JobId,
+        bearer: Bearer,
+        result: Option<Bytes>,
+    ) -> Result<Settled, StoreError> {
+        let (id, space) = (self.space.stored_id(id), Arc::clone(&self.space));
+        let reads = Reads { heads: vec![id], ..Reads::default() };
+        let settled = inside::decide(transaction, reads, |draft| {
+            if draft.is_elsewhere(id, &space) {
+                return Ok(Settled::Refused(Refusal::NotFound));
+            }
+            settle::complete(draft, id, &bearer, result.as_ref())
+        })
+        .await?;
+        self.count_settled(&settled, "completed");
+        Ok(self.space.shown(settled))
+    }
+}

@@ -1,0 +1,217 @@
+//! Decisions inside a caller's own transaction. They wait for keys that others hold, as the caller's settings allow; what they
+//! write is there with the transaction's commit, and free again with its rollback. A decision that wrote nothing, such as a
+//! duplicate, gives back what it locked at once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use semel_core::draft::{Draft, Group, Missing, Reads, Record, Snapshot, Write};
+use semel_store::backend::BoxFuture;
+use semel_store::inside::Inside;
+use semel_store::{News, StoreError};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, GenericClient, Row};
+
+use crate::batch::Columns;
+use crate::commit::new_mark;
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::store::{Postgres, Shared};
+use crate::teller;
+use crate::values::Params;
+
+/// How often a decision is taken again because a record moved under it.
+const TRIES: u32 = 16;
+/// How often it is tried to hold all keys of a decision.
+const HOLDS: u32 = 3;
+/// How often one decision may ask for more than was loaded.
+const LOADS: u32 = 64;
+
+/// A caller's transaction on the database of a store.
+pub struct Transaction<'a> {
+    shared: Arc<Shared>,
+    rows: Arc<std::sync::atomic::AtomicU64>,
+    client: &'a Client,
+}
+
+impl Postgres {
+    /// A transaction that the caller has begun on this store's database and will end: a
+    /// [`tokio_postgres::Transaction`], or a client after `BEGIN`.
+    pub fn inside<'a>(&self, transaction: &'a impl GenericClient) -> Transaction<'a> {
+        Transaction {
+            shared: Arc::clone(&self.shared),
+            rows: Arc::clone(&self.rows),
+            client: transaction.client(),
+        }
+    }
+}
+
+impl<'a> Transaction<'a> {
+    /// One on a connection of the store's own.
+    pub(crate) fn on(
+        shared: Arc<Shared>,
+        rows: Arc<std::sync::atomic::AtomicU64>,
+        client: &'a Client,
+    ) -> Self {
+        Self { shared, rows, client }
+    }
+}
+
+type Decide<'a> = dyn FnMut(&mut Draft) -> Result<(), Missing> + Send + 'a;
+
+impl Inside for Transaction<'_> {
+    fn decide<'a>(
+        &'a self,
+        reads: Reads,
+        decide: &'a mut (dyn FnMut(&mut Draft) -> Result<(), Missing> + Send),
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move { self.savepoint(reads, decide).await.map_err(|error| error.inside()) })
+    }
+}
+
+impl Transaction<'_> {
+    /// Has a decision taken in a part of the transaction that is kept or not as a whole: an error of ours leaves the caller's
+    /// transaction as it was, where the database allows that.
+    async fn savepoint(&self, reads: Reads, decide: &mut Decide<'_>) -> Result<(), PostgresError> {
+        self.client.batch_execute("SAVEPOINT semel").await?;
+        let decided = self.decided(reads, decide).await;
+        let ends = match decided {
+            Ok(true) => "RELEASE SAVEPOINT semel",
+            // Locks are given back with it.
+            Ok(false) | Err(_) => "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel",
+        };
+        let ended = self.client.batch_execute(ends).await;
+        decided.and_then(|_| Ok(ended?))
+    }
+
+    /// Says whether it wrote anything.
+    async fn decided(&self, mut reads: Reads, decide: &mut Decide<'_>) -> Result<bool, PostgresError> {
+        for _ in 0..TRIES {
+            self.hold(&reads).await?;
+            let snapshot = self.load(&reads).await?;
+            let seed = snapshot.now.as_micros().cast_unsigned();
+            let mut draft = Draft::new(snapshot, seed, Arc::clone(&self.rows));
+            let mut loads = 0;
+            let is_decided = loop {
+                if decide(&mut draft).is_ok() {
+                    break true;
+                }
+                draft.roll_back();
+                let missing = draft.take_missing();
+                loads += 1;
+                if loads > LOADS {
+                    return Err(PostgresError::Contended);
+                }
+                if !missing.keys.is_empty() {
+                    // They are to be held before anything is seen of them.
+                    reads.keys.extend(missing.keys);
+                    break false;
+                }
+                draft.extend(self.load(&missing).await?);
+            };
+            if !is_decided {
+                continue;
+            }
+            let group = draft.finish();
+            if group.is_empty() {
+                return Ok(false);
+            }
+            if self.write(&group).await? {
+                return Ok(true);
+            }
+            self.client.batch_execute("ROLLBACK TO SAVEPOINT semel").await?;
+        }
+        Err(PostgresError::Contended)
+    }
+
+    /// Waits for the keys that a decision reads.
+    async fn hold(&self, reads: &Reads) -> Result<(), PostgresError> {
+        let keys: BTreeSet<[u8; 32]> = reads.keys.iter().map(|read| *read.key.as_bytes()).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let number = keys.len();
+        for _ in 0..HOLDS {
+            self.make(&keys, &[]).await?;
+            let mut params = Params::default();
+            params.blobs(keys.clone());
+            let rows = self.ask(&format!("SELECT {}($1)", self.shared.name("hold")), &params).await?;
+            let held: i64 = rows.first().ok_or(PostgresError::Answer("hold"))?.try_get(0)?;
+            if usize::try_from(held) == Ok(number) {
+                return Ok(());
+            }
+        }
+        // Housekeeping may have taken a key that nobody held, once. Else the transaction's snapshot is older than the key: it
+        // must begin anew.
+        Err(PostgresError::OldSnapshot)
+    }
+
+    /// Makes the rows that are to be locked, outside of the transaction: nobody else must wait for them to be there.
+    async fn make(&self, keys: &[&[u8]], queues: &[&str]) -> Result<(), PostgresError> {
+        if keys.is_empty() && queues.is_empty() {
+            return Ok(());
+        }
+        let mut params = Params::default();
+        params.blobs(keys.to_vec());
+        params.texts(queues.to_vec());
+        let sql = format!("SELECT {}($1, $2)", self.shared.name("make"));
+        ask(&self.shared.connection().await?, &sql, &params).await?;
+        Ok(())
+    }
+
+    async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
+        let question = self.shared.question(reads);
+        let rows = self.ask(&question.sql, &question.params).await?;
+        self.shared.answer(reads, &question.keys, &rows)
+    }
+
+    /// Writes a group. Says whether it did: not when a record has moved.
+    async fn write(&self, group: &Group) -> Result<bool, PostgresError> {
+        let mut keys = BTreeSet::new();
+        let mut queues = BTreeSet::new();
+        for expect in &group.expect {
+            match &expect.record {
+                Record::Key(key) => drop(keys.insert(&key.as_bytes()[..])),
+                Record::Queue(name) => drop(queues.insert(name.as_str())),
+                Record::Job(_) | Record::Document(_) => {}
+            }
+        }
+        for write in &group.writes {
+            match write {
+                Write::Insert { head, .. } | Write::Update { head } => {
+                    keys.extend(head.key.as_ref().map(|key| &key.as_bytes()[..]));
+                }
+                Write::Queue { row } => drop(queues.insert(row.name.as_str())),
+                _ => {}
+            }
+        }
+        let (keys, queues) = (Vec::from_iter(keys), Vec::from_iter(queues));
+        self.make(&keys, &queues).await?;
+        let mut params = Params::default();
+        self.shared.push_time(&mut params);
+        params.push(new_mark(), Type::UUID);
+        params.push(true, Type::BOOL);
+        params.push(1_i32, Type::INT4);
+        Columns::of(std::slice::from_ref(group)).without_guards().push(&mut params);
+        let sql = format!("SELECT * FROM {}({})", self.shared.name("commit"), params.marks());
+        let rows = self.ask(&sql, &params).await?;
+        let row = rows.first().ok_or(PostgresError::Answer("commit"))?;
+        if !row.try_get::<_, Vec<i32>>(1)?.is_empty() {
+            return Ok(false);
+        }
+        self.tell(group).await?;
+        Ok(true)
+    }
+
+    /// Has servers told when the transaction is committed.
+    async fn tell(&self, group: &Group) -> Result<(), PostgresError> {
+        let (sql, params) = teller::inside(&self.shared, News::of(std::iter::once(group), &[]));
+        self.ask(&sql, &params).await?;
+        Ok(())
+    }
+
+    async fn ask(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        Ok(self.client.query_typed(sql, &params.typed()).await?)
+    }
+}

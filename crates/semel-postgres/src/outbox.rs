@@ -1,0 +1,127 @@
+//! The outbox: a table that programs of any language insert into.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use deadpool_postgres::Object;
+use semel_core::ident::JobId;
+use semel_store::StoreError;
+use semel_store::backend::BoxFuture;
+use semel_store::inside::Inside;
+use semel_store::outbox::{Outbox, Relayed, Taken};
+use tokio_postgres::Client;
+
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::inside::Transaction;
+use crate::store::{Postgres, Shared};
+use crate::values::{Id, Params};
+
+/// How long the relay waits for a key that somebody's transaction holds, before it goes on with other entries.
+const PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
+
+/// Entries that were taken, on a connection that does not go back to the others unless its transaction has ended.
+struct Piece {
+    shared: Arc<Shared>,
+    rows: Arc<AtomicU64>,
+    entries: Vec<(JobId, String)>,
+    connection: Option<Object>,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            // Closed; the database rolls back.
+            drop(Object::take(connection));
+        }
+    }
+}
+
+impl Postgres {
+    async fn take_entries(&self, limit: u32, skip: &[JobId]) -> Result<Option<Piece>, PostgresError> {
+        let table = self.shared.name("outbox");
+        let connection = self.shared.connection().await?;
+        let mut params = Params::default();
+        params.ids(skip.to_vec());
+        params.number(i64::from(limit));
+        // Mostly there is none, and then there is no transaction either.
+        let any =
+            format!("SELECT 1 FROM {table} WHERE outcome IS NULL AND id <> ALL ($1) LIMIT least($2, 1)");
+        if ask(&connection, &any, &params).await?.is_empty() {
+            return Ok(None);
+        }
+        // From here on the connection is closed unless all goes well.
+        let (shared, rows) = (Arc::clone(&self.shared), Arc::clone(&self.rows));
+        let mut piece = Piece { shared, rows, entries: Vec::new(), connection: Some(connection) };
+        let client = piece.client()?;
+        client.batch_execute("BEGIN").await?;
+        client.batch_execute(PATIENCE).await?;
+        let sql = format!(
+            "SELECT id, envelope::text FROM {table} WHERE outcome IS NULL AND id <> ALL ($1) ORDER BY id LIMIT $2 \
+             FOR UPDATE SKIP LOCKED"
+        );
+        let rows = client.query_typed(&sql, &params.typed()).await?;
+        let entries = rows.iter().map(|row| Ok((row.try_get::<_, Id>(0)?.0, row.try_get(1)?)));
+        piece.entries = entries.collect::<Result<_, PostgresError>>()?;
+        if piece.entries.is_empty() {
+            piece.end("ROLLBACK").await?;
+            return Ok(None);
+        }
+        Ok(Some(piece))
+    }
+}
+
+impl Outbox for Postgres {
+    fn take<'a>(
+        &'a self,
+        limit: u32,
+        skip: &'a [JobId],
+    ) -> BoxFuture<'a, Result<Option<Box<dyn Taken>>, StoreError>> {
+        Box::pin(async move {
+            let taken = self.take_entries(limit, skip).await.map_err(PostgresError::inside)?;
+            Ok(taken.map(|piece| Box::new(piece) as Box<dyn Taken>))
+        })
+    }
+}
+
+impl Taken for Piece {
+    fn entries(&self) -> &[(JobId, String)] {
+        &self.entries
+    }
+
+    fn transaction(&self) -> Result<Box<dyn Inside + '_>, StoreError> {
+        Ok(Box::new(Transaction::on(Arc::clone(&self.shared), Arc::clone(&self.rows), self.client()?)))
+    }
+
+    fn finish(mut self: Box<Self>, relayed: Vec<Relayed>) -> BoxFuture<'static, Result<(), StoreError>> {
+        Box::pin(async move { self.finished(relayed).await.map_err(PostgresError::inside) })
+    }
+}
+
+impl Piece {
+    fn client(&self) -> Result<&Client, PostgresError> {
+        self.connection.as_ref().map(|connection| &***connection).ok_or(PostgresError::Answer("outbox"))
+    }
+
+    /// Ends the transaction; only then others may have its connection.
+    async fn end(&mut self, how: &str) -> Result<(), PostgresError> {
+        self.client()?.batch_execute(how).await?;
+        drop(self.connection.take());
+        Ok(())
+    }
+
+    async fn finished(&mut self, relayed: Vec<Relayed>) -> Result<(), PostgresError> {
+        let mut params = Params::default();
+        params.ids(self.entries.iter().map(|(id, _)| *id).collect());
+        params.texts(relayed.iter().map(|relayed| relayed.outcome).collect());
+        params.maybe_ids(relayed.iter().map(|relayed| relayed.job).collect());
+        params.maybe_texts(relayed.iter().map(|relayed| relayed.reason.as_deref()).collect());
+        let sql = format!(
+            "UPDATE {} o SET outcome = w.outcome, job = w.job, reason = w.reason, relayed_at = now() \
+             FROM unnest($1, $2, $3, $4) AS w(id, outcome, job, reason) WHERE o.id = w.id",
+            self.shared.name("outbox")
+        );
+        self.client()?.execute_typed(&sql, &params.typed()).await?;
+        self.end("COMMIT").await
+    }
+}

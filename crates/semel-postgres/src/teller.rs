@@ -1,0 +1,183 @@
+//! Tells other servers on the same database what was committed here: by NOTIFY, in a transaction of its own, so that no commit
+//! waits for the lock that the database takes for it; seldom, and only while one of the others waits for something.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use semel_core::ident::JobId;
+use semel_store::News;
+use semel_store::random;
+use tokio::sync::Notify;
+use tokio_postgres::types::Type;
+
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::sql::Schema;
+use crate::store::Shared;
+use crate::values::Params;
+
+/// The second half of the advisory lock that is held, shared, by every server that wants to be told.
+pub const LISTENERS: i32 = -3;
+/// At least so long between two messages of one server.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Jobs that one message names: it may have 8,000 bytes.
+const JOBS_MAX: usize = 200;
+/// How a message is marked that everybody takes for another's, because its sender is no server.
+const NOBODY: &str = "-";
+
+/// What is to be told.
+pub struct Teller {
+    name: String,
+    pending: Mutex<News>,
+    wake: Notify,
+    /// The database's number of the connection by which this server listens; it is not told its own news.
+    listens_by: AtomicI32,
+}
+
+impl Teller {
+    /// One with nothing to tell.
+    pub fn new() -> Self {
+        let name = random::secret().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self { name, pending: Mutex::default(), wake: Notify::new(), listens_by: AtomicI32::new(0) }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, News> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What this server calls itself.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Says by which of the database's connections this server listens.
+    pub fn listens_by(&self, pid: i32) {
+        self.listens_by.store(pid, Ordering::Release);
+    }
+
+    /// Has news told, soon.
+    pub fn note(&self, news: News) {
+        if !news.is_empty() {
+            self.pending().add(news, JOBS_MAX);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Has the task look whether the store is still there.
+    pub fn end(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// Tells what is noted, until the store is gone.
+pub async fn run(store: Weak<Shared>) {
+    loop {
+        let Some(shared) = store.upgrade() else { return };
+        let teller = std::sync::Arc::clone(&shared.teller);
+        drop(shared);
+        teller.wake.notified().await;
+        let Some(shared) = store.upgrade() else { return };
+        let news = std::mem::take(&mut *teller.pending());
+        if let Err(error) = tell(&shared, &teller, &news).await {
+            // They look for themselves, a little later.
+            tracing::debug!(%error, "other servers could not be told what was committed");
+        }
+        drop(shared);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn tell(shared: &Shared, teller: &Teller, news: &News) -> Result<(), PostgresError> {
+    if news.is_empty() {
+        return Ok(());
+    }
+    let mut params = Params::default();
+    params.push(shared.schema.as_str(), Type::TEXT);
+    params.push(write(teller.name(), news), Type::TEXT);
+    params.push(teller.listens_by.load(Ordering::Acquire), Type::INT4);
+    let sql = format!("SELECT pg_notify($1, $2) WHERE {}", others_listen(&shared.schema));
+    ask(&shared.connection().await?, &sql, &params).await?;
+    Ok(())
+}
+
+/// The statement that has servers told when the transaction in which it is asked is committed.
+pub fn inside(shared: &Shared, news: News) -> (String, Params<'static>) {
+    let mut named = News::default();
+    named.add(news, JOBS_MAX);
+    let mut params = Params::default();
+    params.push(shared.schema.as_str().to_owned(), Type::TEXT);
+    params.push(write(NOBODY, &named), Type::TEXT);
+    params.push(0_i32, Type::INT4);
+    (format!("SELECT pg_notify($1, $2) WHERE {}", others_listen(&shared.schema)), params)
+}
+
+/// A condition: another connection than `$3` holds the listeners' lock.
+fn others_listen(schema: &Schema) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted \
+         AND classid = '{}'::oid AND objid = '{}'::oid AND pid <> $3 \
+         AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))",
+        schema.class().cast_unsigned(),
+        LISTENERS.cast_unsigned()
+    )
+}
+
+/// News as a message: who tells, one letter for each kind, and the jobs.
+pub fn write(name: &str, news: &News) -> String {
+    let mut text = format!("{name} ");
+    let kinds = [(news.ready, 'r'), (news.lanes, 'n'), (news.log, 'l'), (news.more_jobs, 'm')];
+    text.extend(kinds.iter().filter(|(is_so, _)| *is_so).map(|(_, letter)| letter));
+    for job in &news.jobs {
+        text.push(' ');
+        text.push_str(&job.to_string());
+    }
+    text
+}
+
+/// What a message says, and who; everything there may be, when it is another version's.
+pub fn read(text: &str) -> (&str, News) {
+    let mut words = text.split(' ');
+    let (name, kinds) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    let jobs: Option<Vec<JobId>> = words.map(|word| JobId::parse(word, "").ok()).collect();
+    match jobs {
+        Some(jobs) if kinds.bytes().all(|kind| b"rnlm".contains(&kind)) => {
+            let has = |letter| kinds.contains(letter);
+            let news = News { ready: has('r'), lanes: has('n'), log: has('l'), more_jobs: has('m'), jobs };
+            (name, news)
+        }
+        _ => (name, News::everything()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{JOBS_MAX, News, read, write};
+    use semel_core::ident::JobId;
+    use semel_core::time::Timestamp;
+
+    #[test]
+    fn a_message_says_what_was_told_and_fits() {
+        let jobs: Vec<JobId> =
+            (0..JOBS_MAX as u64).map(|row| JobId::mint(Timestamp::EPOCH, row, 7)).collect();
+        for news in [
+            News::default(),
+            News { ready: true, ..News::default() },
+            News { jobs, log: true, ..News::default() },
+            News::everything(),
+        ] {
+            let text = write("0123456789abcdef", &news);
+            assert!(text.len() < 8_000);
+            assert_eq!(read(&text), ("0123456789abcdef", news));
+        }
+    }
+
+    #[test]
+    fn another_versions_message_means_everything() {
+        for text in ["x", "x q", "x r what", "x \u{fe}"] {
+            let (name, news) = read(text);
+            assert_eq!(name, "x");
+            assert!(news == News::everything() || text == "x");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Records that somebody's open transaction has locked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_core::ident::QueueName;
+use semel_core::lease::{Bearer, Grant};
+use semel_engine::Engine;
+use semel_postgres::Postgres;
+use semel_store::StoreError;
+use semel_store::backend::Claim;
+use semel_testkit::make::{Want, foreign_id, job, keyed};
+use tokio_postgres::{Client, NoTls};
+
+use crate::place::{Place, url};
+
+async fn other() -> Client {
+    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn engine(place: &Place) -> Engine {
+    Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap()
+}
+
+fn again(name: &str) -> Want {
+    keyed(name).on_conflict("replace")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_somebody_holds_delays_its_own_callers_only() {
+    let place = Place::new();
+    let engine = engine(&place).await;
+    engine.enqueue(again("held").offer(), "").await.unwrap();
+    let (mut client, schema) = (other().await, place.schema());
+    let held = client.transaction().await.unwrap();
+    held.execute(&format!("SELECT 1 FROM {schema}.key FOR UPDATE"), &[]).await.unwrap();
+    let waiting: Vec<_> = (0..8)
+        .map(|_| {
+            let engine = engine.clone();
+            tokio::spawn(async move { engine.enqueue(again("held").offer(), "").await })
+        })
+        .collect();
+    for number in 0..100 {
+        let outcome = engine.enqueue(again(&format!("{number}")).offer(), "").await.unwrap();
+        assert!(matches!(outcome, Outcome::Created(_)));
+    }
+    assert!(waiting.iter().all(|wait| !wait.is_finished()), "nobody overtakes the lock");
+    held.rollback().await.unwrap();
+    for wait in waiting {
+        assert!(matches!(wait.await.unwrap(), Ok(Outcome::Replaced { .. })));
+    }
+    assert_eq!(engine.queues().await.unwrap()[0].created, 1 + 8 + 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_too_long_for_a_key_is_told_so() {
+    let place = Place::new();
+    let engine = engine(&place).await;
+    engine.enqueue(again("held").offer(), "").await.unwrap();
+    let (mut client, schema) = (other().await, place.schema());
+    let held = client.transaction().await.unwrap();
+    held.execute(&format!("SELECT 1 FROM {schema}.key FOR UPDATE"), &[]).await.unwrap();
+    let answer = engine.enqueue(again("held").offer(), "").await;
+    assert!(matches!(answer, Err(StoreError::Contended)), "{answer:?}");
+    // A duplicate has nothing to lock.
+    let found = engine.enqueue(keyed("held").on_conflict("ignore").offer(), "").await.unwrap();
+    assert!(matches!(found, Outcome::Existing(_)));
+    held.rollback().await.unwrap();
+    assert_eq!(engine.queues().await.unwrap()[0].created, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_somebody_holds_delays_its_own_worker_only() {
+    let place = Place::new();
+    let engine = engine(&place).await;
+    for _ in 0..10 {
+        engine.enqueue(job().offer(), "").await.unwrap();
+    }
+    let claim = Claim {
+        queues: vec![QueueName::default()],
+        limit: 10,
+        grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
+    };
+    let jobs = engine.claim(claim).await.unwrap();
+    let (mut client, schema) = (other().await, place.schema());
+    let held = client.transaction().await.unwrap();
+    let first = jobs[0].head.id;
+    held.execute(
+        &format!("SELECT 1 FROM {schema}.head WHERE id::text = $1 FOR UPDATE"),
+        &[&first.to_string()],
+    )
+    .await
+    .unwrap();
+    let waiting = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.complete(first, Bearer::default(), None).await.unwrap() }
+    });
+    for job in &jobs[1..] {
+        engine.complete(job.head.id, Bearer::default(), None).await.unwrap();
+    }
+    assert!(!waiting.is_finished());
+    held.rollback().await.unwrap();
+    waiting.await.unwrap();
+    assert_eq!(engine.queues().await.unwrap()[0].count(semel_core::state::State::Completed), 10);
+}
+
+/// What cannot be passed over: a row that is about to be there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_somebody_is_about_to_store_delays_its_own_callers_only() {
+    let place = Place::new();
+    let engine = engine(&place).await;
+    let (mut client, schema) = (other().await, place.schema());
+    engine.enqueue(job().offer(), "").await.unwrap();
+    let held = client.transaction().await.unwrap();
+    let copy = format!(
+        "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object('id', $1::text))).* FROM {schema}.head h"
+    );
+    assert_eq!(held.execute(&copy, &[&foreign_id(7).to_string()]).await.unwrap(), 1);
+    let mut running = tokio::task::JoinSet::new();
+    let wait = |offer: semel_core::enqueue::Offer| {
+        let engine = engine.clone();
+        async move { engine.enqueue(offer, "").await.unwrap() }
+    };
+    let waiting = tokio::spawn(wait(job().id(foreign_id(7)).offer()));
+    for number in 0..40 {
+        running.spawn(wait(keyed(&format!("{number}")).offer()));
+    }
+    let outcomes = tokio::time::timeout(Duration::from_secs(10), running.join_all()).await.unwrap();
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Created(_))));
+    assert!(!waiting.is_finished());
+    held.rollback().await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Outcome::Created(_)));
+}

@@ -1,0 +1,106 @@
+//! What servers on one database tell one another.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use semel_core::ident::QueueName;
+use semel_core::lease::Grant;
+use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
+use semel_store::backend::Claim;
+use semel_testkit::make::job;
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use crate::place::{Place, url};
+
+const LONG: Duration = Duration::from_secs(20);
+
+async fn server(address: &Address) -> Engine {
+    Engine::without_duties(Arc::new(Postgres::open(address).await.unwrap())).unwrap()
+}
+
+fn claim() -> Claim {
+    let queues = vec![QueueName::from_stored("default")];
+    Claim { queues, limit: 1, grant: Grant::new("w".into(), None), closed: Vec::new() }
+}
+
+/// How long a worker that waits at one server waits for a job that another stores, for some rounds, shortest first.
+async fn waits(here: &Engine, there: &Engine, rounds: usize) -> Vec<Duration> {
+    let mut took = Vec::new();
+    for _ in 0..rounds {
+        let waiting = tokio::spawn({
+            let there = there.clone();
+            async move { (there.claim_or_wait(claim(), LONG).await.unwrap(), Instant::now()) }
+        });
+        // The worker is surely waiting.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        let begun = Instant::now();
+        here.enqueue(job().offer(), "").await.unwrap();
+        let (jobs, at) = waiting.await.unwrap();
+        assert_eq!(jobs.len(), 1);
+        took.push(at - begun);
+    }
+    took.sort();
+    took
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_waits_hears_of_another_servers_job_at_once() {
+    let place = Place::new();
+    let (here, there) = (server(place.address()).await, server(place.address()).await);
+    let took = waits(&here, &there, 6).await;
+    // By looking alone it would be half a second on average; a machine under load is slow now and then.
+    assert!(took[1] < Duration::from_millis(60), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_nothing_is_heard_it_is_looked_for() {
+    let place = Place::new();
+    let deaf = format!("{}?schema={}&listen=off", url(), place.schema());
+    let (here, there) = (server(place.address()).await, server(&Address::parse(&deaf).unwrap()).await);
+    let took = waits(&here, &there, 3).await;
+    assert!(took[0] < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_told_while_nobody_waits_and_seldom_otherwise() {
+    let place = Place::new();
+    let (here, there) = (server(place.address()).await, server(place.address()).await);
+    let (client, mut connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
+    let messages = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&messages);
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(told) = message {
+                // A server that begins to listen tells itself, to see whether it hears.
+                counts.fetch_add(usize::from(!told.payload().contains("probe")), Ordering::SeqCst);
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN {}", place.schema())).await.unwrap();
+    for _ in 0..20 {
+        here.enqueue(job().offer(), "").await.unwrap();
+    }
+    client.batch_execute("SELECT 1").await.unwrap();
+    assert_eq!(messages.load(Ordering::SeqCst), 0);
+    let jobs = there.claim(Claim { limit: 100, ..claim() }).await.unwrap();
+    assert_eq!(jobs.len(), 20);
+    let waiting =
+        tokio::spawn(async move { there.claim_or_wait(Claim { limit: 1, ..claim() }, LONG).await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let begun = Instant::now();
+    let mut enqueues = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let here = here.clone();
+        enqueues.spawn(async move { here.enqueue(job().offer(), "").await.unwrap() });
+    }
+    enqueues.join_all().await;
+    assert_eq!(waiting.await.unwrap().len(), 1);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.batch_execute("SELECT 1").await.unwrap();
+    let most = begun.elapsed().as_millis() / 5 + 2;
+    let told = messages.load(Ordering::SeqCst) as u128;
+    assert!((1..=most).contains(&told), "{told} of at most {most}");
+}

@@ -1,0 +1,216 @@
+//! One group on its way: loaded, decided, committed, answered. Several may be on their way at once where the store can.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use semel_core::draft::{Draft, Group, Missing, Reads, Write};
+use semel_core::planted::{Bug, is_planted};
+use tokio::time::Instant;
+
+use crate::answers::Answers;
+use crate::backend::{Backend, Batch, Claim, Verdict};
+use crate::batcher::LOADS_PER_DECISION_MAX;
+use crate::error::StoreError;
+use crate::hints::Hints;
+use crate::request::{ClaimReply, Decide, Outcome};
+
+/// How often a decision is taken again because a record moved under it.
+const COMMIT_ATTEMPTS_MAX: u32 = 16;
+
+/// A decision that was taken some times, or never.
+pub(crate) struct Tried {
+    pub(crate) decision: Box<dyn Decide>,
+    /// How often it was taken and a record had moved.
+    pub(crate) tries: u32,
+    /// Since when it waits for somebody else's transaction, and how long it rested last.
+    pub(crate) waits: Option<(Instant, Duration)>,
+}
+
+impl Tried {
+    /// Has it wait for somebody else's transaction.
+    fn wait(mut self) -> Self {
+        self.waits = self.waits.or_else(|| Some((Instant::now(), Duration::ZERO)));
+        self
+    }
+}
+
+/// What a group needs on its way.
+pub(crate) struct Flight {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) hints: Arc<Hints>,
+    pub(crate) rows: Arc<AtomicU64>,
+    pub(crate) entropy: u64,
+    pub(crate) answers: Answers<Outcome>,
+}
+
+/// What is left of a group when all others have been answered.
+#[derive(Default)]
+pub(crate) struct Landed {
+    /// Decisions to be taken again: a record moved under them.
+    pub(crate) again: Vec<Tried>,
+    /// Decisions whose records somebody else has locked.
+    pub(crate) busy: Vec<Tried>,
+}
+
+impl Flight {
+    /// Decides, commits and answers one group.
+    pub(crate) async fn fly(mut self, decisions: Vec<Tried>, claims: Vec<(Claim, ClaimReply)>) -> Landed {
+        // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
+        let (decided, groups) = self.decide(decisions).await.unwrap_or_default();
+        let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
+        let mut ready = self.hints.gather(&groups);
+        if groups.iter().all(Group::is_empty) && claims.is_empty() {
+            decided.into_iter().for_each(|tried| self.answers.push(Outcome::Decided(tried.decision)));
+            self.answers.give();
+            return Landed::default();
+        }
+        let (decided, groups) = answer_too_soon(decided, groups);
+        let groups = replace_in_two_steps(&*self.backend, groups).await;
+        // Decisions that wrote nothing are answered with the rest: what they name may be in this very commit.
+        let written: Vec<bool> = groups.iter().map(|group| !group.is_empty()).collect();
+        let groups = groups.into_iter().filter(|group| !group.is_empty()).collect();
+        let applied = match self.backend.commit(Batch { groups, claims }).await {
+            Ok(applied) => applied,
+            Err(error) => {
+                for tried in decided {
+                    tried.decision.answer(Err(error.clone()));
+                }
+                for reply in replies {
+                    drop(reply.send(Err(error.clone())));
+                }
+                return Landed::default();
+            }
+        };
+        let mut landed = Landed::default();
+        let mut verdicts = applied.groups.into_iter();
+        let mut any_stale = false;
+        for (mut tried, written) in decided.into_iter().zip(written) {
+            let verdict = if written { verdicts.next().unwrap_or(Verdict::Stale) } else { Verdict::Applied };
+            // What a silent decision saw may have been overlaid by a group that did not hold.
+            let is_stale = verdict == Verdict::Stale || (any_stale && !written);
+            if verdict == Verdict::Busy {
+                any_stale = true;
+                landed.busy.push(tried.wait());
+            } else if is_stale && !is_planted(Bug::StaleAnswered) {
+                any_stale = true;
+                tried.tries += 1;
+                if tried.tries >= COMMIT_ATTEMPTS_MAX {
+                    tried.decision.answer(Err(StoreError::Contended));
+                } else {
+                    landed.again.push(tried);
+                }
+            } else {
+                self.answers.push(Outcome::Decided(tried.decision));
+            }
+        }
+        for (claimed, reply) in applied.claims.into_iter().zip(replies) {
+            Hints::add_leases(&mut ready, &claimed);
+            self.answers.push(Outcome::Claimed(claimed, reply));
+        }
+        self.answers.give();
+        self.hints.give(&ready);
+        landed
+    }
+
+    async fn decide(&mut self, decisions: Vec<Tried>) -> Option<(Vec<Tried>, Vec<Group>)> {
+        if decisions.is_empty() {
+            return Some((decisions, Vec::new()));
+        }
+        let mut reads = Reads::default();
+        for tried in &decisions {
+            tried.decision.reads(&mut reads);
+        }
+        let loaded = match self.backend.load(&reads).await {
+            // Who asks for what cannot be read is refused alone: each asks for what it needs when it is decided.
+            Err(StoreError::Corrupt(_)) => self.backend.load(&Reads::default()).await,
+            loaded => loaded,
+        };
+        let snapshot = match loaded {
+            Ok(mut snapshot) => {
+                if is_planted(Bug::ServerClock) {
+                    snapshot.now =
+                        snapshot.now.saturating_add(Duration::from_millis(50 + self.entropy % 2_000));
+                }
+                snapshot
+            }
+            Err(error) => {
+                for tried in decisions {
+                    tried.decision.answer(Err(error.clone()));
+                }
+                return None;
+            }
+        };
+        let mut draft = Draft::new(snapshot, self.entropy, Arc::clone(&self.rows));
+        let mut decided = Vec::with_capacity(decisions.len());
+        let mut groups = Vec::with_capacity(decisions.len());
+        for mut tried in decisions {
+            match decide_one(&*self.backend, &mut draft, &mut *tried.decision).await {
+                Ok(group) => {
+                    groups.push(group);
+                    decided.push(tried);
+                }
+                Err(error) => tried.decision.answer(Err(error)),
+            }
+        }
+        Some((decided, groups))
+    }
+}
+
+/// With the bugs of that kind: answers before the commit, all or those that wrote nothing.
+fn answer_too_soon(decided: Vec<Tried>, groups: Vec<Group>) -> (Vec<Tried>, Vec<Group>) {
+    let all = is_planted(Bug::AnswerBeforeCommit);
+    if !all && !is_planted(Bug::DuplicateBeforeDurable) {
+        return (decided, groups);
+    }
+    let mut waiting = (Vec::new(), Vec::new());
+    for (tried, group) in decided.into_iter().zip(groups) {
+        if group.is_empty() || all {
+            tried.decision.answer(Ok(()));
+        } else {
+            waiting.0.push(tried);
+        }
+        if !group.is_empty() {
+            waiting.1.push(group);
+        }
+    }
+    waiting
+}
+
+/// With the bug of that name: what a group cancels is committed before what it creates.
+async fn replace_in_two_steps(backend: &dyn Backend, groups: Vec<Group>) -> Vec<Group> {
+    if !is_planted(Bug::ReplaceInTwoSteps) {
+        return groups;
+    }
+    let is_insert = |write: &Write| matches!(write, Write::Insert { .. });
+    let mut second = Vec::new();
+    for mut group in groups {
+        let replaces = group.writes.iter().any(is_insert) && !group.writes.iter().all(is_insert);
+        if replaces {
+            let writes = group.writes.extract_if(.., |write| !is_insert(write)).collect();
+            let first = Group { expect: std::mem::take(&mut group.expect), writes, events: Vec::new() };
+            drop(backend.commit(Batch { groups: vec![first], claims: Vec::new() }).await);
+        }
+        second.push(group);
+    }
+    second
+}
+
+/// Takes one decision over the draft, loading what it asks for.
+async fn decide_one(
+    backend: &dyn Backend,
+    draft: &mut Draft,
+    decision: &mut dyn Decide,
+) -> Result<Group, StoreError> {
+    for _ in 0..LOADS_PER_DECISION_MAX {
+        match decision.decide(draft) {
+            Ok(()) => return Ok(draft.finish()),
+            Err(Missing) => {
+                draft.roll_back();
+                let missing = draft.take_missing();
+                draft.extend(backend.load(&missing).await?);
+            }
+        }
+    }
+    Err(StoreError::Contended)
+}

@@ -1,0 +1,37 @@
+//! Decisions inside a transaction that somebody else ends: what they write is there with it, or not at all.
+
+use semel_core::draft::{Draft, Missing, Reads};
+
+use crate::backend::BoxFuture;
+use crate::error::StoreError;
+
+/// A transaction of a caller's own.
+///
+/// A decision holds what it wrote until the transaction ends; one that wrote nothing holds nothing. Dropping the future
+/// leaves the transaction in the middle of something: roll it back.
+pub trait Inside: Send + Sync {
+    /// Has a decision taken and written. `reads` is what it will surely need; what else it asks for is loaded then.
+    fn decide<'a>(
+        &'a self,
+        reads: Reads,
+        decide: &'a mut (dyn FnMut(&mut Draft) -> Result<(), Missing> + Send),
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+}
+
+/// The same for a decision with an outcome.
+///
+/// # Errors
+/// As [`Inside::decide`].
+pub async fn decide<T: Send>(
+    inside: &dyn Inside,
+    reads: Reads,
+    mut decide: impl FnMut(&mut Draft) -> Result<T, Missing> + Send,
+) -> Result<T, StoreError> {
+    let mut outcome = None;
+    let mut take = |draft: &mut Draft| {
+        outcome = Some(decide(draft)?);
+        Ok(())
+    };
+    inside.decide(reads, &mut take).await?;
+    outcome.ok_or(StoreError::Contended)
+}

@@ -1,0 +1,94 @@
+//! What a commit may be of interest for to other processes on the same store. A hint like all others: who hears it looks
+//! for himself, and who does not finds out later.
+
+use semel_core::draft::{Group, Write};
+use semel_core::ident::JobId;
+use semel_core::slot::{Filing, Slot};
+
+use crate::backend::Claimed;
+
+/// What was written, as far as somebody may wait for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Jobs became ready, or a queue was resumed.
+    pub ready: bool,
+    /// A job under a limit moved: another may start.
+    pub lanes: bool,
+    /// The log has grown.
+    pub log: bool,
+    /// Jobs that moved, other than by a lease granted or extended.
+    pub jobs: Vec<JobId>,
+    /// More jobs moved than are named.
+    pub more_jobs: bool,
+}
+
+impl News {
+    /// The news of groups and claims that were applied.
+    pub fn of<'a>(groups: impl Iterator<Item = &'a Group>, claimed: &[Claimed]) -> Self {
+        let mut news =
+            Self { log: claimed.iter().any(|claimed| !claimed.jobs.is_empty()), ..Self::default() };
+        for group in groups {
+            news.log |= !group.events.is_empty();
+            for write in &group.writes {
+                match write {
+                    Write::Insert { head, .. } | Write::Update { head } => {
+                        let slot = Filing::of(head).slot;
+                        news.ready |= slot == Slot::Ready;
+                        news.lanes |= head.lane.is_some() && slot != Slot::Lease;
+                        if matches!(write, Write::Update { .. }) && slot != Slot::Lease {
+                            news.jobs.push(head.id);
+                        }
+                    }
+                    Write::Forget { job, .. } => news.jobs.push(*job),
+                    Write::Queue { .. } => news.ready = true,
+                    Write::Note { .. }
+                    | Write::Spend { .. }
+                    | Write::Free { .. }
+                    | Write::Document { .. } => {}
+                }
+            }
+        }
+        news
+    }
+
+    /// Everything there may be.
+    pub const fn everything() -> Self {
+        Self { ready: true, lanes: true, log: true, jobs: Vec::new(), more_jobs: true }
+    }
+
+    /// Whether there is nothing to tell.
+    pub const fn is_empty(&self) -> bool {
+        !(self.ready || self.lanes || self.log || self.more_jobs) && self.jobs.is_empty()
+    }
+
+    /// Adds later news; no more than `jobs_max` jobs are named.
+    pub fn add(&mut self, later: Self, jobs_max: usize) {
+        self.ready |= later.ready;
+        self.lanes |= later.lanes;
+        self.log |= later.log;
+        self.more_jobs |= later.more_jobs;
+        self.jobs.extend(later.jobs);
+        if self.jobs.len() > jobs_max {
+            self.jobs.truncate(jobs_max);
+            self.more_jobs = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::News;
+    use semel_core::ident::JobId;
+
+    #[test]
+    fn what_is_too_much_to_name_is_said_to_be_more() {
+        let mut news = News::default();
+        assert!(news.is_empty());
+        let of = |count: usize| News { jobs: vec![JobId::from_bytes([1; 16]); count], ..News::default() };
+        news.add(of(3), 5);
+        assert!(!news.is_empty() && !news.more_jobs);
+        news.add(of(3), 5);
+        assert_eq!((news.jobs.len(), news.more_jobs), (5, true));
+        assert!(!News::everything().is_empty());
+    }
+}

@@ -1,0 +1,48 @@
+//! Jobs that programs of any language have put beside their own rows, in their own transactions, to be relayed.
+
+use semel_core::enqueue::Offer;
+use semel_core::ident::JobId;
+
+use crate::backend::BoxFuture;
+use crate::error::StoreError;
+use crate::inside::Inside;
+
+/// Reads an entry's request as an offer, or says what is wrong with it.
+pub type Read = fn(JobId, &str) -> Result<Offer, String>;
+
+/// A store's outbox.
+pub trait Outbox: Send + Sync + 'static {
+    /// Takes up to `limit` entries that wait, oldest id first, but for those of `skip`. Nobody else takes them until they are
+    /// [finished](Taken::finish) or dropped.
+    fn take<'a>(
+        &'a self,
+        limit: u32,
+        skip: &'a [JobId],
+    ) -> BoxFuture<'a, Result<Option<Box<dyn Taken>>, StoreError>>;
+}
+
+/// Entries that were taken, in a transaction of their own. Dropped, they wait again and nothing was done.
+pub trait Taken: Send + Sync {
+    /// Their ids, which are their jobs', and their requests.
+    fn entries(&self) -> &[(JobId, String)];
+
+    /// The transaction, to admit the jobs in.
+    ///
+    /// # Errors
+    /// When it has ended.
+    fn transaction(&self) -> Result<Box<dyn Inside + '_>, StoreError>;
+
+    /// Writes what became of the entries beside them, in order, and commits all of it.
+    fn finish(self: Box<Self>, relayed: Vec<Relayed>) -> BoxFuture<'static, Result<(), StoreError>>;
+}
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// What its offer came to, in a word.
+    pub outcome: &'static str,
+    /// The job that answers it, where there is one that may be shown.
+    pub job: Option<JobId>,
+    /// Why it could not be offered at all.
+    pub reason: Option<String>,
+}

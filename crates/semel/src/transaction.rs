@@ -1,0 +1,152 @@
+//! Jobs inside a transaction of the program's own: they are there with its commit, or not at all.
+
+use bytes::Bytes;
+use semel_core::enqueue::{Batch, Counts, Mode};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::limits::BATCH_JOBS_MAX;
+use semel_core::settle::{Refusal, Settled};
+use semel_ojs::Problem;
+use serde::Serialize;
+use tokio_postgres::GenericClient;
+
+use crate::enqueue::{Many, SOURCE, read};
+use crate::envelope::{Envelope, IntoEnvelope};
+use crate::error::Error;
+use crate::outcome::Enqueued;
+use crate::queue::Semel;
+use crate::worker::Run;
+
+/// A transaction of the program's own on the queue's database; see [`Semel::in_transaction`].
+///
+/// - What is enqueued is there with the commit, and its key is free again at once with the rollback. Whoever offers the same
+///   key meanwhile waits, and then is a duplicate or goes ahead.
+/// - A duplicate changes nothing and holds nothing. In READ COMMITTED it never undoes the transaction.
+/// - [`Error::Store`] with [`Undone`](crate::Undone) says that the database undid the transaction: roll it back, and begin
+///   it again from its first statement. In REPEATABLE READ and SERIALIZABLE that is to be expected; in READ COMMITTED only where
+///   one transaction enqueues several times and two of them meet in opposite orders: enqueue all jobs by one call.
+/// - Other errors leave the transaction as it was. Dropping a future before it is ready does not: roll back then.
+/// - Enqueue late and commit soon: others wait for the keys. A queue's bound does not hold here.
+#[derive(Debug)]
+pub struct InTransaction<'a, C> {
+    semel: Semel,
+    client: &'a C,
+}
+
+impl Semel {
+    /// The queue inside a transaction of the program's own, on the same database: a `tokio_postgres::Transaction`, or a
+    /// client after `BEGIN`.
+    ///
+    /// ```no_run
+    /// # #[derive(serde::Serialize, serde::Deserialize, semel::Job)]
+    /// # #[job(type = "order.ship", unique(args("order")))]
+    /// # struct Ship { order: i64 }
+    /// # async fn example(semel: semel::Semel, client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let order = client.transaction().await?;
+    /// order.execute("INSERT INTO orders (id) VALUES ($1)", &[&7_i64]).await?;
+    /// semel.in_transaction(&order).enqueue(Ship { order: 7 }).await?;
+    /// order.commit().await?; // both, or neither
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_transaction<'a, C: GenericClient + Sync>(&self, transaction: &'a C) -> InTransaction<'a, C> {
+        InTransaction { semel: self.clone(), client: transaction }
+    }
+}
+
+impl<C: GenericClient + Sync> InTransaction<'_, C> {
+    /// Offers a job: a typed one, an [`Envelope`], or an [`Enqueue`](crate::Enqueue) with what is special about it.
+    ///
+    /// # Errors
+    /// As [`Semel::enqueue`]; [`Error::Url`] when the queue is not in PostgreSQL.
+    pub async fn enqueue(&self, job: impl IntoEnvelope) -> Result<Enqueued, Error> {
+        let many = self.offer(vec![job.into_envelope()], Mode::Each).await?;
+        many.outcomes.into_iter().next().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Offers many jobs, at most 10,000, in one decision: no two such calls wait for one another forever.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue). What is wrong with one of them is its own outcome.
+    pub async fn enqueue_many<J: IntoEnvelope>(
+        &self,
+        jobs: impl IntoIterator<Item = J>,
+    ) -> Result<Many, Error> {
+        self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect(), Mode::Each).await
+    }
+
+    /// Ends a run well, together with what the transaction writes: fenced, so that a run whose lease is lost cannot. When
+    /// the transaction is committed the handler returns as ever; what it returns then does not count.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`]: roll the transaction back, for another run may be under way. [`Error::Gone`].
+    pub async fn complete(&self, run: &Run) -> Result<(), Error> {
+        self.end(run, None).await
+    }
+
+    /// The same with a result, anything serde writes.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete); [`Error::Write`].
+    pub async fn complete_with<T: Serialize>(&self, run: &Run, result: &T) -> Result<(), Error> {
+        let text = serde_json::to_vec(result).map_err(Error::Write)?;
+        self.end(run, Some(text.into())).await
+    }
+
+    async fn end(&self, run: &Run, result: Option<Bytes>) -> Result<(), Error> {
+        let transaction = self.semel.database()?.inside(self.client);
+        let bearer = Bearer { lease: Some(LeaseToken(run.fence())), worker: None };
+        let engine = self.semel.engine()?;
+        match engine.complete_inside(&transaction, run.id(), bearer, result).await? {
+            Settled::Done(_) | Settled::Repeated(_) => Ok(()),
+            Settled::Refused(Refusal::NotFound) => Err(Error::Gone(run.id())),
+            Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
+            Settled::Refused(_) => Err(Error::LeaseLost(run.id())),
+        }
+    }
+
+    async fn offer(&self, envelopes: Vec<Envelope>, mode: Mode) -> Result<Many, Error> {
+        let transaction = self.semel.database()?.inside(self.client);
+        let engine = self.semel.engine()?;
+        if envelopes.len() > BATCH_JOBS_MAX {
+            return Err(Error::Invalid {
+                pointer: String::new(),
+                message: format!("more than {BATCH_JOBS_MAX} jobs in one call; offer fewer at a time"),
+            });
+        }
+        let mut answers = Vec::with_capacity(envelopes.len());
+        let (mut offers, mut unoffered) = (Vec::new(), Vec::new());
+        let mut counts = Counts::default();
+        for envelope in envelopes {
+            match read(&self.semel, envelope) {
+                Ok((offer, rest)) => {
+                    answers.push(None);
+                    offers.push(offer);
+                    unoffered.push(rest);
+                }
+                Err(error) => {
+                    counts.rejected += 1;
+                    answers.push(Some(Err(error)));
+                }
+            }
+        }
+        let outcomes = match engine.enqueue_batch_inside(&transaction, offers, mode, SOURCE).await? {
+            Batch::Done(outcomes) => outcomes,
+            Batch::Refused { index, outcome } => {
+                let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
+                return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
+            }
+        };
+        let of_offers = Counts::of(&outcomes);
+        counts.inserted += of_offers.inserted;
+        counts.skipped += of_offers.skipped;
+        counts.replaced += of_offers.replaced;
+        counts.rejected += of_offers.rejected;
+        let mut decided = outcomes.into_iter().zip(&unoffered);
+        let mut answer_next = || match decided.next() {
+            Some((outcome, rest)) => Enqueued::of(&self.semel, rest, outcome),
+            None => Err(Error::Closed),
+        };
+        let outcomes = answers.into_iter().map(|answer| answer.unwrap_or_else(&mut answer_next)).collect();
+        Ok(Many { outcomes, counts })
+    }
+}

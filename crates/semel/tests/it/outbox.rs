@@ -1,0 +1,89 @@
+//! Jobs that any program puts into the outbox, in its own transaction.
+
+use std::time::Duration;
+
+use semel::{JobState, Semel};
+use semel_testkit::database::{store_url, url};
+use tokio_postgres::{Client, NoTls};
+
+use crate::harness::{Welcome, soon};
+
+async fn client() -> Client {
+    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Waits until everything is relayed: how often each outcome was written.
+async fn relayed(client: &Client, schema: &str) -> Vec<(String, i64)> {
+    let waiting = format!("SELECT count(*) FROM {schema}.outbox WHERE outcome IS NULL");
+    soon(async {
+        while client.query_one(&waiting, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let outcomes = format!("SELECT outcome, count(*) FROM {schema}.outbox GROUP BY outcome ORDER BY outcome");
+    let rows = client.query(&outcomes, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_is_relayed_with_the_transaction_that_wrote_it_and_told_what_became_of_it() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let semel = Semel::open(&url).await.unwrap();
+    let mut client = client().await;
+    let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ($1::text::json) RETURNING id::text");
+    let transaction = client.transaction().await.unwrap();
+    transaction.query_one(&insert, &[&r#"{"type": "a.b", "args": ["taken back"]}"#]).await.unwrap();
+    transaction.rollback().await.unwrap();
+    let unique =
+        r#"{"type": "a.b", "args": [1], "options": {"unique": {"keys": ["args"], "on_conflict": "ignore"}}}"#;
+    let mut ids = Vec::new();
+    for text in [unique, unique, r#"{"args": []}"#] {
+        ids.push(client.query_one(&insert, &[&text]).await.unwrap().get::<_, String>(0));
+    }
+    let outcomes = relayed(&client, schema).await;
+    let expected = [("created", 1), ("existing", 1), ("invalid", 1)];
+    assert_eq!(outcomes, expected.map(|(outcome, count)| (outcome.to_owned(), count)));
+    let job = semel.job(semel::JobId::parse(&ids[0], "").unwrap()).load().await.unwrap().unwrap();
+    assert_eq!((job.state(), job.job_type()), (JobState::Available, "a.b"));
+    let second = format!("SELECT job::text, reason FROM {schema}.outbox WHERE id::text = $1");
+    let row = client.query_one(&second, &[&ids[1]]).await.unwrap();
+    assert_eq!(row.get::<_, Option<String>>(0), Some(ids[0].clone()));
+    let row = client.query_one(&second, &[&ids[2]]).await.unwrap();
+    assert!(row.get::<_, Option<String>>(1).unwrap().contains("/type"));
+    semel.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_servers_relay_each_entry_once_and_a_key_that_is_held_holds_up_no_other() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let (here, there) = (Semel::open(&url).await.unwrap(), Semel::open(&url).await.unwrap());
+    let (mut holder, client) = (client().await, client().await);
+    let held = holder.transaction().await.unwrap();
+    here.in_transaction(&held).enqueue(Welcome::of(7)).await.unwrap();
+    let welcome = "jsonb_build_object('type', 'email.welcome', 'args', jsonb_build_array(jsonb_build_object('user_id', n)), \
+                   'options', '{\"unique\": {\"keys\": [\"type\", \"args\"], \"args_keys\": [\"user_id\"]}}'::jsonb)";
+    let insert = format!(
+        "INSERT INTO {schema}.outbox (envelope) SELECT {welcome}::json FROM generate_series(1, 300) AS n"
+    );
+    client.execute(&insert, &[]).await.unwrap();
+    let others = format!("SELECT count(*) FROM {schema}.outbox WHERE outcome = 'created'");
+    soon(async {
+        while client.query_one(&others, &[]).await.unwrap().get::<_, i64>(0) < 299 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    held.commit().await.unwrap();
+    let outcomes = relayed(&client, schema).await;
+    let expected = [("created", 299), ("rejected", 1)];
+    assert_eq!(outcomes, expected.map(|(outcome, count)| (outcome.to_owned(), count)));
+    let stored = format!("SELECT count(*) FROM {schema}.head");
+    assert_eq!(client.query_one(&stored, &[]).await.unwrap().get::<_, i64>(0), 300);
+    here.close().await.unwrap();
+    there.close().await.unwrap();
+}
