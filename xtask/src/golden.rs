@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::api;
 use crate::tidy::tree::{File, Tree};
 use crate::workspace::Workspace;
 
@@ -34,6 +35,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         return Err("a test failed that no golden file explains; mend it and run `cargo xtask golden` again"
             .to_owned());
     }
+    api::write(workspace)?;
     println!("the golden files are written; `git diff` shows what changed");
     Ok(())
 }

@@ -6,12 +6,14 @@
 //! - [`services`]: what tests talk to, started for them alone.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
+//! - [`api`]: the library's public API, as it is in the repository.
 //! - [`golden`]: writes the golden files anew.
 //! - [`schemathesis`]: asks a server whatever its OpenAPI document allows, about [`things`] that are there.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
+mod api;
 mod golden;
 mod planted;
 mod schemathesis;
@@ -44,7 +46,8 @@ Tasks:
                   is; the first seed that fails is made smaller and printed with the command that plays it again
   schemathesis [N]
                   Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
-  golden          Write the golden files anew; look at `git diff` afterwards
+  api             Write the library's public API anew, crates/semel/api.txt, from its docs
+  golden          Write the golden files anew, that one too; look at `git diff` afterwards
 
 Examples:
   cargo xtask test                            # all of it, as CI does
@@ -60,6 +63,7 @@ enum Task<'a> {
     Test { is_quick: bool },
     Tidy,
     Golden,
+    Api,
     Schemathesis { examples: &'a str },
     Services,
     Planted { only: Vec<&'a str> },
@@ -76,12 +80,13 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["test", "--quick"] => Ok(Task::Test { is_quick: true }),
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
+        ["api"] => Ok(Task::Api),
         ["schemathesis"] => Ok(Task::Schemathesis { examples: "50" }),
         ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
         ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "golden" | "schemathesis" | "services"), rest @ ..] => {
+        [name @ ("test" | "tidy" | "api" | "golden" | "schemathesis" | "services"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
         }
         [name, ..] => Err(format!("there is no task `{name}`")),
@@ -104,6 +109,7 @@ fn main() -> ExitCode {
         Task::Test { is_quick } => test::run(&workspace, is_quick),
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
+        Task::Api => api::write(&workspace),
         Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::api;
 use crate::services::Services;
 use crate::steps::{Action, Step, run as run_steps};
 use crate::tidy;
@@ -31,6 +32,7 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         clippy(workspace),
         tidy_step(workspace),
         docs(workspace),
+        public_api(workspace),
         tests(workspace, &suites, &services.variables(), workspace.has_cargo_command("nextest")),
     ];
     if is_quick {
@@ -169,6 +171,16 @@ fn docs(workspace: &Workspace) -> Step {
     let args = ["doc", "--no-deps", "--workspace"];
     let step = cargo_step(workspace, "docs", &args, "mostly a link to something that is gone or private");
     with_variable(step, "RUSTDOCFLAGS", "-D warnings")
+}
+
+fn public_api(workspace: &Workspace) -> Step {
+    let workspace = Workspace { root: workspace.root.clone() };
+    Step {
+        name: "public api",
+        shown: "cargo doc --package semel --all-features, and a look at its pages".to_owned(),
+        remedy: "what changed on purpose: `cargo xtask golden`; what was taken away or changed is a breaking change",
+        action: Action::Call(Box::new(move || api::check(&workspace))),
+    }
 }
 
 fn deny(workspace: &Workspace) -> Step {

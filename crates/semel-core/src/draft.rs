@@ -102,6 +102,12 @@ impl Draft {
         JobId::mint(self.snapshot.now, row, entropy)
     }
 
+    /// Mints an id that numbers no row, and so does not tell how many there are.
+    pub fn mint_unnumbered(&mut self) -> JobId {
+        let row = self.entropy();
+        JobId::mint(self.snapshot.now, row, self.entropy() as u32)
+    }
+
     /// The version after `previous` in this group.
     pub fn next_version(&self, previous: u64) -> u64 {
         next_version(previous, self.snapshot.now)

@@ -88,6 +88,18 @@ impl EventKind {
     /// What is told of a holder whose duplicates came.
     pub const DUPLICATES: [Self; 3] = [Self::Deduplicated, Self::DuplicateRejected, Self::PayloadMismatched];
 
+    /// Whether it is about a workflow, whose id it then has in place of a job's.
+    pub const fn is_of_workflow(self) -> bool {
+        matches!(
+            self,
+            Self::WorkflowStarted
+                | Self::WorkflowStepCompleted
+                | Self::WorkflowCompleted
+                | Self::WorkflowFailed
+                | Self::WorkflowCancelled
+        )
+    }
+
     /// The kind of that number, as stored.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()

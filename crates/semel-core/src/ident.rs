@@ -198,7 +198,8 @@ shared_name! {
 }
 
 shared_name! {
-    /// A cron's name: `^[a-z0-9][a-z0-9.-]*$`, at most 255 bytes (OJS cron 2.2).
+    /// A cron's name: `^[a-z0-9][a-z0-9.-]*$`, at most 255 bytes (OJS cron 2.2). As stored it may be a tenant's, and says
+    /// so; it shows as the tenant knows it.
     CronName
 }
 
@@ -216,7 +217,7 @@ impl fmt::Display for JobType {
 
 impl fmt::Display for CronName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+        f.pad(self.name())
     }
 }
 
@@ -281,6 +282,17 @@ impl QueueName {
 }
 
 impl CronName {
+    /// The name without the tenant: what is shown.
+    pub fn name(&self) -> &str {
+        Tenant::of_own(&self.0).1
+    }
+
+    /// The tenant's cron of this name.
+    #[must_use]
+    pub fn within(&self, tenant: &Tenant) -> Self {
+        Self(Arc::from(tenant.own(self.name())))
+    }
+
     /// Parses a cron's name.
     ///
     /// # Errors

@@ -99,9 +99,9 @@ bugs! {
     LastRequestLost = "last-request-lost", Simulation: "a follow-up keeps the args of the first request it took in";
     DuplicateShown = "duplicate-shown", Simulation: "a job that may not be shown is named in an answer";
     PausedQueueGives = "paused-queue-gives", Simulation: "a paused queue gives jobs";
-    StepEndLost = "step-end-lost", Kit: "the end of a step's job does not reach its workflow";
-    ParentNotAwaited = "parent-not-awaited", Kit: "a step is offered as soon as one of its parents has ended";
-    OverlapIgnored = "overlap-ignored", Kit: "a cron's tick takes no notice of a job that has not ended";
+    StepEndLost = "step-end-lost", Simulation: "the end of a step's job does not reach its workflow";
+    ParentNotAwaited = "parent-not-awaited", Simulation: "a step is offered as soon as one of its parents has ended";
+    OverlapIgnored = "overlap-ignored", Simulation: "a cron's tick takes no notice of a job that has not ended";
     HeldBackOnce = "held-back-once", Kit: "a job held back is let go when the job before it is cancelled unstarted";
     NfcAfterSort = "nfc-after-sort", Vectors: "names are sorted before they are normalised";
     IntegerCollapse = "integer-collapse", Vectors: "integers beyond 2^53 are rounded into one key";

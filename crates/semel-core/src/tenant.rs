@@ -24,6 +24,9 @@ pub use shown::Show;
 pub(crate) const SEPARATOR: char = '/';
 /// What a tenant's own names begin with as stored.
 const OWN: char = '\u{1}';
+/// What follows it, and what follows a [`SEPARATOR`].
+const AFTER_OWN: char = '\u{2}';
+const AFTER_SEPARATOR: char = '0';
 /// Rounds of the permutation of ids: four make one that cannot be told from a random one (Luby and Rackoff).
 const ROUNDS: u8 = 4;
 /// Bits of an id that are permuted, by halves: all below the time, but for the UUID's variant.
@@ -68,6 +71,32 @@ impl Tenant {
     /// The name's text; empty for the default tenant.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// A name that is this tenant's own, as stored: it meets no name of another tenant.
+    pub(crate) fn own(&self, name: &str) -> String {
+        match self.is_default() {
+            false => format!("{OWN}{self}{SEPARATOR}{name}"),
+            // No tenant's name begins so.
+            true if name.starts_with(OWN) => format!("{OWN}{name}"),
+            true => name.to_owned(),
+        }
+    }
+
+    /// Where this tenant's own names begin and end in the order of all stored names: the least that is not below them, and
+    /// the least above them.
+    pub fn own_names(&self) -> (String, String) {
+        match self.is_default() {
+            // The names of all the others stand together, before those.
+            true => (AFTER_OWN.to_string(), char::MAX.to_string()),
+            false => (self.own(""), format!("{OWN}{self}{AFTER_SEPARATOR}")),
+        }
+    }
+
+    /// Whose a stored name is, and what its owner calls it.
+    pub(crate) fn of_own(stored: &str) -> (&str, &str) {
+        let owned = stored.strip_prefix(OWN).filter(|rest| !rest.starts_with(OWN));
+        owned.and_then(|rest| rest.split_once(SEPARATOR)).unwrap_or(("", stored))
     }
 
     /// Whether it is the tenant of those who name none.
@@ -154,12 +183,7 @@ impl Namespace {
 
     /// Any other name that is this tenant's own, as stored: it meets no name of another tenant.
     pub fn stored_name(&self, name: &str) -> String {
-        match self.is_default() {
-            false => format!("{OWN}{}{SEPARATOR}{name}", self.tenant),
-            // No tenant's name begins so.
-            true if name.starts_with(OWN) => format!("{OWN}{name}"),
-            true => name.to_owned(),
-        }
+        self.tenant.own(name)
     }
 
     /// The id as stored.
@@ -278,6 +302,26 @@ mod tests {
         assert!(space("Acme-1.x").owns(&stored) && !space("Acme-1").owns(&stored));
         assert!(QueueName::parse(stored.as_str(), "").is_err(), "nobody can ask for it by its stored name");
         assert_eq!(space("other").stored_queue(&stored), stored, "whose it is does not change");
+    }
+
+    /// So that one tenant's can be paged through without meeting another's.
+    #[test]
+    fn own_names_of_a_tenant_stand_together() {
+        let tenants = ["a", "a-b", "a.b", "a0", "A", "ab", ""].map(Tenant::from_stored);
+        let mut names = Vec::new();
+        for tenant in &tenants {
+            for name in ["0", "a", "daily.report", "zz"] {
+                let stored = tenant.own(name);
+                assert_eq!(Tenant::of_own(&stored), (tenant.as_str(), name));
+                names.push(stored);
+            }
+        }
+        for tenant in &tenants {
+            let (first, beyond) = tenant.own_names();
+            let within = names.iter().filter(|name| **name >= first && **name < beyond);
+            let owners: Vec<&str> = within.map(|name| Tenant::of_own(name).0).collect();
+            assert_eq!(owners, [tenant.as_str(); 4]);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod plan;
 mod record;
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 
 use crate::body::Corrupt;
 use crate::deferred;
@@ -18,6 +19,7 @@ use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
 use crate::state::State;
+use crate::tenant::{Namespace, Tenant};
 use crate::trail::Failures;
 
 use self::advance::{advance, drop_leftovers, drop_offer, settle};
@@ -25,18 +27,36 @@ use self::advance::{advance, drop_leftovers, drop_offer, settle};
 pub use self::plan::{Plan, PlannedStep};
 pub use self::record::{Form, Status, Step, StepError, StepStatus, When, Workflow};
 
-/// The document of a workflow.
-pub fn key(id: WorkflowId) -> DocumentKey {
-    DocumentKey::new(DocumentKind::Workflow, id.to_string())
+/// Which workflow: whose, and its id, which is looked up among its owner's alone.
+#[derive(Clone, Copy, Debug)]
+struct Which<'a> {
+    owner: &'a Tenant,
+    id: WorkflowId,
 }
 
-/// The document of a step's job, or of what it returned.
-fn part(kind: DocumentKind, id: WorkflowId, step: usize) -> DocumentKey {
-    DocumentKey::new(kind, format!("{id}/{step}"))
+impl Which<'_> {
+    fn key(self) -> DocumentKey {
+        DocumentKey::new(DocumentKind::Workflow, self.owner.own(&self.id.to_string()))
+    }
+
+    /// The document of a step's job, or of what it returned.
+    fn part(self, kind: DocumentKind, step: usize) -> DocumentKey {
+        DocumentKey::new(kind, self.owner.own(&format!("{}/{step}", self.id)))
+    }
+
+    fn save(self, draft: &mut Draft, workflow: &Workflow) {
+        draft.set_document(&self.key(), Some(workflow.encode()));
+    }
 }
 
-fn save(draft: &mut Draft, id: WorkflowId, workflow: &Workflow) {
-    draft.set_document(&key(id), Some(workflow.encode()));
+/// The document of an owner's workflow.
+pub fn key(owner: &Tenant, id: WorkflowId) -> DocumentKey {
+    Which { owner, id }.key()
+}
+
+/// The id of the workflow whose document has that name.
+pub fn id_of(name: &str) -> Option<WorkflowId> {
+    WorkflowId::parse(Tenant::of_own(name).1, "").ok()
 }
 
 /// What became of a request for a workflow.
@@ -58,9 +78,10 @@ pub enum Created {
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
 pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
+    let owner = &plan.owner;
     let id = match plan.id {
         Some(id) => {
-            if let Some(document) = draft.document(&key(id))? {
+            if let Some(document) = draft.document(&key(owner, id))? {
                 return Ok(match Workflow::decode(&document.text) {
                     Ok(known) if known.digest.is_some() && known.digest == plan.digest => {
                         Created::Repeated(id, Box::new(known))
@@ -71,8 +92,11 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
             }
             id
         }
-        None => WorkflowId::new(draft.mint()),
+        None if owner.is_default() => WorkflowId::new(draft.mint()),
+        // Rows are counted over all tenants.
+        None => WorkflowId::new(draft.mint_unnumbered()),
     };
+    let which = Which { owner, id };
     let steps = plan.steps.iter().map(|step| Step {
         id: step.id.clone(),
         job_type: step.offer.job_type.to_string(),
@@ -105,20 +129,23 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
         }
     }
     draft.tell_of(workflow.event(id, EventKind::WorkflowStarted));
-    advance(draft, id, &mut workflow, Some(plan))?;
+    advance(draft, which, &mut workflow, Some(plan))?;
     for (at, (step, text)) in workflow.steps.iter().zip(kept).enumerate() {
         if step.status == StepStatus::Waiting {
-            draft.set_document(&part(DocumentKind::Step, id, at), Some((Bytes::from(text), None)));
+            draft.set_document(&which.part(DocumentKind::Step, at), Some((Bytes::from(text), None)));
         }
     }
-    save(draft, id, &workflow);
+    which.save(draft, &workflow);
     Ok(Created::Done(id, Box::new(workflow)))
 }
 
 /// The job that a step stands for has ended, in this very commit: the step is settled, and whatever waited for it is
 /// offered or given up.
 pub(crate) fn step_ended(draft: &mut Draft, id: WorkflowId, step: u32, ended: &Head) -> Result<(), Missing> {
-    let Some(document) = draft.document(&key(id))? else { return Ok(()) };
+    // A step's job is its workflow's owner's, even one that was there before.
+    let owner = Tenant::from_stored(ended.queue.tenant());
+    let which = Which { owner: &owner, id };
+    let Some(document) = draft.document(&which.key())? else { return Ok(()) };
     // Nothing can be done for one that cannot be read, and the job's end must not fail for it.
     let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(()) };
     let at = step as usize;
@@ -126,9 +153,9 @@ pub(crate) fn step_ended(draft: &mut Draft, id: WorkflowId, step: u32, ended: &H
     if workflow.status != Status::Running || !is_running {
         return Ok(());
     }
-    settle(draft, id, &mut workflow, at, ended)?;
-    advance(draft, id, &mut workflow, None)?;
-    save(draft, id, &workflow);
+    settle(draft, which, &mut workflow, at, ended)?;
+    advance(draft, which, &mut workflow, None)?;
+    which.save(draft, &workflow);
     Ok(())
 }
 
@@ -150,8 +177,9 @@ pub enum Cancelled {
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
-pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
-    let Some(document) = draft.document(&key(id))? else { return Ok(Cancelled::NotFound) };
+pub fn cancel(draft: &mut Draft, owner: &Tenant, id: WorkflowId) -> Result<Cancelled, Missing> {
+    let which = Which { owner, id };
+    let Some(document) = draft.document(&which.key())? else { return Ok(Cancelled::NotFound) };
     let mut workflow = match Workflow::decode(&document.text) {
         Ok(workflow) => workflow,
         Err(corrupt) => return Ok(Cancelled::Corrupt(corrupt)),
@@ -162,7 +190,7 @@ pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
     let mut jobs: Vec<JobId> = Vec::new();
     for (at, step) in workflow.steps.iter_mut().enumerate() {
         match step.status {
-            StepStatus::Waiting => drop_offer(draft, id, at),
+            StepStatus::Waiting => drop_offer(draft, which, at),
             StepStatus::Running if step.is_own => jobs.extend(step.job()),
             _ => {}
         }
@@ -172,10 +200,10 @@ pub fn cancel(draft: &mut Draft, id: WorkflowId) -> Result<Cancelled, Missing> {
     }
     workflow.status = Status::Cancelled;
     workflow.finished_at = Some(draft.now().as_micros());
-    drop_leftovers(draft, id, &mut workflow);
+    drop_leftovers(draft, which, &mut workflow);
     draft.tell_of(workflow.event(id, EventKind::WorkflowCancelled));
     // Before the jobs end: whom their ends reach is over by then.
-    save(draft, id, &workflow);
+    which.save(draft, &workflow);
     let mut missing = Ok(());
     for job in jobs {
         let cancelled = draft.head(job).and_then(|head| match head {
@@ -202,24 +230,53 @@ pub enum Looked {
     Forgotten,
 }
 
-/// Does what is due with a workflow: goes on with one that was left in the middle, deletes one whose retention is over.
+/// Does what is due with the workflow of that document: goes on with one that was left in the middle, deletes one whose
+/// retention is over.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
-pub fn look(draft: &mut Draft, id: WorkflowId) -> Result<Looked, Missing> {
-    let Some(document) = draft.document(&key(id))? else { return Ok(Looked::NotDue) };
+pub fn look(draft: &mut Draft, key: &DocumentKey) -> Result<Looked, Missing> {
+    let Some(document) = draft.document(key)? else { return Ok(Looked::NotDue) };
     if document.due.is_none_or(|at| at > draft.now()) {
         return Ok(Looked::NotDue);
     }
     // One that cannot be read stays for somebody who can.
     let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(Looked::NotDue) };
     if workflow.status != Status::Running {
-        draft.set_document(&key(id), None);
+        draft.set_document(key, None);
         return Ok(Looked::Forgotten);
     }
-    advance(draft, id, &mut workflow, None)?;
-    save(draft, id, &workflow);
+    let (owner, id) = Tenant::of_own(&key.name);
+    let Ok(id) = WorkflowId::parse(id, "") else { return Ok(Looked::NotDue) };
+    let which = Which { owner: &Tenant::from_stored(owner), id };
+    advance(draft, which, &mut workflow, None)?;
+    which.save(draft, &workflow);
     Ok(Looked::WentOn)
+}
+
+/// What stands for a step's result that was too large to be handed on: the step's job has it.
+fn omitted(job: &str) -> String {
+    format!("{OMITTED}{job}\"}}")
+}
+
+/// What it begins with. Members whose names begin with `semel.` are the server's.
+const OMITTED: &str = "{\"semel.omitted\":true,\"job_id\":\"";
+
+/// The results of steps before, as a tenant sees them: the jobs that have what was omitted by the ids it knows.
+pub fn shown_results(results: &Bytes, space: &Namespace) -> Bytes {
+    let is_omitted = |item: &&RawValue| item.get().starts_with(OMITTED);
+    let Ok(items) = serde_json::from_slice::<Vec<&RawValue>>(results) else { return results.clone() };
+    if space.is_default() || !items.iter().any(is_omitted) {
+        return results.clone();
+    }
+    let shown = |item: &&RawValue| {
+        let job = item
+            .get()
+            .strip_prefix(OMITTED)
+            .and_then(|rest| JobId::parse(rest.strip_suffix("\"}")?, "").ok());
+        job.map_or_else(|| item.get().to_owned(), |job| omitted(&space.shown_id(job).to_string()))
+    };
+    format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")).into()
 }
 
 /// How a step ends by the end of its job.
@@ -243,6 +300,7 @@ fn last_failure(draft: &mut Draft, job: JobId) -> Result<Option<StepError>, Miss
         code: failure.code,
         message: failure.message.chars().take(ERROR_CHARS_MAX).collect(),
         attempt: failure.attempt,
+        holder: None,
     }))
 }
 

@@ -1,8 +1,6 @@
 //! Crons, as people register, read and change them. What makes them tick is the duty
 //! [`Tend`](crate::duty::Tend).
 
-use std::sync::Arc;
-
 use semel_core::cron::{self, Change, Cron, Registered, Registration, Tick};
 use semel_core::draft::{DocumentKind, Reads};
 use semel_core::ident::CronName;
@@ -24,10 +22,10 @@ impl Engine {
         name: CronName,
         wanted: Registration,
     ) -> Result<Registered, StoreError> {
-        self.default_tenant_only()?;
+        let (name, wanted) = (name.within(self.tenant()), self.space().stored_registration(wanted));
         let registered =
             self.store().decide(reads(&name), move |draft| cron::register(draft, &name, &wanted)).await?;
-        Ok(registered?)
+        Ok(self.space().shown(registered?))
     }
 
     /// Changes a cron; none when there is none of that name.
@@ -35,10 +33,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
     pub async fn change_cron(&self, name: CronName, wanted: Change) -> Result<Option<Cron>, StoreError> {
-        self.default_tenant_only()?;
+        let name = name.within(self.tenant());
         let changed =
             self.store().decide(reads(&name), move |draft| cron::change(draft, &name, &wanted)).await?;
-        Ok(changed.transpose()?)
+        Ok(self.space().shown(changed.transpose()?))
     }
 
     /// Deletes a cron; none when there was none. Its jobs stay.
@@ -46,9 +44,9 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
     pub async fn remove_cron(&self, name: CronName) -> Result<Option<Cron>, StoreError> {
-        self.default_tenant_only()?;
+        let name = name.within(self.tenant());
         let removed = self.store().decide(reads(&name), move |draft| cron::remove(draft, &name)).await?;
-        Ok(removed.transpose()?)
+        Ok(self.space().shown(removed.transpose()?))
     }
 
     /// Does now what a tick of the cron does; none when there is none of that name.
@@ -56,9 +54,9 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
     pub async fn trigger_cron(&self, name: CronName) -> Result<Option<(Cron, Tick)>, StoreError> {
-        self.default_tenant_only()?;
+        let name = name.within(self.tenant());
         let triggered = self.store().decide(reads(&name), move |draft| cron::trigger(draft, &name)).await?;
-        Ok(triggered.transpose()?)
+        Ok(self.space().shown(triggered.transpose()?))
     }
 
     /// A cron.
@@ -66,10 +64,11 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored cannot.
     pub async fn cron(&self, name: &CronName) -> Result<Option<Cron>, StoreError> {
-        self.default_tenant_only()?;
-        let snapshot = self.store().load(reads(name)).await?;
-        let document = snapshot.peek_document(&cron::key(name));
-        Ok(document.map(|document| Cron::decode(&document.text)).transpose()?)
+        let name = name.within(self.tenant());
+        let snapshot = self.store().load(reads(&name)).await?;
+        let document = snapshot.peek_document(&cron::key(&name));
+        let cron = document.map(|document| Cron::decode(&document.text)).transpose()?;
+        Ok(self.space().shown(cron))
     }
 
     /// Crons by name, those after `from`, at most `limit`.
@@ -77,13 +76,14 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored cannot.
     pub async fn crons(&self, from: Option<&str>, limit: u32) -> Result<Vec<Named>, StoreError> {
-        self.default_tenant_only()?;
-        let seek =
-            Seek::Kind { kind: DocumentKind::Cron, from: from.map(Arc::from), descending: false, limit };
+        let (first, beyond) = self.tenant().own_names();
+        // Whatever text the caller sends: nothing before its own names.
+        let from = first.clone().max(from.map(|name| self.space().stored_name(name)).unwrap_or(first));
+        let seek = Seek::Kind { kind: DocumentKind::Cron, from: Some(from.into()), descending: false, limit };
         let found = self.store().documents(seek).await?;
         let mut crons = Vec::with_capacity(found.documents.len());
-        for (key, document) in found.documents {
-            crons.push((CronName::from_stored(&key.name), Cron::decode(&document.text)?));
+        for (key, document) in found.documents.into_iter().take_while(|(key, _)| *key.name < *beyond) {
+            crons.push((CronName::from_stored(&key.name), self.space().shown(Cron::decode(&document.text)?)));
         }
         Ok(crons)
     }
@@ -91,15 +91,4 @@ impl Engine {
 
 fn reads(name: &CronName) -> Reads {
     Reads { documents: vec![cron::key(name)], ..Reads::default() }
-}
-
-impl Engine {
-    /// Crons and workflows are the default tenant's: their names and ids are not kept apart yet, so nobody else may ask
-    /// for them.
-    pub(crate) fn default_tenant_only(&self) -> Result<(), StoreError> {
-        if self.tenant().is_default() {
-            return Ok(());
-        }
-        Err(StoreError::Unsupported("crons and workflows are there for the default tenant only".to_owned()))
-    }
 }

@@ -4,7 +4,7 @@
 use semel_core::body::Corrupt;
 use semel_core::cron::{self, Looked};
 use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads};
-use semel_core::ident::{CronName, JobId, WorkflowId};
+use semel_core::ident::{CronName, JobId};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_core::{life, settle, workflow};
@@ -119,21 +119,15 @@ enum Tended {
 
 fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
     match key.kind {
-        DocumentKind::Cron => {
-            let Ok(name) = CronName::parse(&key.name, "") else { return Ok(Tended::Nothing) };
-            Ok(match cron::tick(draft, &name)? {
-                Looked::NotDue => Tended::Nothing,
-                Looked::Ticked(_) => Tended::Done,
-                Looked::Stopped(corrupt) => Tended::Stopped(corrupt),
-            })
-        }
-        DocumentKind::Workflow => match WorkflowId::parse(&key.name, "") {
-            Ok(id) => Ok(match workflow::look(draft, id)? {
-                workflow::Looked::NotDue => Tended::Nothing,
-                workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
-            }),
-            Err(_) => Ok(Tended::Nothing),
-        },
+        DocumentKind::Cron => Ok(match cron::tick(draft, &CronName::from_stored(&key.name))? {
+            Looked::NotDue => Tended::Nothing,
+            Looked::Ticked(_) => Tended::Done,
+            Looked::Stopped(corrupt) => Tended::Stopped(corrupt),
+        }),
+        DocumentKind::Workflow => Ok(match workflow::look(draft, key)? {
+            workflow::Looked::NotDue => Tended::Nothing,
+            workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
+        }),
         DocumentKind::Step | DocumentKind::StepResult => Ok(Tended::Nothing),
     }
 }

@@ -57,7 +57,8 @@ impl Wanted {
             kinds: self.kinds.clone(),
             queues: self.queues.iter().map(|queue| space.stored_queue(queue)).collect(),
             job_types: self.job_types.clone(),
-            jobs: self.jobs.iter().map(|id| space.stored_id(*id)).collect(),
+            // A workflow's id is stored as its owner knows it.
+            jobs: self.jobs.iter().flat_map(|id| [space.stored_id(*id), *id]).collect(),
             visible: self.visible.clone(),
         }
     }

@@ -8,6 +8,7 @@ use semel_core::job::{Head, NoteKind};
 use semel_core::tenant::{Namespace, Show};
 use semel_core::trail::{Duplicates, Failures, Marks, Payload};
 use semel_core::waiting::Waiters;
+use semel_core::workflow::shown_results;
 
 /// A whole job: head, body and notes, decoded.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ impl Show for Job {
     fn show(&mut self, space: &Namespace) {
         self.head.show(space);
         self.replaced_by.show(space);
+        self.waiters.show(space);
+        self.parent_results = self.parent_results.as_ref().map(|results| shown_results(results, space));
     }
 }
 

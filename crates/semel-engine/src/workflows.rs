@@ -16,13 +16,14 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit; nothing of it was stored then.
     pub async fn create_workflow(&self, plan: Plan) -> Result<Created, StoreError> {
-        self.default_tenant_only()?;
+        let plan = self.space().stored_plan(plan);
         let mut reads = Reads::default();
-        reads.documents.extend(plan.id.map(workflow::key));
+        reads.documents.extend(plan.id.map(|id| workflow::key(&plan.owner, id)));
         for step in plan.steps.iter().filter(|step| step.after.is_empty()) {
             step.offer.reads(&mut reads);
         }
-        self.store().decide(reads, move |draft| workflow::create(draft, &plan)).await
+        let created = self.store().decide(reads, move |draft| workflow::create(draft, &plan)).await?;
+        Ok(self.space().shown(created))
     }
 
     /// Cancels a workflow with the jobs that were created for it.
@@ -30,8 +31,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn cancel_workflow(&self, id: WorkflowId) -> Result<Cancelled, StoreError> {
-        self.default_tenant_only()?;
-        self.store().decide(reads(id), move |draft| workflow::cancel(draft, id)).await
+        let owner = self.tenant().clone();
+        let reads = self.reads_of(id);
+        let cancelled = self.store().decide(reads, move |draft| workflow::cancel(draft, &owner, id)).await?;
+        Ok(self.space().shown(cancelled))
     }
 
     /// A workflow.
@@ -39,10 +42,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored cannot.
     pub async fn workflow(&self, id: WorkflowId) -> Result<Option<Workflow>, StoreError> {
-        self.default_tenant_only()?;
-        let snapshot = self.store().load(reads(id)).await?;
-        let document = snapshot.peek_document(&workflow::key(id));
-        Ok(document.map(|document| Workflow::decode(&document.text)).transpose()?)
+        let snapshot = self.store().load(self.reads_of(id)).await?;
+        let document = snapshot.peek_document(&workflow::key(self.tenant(), id));
+        let workflow = document.map(|document| Workflow::decode(&document.text)).transpose()?;
+        Ok(self.space().shown(workflow))
     }
 
     /// Workflows, the newest id first, those before `from`, at most `limit`.
@@ -54,20 +57,20 @@ impl Engine {
         from: Option<WorkflowId>,
         limit: u32,
     ) -> Result<Vec<(WorkflowId, Workflow)>, StoreError> {
-        self.default_tenant_only()?;
-        let from = from.map(|id| Arc::from(id.to_string()));
-        let seek = Seek::Kind { kind: DocumentKind::Workflow, from, descending: true, limit };
+        let (first, beyond) = self.tenant().own_names();
+        let from = from.map_or_else(|| Arc::from(beyond), |id| workflow::key(self.tenant(), id).name);
+        let seek = Seek::Kind { kind: DocumentKind::Workflow, from: Some(from), descending: true, limit };
         let found = self.store().documents(seek).await?;
         let mut workflows = Vec::with_capacity(found.documents.len());
-        for (key, document) in found.documents {
-            if let Ok(id) = WorkflowId::parse(&key.name, "") {
-                workflows.push((id, Workflow::decode(&document.text)?));
+        for (key, document) in found.documents.into_iter().take_while(|(key, _)| *key.name >= *first) {
+            if let Some(id) = workflow::id_of(&key.name) {
+                workflows.push((id, self.space().shown(Workflow::decode(&document.text)?)));
             }
         }
         Ok(workflows)
     }
-}
 
-fn reads(id: WorkflowId) -> Reads {
-    Reads { documents: vec![workflow::key(id)], ..Reads::default() }
+    fn reads_of(&self, id: WorkflowId) -> Reads {
+        Reads { documents: vec![workflow::key(self.tenant(), id)], ..Reads::default() }
+    }
 }

@@ -19,7 +19,7 @@ pub fn read(input: &DeriveInput) -> Result<Members> {
     match &input.data {
         Data::Struct(data) => match &data.fields {
             Fields::Named(fields) => {
-                members.are_all = !container.is_other;
+                members.are_all = !container.is_other && !container.is_tagged;
                 for field in &fields.named {
                     add(&mut members, field, &container)?;
                 }
@@ -54,6 +54,21 @@ fn add(members: &mut Members, field: &Field, container: &Serde) -> Result<()> {
     let Some(ident) = &field.ident else { return Ok(()) };
     let serde = Serde::read(&field.attrs)?;
     let is_sensitive = is_sensitive(field)?;
+    if is_sensitive && container.is_other {
+        return Err(Error::new_spanned(
+            field,
+            "serde writes this type as another one (`into` or `transparent`), so the field has no member of its own to hide; name the place with Envelope::sensitive(\"/args/0/...\") when the job is enqueued, or let serde write the type itself",
+        ));
+    }
+    if serde.is_skipped {
+        if is_sensitive {
+            return Err(Error::new_spanned(
+                field,
+                "serde skips the field, so it is in no job and there is nothing to hide; leave out one of the two attributes",
+            ));
+        }
+        return Ok(());
+    }
     if serde.is_flat {
         if is_sensitive {
             return Err(Error::new_spanned(
@@ -99,8 +114,12 @@ struct Serde {
     rename: Option<String>,
     rename_all: Option<String>,
     is_flat: bool,
-    /// The type is written as another one, or as one of several.
+    /// The field is not written.
+    is_skipped: bool,
+    /// The type is written as another one.
     is_other: bool,
+    /// A member that says which type it is stands beside the fields'.
+    is_tagged: bool,
 }
 
 impl Serde {
@@ -114,8 +133,10 @@ impl Serde {
                     serde.rename_all = written(&meta)?.or(serde.rename_all.take());
                 } else {
                     serde.is_flat |= meta.path.is_ident("flatten");
-                    let others = ["into", "from", "try_from", "transparent", "tag", "untagged", "remote"];
-                    serde.is_other |= others.iter().any(|name| meta.path.is_ident(name));
+                    let is = |names: &[&str]| names.iter().any(|name| meta.path.is_ident(name));
+                    serde.is_skipped |= is(&["skip", "skip_serializing"]);
+                    serde.is_other |= is(&["into", "transparent"]);
+                    serde.is_tagged |= is(&["tag"]);
                     skip(&meta)?;
                 }
                 Ok(())

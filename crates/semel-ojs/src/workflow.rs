@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use semel_core::error::Invalid;
 use semel_core::ident::WorkflowId;
 use semel_core::limits::{WORKFLOW_DEPTH_MAX, WORKFLOW_STEPS_MAX};
+use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Workflow};
 use serde_json::value::RawValue;
@@ -58,7 +59,14 @@ pub fn parse(text: &str, inspect: bool) -> Result<Plan, Invalid> {
         }
     };
     let digest = id.map(|_| digest::request(&members)).transpose()?;
-    let plan = Plan { id, form, name: name.map(|name| name.into_owned()), steps: reader.steps, digest };
+    let plan = Plan {
+        owner: Tenant::default(),
+        id,
+        form,
+        name: name.map(|name| name.into_owned()),
+        steps: reader.steps,
+        digest,
+    };
     plan.check()?;
     Ok(plan)
 }
@@ -372,6 +380,9 @@ fn put_errors(workflow: &Workflow, object: &mut Object<'_>) {
             let error = step.error.as_ref();
             object.text("code", error.map_or("discarded", |error| &error.code));
             object.text("message", error.map_or("the job ended without success", |error| &error.message));
+            if let Some(holder) = error.and_then(|error| error.holder.as_deref()) {
+                object.text("existing_job_id", holder);
+            }
             object.number("attempt", error.map_or(0, |error| error.attempt));
         });
     });
@@ -397,6 +408,9 @@ fn put_step(out: &mut String, workflow: &Workflow, at: usize, step: &Step, state
             crate::write::object(object.member("error"), |object| {
                 object.text("code", &error.code);
                 object.text("message", &error.message);
+                if let Some(holder) = &error.holder {
+                    object.text("existing_job_id", holder);
+                }
             });
         }
     });

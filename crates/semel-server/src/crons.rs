@@ -32,7 +32,7 @@ fn found<T>(found: Option<T>) -> Result<T, Problem> {
 /// The cron's queue must be one of the caller's; to others it is not there.
 fn check(caller: &Caller, cron: &Cron) -> Result<(), Refused> {
     match cron.offer() {
-        Ok(offer) if caller.sees(offer.queue.as_str()) => Ok(()),
+        Ok(offer) if caller.sees(offer.queue.name()) => Ok(()),
         Ok(_) => Err(Problem::not_found("cron").into()),
         Err(corrupt) => Err(semel_store::StoreError::from(corrupt).into()),
     }
@@ -86,7 +86,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     crons.retain(|(_, cron)| {
         enabled.is_none_or(|wanted| wanted == cron.enabled) && check(&caller, cron).is_ok()
     });
-    Ok(Answer::ok(answer_list(&crons, next.as_ref().map(CronName::as_str))))
+    Ok(Answer::ok(answer_list(&crons, next.as_ref().map(CronName::name))))
 }
 
 /// `GET /cron/{name}`.

@@ -38,8 +38,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let began = Instant::now();
         let store = Sqlite::open(&path)?;
         let opened = began.elapsed();
-        let live = admit(&store, 0, |number| job().keyed_by_number(number)).await?;
-        let ever = admit(&store, BATCH * BATCHES, strict).await?;
+        let live = offer_many(&store, 0, |number| job().keyed_by_number(number)).await?;
+        let ever = offer_many(&store, BATCH * BATCHES, strict).await?;
         let size = std::fs::metadata(&path)?.len() >> 20;
         println!(
             "{jobs} finished jobs, {size} MB: opened in {opened:.2?}; admitted {live}/s looking at live holders, {ever}/s at all"
@@ -107,7 +107,7 @@ fn fill(path: &Path, jobs: i64) -> Result<(), Box<dyn Error>> {
 }
 
 /// Admits jobs in batches; how many a second.
-async fn admit(store: &Sqlite, from: u64, want: impl Fn(u64) -> Want) -> Result<u64, Box<dyn Error>> {
+async fn offer_many(store: &Sqlite, from: u64, want: impl Fn(u64) -> Want) -> Result<u64, Box<dyn Error>> {
     let began = Instant::now();
     for batch in 0..BATCHES {
         let first = from + batch * BATCH;

@@ -15,7 +15,7 @@ use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, is_kept, outlives};
+use semel_core::unique::{UniqueKey, outlives};
 use semel_store::model::QueueTotals;
 
 use crate::documents::{self, Changed};
@@ -30,8 +30,6 @@ use crate::rows;
 const PIECE_ROWS: usize = 2_000;
 /// Records of the log in one transaction: each is up to thousands of events.
 const PIECE_RECORDS: usize = 200;
-/// Remembered heads looked over in one go.
-const FORGET_LOOKS_MAX: u32 = 1_000;
 /// Values of `filed`.
 const FILED: u8 = 1;
 const DEAD_LETTER: u8 = 2;
@@ -396,7 +394,8 @@ fn write_notes(db: &Connection, notes: &Notes) -> Result<(), SqliteError> {
     Ok(())
 }
 
-fn delete_memory(db: &Connection, key: &UniqueKey, seq: i64) -> Result<(), SqliteError> {
+/// Forgets what is remembered of a row's job for a key.
+pub fn delete_memory(db: &Connection, key: &UniqueKey, seq: i64) -> Result<(), SqliteError> {
     db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
         .execute(params![key.as_bytes(), seq])?;
     Ok(())
@@ -477,38 +476,4 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
         at.model.move_absent_version(next_version(0, piece.floor));
     }
     if piece.end.is_some() { at.round.take() } else { None }
-}
-
-/// A remembered head: its key, its row and its job.
-pub type Kept = (UniqueKey, i64, JobId);
-
-/// Remembered heads whose time is over, looking at a bounded number from where the last look ended. No decision sees them
-/// any more, whether or not they are deleted.
-pub fn over(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<Vec<Kept>, SqliteError> {
-    let mut query =
-        db.prepare_cached("SELECT key, seq, forget_at, id FROM memory WHERE key > ?1 ORDER BY key LIMIT ?2")?;
-    let mut found = query.query(params![&*cursor, FORGET_LOOKS_MAX])?;
-    let (mut over, mut looked) = (Vec::new(), 0);
-    while let Some(row) = found.next()? {
-        looked += 1;
-        let key: [u8; 32] = row.get(0)?;
-        cursor.clear();
-        cursor.extend_from_slice(&key);
-        if row.get::<_, Option<i64>>(2)?.is_some_and(|at| !is_kept(Timestamp::from_micros(at), now)) {
-            over.push((UniqueKey::from_bytes(key), row.get::<_, i64>(1)?, JobId::from_bytes(row.get(3)?)));
-        }
-    }
-    if looked < FORGET_LOOKS_MAX {
-        cursor.clear();
-    }
-    Ok(over)
-}
-
-/// Deletes remembered heads.
-pub fn forget(db: &Connection, over: &[Kept]) -> Result<(), SqliteError> {
-    for (key, seq, id) in over {
-        delete_memory(db, key, *seq)?;
-        rows::free_id(db, *id)?;
-    }
-    Ok(())
 }

@@ -5,7 +5,8 @@
 //! # Layout
 //! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file.
 //! - `journal`, `change`: the journal's files, and what a record says.
-//! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done.
+//! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done;
+//!   `forgetting`: what is swept out of the keys' memory.
 //! - `open`, `schema.sql`: a file's version and what is read of it at the start; `replay`: of the journal.
 //! - `reader`, `rows`, `documents`, `names`, `log`: look-ups, a head's row, documents, names by number, the event log.
 
@@ -14,6 +15,7 @@ mod change;
 mod documents;
 pub mod error;
 mod filing;
+mod forgetting;
 mod journal;
 pub mod lock;
 mod log;

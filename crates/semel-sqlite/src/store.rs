@@ -21,6 +21,7 @@ use semel_store::{LogPage, StoreError};
 use crate::documents;
 use crate::error::SqliteError;
 use crate::filing::{self, Patience};
+use crate::forgetting;
 use crate::journal::Journal;
 use crate::lock::FileLock;
 use crate::log;
@@ -235,7 +236,7 @@ impl Sqlite {
 
     /// Forgets remembered heads and trims the log: a bounded piece. Says whether more is waiting.
     fn keep_house(&self, carrier: &mut Carrier, now: Timestamp) -> Result<bool, SqliteError> {
-        let mut over = filing::over(&carrier.db, &mut carrier.forget_cursor, now)?;
+        let mut over = forgetting::over(&carrier.db, &mut carrier.forget_cursor, now)?;
         if !over.is_empty() {
             // The journal may say otherwise by now: a window was renewed.
             let inner = self.lock();
@@ -244,7 +245,7 @@ impl Sqlite {
         // An id is free again once nothing keeps it, and may be given away in the next commit.
         carrier.db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
         let transaction = carrier.db.transaction()?;
-        filing::forget(&transaction, &over)?;
+        forgetting::forget(&transaction, &over)?;
         let more = log::trim(&transaction, &mut carrier.events, carrier.events_max)?;
         transaction.commit()?;
         Ok(more)

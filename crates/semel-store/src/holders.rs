@@ -117,7 +117,10 @@ impl Holders {
         let mut others = if entry.is_shared() { self.others.remove(key) } else { None }.unwrap_or_default();
         others.retain(|place| wanted(*place));
         let first = if wanted(entry.first()) { Some(entry.first()) } else { others.pop() };
-        let Some(first) = first else { return drop(found.remove()) };
+        let Some(first) = first else {
+            found.remove();
+            return;
+        };
         entry.first = first;
         if !others.is_empty() {
             entry.first |= SHARED;

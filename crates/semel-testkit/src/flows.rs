@@ -4,6 +4,7 @@ use semel_core::cron::{self, Looked, Overlap, Registered, Registration, Schedule
 use semel_core::draft::Reads;
 use semel_core::enqueue::Offer;
 use semel_core::ident::{CronName, JobId, WorkflowId};
+use semel_core::tenant::Tenant;
 use semel_core::workflow::{self, Created, Form, Plan, PlannedStep, StepStatus, When, Workflow};
 
 use crate::fixture::Fixture;
@@ -19,7 +20,14 @@ pub fn graph(steps: Vec<(Offer, Vec<u32>)>) -> Plan {
         pointer: format!("/steps/{at}"),
         offer,
     });
-    Plan { id: None, form: Form::Graph, name: None, steps: steps.collect(), digest: None }
+    Plan {
+        owner: Tenant::default(),
+        id: None,
+        form: Form::Graph,
+        name: None,
+        steps: steps.collect(),
+        digest: None,
+    }
 }
 
 /// One after the other.
@@ -54,6 +62,25 @@ pub fn batch(offers: impl IntoIterator<Item = Offer>, callbacks: Vec<(When, Offe
     plan
 }
 
+/// A chain, a group, a batch whose callbacks are all its last job, or a tree.
+pub fn of_form(form: usize, mut offers: Vec<Offer>) -> Plan {
+    match form % 4 {
+        0 => chain(offers),
+        1 => group(offers),
+        2 => {
+            let last = offers.pop().unwrap();
+            let jobs = if offers.is_empty() { vec![last.clone()] } else { offers };
+            let callbacks = [When::Success, When::Failure, When::Always].map(|when| (when, last.clone()));
+            batch(jobs, callbacks.to_vec())
+        }
+        _ => {
+            let parent = |at: usize| (at > 0).then(|| u32::try_from((at - 1) / 2).unwrap());
+            let steps = offers.into_iter().enumerate();
+            graph(steps.map(|(at, offer)| (offer, parent(at).into_iter().collect())).collect())
+        }
+    }
+}
+
 /// Creates a workflow that must be created.
 pub async fn create(f: &Fixture, plan: &Plan) -> (WorkflowId, Workflow) {
     plan.check().unwrap();
@@ -65,13 +92,15 @@ pub async fn create(f: &Fixture, plan: &Plan) -> (WorkflowId, Workflow) {
 
 /// What a workflow needs to be loaded.
 pub fn reads(id: WorkflowId) -> Reads {
-    Reads { documents: vec![workflow::key(id)], ..Reads::default() }
+    Reads { documents: vec![workflow::key(&Tenant::default(), id)], ..Reads::default() }
 }
 
 /// The workflow as it is stored.
 pub async fn stored(f: &Fixture, id: WorkflowId) -> Option<Workflow> {
     let snapshot = f.load(&reads(id)).await;
-    snapshot.peek_document(&workflow::key(id)).map(|document| Workflow::decode(&document.text).unwrap())
+    snapshot
+        .peek_document(&workflow::key(&Tenant::default(), id))
+        .map(|document| Workflow::decode(&document.text).unwrap())
 }
 
 /// The statuses of its steps, a letter each: `wrcfxs`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use semel_core::body::Body;
 use semel_core::enqueue::{Identity, Offer, Start, When};
 use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::limit::Limit;
 use semel_core::retry::{OnExhaustion, RetryPolicy};
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
@@ -151,6 +152,18 @@ impl Want {
     /// With these args.
     pub fn args(mut self, args: &str) -> Self {
         self.body.args = args.into();
+        self
+    }
+
+    /// Under this limit.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.offer.limit = Some(limit);
+        self
+    }
+
+    /// Refused when as many wait in its queue as may.
+    pub fn bounded(mut self) -> Self {
+        self.offer.bounded = true;
         self
     }
 

@@ -1,5 +1,6 @@
 //! A job on its way to the queue, with or without a Rust type.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,7 +46,8 @@ struct Parts {
     job_type: String,
     id: Option<JobId>,
     args: Vec<Box<RawValue>>,
-    meta: serde_json::Map<String, serde_json::Value>,
+    /// As text, so that numbers keep their digits.
+    meta: BTreeMap<String, Box<RawValue>>,
     options: Options,
     scheduled_at: Option<String>,
     pending: bool,
@@ -158,7 +160,7 @@ impl Envelope {
     #[must_use]
     pub fn meta(self, name: impl Into<String>, value: impl Serialize) -> Self {
         self.with(|parts| {
-            parts.meta.insert(name.into(), serde_json::to_value(value).map_err(Error::Write)?);
+            parts.meta.insert(name.into(), to_raw_value(&value).map_err(Error::Write)?);
             Ok(())
         })
     }
@@ -280,6 +282,19 @@ impl Envelope {
             options.unique = None;
             options
         })
+    }
+
+    /// The same, where a job is given its id later.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with this message when it has one.
+    pub(crate) fn without_id(self, message: &str) -> Result<Self, Error> {
+        match &self.0 {
+            Form::Parts(parts) if parts.id.is_some() => {
+                Err(Error::Invalid { pointer: "/id".to_owned(), message: message.to_owned() })
+            }
+            _ => Ok(self),
+        }
     }
 
     /// The OJS enqueue request.

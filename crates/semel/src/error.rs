@@ -1,7 +1,7 @@
 //! What may go wrong, by what the caller can do about it.
 
 use semel_core::error::Invalid;
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, WorkflowId};
 use semel_core::state::State;
 use semel_store::StoreError;
 
@@ -9,8 +9,8 @@ use semel_store::StoreError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The job is not one that can be stored. `pointer` says where in its envelope.
-    #[error("the job is refused: {message}{}", place(pointer))]
+    /// The job, workflow or cron is not one that can be stored. `pointer` says where in its envelope.
+    #[error("what was offered is refused: {message}{}", place(pointer))]
     Invalid {
         /// JSON pointer (RFC 6901) into the OJS envelope, such as `/options/unique/period`; empty for the whole.
         pointer: String,
@@ -65,6 +65,15 @@ pub enum Error {
     /// There is no such job, or its body was deleted after its retention.
     #[error("job {0} is not there, or no longer")]
     Gone(JobId),
+    /// There is no such workflow, or it was deleted after its retention.
+    #[error("workflow {0} is not there, or no longer")]
+    NoWorkflow(WorkflowId),
+    /// Another request has used the workflow's id.
+    #[error("the id {0} was used for another workflow; leave the id out, or choose a new one")]
+    WorkflowIdTaken(WorkflowId),
+    /// There is no cron of that name.
+    #[error("there is no cron {0:?}")]
+    NoCron(String),
     /// The job that blocks may not be shown, so it cannot be waited for.
     #[error("the existing job may not be shown (`disclose`), so there is nothing to wait for")]
     Undisclosed,

@@ -26,7 +26,8 @@
 //! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")` or `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
-//!
+//! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
+//! - [`Schedule`], [`Cron`]: jobs that a schedule offers.
 //! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs.
 //! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
@@ -36,6 +37,7 @@
 #[cfg(feature = "http")]
 mod admin;
 mod codec;
+mod cron;
 mod enqueue;
 mod envelope;
 mod error;
@@ -45,13 +47,16 @@ mod open;
 mod options;
 mod outcome;
 mod queue;
+mod steps;
 mod stored;
 pub mod testing;
 mod unique;
 mod worker;
+mod workflow;
 
 #[cfg(feature = "http")]
 pub use admin::Admin;
+pub use cron::{Cron, Schedule, StoredCron, Tick};
 pub use enqueue::{Enqueue, EnqueueMany, Many};
 pub use envelope::{At, Envelope, IntoEnvelope};
 pub use error::Error;
@@ -60,18 +65,22 @@ pub use job::Job;
 pub use options::{Options, Retry};
 pub use outcome::{Admitted, Enqueued, Reason, Refused};
 pub use queue::Semel;
+pub use steps::{Batch, Chain, Graph, Group, IntoPart, IntoSteps, Part};
 pub use stored::Stored;
 pub use unique::Unique;
 
+pub use semel_core::cron::{Decision as TickDecision, Overlap};
 pub use semel_core::enqueue::Counts;
-pub use semel_core::ident::JobId;
+pub use semel_core::ident::{JobId, WorkflowId};
 pub use semel_core::retry::Backoff;
 pub use semel_core::state::State as JobState;
 pub use semel_core::time::Timestamp;
 pub use semel_core::unique::{Disclose, Frees, OnConflict, OnMismatch, PeriodFrom, WhenActive};
+pub use semel_core::workflow::{Status as WorkflowStatus, StepStatus};
 pub use semel_macros::Job;
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{
     Attempt, CONCURRENCY_DEFAULT, CONCURRENCY_MAX, Failure, FromRun, Handler, IntoOutcome, Lease, Middleware,
     Next, Outcome, Progress, Return, Run, State, Worker, Working,
 };
+pub use workflow::{Start, Step, StoredWorkflow, Workflow};

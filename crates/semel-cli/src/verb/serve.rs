@@ -26,8 +26,8 @@ const HEALTH_EVERY: Duration = Duration::from_millis(500);
 /// Run the server
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints one line, `listening on http://ADDR`, on stdout when it is ready; its log goes to stderr (SEMEL_LOG=debug says
-more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens and certificates again. It
+Prints one line, `listening on http://ADDR` (https:// with a certificate), on stdout when it is ready; its log goes to
+stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens and certificates again. It
 ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
 reach it with a token; without TLS tokens cross the network as they are, so put it behind a proxy or give it a
 certificate.

@@ -152,3 +152,19 @@ fn two_at_once_are_both_kept() {
     let listed: Value = folder.json(&["token", "list", "--tokens", "tokens.toml"]);
     assert_eq!(listed["tokens"].as_array().unwrap().len(), 8);
 }
+
+/// What `release --help` says of the log.
+#[test]
+fn the_log_says_by_which_token_a_key_was_released_and_why() {
+    let folder = Folder::new();
+    let (id, admin) = create(&folder, &["--role", "admin", "--name", "me"]);
+    let server = Server::start(&folder, &["--tokens", "tokens.toml"]);
+    let words = ["enqueue", "a.b", "{\"n\": 1}", "--unique", "{\"keys\":[\"args\"]}", "--json"];
+    let made: Value = serde_json::from_str(&ask(&folder, &admin, &words).out).unwrap();
+    let key = made.pointer("/job/unique_key").or_else(|| made.get("unique_key")).unwrap();
+    let words = ["release", key.as_str().unwrap(), "--reason", "a broken mail server", "--yes"];
+    assert_eq!(ask(&folder, &admin, &words).code, 0);
+    let (_, _, log) = server.stop();
+    let line = log.lines().find(|line| line.contains("release_key")).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains(&id) && line.contains("a broken mail server"), "{line}");
+}

@@ -1,6 +1,7 @@
 //! What decisions answer, as the tenant sees it: the ids and keys in it led back to its own. Queues keep their stored
 //! names, which show as the tenant's own and still say whose they are.
 
+use crate::cron::{Cron, Registered, Registration, Tick};
 use crate::enqueue::{Batch, Offer, Outcome};
 use crate::event::Event;
 use crate::explain::Explanation;
@@ -10,6 +11,8 @@ use crate::life::{KeyReleased, Revived};
 use crate::settle::Settled;
 use crate::tenant::Namespace;
 use crate::unique::Admission;
+use crate::waiting::{Waiter, Waiters};
+use crate::workflow::{Cancelled, Created, Plan, PlannedStep, Workflow};
 
 /// What has ids or keys in it and can be shown to a tenant.
 pub trait Show {
@@ -44,6 +47,32 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    /// A workflow as it is stored.
+    #[must_use]
+    pub fn stored_plan(&self, mut plan: Plan) -> Plan {
+        plan.owner = self.tenant().clone();
+        let stored = |step: PlannedStep| PlannedStep { offer: self.stored_offer(step.offer), ..step };
+        plan.steps = plan.steps.into_iter().map(stored).collect();
+        plan
+    }
+
+    /// A registration as it is stored.
+    #[must_use]
+    pub fn stored_registration(&self, registration: Registration) -> Registration {
+        Registration { offer: self.stored_offer(registration.offer), ..registration }
+    }
+}
+
+/// A job's id that is kept as text.
+fn show_text(id: &mut Option<String>, space: &Namespace) {
+    if let Some(text) = id
+        && let Ok(stored) = JobId::parse(text, "")
+    {
+        *text = space.shown_id(stored).to_string();
+    }
+}
+
 impl Show for JobId {
     fn show(&mut self, space: &Namespace) {
         *self = space.shown_id(*self);
@@ -60,7 +89,10 @@ impl Show for Head {
 
 impl Show for Event {
     fn show(&mut self, space: &Namespace) {
-        self.job.show(space);
+        // A workflow has the id its owner knows.
+        if !self.kind.is_of_workflow() {
+            self.job.show(space);
+        }
     }
 }
 
@@ -162,5 +194,77 @@ impl Show for Explanation {
         self.outcome.show(space);
         self.holders.show(space);
         self.strategies.iter_mut().for_each(|(_, admission)| admission.show(space));
+    }
+}
+
+impl Show for Workflow {
+    fn show(&mut self, space: &Namespace) {
+        for step in &mut self.steps {
+            show_text(&mut step.job, space);
+            if let Some(error) = &mut step.error {
+                show_text(&mut error.holder, space);
+            }
+        }
+    }
+}
+
+impl Show for Created {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Done(_, workflow) | Self::Repeated(_, workflow) => workflow.show(space),
+            Self::IdTaken(_) | Self::Corrupt(_) => {}
+        }
+    }
+}
+
+impl Show for Cancelled {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Done(workflow) => workflow.show(space),
+            Self::NotFound | Self::Over(_) | Self::Corrupt(_) => {}
+        }
+    }
+}
+
+/// Its job's offer stays as it is stored.
+impl Show for Cron {
+    fn show(&mut self, space: &Namespace) {
+        show_text(&mut self.last_job, space);
+        self.history.show(space);
+    }
+}
+
+impl Show for Tick {
+    fn show(&mut self, space: &Namespace) {
+        show_text(&mut self.job, space);
+    }
+}
+
+impl Show for Registered {
+    fn show(&mut self, space: &Namespace) {
+        self.cron.show(space);
+    }
+}
+
+impl Show for (Cron, Tick) {
+    fn show(&mut self, space: &Namespace) {
+        self.0.show(space);
+        self.1.show(space);
+    }
+}
+
+/// Workflows have the ids their owners know.
+impl Show for Waiters {
+    fn show(&mut self, space: &Namespace) {
+        for waiter in &mut self.0 {
+            match waiter {
+                Waiter::Step { .. } => {}
+                Waiter::Held { job } => {
+                    let mut held = Some(std::mem::take(job));
+                    show_text(&mut held, space);
+                    *job = held.unwrap_or_default();
+                }
+            }
+        }
     }
 }

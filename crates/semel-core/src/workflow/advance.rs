@@ -7,7 +7,7 @@ use crate::deferred;
 use crate::draft::{DocumentKind, Draft, Missing};
 use crate::enqueue::{Offer, Outcome};
 use crate::event::{Event, EventKind};
-use crate::ident::WorkflowId;
+use crate::ident::JobId;
 use crate::job::{Head, NoteKind};
 use crate::limits::PARENT_RESULTS_BYTES_MAX;
 use crate::planted::{Bug, is_planted};
@@ -15,7 +15,7 @@ use crate::waiting::{self, Added, Waiter};
 
 use super::plan::Plan;
 use super::record::{Status, Step, StepError, StepStatus, When, Workflow};
-use super::{last_failure, part, status_of};
+use super::{Which, last_failure, omitted, status_of};
 
 /// What is to happen to a waiting step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ const ROUNDS_MAX: usize = 8;
 /// of any other in the steps' documents.
 pub(super) fn advance(
     draft: &mut Draft,
-    id: WorkflowId,
+    which: Which<'_>,
     workflow: &mut Workflow,
     plan: Option<&Plan>,
 ) -> Result<(), Missing> {
@@ -61,7 +61,7 @@ pub(super) fn advance(
     workflow.resume_at = None;
     let mut rounds = 0;
     loop {
-        give_up(draft, id, workflow, plan);
+        give_up(draft, which, workflow, plan);
         let ready = ready(workflow);
         if ready.is_empty() {
             break;
@@ -73,7 +73,7 @@ pub(super) fn advance(
         rounds += 1;
         for at in ready {
             // Going on finds what else is missing, in one go.
-            let offered = offer(draft, id, workflow, at, plan);
+            let offered = offer(draft, which, workflow, at, plan);
             if offered.is_err() {
                 set_status(workflow, at, StepStatus::Running);
             }
@@ -86,8 +86,8 @@ pub(super) fn advance(
         workflow.status = if is_bad { Status::Failed } else { Status::Completed };
         workflow.finished_at = Some(draft.now().as_micros());
         let kind = if is_bad { EventKind::WorkflowFailed } else { EventKind::WorkflowCompleted };
-        draft.tell_of(workflow.event(id, kind));
-        drop_leftovers(draft, id, workflow);
+        draft.tell_of(workflow.event(which.id, kind));
+        drop_leftovers(draft, which, workflow);
     }
     Ok(())
 }
@@ -100,7 +100,7 @@ fn ready(workflow: &Workflow) -> Vec<usize> {
 }
 
 /// Gives up the steps that will never be offered, and those that wait for them.
-fn give_up(draft: &mut Draft, id: WorkflowId, workflow: &mut Workflow, plan: Option<&Plan>) {
+fn give_up(draft: &mut Draft, which: Which<'_>, workflow: &mut Workflow, plan: Option<&Plan>) {
     loop {
         let mut moved = false;
         for at in 0..workflow.steps.len() {
@@ -109,7 +109,7 @@ fn give_up(draft: &mut Draft, id: WorkflowId, workflow: &mut Workflow, plan: Opt
             };
             if let Turn::GiveUp(status) = turn(workflow, step) {
                 if plan.is_none() {
-                    drop_offer(draft, id, at);
+                    drop_offer(draft, which, at);
                 }
                 set_status(workflow, at, status);
                 moved = true;
@@ -132,19 +132,19 @@ fn set_status(workflow: &mut Workflow, at: usize, status: StepStatus) {
 /// Offers a step's job.
 fn offer(
     draft: &mut Draft,
-    id: WorkflowId,
+    which: Which<'_>,
     workflow: &mut Workflow,
     at: usize,
     plan: Option<&Plan>,
 ) -> Result<(), Missing> {
-    let results = parent_results(draft, id, workflow, at);
+    let results = parent_results(draft, which, workflow, at);
     let stored = match plan.and_then(|plan| plan.steps.get(at)) {
         Some(step) => Ok(step.offer.clone()),
-        None => load_offer(draft, id, at)?,
+        None => load_offer(draft, which, at)?,
     };
     let results = results?;
     if plan.is_none() {
-        drop_offer(draft, id, at);
+        drop_offer(draft, which, at);
     }
     let offer = match stored {
         Ok(offer) => Offer { awaited: true, ..offer },
@@ -153,8 +153,9 @@ fn offer(
             return Ok(());
         }
     };
-    let outcome = deferred::offer(draft, &offer, &format!("workflow {id}"))?;
-    let waiter = || Waiter::Step { workflow: id.to_string(), step: u32::try_from(at).unwrap_or(u32::MAX) };
+    let outcome = deferred::offer(draft, &offer, &format!("workflow {}", which.id))?;
+    let waiter =
+        || Waiter::Step { workflow: which.id.to_string(), step: u32::try_from(at).unwrap_or(u32::MAX) };
     match outcome {
         Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head) => {
             if let Some(results) = results {
@@ -168,20 +169,22 @@ fn offer(
                 Added::Waits => bind(workflow, at, &head, false),
                 Added::Over => {
                     bind(workflow, at, &head, false);
-                    settle(draft, id, workflow, at, &head)?;
+                    settle(draft, which, workflow, at, &head)?;
                 }
                 Added::TooMany => {
-                    let message = format!("too many wait for the end of {} already", head.id);
-                    refuse(workflow, at, "too_many_waiters", message);
+                    let message = "too many wait for the end of the job that holds the unique key already";
+                    refuse_for(workflow, at, "too_many_waiters", message.to_owned(), Some(head.id));
                 }
             }
         }
         Outcome::Rejected { holder, .. } => {
-            let message = match holder.named() {
-                Some(head) => format!("another job holds the unique key: {} ({})", head.id, head.state),
+            let named = holder.named();
+            let message = match named {
+                Some(head) => format!("another job ({}) holds the unique key", head.state),
                 None => "another job holds the unique key".to_owned(),
             };
-            refuse(workflow, at, "duplicate", message);
+            let named = named.map(|head| head.id);
+            refuse_for(workflow, at, "duplicate", message, named);
         }
         Outcome::Mismatch { .. } => {
             let message = "the unique key stands for other work".to_owned();
@@ -211,16 +214,22 @@ fn bind(workflow: &mut Workflow, at: usize, head: &Head, is_own: bool) {
 
 /// A step fails without a job of its own.
 fn refuse(workflow: &mut Workflow, at: usize, code: &str, message: String) {
+    refuse_for(workflow, at, code, message, None);
+}
+
+/// The same, because of another job. Its id is no part of the message: a tenant knows the job by another.
+fn refuse_for(workflow: &mut Workflow, at: usize, code: &str, message: String, holder: Option<JobId>) {
     set_status(workflow, at, StepStatus::Failed);
     if let Some(step) = workflow.steps.get_mut(at) {
-        step.error = Some(StepError { code: code.to_owned(), message, attempt: 0 });
+        let holder = holder.map(|id| id.to_string());
+        step.error = Some(StepError { code: code.to_owned(), message, attempt: 0, holder });
     }
 }
 
 /// A step ends as its job has ended.
 pub(super) fn settle(
     draft: &mut Draft,
-    id: WorkflowId,
+    which: Which<'_>,
     workflow: &mut Workflow,
     at: usize,
     ended: &Head,
@@ -234,7 +243,7 @@ pub(super) fn settle(
     if is_asked_for {
         let result = draft.full(ended.id)?.and_then(|(_, full)| full.note(NoteKind::Result).cloned());
         if let Some(result) = result {
-            draft.set_document(&part(DocumentKind::StepResult, id, at), Some((result, None)));
+            draft.set_document(&which.part(DocumentKind::StepResult, at), Some((result, None)));
             if let Some(step) = workflow.steps.get_mut(at) {
                 step.has_result = true;
             }
@@ -243,7 +252,7 @@ pub(super) fn settle(
     if status == StepStatus::Completed {
         draft.tell_of(Event {
             kind: EventKind::WorkflowStepCompleted,
-            job: id.as_job(),
+            job: which.id.as_job(),
             job_type: ended.job_type.clone(),
             queue: ended.queue.clone(),
             attempt: ended.attempt,
@@ -262,7 +271,7 @@ pub(super) fn settle(
 /// What the steps before returned, as a JSON array: null for one that returned nothing or did not end well.
 fn parent_results(
     draft: &mut Draft,
-    id: WorkflowId,
+    which: Which<'_>,
     workflow: &Workflow,
     at: usize,
 ) -> Result<Option<Bytes>, Missing> {
@@ -274,7 +283,7 @@ fn parent_results(
     let mut missing = Ok(());
     for other in asked {
         let has_result = workflow.steps.get(*other as usize).is_some_and(|step| step.has_result);
-        let key = part(DocumentKind::StepResult, id, *other as usize);
+        let key = which.part(DocumentKind::StepResult, *other as usize);
         let result = if has_result { draft.document(&key) } else { Ok(None) };
         if text.len() > 1 {
             text.push(b',');
@@ -285,11 +294,8 @@ fn parent_results(
             }
             // Too large to be handed on: the step's job has it.
             Ok(Some(_)) => {
-                let job = workflow.steps.get(*other as usize).and_then(|step| step.job.clone());
-                text.extend_from_slice(
-                    format!("{{\"semel.omitted\":true,\"job_id\":\"{}\"}}", job.unwrap_or_default())
-                        .as_bytes(),
-                );
+                let job = workflow.steps.get(*other as usize).and_then(|step| step.job.as_deref());
+                text.extend_from_slice(omitted(job.unwrap_or_default()).as_bytes());
             }
             Ok(None) => text.extend_from_slice(b"null"),
             Err(Missing) => missing = Err(Missing),
@@ -301,23 +307,23 @@ fn parent_results(
 }
 
 /// Deletes what was kept for later steps.
-pub(super) fn drop_leftovers(draft: &mut Draft, id: WorkflowId, workflow: &mut Workflow) {
+pub(super) fn drop_leftovers(draft: &mut Draft, which: Which<'_>, workflow: &mut Workflow) {
     for (at, step) in workflow.steps.iter_mut().enumerate() {
         if std::mem::take(&mut step.has_result) {
-            draft.set_document(&part(DocumentKind::StepResult, id, at), None);
+            draft.set_document(&which.part(DocumentKind::StepResult, at), None);
         }
     }
 }
 
 /// The job of a step. Nobody but the workflow, whose version is looked at, writes to its document.
-fn load_offer(draft: &mut Draft, id: WorkflowId, at: usize) -> Result<Result<Offer, Corrupt>, Missing> {
-    Ok(match draft.document(&part(DocumentKind::Step, id, at))? {
+fn load_offer(draft: &mut Draft, which: Which<'_>, at: usize) -> Result<Result<Offer, Corrupt>, Missing> {
+    Ok(match draft.document(&which.part(DocumentKind::Step, at))? {
         Some(document) => deferred::decode(&document.text),
         None => Err(Corrupt("a step's job is not there".to_owned())),
     })
 }
 
 /// Deletes the job of a step that has been offered or never will be.
-pub(super) fn drop_offer(draft: &mut Draft, id: WorkflowId, at: usize) {
-    draft.set_document(&part(DocumentKind::Step, id, at), None);
+pub(super) fn drop_offer(draft: &mut Draft, which: Which<'_>, at: usize) {
+    draft.set_document(&which.part(DocumentKind::Step, at), None);
 }

@@ -4,12 +4,15 @@ use crate::enqueue::Offer;
 use crate::error::Invalid;
 use crate::ident::WorkflowId;
 use crate::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX};
+use crate::tenant::Tenant;
 
 use super::record::{Form, When};
 
 /// A workflow to be created.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Whose it is. All its jobs are its owner's too.
+    pub owner: Tenant,
     /// The caller's own id.
     pub id: Option<WorkflowId>,
     /// Which of the three forms it was asked for in, or none of them.

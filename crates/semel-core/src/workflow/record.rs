@@ -147,6 +147,9 @@ pub struct StepError {
     /// The attempt it happened in; 0 when there was none.
     #[serde(default)]
     pub attempt: u32,
+    /// The job that stood in the way of the step's own, if it may be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
 }
 
 /// A step.

@@ -22,6 +22,7 @@ mod sdks;
 mod slow;
 mod streams;
 mod suites;
+mod tenant_flows;
 mod tenants;
 mod tls;
 mod unique;

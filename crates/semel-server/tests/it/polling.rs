@@ -69,3 +69,15 @@ async fn a_failed_job_is_tried_again_within_a_tenth_of_a_second_of_its_time() {
     assert!(waited >= Duration::from_millis(195) && waited < Duration::from_millis(600), "{waited:?}");
     server.stop().await;
 }
+
+/// As the guide's table of limits says.
+#[tokio::test]
+async fn a_longer_wait_than_there_is_is_refused() {
+    let server = Server::in_memory().await;
+    let longest = json!({ "queues": ["default"], "wait_ms": 30_001 });
+    let told = server.post("/ojs/v1/workers/fetch", &longest).await;
+    assert_eq!((told.status, told.code()), (400, "invalid_request"));
+    let told = server.get("/ojs/v1/events?wait_ms=25001").await;
+    assert_eq!((told.status, told.code()), (400, "invalid_request"));
+    server.stop().await;
+}

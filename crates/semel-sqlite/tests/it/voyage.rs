@@ -106,6 +106,8 @@ fn commands(seed: u64) -> Vec<Command> {
         dead_letter: true,
         expires: None,
         id: None,
+        limit: None,
+        bounded: false,
     };
     let enqueue = |key, policy| Command::Enqueue(vec![plan(Some(key), policy)], false);
     vec![

@@ -12,6 +12,7 @@ use semel_core::lease::Bearer;
 use semel_core::limits::{PARENT_RESULTS_BYTES_MAX, RETENTION_DEFAULT_S};
 use semel_core::settle;
 use semel_core::state::{State, StateSet};
+use semel_core::tenant::Tenant;
 use semel_core::workflow::{self, Cancelled, Created, Status, When};
 use semel_store::backend::Verdict::{Applied, Stale};
 
@@ -220,7 +221,8 @@ pub async fn a_long_line_of_ended_jobs_goes_on_in_pieces(f: &Fixture) {
     steps.push(once());
     let (id, _) = create(f, &chain(steps)).await;
     let mut pieces = 1;
-    while f.decide(|draft| workflow::look(draft, id)).await == workflow::Looked::WentOn {
+    let key = workflow::key(&Tenant::default(), id);
+    while f.decide(|draft| workflow::look(draft, &key)).await == workflow::Looked::WentOn {
         pieces += 1;
     }
     assert_eq!(statuses(f, id).await, format!("{}r", "c".repeat(ENDED)));
@@ -286,7 +288,7 @@ pub async fn a_cancelled_workflow_takes_its_jobs_with_it(f: &Fixture) {
     let plan = graph(vec![(once(), vec![]), (once(), vec![]), (ignoring, vec![]), (once(), vec![0, 1, 2])]);
     let (id, _) = create(f, &plan).await;
     let (active, _) = f.claim_one().await;
-    let cancelled = f.decide(|draft| workflow::cancel(draft, id)).await;
+    let cancelled = f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert!(matches!(cancelled, Cancelled::Done(_)), "{cancelled:?}");
     assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xxxx", Status::Cancelled));
     assert_eq!(f.queue("default").await.unwrap().count(State::Cancelled), 2);
@@ -296,7 +298,7 @@ pub async fn a_cancelled_workflow_takes_its_jobs_with_it(f: &Fixture) {
     assert_eq!(head.id, stranger.id);
     ack(f, &head, None).await;
     assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xxxx", Status::Cancelled));
-    let again = f.decide(|draft| workflow::cancel(draft, id)).await;
+    let again = f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert!(matches!(again, Cancelled::Over(Status::Cancelled)), "{again:?}");
 }
 
@@ -341,15 +343,16 @@ pub async fn the_same_workflow_id_is_answered_as_the_first_time(f: &Fixture) {
 /// As long after its end as a job that ended so.
 pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     let (id, _) = create(f, &group(plain(1))).await;
+    let key = workflow::key(&Tenant::default(), id);
     run(f, None).await;
     let due = |f: Vec<_>| f;
     f.advance(Duration::from_secs(RETENTION_DEFAULT_S - 1)).await;
-    assert_eq!(f.decide(|draft| workflow::look(draft, id)).await, workflow::Looked::NotDue);
+    assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::NotDue);
     f.advance(SECOND).await;
     let seek = semel_store::backend::Seek::Due { limit: 9 };
     let found = due(f.backend().documents(seek).await.unwrap().documents);
-    assert_eq!(found.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [workflow::key(id)]);
-    assert_eq!(f.decide(|draft| workflow::look(draft, id)).await, workflow::Looked::Forgotten);
+    assert!(found.iter().map(|(found, _)| found).eq([&key]));
+    assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::Forgotten);
     assert_eq!(stored(f, id).await, None);
 }
 
@@ -387,7 +390,7 @@ pub async fn what_becomes_of_a_workflow_is_in_the_log(f: &Fixture) {
     assert_eq!(told(f, id).await, failed);
 
     let (id, _) = create(f, &group([first])).await;
-    f.decide(|draft| workflow::cancel(draft, id)).await;
+    f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     let cancelled = [tell(WorkflowStarted, "group@first", 0), tell(WorkflowCancelled, "group@first", 0)];
     assert_eq!(told(f, id).await, cancelled);
 }
@@ -441,7 +444,7 @@ pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
     let mut draft = f.draft(&reads(id)).await;
-    while workflow::cancel(&mut draft, id).is_err() {
+    while workflow::cancel(&mut draft, &Tenant::default(), id).is_err() {
         draft.roll_back();
         let missing = draft.take_missing();
         draft.extend(f.load(&missing).await);
@@ -449,14 +452,14 @@ pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     let cancellation = draft.finish();
     ack(f, &head, None).await;
     assert_eq!(f.commit(vec![cancellation]).await, [Stale]);
-    f.decide(|draft| workflow::cancel(draft, id)).await;
+    f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert_eq!(statuses(f, id).await, "cx");
     assert_eq!(f.head(job_of(f, id, 1).await).await.unwrap().state, State::Cancelled);
     // The other way round.
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
     let late = decided_ack(f, &head).await.finish();
-    f.decide(|draft| workflow::cancel(draft, id)).await;
+    f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert_eq!(f.commit(vec![late]).await, [Stale]);
     assert_eq!(f.decide(|draft| Ok(draft.now())).await, f.now().await);
     assert!(f.claim("default", 9).await.jobs.is_empty());

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
+use semel_core::limit::{Limit, Rate};
 use semel_core::state::{State, StateSet};
 
+use super::flow::Flow;
 use crate::make::{Want, foreign_id, job, keyed};
 
 /// Policies in use.
 pub(crate) const POLICIES: usize = 14;
 /// Keys in use: few, so that they meet.
 pub(crate) const KEYS: u64 = 3;
+/// Limits in use.
+pub(super) const LIMITS: usize = 3;
 /// Queues in use.
 pub(super) const QUEUES: [&str; 2] = ["a", "b"];
 
@@ -52,6 +56,8 @@ pub enum Command {
     Maintain,
     /// The store is closed and opened again.
     Reopen,
+    /// Something about crons, workflows or bounds.
+    Flow(Flow),
 }
 
 /// A job to offer.
@@ -75,6 +81,10 @@ pub struct Plan {
     pub expires: Option<u64>,
     /// The caller's own id.
     pub id: Option<u32>,
+    /// Which limit it is under, if any.
+    pub limit: Option<usize>,
+    /// Whether it is held back by the bound of its queue.
+    pub bounded: bool,
 }
 
 impl Plan {
@@ -100,11 +110,24 @@ impl Plan {
         if let Some(seconds) = self.expires {
             want = want.expires(Duration::from_secs(seconds));
         }
+        if let Some(number) = self.limit {
+            want = want.limit(limit(number));
+        }
+        if self.bounded {
+            want = want.bounded();
+        }
         match self.id {
             Some(number) => want.id(foreign_id(number)).digest(1 + (self.policy % 2) as u8),
             None => want,
         }
     }
+}
+
+/// One of the limits in use: one at once, two at once, two in half a minute.
+pub(super) fn limit(number: usize) -> Limit {
+    let rate = Some(Rate { count: 2, period_us: 30_000_000 });
+    let (concurrency, rate) = [(Some(1), None), (Some(2), None), (None, rate)][number % LIMITS];
+    Limit { key: format!("limit {}", number % LIMITS).into(), concurrency, rate }
 }
 
 /// A job with one of the policies.
@@ -165,6 +188,8 @@ fn plan(random: &mut Random) -> Plan {
         dead_letter: random.one_in(2),
         expires: random.one_in(6).then(|| 1 + random.below(90)),
         id: random.one_in(4).then(|| random.below(6) as u32),
+        limit: random.one_in(4).then(|| random.below(LIMITS as u64) as usize),
+        bounded: random.one_in(2),
     }
 }
 
@@ -177,7 +202,7 @@ pub fn program(seed: u64) -> Vec<Command> {
 
 fn command(random: &mut Random) -> Command {
     let any = random.below(1 << 20) as usize;
-    match random.below(40) {
+    match random.below(52) {
         0..=9 => Command::Enqueue(vec![plan(random)], false),
         10..=11 => {
             let size = 2 + random.below(4);
@@ -202,6 +227,23 @@ fn command(random: &mut Random) -> Command {
         34..=35 => Command::Duties,
         36 => Command::Purge,
         37..=38 => Command::Maintain,
-        _ => Command::Reopen,
+        39 => Command::Reopen,
+        _ => Command::Flow(flow(random)),
+    }
+}
+
+fn flow(random: &mut Random) -> Flow {
+    let any = random.below(1 << 20) as usize;
+    match random.below(12) {
+        0..=2 => Flow::Register(any as u8, any >> 8, plan(random)),
+        3 => Flow::Trigger(any as u8),
+        4 => Flow::Enable(any as u8, random.one_in(2)),
+        5 => Flow::Remove(any as u8),
+        6..=9 => {
+            let size = 1 + random.below(5);
+            Flow::Create(any, (0..size).map(|_| plan(random)).collect())
+        }
+        10 => Flow::Cancel(any),
+        _ => Flow::Bound(any, (!random.one_in(3)).then(|| 1 + random.below(4))),
     }
 }

@@ -2,6 +2,7 @@
 //! after it, and the invariants of ARCHITECTURE 5. A failing program is shrunk and printed with its seed.
 
 mod command;
+mod flow;
 mod pair;
 mod plain;
 mod solo;
@@ -9,6 +10,7 @@ mod solo;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use command::{Command, Plan, program};
+pub use flow::Flow;
 pub use pair::Pair;
 pub use solo::Solo;
 

@@ -1,25 +1,29 @@
 //! A store and the memory model, given the same commands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use semel_core::draft::Reads;
+use semel_core::draft::{DocumentKind, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue_batch};
+use semel_core::event::EventKind;
 use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::lease::Unclaimable;
 use semel_core::life::{self, KeyReleased};
+use semel_core::limit::Turn;
 use semel_core::settle;
 use semel_core::slot::Due;
 use semel_core::unique::{Admission, UniqueKey, admit};
+use semel_store::backend::Filter;
 use semel_store::memory::Memory;
 
-use super::command::{Command, KEYS, POLICIES, Plan, QUEUES};
-use super::plain::{batch, decision, dump, note, revived, settled};
+use super::command::{Command, KEYS, LIMITS, POLICIES, Plan, QUEUES, limit};
+use super::flow::{act, claim_limited, documents, due, tend};
+use super::plain::{batch, decision, dump, note, revived, settled, turn};
 use crate::fixture::{Fixture, Step, bearer, bytes, claim};
 use crate::make::key;
 
@@ -79,7 +83,10 @@ impl Pair {
             self.tick(Duration::from_millis(1));
             let step = self.step(command).await;
             let dump = match step {
-                Ok(()) => self.compare().await,
+                Ok(()) => match self.meet().await {
+                    Ok(()) => self.compare().await,
+                    error => error,
+                },
                 Err(error) => Err(error),
             };
             dump.map_err(|error| format!("step {place}, {command:?}\n{error}"))?;
@@ -178,7 +185,25 @@ impl Pair {
                 }
                 Ok(())
             }
+            Command::Flow(flow) => same("flow", &both!(self, |f| act(f, flow))),
         }
+    }
+
+    /// Jobs that a tick or the end of a step made are named from now on, too.
+    async fn meet(&mut self) -> Checked {
+        let listed = both!(self, |f| async {
+            let filter = Filter { limit: 1_000, ..Filter::default() };
+            let listing = f.backend().list(filter).await.unwrap();
+            listing.heads.iter().map(|head| head.id).collect::<Vec<_>>()
+        });
+        let known: BTreeSet<JobId> = self.jobs.iter().copied().collect();
+        // Which ended jobs are still listed is compared by their heads.
+        let new: BTreeSet<JobId> = listed.1.iter().copied().filter(|id| !known.contains(id)).collect();
+        if let Some(unknown) = listed.0.iter().find(|id| !known.contains(id) && !new.contains(id)) {
+            return Err(format!("the store does not list {unknown}"));
+        }
+        self.jobs.extend(new);
+        Ok(())
     }
 
     async fn enqueue(&mut self, plans: &[Plan], whole: bool) -> Checked {
@@ -257,6 +282,10 @@ impl Pair {
             self.runs.push(run);
         }
         for (id, why) in claimed.unclaimable {
+            if why == Unclaimable::Limited {
+                self.claim_limited(id).await?;
+                continue;
+            }
             let moved = match why {
                 Unclaimable::Expired => both!(self, |f| f.decide(|draft| life::expire(draft, id))),
                 Unclaimable::Exhausted => both!(self, |f| f.decide(|draft| life::exhaust(draft, id))),
@@ -270,7 +299,28 @@ impl Pair {
         Ok(())
     }
 
+    async fn claim_limited(&mut self, id: JobId) -> Checked {
+        let (model, store) = both!(self, |f| claim_limited(f, id));
+        same("limited", &(turn(&model), turn(&store)))?;
+        match store {
+            Turn::Granted(job) => self.runs.push(job.0),
+            Turn::Unclaimable(Unclaimable::Overlaps) => {
+                same("held again", &both!(self, |f| f.decide(|draft| hold_again(draft, id))))?;
+            }
+            Turn::Unclaimable(Unclaimable::Expired) => {
+                same("expired", &both!(self, |f| f.decide(|draft| life::expire(draft, id))))?;
+            }
+            Turn::Unclaimable(_) | Turn::HeldBack(..) | Turn::Gone => {}
+        }
+        Ok(())
+    }
+
     async fn duties(&mut self) -> Checked {
+        let (model, store) = both!(self, |f| due(f));
+        same("documents due", &(model, store.clone()))?;
+        for key in store {
+            same("tended", &both!(self, |f| tend(f, &key)))?;
+        }
         for due in [Due::Timer, Due::Lease, Due::Expiry] {
             let (model, store) = both!(self, |f| f.due(due, 1_000));
             same("due", &(model, store.clone()))?;
@@ -315,6 +365,18 @@ impl Pair {
         for (model, store) in heads.0.iter().zip(&heads.1) {
             same("head", &(model, store))?;
         }
+        for number in 0..LIMITS {
+            let limit = limit(number);
+            let runs = |head: &&Head| head.lane == Some(limit.lane()) && head.lease.is_some();
+            let running = heads.1.iter().flatten().filter(runs).count();
+            if limit.concurrency.is_some_and(|most| running > most as usize) {
+                return Err(format!("{running} run under {limit:?}"));
+            }
+        }
+        for kind in DocumentKind::ALL {
+            same("documents", &both!(self, |f| documents(f, kind)))?;
+        }
+        same("documents due", &both!(self, |f| due(f)))?;
         let queues = both!(self, |f| async { f.backend().queues().await.unwrap() });
         same("queues", &queues)?;
         for queue in &queues.1 {
@@ -338,6 +400,13 @@ impl Pair {
 
     /// Everything, once more after housekeeping and, where it lasts, after opening it again.
     async fn compare_all(&self) -> Checked {
+        let told = both!(self, |f| async {
+            let log = f.backend().events(0, 100_000).await.unwrap().events;
+            // Of ended holders a store may have fewer, and of those it has less.
+            let told = log.into_iter().filter(|told| told.event.kind != EventKind::KeyReleased);
+            told.map(|recorded| (recorded.at, recorded.event)).collect::<Vec<_>>()
+        });
+        same("log", &told)?;
         for _ in 0..2 {
             self.compare().await?;
             for id in &self.jobs {

@@ -5,6 +5,7 @@ use semel_core::enqueue::{Batch, Outcome};
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::life::Revived;
+use semel_core::limit::Turn;
 use semel_core::settle::Settled;
 use semel_core::unique::{Admission, admit};
 
@@ -62,6 +63,14 @@ pub(super) fn revived(revived: &Revived) -> String {
         Revived::Done(head) => format!("done {:?}", plain(head)),
         Revived::Blocked { holder } => format!("blocked by {}", holder.id),
         Revived::Refused(refusal) => format!("{refusal:?}"),
+    }
+}
+
+/// What became of a job under a limit.
+pub(super) fn turn(turn: &Turn) -> String {
+    match turn {
+        Turn::Granted(job) => format!("granted {:?}", plain(&job.0)),
+        other => format!("{other:?}"),
     }
 }
 

@@ -6,11 +6,13 @@ use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::lease::Unclaimable;
+use semel_core::limit::Turn;
 use semel_core::{enqueue, life, settle};
 use semel_store::backend::Filter;
 use std::time::Duration;
 
 use super::command::{Command, Plan, QUEUES};
+use super::flow::{act, claim_limited, due, stop_crons, tend, unfinished};
 use super::plain::note;
 use crate::fixture::{Fixture, bearer, bytes, claim};
 
@@ -75,7 +77,15 @@ impl Solo {
             }
             Command::Advance(by) => f.clock.advance(*by),
             Command::Duties => {
+                for key in due(f).await {
+                    tend(f, &key).await;
+                }
                 f.run_duties().await;
+                self.meet().await;
+            }
+            Command::Flow(flow) => {
+                act(f, flow).await;
+                self.meet().await;
             }
             Command::Purge => {
                 f.purge().await;
@@ -88,6 +98,14 @@ impl Solo {
             | Command::DeleteDead(number)
             | Command::Note(number, _) => self.on_job(command, *number).await,
         }
+    }
+
+    /// Jobs that a tick or a workflow made are named from now on, too.
+    async fn meet(&mut self) {
+        let listed = self.fixture.backend().list(Filter { limit: 500, ..Filter::default() }).await.unwrap();
+        let new: Vec<JobId> =
+            listed.heads.iter().rev().map(|head| head.id).filter(|id| !self.jobs.contains(id)).collect();
+        self.jobs.extend(new);
     }
 
     async fn on_job(&self, command: &Command, number: usize) {
@@ -126,12 +144,27 @@ impl Solo {
         let names = [QUEUES[first], QUEUES[1 - first]];
         let claimed = f.commit_all(Vec::new(), vec![claim(&names, limit)]).await.claims.remove(0);
         self.runs.extend(claimed.jobs.into_iter().map(|(run, _)| run));
-        self.settle(claimed.unclaimable).await;
+        let started = self.settle(claimed.unclaimable).await;
+        self.runs.extend(started);
     }
 
-    async fn settle(&self, unclaimable: Vec<(JobId, Unclaimable)>) {
+    /// Does what is to be done with jobs that came back unclaimed; gives back the runs of those whose limit let them start.
+    async fn settle(&self, unclaimable: Vec<(JobId, Unclaimable)>) -> Vec<Head> {
         let f = &self.fixture;
+        let mut started = Vec::new();
         for (id, why) in unclaimable {
+            let why = match why {
+                Unclaimable::Limited => match claim_limited(f, id).await {
+                    Turn::Granted(job) => {
+                        started.push(job.0);
+                        continue;
+                    }
+                    // What was settled before it may have moved it.
+                    Turn::Unclaimable(Unclaimable::NotReady) | Turn::HeldBack(..) | Turn::Gone => continue,
+                    Turn::Unclaimable(why) => why,
+                },
+                why => why,
+            };
             match why {
                 Unclaimable::Expired => drop(f.decide(|draft| life::expire(draft, id)).await),
                 Unclaimable::Exhausted => drop(f.decide(|draft| life::exhaust(draft, id)).await),
@@ -141,12 +174,14 @@ impl Solo {
                 }
             }
         }
+        started
     }
 
     /// Lets everything that waits come to its end, whoever had it. What is live then is stuck, and given back.
     pub async fn drain(&self) -> Vec<Head> {
         let f = &self.fixture;
         let mut live = Vec::new();
+        stop_crons(f).await;
         for _ in 0..40 {
             for name in QUEUES {
                 let name = QueueName::from_stored(name);
@@ -155,10 +190,13 @@ impl Solo {
             f.advance(Duration::from_secs(3_600)).await;
             f.run_duties().await;
             let claimed = f.commit_all(Vec::new(), vec![claim(&QUEUES, 500)]).await.claims.remove(0);
-            for (run, _) in &claimed.jobs {
+            let limited = self.settle(claimed.unclaimable).await;
+            for run in claimed.jobs.iter().map(|(run, _)| run).chain(&limited) {
                 f.complete(run).await;
             }
-            self.settle(claimed.unclaimable).await;
+            for key in due(f).await {
+                tend(f, &key).await;
+            }
             let listed = f.backend().list(Filter { limit: 500, ..Filter::default() }).await.unwrap();
             live = listed.heads.into_iter().filter(|head| head.state.is_live()).collect();
             if live.is_empty() {
@@ -169,6 +207,8 @@ impl Solo {
                 f.decide(|draft| life::activate(draft, head.id)).await;
             }
         }
+        let waiting = unfinished(f).await;
+        assert!(!live.is_empty() || waiting.is_empty(), "nothing lives, and these wait: {waiting:?}");
         live
     }
 }

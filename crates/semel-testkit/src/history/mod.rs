@@ -8,9 +8,11 @@
 //! # Layout
 //! - [`spec`]: the decision about an offered job; [`moves`]: what one write of a job may change.
 //! - [`stored`]: a job as the commits made it; [`witness`]: commits in their order; [`answers`]: what callers were told, against them.
+//! - [`flow`]: workflows and ticks.
 //! - [`intervals`]: two jobs that surely held one key at one time.
 
 pub mod answers;
+pub mod flow;
 pub mod intervals;
 pub mod moves;
 pub mod spec;

@@ -12,6 +12,7 @@ use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Payload};
 use semel_core::unique::{Admission, OnMismatch, UniqueKey, UniquePolicy, admit};
+use semel_core::workflow::Workflow;
 use semel_store::backend::{Claim, QueueStats};
 
 use super::Checked;
@@ -38,6 +39,10 @@ pub struct Witness {
     pub keys: BTreeMap<UniqueKey, Vec<(u64, Vec<Head>)>>,
     /// Keys that an operator released.
     pub released: BTreeSet<UniqueKey>,
+    /// Requests of crons whose ticks are skipped while a job of theirs goes on.
+    pub alone: BTreeSet<u64>,
+    /// The workflows that are stored.
+    pub workflows: BTreeMap<Arc<str>, Workflow>,
     loads: Vec<(u64, Timestamp)>,
     paused: BTreeSet<QueueName>,
     seq: u64,
@@ -124,7 +129,8 @@ impl Witness {
             }
             Write::Forget { job, remember } => self.forget(*job, remember.is_some(), now),
             // Ids of requests are looked at by what was answered to them.
-            Write::Spend { .. } | Write::Free { .. } | Write::Document { .. } => Ok(()),
+            Write::Spend { .. } | Write::Free { .. } => Ok(()),
+            Write::Document { key, document } => self.document(key, document.as_ref()),
             Write::Queue { row } => {
                 if row.paused {
                     self.paused.insert(row.name.clone());
@@ -151,6 +157,7 @@ impl Witness {
         }
         let body = Body::decode(body).map_err(|corrupt| corrupt.0)?;
         let mark = Mark::read(&body.meta)?;
+        self.check_alone(mark)?;
         let stored = Stored {
             head: head.clone(),
             policy: body.unique,

@@ -131,6 +131,7 @@ pub async fn client(world: Arc<World>, mut dice: Dice) {
             }
             4 if world.plan.operators > 0 => meddle(&world, &mut dice).await,
             5 => look(&world, &mut dice).await,
+            6..8 if world.plan.flows > 0 => super::flow::ask(&world, &mut dice).await,
             _ => {
                 let new = request(&world, &mut dice);
                 let mut told = offer(&world, &mut dice, &new).await;

@@ -46,6 +46,8 @@ pub struct Plan {
     pub batches: u64,
     /// Whether operators meddle.
     pub operators: u64,
+    /// Whether callers ask for workflows and crons.
+    pub flows: u64,
 }
 
 impl Plan {
@@ -66,10 +68,11 @@ impl Plan {
             jumps: dice.below(2),
             batches: dice.below(2),
             operators: dice.below(2),
+            flows: dice.below(2),
         }
     }
 
-    fn members(&mut self) -> [(&'static str, &mut u64, u64); 12] {
+    fn members(&mut self) -> [(&'static str, &mut u64, u64); 13] {
         [
             ("faults", &mut self.faults, 0),
             ("losses", &mut self.losses, 0),
@@ -78,6 +81,7 @@ impl Plan {
             ("jumps", &mut self.jumps, 0),
             ("batches", &mut self.batches, 0),
             ("operators", &mut self.operators, 0),
+            ("flows", &mut self.flows, 0),
             ("servers", &mut self.servers, 1),
             ("clients", &mut self.clients, 1),
             ("workers", &mut self.workers, 1),

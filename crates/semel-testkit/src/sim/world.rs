@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::enqueue::Offer;
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, WorkflowId};
 use semel_engine::Engine;
 use semel_store::{Backend, Store, StoreError};
 use tokio::sync::oneshot;
@@ -42,6 +42,8 @@ pub struct World {
     pub holds: Mutex<Holds>,
     /// Jobs that callers and workers have heard of.
     pub known: Mutex<Vec<JobId>>,
+    /// Workflows that callers have heard of.
+    pub workflows: Mutex<Vec<WorkflowId>>,
     /// Duplicates that were answered, by the job that absorbed them.
     pub duplicates: Mutex<BTreeMap<JobId, u64>>,
     servers: Mutex<Vec<Server>>,
@@ -98,6 +100,7 @@ impl World {
             handle,
             holds: Mutex::default(),
             known: Mutex::default(),
+            workflows: Mutex::default(),
             duplicates: Mutex::default(),
             servers: Mutex::new(servers),
             starts: AtomicU64::new(0),

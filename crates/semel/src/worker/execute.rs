@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use semel_store::backend::BoxFuture;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::beat::Beats;
@@ -62,7 +63,11 @@ impl Shared {
     }
 
     async fn run(&self, job: &Delivery, lost: &CancellationToken) -> End {
-        let began = tokio::time::Instant::now();
+        // The store lets the next attempt begin so long after the grant, however long this one waited for its place.
+        let until = job.granted + job.timeout;
+        if until <= Instant::now() {
+            return End::Outcome(Outcome::Retry(too_long(job.timeout)));
+        }
         let token = CancellationToken::new();
         // Whatever drops this run tells what the handler has spawned.
         let fires = token.clone().drop_guard();
@@ -74,23 +79,24 @@ impl Shared {
             () = self.hears_of_loss(job, lost) => {
                 token.cancel();
                 // Past its timeout the next attempt may be under way.
-                let left = job.timeout.saturating_sub(began.elapsed());
+                let left = until.saturating_duration_since(Instant::now());
                 drop(tokio::time::timeout(self.grace.min(left), &mut running).await);
                 End::Lost
             }
-            () = tokio::time::sleep(job.timeout) => {
+            () = tokio::time::sleep_until(until) => {
                 token.cancel();
                 End::Outcome(Outcome::Retry(too_long(job.timeout)))
             }
             () = self.abort.cancelled() => {
                 token.cancel();
-                match tokio::time::timeout(self.grace, &mut running).await {
-                    Ok(Ok(outcome @ (Outcome::Retry(_) | Outcome::Discard(_)))) => {
+                let ended = tokio::time::timeout(self.grace, &mut running).await;
+                match ended.map(|ended| ended.unwrap_or_else(|panic| panicked(&*panic))) {
+                    Ok(Outcome::Retry(failure)) => {
                         // It stopped because it was told to.
-                        tracing::info!(job = %job.id, ?outcome, "the run was broken off by the shutdown");
+                        tracing::info!(job = %job.id, error = failure.error_type(), "the run was broken off by the shutdown");
                         End::Outcome(Outcome::GiveBack)
                     }
-                    Ok(ended) => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
+                    Ok(outcome) => End::Outcome(outcome),
                     Err(_) => End::Outcome(Outcome::GiveBack),
                 }
             }
@@ -120,7 +126,7 @@ impl Shared {
 
     /// Reports until it is heard; gives up when the lease has surely ended.
     async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
-        let deadline = tokio::time::Instant::now() + job.lease;
+        let deadline = Instant::now() + job.lease;
         let mut pause = REPORT_AGAIN_MIN;
         loop {
             match self.link.settle(job, outcome).await {
@@ -129,7 +135,7 @@ impl Shared {
                     tracing::info!(job = %job.id, attempt = job.attempt, "the run ended after it had lost its lease");
                     return false;
                 }
-                Err(error) if error.is_retryable() && tokio::time::Instant::now() + pause < deadline => {
+                Err(error) if error.is_retryable() && Instant::now() + pause < deadline => {
                     tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REPORT_AGAIN_MAX);

@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::draft::Reads;
 use semel_core::ident::{JobId, QueueName};
-use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::lease::{Bearer, Grant, LeaseToken, Standing, standing};
 use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
-use semel_core::state::State;
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Claim};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::run::Delivery;
@@ -107,7 +107,7 @@ fn bearer(run: &Delivery) -> Bearer {
 }
 
 pub(crate) fn delivery(job: Job) -> Delivery {
-    let Job { head, body, .. } = job;
+    let Job { head, body, parent_results, .. } = job;
     let began = head.started_at.unwrap_or(head.created_at);
     let (lease, timeout) = head.lease.as_ref().map_or((Duration::ZERO, Duration::ZERO), |lease| {
         (lease.visible_until.since(began), lease.run_until.since(began))
@@ -125,8 +125,14 @@ pub(crate) fn delivery(job: Job) -> Delivery {
         fence: head.fence,
         has_own_lease: head.visibility_ms > 0,
         lease,
+        granted: Instant::now(),
         timeout,
+        parent_results: parent_results.and_then(text),
     }
+}
+
+fn text(json: Bytes) -> Option<Box<str>> {
+    String::from_utf8(json.into()).ok().map(String::into_boxed_str)
 }
 
 impl Link for Local {
@@ -153,7 +159,7 @@ impl Link for Local {
                 }
                 // A limit that held jobs back may open by itself.
                 let (_, opens) = hints.closed_lanes().now();
-                let look = tokio::time::Instant::now() + LOOK_AT_LEAST_EVERY;
+                let look = Instant::now() + LOOK_AT_LEAST_EVERY;
                 tokio::select! {
                     () = ready => {}
                     () = tokio::time::sleep_until(opens.map_or(look, |opens| opens.min(look))) => {}
@@ -238,7 +244,7 @@ impl Link for Local {
                 let Ok(snapshot) = engine.store().load(reads).await else { continue };
                 let is_held = snapshot
                     .peek(run.id)
-                    .is_some_and(|(head, _)| head.state == State::Active && head.fence == run.fence);
+                    .is_some_and(|(head, _)| standing(head, &bearer(run)) == Standing::Current);
                 if !is_held {
                     return;
                 }

@@ -137,7 +137,7 @@ impl Worker {
 
     /// Handles jobs of the handler's type; a later handler of the same type takes the place of the earlier one.
     pub fn handle<J: Job, A: 'static>(mut self, handler: impl Handler<J, A>) -> Self {
-        self.own_queues.push(J::defaults().queue.unwrap_or_else(|| "default".to_owned()));
+        self.own_queues.push(J::defaults().queue.unwrap_or_else(default_queue));
         self.handlers.insert(J::TYPE.to_owned(), erase(handler));
         self
     }
@@ -150,7 +150,7 @@ impl Worker {
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + 'static,
     {
-        self.own_queues.push("default".to_owned());
+        self.own_queues.push(default_queue());
         self.handlers.insert(job_type.to_owned(), erase_untyped(handler));
         self
     }
@@ -291,6 +291,11 @@ impl Worker {
         working.stop().await;
         Ok(())
     }
+}
+
+/// Where jobs wait whose type says nothing about it.
+fn default_queue() -> String {
+    QueueName::default().to_string()
 }
 
 impl std::fmt::Debug for Worker {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_client::{Client, ClientError};
+use semel_client::Client;
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
@@ -11,9 +11,10 @@ use semel_core::settings::Directive;
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{Ask, Beaten, Held, Link, Reported, millis};
@@ -59,6 +60,8 @@ struct Fetched {
     visibility_timeout_ms: u32,
     #[serde(default)]
     timeout_ms: u32,
+    #[serde(default)]
+    parent_results: Option<Box<RawValue>>,
 }
 
 impl Fetched {
@@ -80,27 +83,97 @@ impl Fetched {
             fence: LeaseToken::parse(&self.lease, "").map_err(|_| wrong("a lease"))?.0,
             has_own_lease: own.is_some(),
             lease: Duration::from_millis(u64::from(lease)),
+            granted: Instant::now(),
             timeout: Duration::from_millis(u64::from(timeout)),
+            parent_results: self.parent_results.map(|results| results.get().into()),
         })
     }
 }
 
-fn error_body(failure: &Failure, retryable: Option<bool>) -> Value {
-    let mut error = json!({
-        "code": failure.code, "type": failure.error_type, "message": failure.message,
-    });
-    if let Some(retryable) = retryable {
-        error["retryable"] = retryable.into();
-    }
-    if let Some(wait) = failure.retry_in {
-        error["retry_after_ms"] = millis(wait).into();
-    }
-    error
+const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
+const NACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/nack");
+
+/// Which run is spoken of.
+#[derive(Serialize)]
+struct Said {
+    job_id: String,
+    lease: String,
 }
 
-/// Whether the server says that the run is not this worker's any more.
-fn is_late(error: &ClientError) -> bool {
-    matches!(error, ClientError::Status { status, .. } if matches!(status.as_u16(), 404 | 409))
+/// It is done and returned something. As text, so that numbers keep their digits.
+#[derive(Serialize)]
+struct Ack<'a> {
+    #[serde(flatten)]
+    said: &'a Said,
+    result: &'a RawValue,
+}
+
+/// It is not done.
+#[derive(Serialize)]
+struct Nack<'a> {
+    #[serde(flatten)]
+    said: &'a Said,
+    #[serde(flatten)]
+    what: Nacked<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Nacked<'a> {
+    Failed {
+        error: ErrorBody<'a>,
+    },
+    Back {
+        requeue: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        delay_ms: Option<u32>,
+    },
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    code: &'a str,
+    #[serde(rename = "type")]
+    error_type: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retryable: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u32>,
+}
+
+impl<'a> Nacked<'a> {
+    fn failed(failure: &'a Failure, retryable: Option<bool>) -> Self {
+        let Failure { code, message, error_type, retry_in } = failure;
+        let retry_after_ms = retry_in.map(millis);
+        Self::Failed { error: ErrorBody { code, error_type, message, retryable, retry_after_ms } }
+    }
+}
+
+impl Remote {
+    /// Reports an end. Nothing is read of what a success answers.
+    async fn tell(
+        &self,
+        (method, path): (http::Method, &str),
+        body: &impl Serialize,
+    ) -> Result<Reported, Error> {
+        let text = serde_json::to_vec(body).map_err(Error::Write)?;
+        let headers = http::HeaderMap::new();
+        let response = self.client.request(method, path, Some(text.into()), headers).await?;
+        match response.status.as_u16() {
+            200..=299 => Ok(Reported::Counted),
+            // The run is not this worker's any more.
+            404 | 409 => Ok(Reported::Late),
+            429 | 500..=599 => Err(Error::Store(StoreError::Unavailable(format!(
+                "the end of a run was answered with {}",
+                response.status
+            )))),
+            status => {
+                let said = String::from_utf8_lossy(&response.body).into_owned();
+                Err(Error::Server(format!("the end of a run was answered with {status}: {said}")))
+            }
+        }
+    }
 }
 
 impl Link for Remote {
@@ -160,52 +233,27 @@ impl Link for Remote {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>> {
         Box::pin(async move {
-            let mut body =
-                json!({ "job_id": run.id.to_string(), "lease": LeaseToken(run.fence).to_string() });
-            let told = match outcome {
-                Outcome::Done => self.client.post_json("/ojs/v1/workers/ack", &body).await,
-                Outcome::Returned(value) => {
-                    body["result"] = serde_json::from_str(value.get()).map_err(Error::Write)?;
-                    self.client.post_json("/ojs/v1/workers/ack", &body).await
-                }
-                Outcome::Retry(failure) => {
-                    body["error"] = error_body(failure, None);
-                    self.client.post_json("/ojs/v1/workers/nack", &body).await
-                }
+            let said = Said { job_id: run.id.to_string(), lease: LeaseToken(run.fence).to_string() };
+            let nack = |what| Nack { said: &said, what };
+            match outcome {
+                Outcome::Done => self.tell(ACK, &said).await,
+                Outcome::Returned(result) => self.tell(ACK, &Ack { said: &said, result }).await,
+                Outcome::Retry(failure) => self.tell(NACK, &nack(Nacked::failed(failure, None))).await,
                 Outcome::Discard(failure) => {
-                    body["error"] = error_body(failure, Some(false));
-                    self.client.post_json("/ojs/v1/workers/nack", &body).await
+                    self.tell(NACK, &nack(Nacked::failed(failure, Some(false)))).await
                 }
                 Outcome::Snooze(wait) => {
-                    body["requeue"] = true.into();
-                    body["delay_ms"] = millis(*wait).into();
-                    self.client.post_json("/ojs/v1/workers/nack", &body).await
+                    let back = Nacked::Back { requeue: true, delay_ms: Some(millis(*wait)) };
+                    self.tell(NACK, &nack(back)).await
                 }
                 Outcome::GiveBack => {
-                    body["requeue"] = true.into();
-                    self.client.post_json("/ojs/v1/workers/nack", &body).await
+                    let back = Nacked::Back { requeue: true, delay_ms: None };
+                    self.tell(NACK, &nack(back)).await
                 }
                 Outcome::Cancel => {
-                    let text = serde_json::to_vec(&body).map_err(Error::Write)?;
                     let path = format!("/ojs/v1/jobs/{}", run.id);
-                    let headers = http::HeaderMap::new();
-                    let response =
-                        self.client.request(http::Method::DELETE, &path, Some(text.into()), headers).await?;
-                    return match response.status.as_u16() {
-                        200..=299 => Ok(Reported::Counted),
-                        404 | 409 => Ok(Reported::Late),
-                        429 | 500..=599 => Err(Error::Store(StoreError::Unavailable(format!(
-                            "cancelling was answered with {}",
-                            response.status
-                        )))),
-                        status => Err(Error::Server(format!("cancelling was answered with {status}"))),
-                    };
+                    self.tell((http::Method::DELETE, &path), &said).await
                 }
-            };
-            match told {
-                Ok(_) => Ok(Reported::Counted),
-                Err(error) if is_late(&error) => Ok(Reported::Late),
-                Err(error) => Err(error.into()),
             }
         })
     }

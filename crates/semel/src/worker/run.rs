@@ -8,6 +8,7 @@ use std::time::Duration;
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
@@ -31,8 +32,12 @@ pub(crate) struct Delivery {
     pub(crate) has_own_lease: bool,
     /// How long the lease lasts from the grant.
     pub(crate) lease: Duration,
-    /// How long the attempt may run from the grant.
+    /// When it was granted, as far as this process knows: not before its answer was here.
+    pub(crate) granted: Instant,
+    /// How long the attempt may run from the grant: by then the store lets the next one begin.
     pub(crate) timeout: Duration,
+    /// What the earlier steps of its workflow returned: the text of a JSON array.
+    pub(crate) parent_results: Option<Box<str>>,
 }
 
 /// Values that handlers share, by their types.
@@ -134,6 +139,17 @@ impl Run {
     /// Its meta: the text of a JSON object.
     pub fn meta(&self) -> &str {
         &self.0.delivery.meta
+    }
+
+    /// What the steps before it in its workflow returned, in order; empty for a job of no workflow, or without steps
+    /// before it. One that returned nothing or failed is a JSON null, so ask for an `Option` where that may be; one that was
+    /// too large to be handed on is `{"semel.omitted": true, "job_id": …}`.
+    ///
+    /// # Errors
+    /// [`Error::Read`] when one of them is of another type.
+    pub fn parent_results<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
+        let text = self.0.delivery.parent_results.as_deref().unwrap_or("[]");
+        serde_json::from_str(text).map_err(|source| Error::Read { what: "parents' results", source })
     }
 
     /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost, the attempt has run too

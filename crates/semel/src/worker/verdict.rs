@@ -84,12 +84,15 @@ impl fmt::Display for Failure {
     }
 }
 
+impl std::error::Error for Failure {}
+
 /// A result of the job, for whoever waits for it: `Ok(Return(sum))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Return<T>(pub T);
 
 /// What a handler may return: `()`, [`Outcome`], [`Return`], or a `Result` of one of these, whose error fails the
-/// attempt. An error is anything that becomes a `Box<dyn Error>`: every error type, a `String`, an `anyhow::Error`.
+/// attempt. An error is anything that becomes a `Box<dyn Error>`: every error type, a `String`, an `anyhow::Error`, or a
+/// [`Failure`], which stays what it is.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say how a run ends",
     label = "a handler cannot return this",
@@ -134,7 +137,10 @@ where
             Ok(value) => value.into_outcome(),
             Err(error) => {
                 let error: Box<dyn std::error::Error + Send + Sync> = error.into();
-                Outcome::Retry(Failure::new(short_name::<E>(), chain(&*error)))
+                Outcome::Retry(match error.downcast::<Failure>() {
+                    Ok(failure) => *failure,
+                    Err(error) => Failure::new(short_name::<E>(), chain(&*error)),
+                })
             }
         }
     }
@@ -181,6 +187,9 @@ mod tests {
             panic!("no failure")
         };
         assert_eq!((failure.error_type(), failure.message()), ("handler_error", "no"));
+        let own = Failure::new("Busy", "later").after(Duration::from_secs(1));
+        let Outcome::Retry(failure) = Err::<(), _>(own.clone()).into_outcome() else { panic!("no failure") };
+        assert_eq!(failure, own);
     }
 
     #[test]

@@ -153,3 +153,43 @@ async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() 
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 2));
     working.stop().await;
 }
+
+/// Says when it is dropped.
+struct Dropped(mpsc::UnboundedSender<Duration>, Instant);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.send(self.1.elapsed()).unwrap();
+    }
+}
+
+/// At the end of that time the store lets the next attempt begin, whoever may still be at this one.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_counts_from_the_grant_also_for_what_waited_in_the_worker() {
+    let semel = queue();
+    let began = Instant::now();
+    let (dropped, mut was_dropped) = mpsc::unbounded_channel::<Duration>();
+    let working = Worker::new(&semel)
+        .queue("default", 1)
+        .prefetch(2)
+        .state((dropped, began))
+        .handle(
+            async |job: Add, State((dropped, began)): State<(mpsc::UnboundedSender<Duration>, Instant)>| {
+                let _dropped = (job.a > 0).then(|| Dropped(dropped, began));
+                tokio::time::sleep(8 * SECOND).await;
+            },
+        )
+        .start()
+        .unwrap();
+    let jobs = [0, 1, 2].map(|a| semel::Envelope::of(&Add { a, b: 0 }).timeout(10 * SECOND).max_attempts(1));
+    let mut jobs = semel.enqueue_many(jobs).await.unwrap().outcomes.into_iter();
+    let mut ended = async || jobs.next().unwrap().unwrap().wait().await.unwrap().state();
+    assert_eq!(ended().await, JobState::Completed);
+    assert_eq!(ended().await, JobState::Discarded);
+    let after = was_dropped.recv().await.unwrap();
+    assert!(after >= 8 * SECOND && after <= 10 * SECOND + SECOND / 10, "{after:?}");
+    // The last one was never begun.
+    assert_eq!(ended().await, JobState::Discarded);
+    assert!(was_dropped.try_recv().is_err());
+    working.stop().await;
+}

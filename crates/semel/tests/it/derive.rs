@@ -151,3 +151,40 @@ async fn a_sensitive_value_is_in_no_message() {
     let ended = wrong.wait().await.unwrap();
     assert!(!ended.job.last_failure().unwrap().contains("4242"), "{:?}", ended.job.last_failure());
 }
+
+/// In the meta too: what is no double stays what it is.
+#[test]
+fn numbers_of_the_meta_keep_their_digits() {
+    let text = Envelope::new("a.b").meta("n", u128::MAX).into_json().unwrap();
+    assert!(text.contains(&u128::MAX.to_string()), "{text}");
+}
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "seen", unique(args("to")))]
+struct Seen {
+    to: String,
+    #[serde(skip)]
+    seen: bool,
+}
+
+#[derive(Clone, Serialize, Deserialize, Job)]
+#[serde(from = "(u8,)")]
+#[job(type = "from", unique(args("number")))]
+struct From1 {
+    #[job(sensitive)]
+    number: u8,
+}
+
+impl From<(u8,)> for From1 {
+    fn from((number,): (u8,)) -> Self {
+        Self { number }
+    }
+}
+
+#[test]
+fn a_member_is_what_serde_writes() {
+    let seen = Seen { to: "a".to_owned(), seen: true };
+    assert_eq!((wire(&seen)["args"].clone(), seen.seen), (json!([{ "to": "a" }]), true));
+    let written = wire(&From1 { number: 7 });
+    assert_eq!((&written["args"], From1::SENSITIVE), (&json!([{ "number": 7 }]), &["number"][..]));
+}

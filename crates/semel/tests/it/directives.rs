@@ -41,11 +41,14 @@ async fn told_before_it_starts(semel: Semel, url: &str, builder: Worker) {
 
 #[tokio::test]
 async fn a_worker_told_to_end_says_so() {
-    let semel = memory().await;
-    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
-    told_before_it_starts(semel.clone(), &admin.url(), Worker::new(&semel)).await;
-    told_before_it_starts(semel.clone(), &admin.url(), Worker::remote(&admin.url()).unwrap()).await;
-    admin.stop().await.unwrap();
+    for is_remote in [false, true] {
+        // A queue each: a job that one of them leaves behind is no job for the other.
+        let semel = memory().await;
+        let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+        let builder = if is_remote { Worker::remote(&admin.url()).unwrap() } else { Worker::new(&semel) };
+        told_before_it_starts(semel, &admin.url(), builder).await;
+        admin.stop().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test says where it fails")]
 
 mod beats;
+mod crons;
 mod derive;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod directives;
@@ -14,3 +15,4 @@ mod remote;
 mod shutdown;
 mod testing;
 mod worker;
+mod workflows;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use semel::{
-    Admin, CancellationToken, Error, Failure, JobId, JobState, Outcome, Progress, Return, Semel, State,
-    Worker,
+    Admin, CancellationToken, Failure, JobId, JobState, Outcome, Progress, Return, Semel, State, Worker,
 };
 use tokio::sync::mpsc;
 use tower_service::Service as _;
@@ -83,6 +82,24 @@ async fn each_outcome_does_the_same_as_at_home() {
             (JobState::Discarded, 1)
         ]
     );
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
+/// Neither the worker nor the client reads it as something else first.
+#[tokio::test]
+async fn a_result_keeps_its_digits_on_the_way() {
+    let (semel, admin) = served().await;
+    const TEXT: &str =
+        r#"{"b":1.0,"a":[12345678901234567890123,1e400,0.1000000000000000055511151231257827]}"#;
+    let working = remote(&admin)
+        .handle(async |_: Add| Return(serde_json::value::RawValue::from_string(TEXT.to_owned()).unwrap()))
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).max_attempts(1).await.unwrap();
+    let ended = soon(job.wait()).await.unwrap();
+    let result: Box<serde_json::value::RawValue> = ended.result().unwrap();
+    assert_eq!(result.get(), TEXT);
     soon(working.stop()).await;
     admin.stop().await.unwrap();
 }

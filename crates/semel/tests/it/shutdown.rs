@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::{JobState, Semel, State, Worker};
+use semel::{CancellationToken, Failure, JobState, Outcome, Semel, State, Worker};
 use tokio::sync::{Notify, mpsc};
 
 use crate::harness::{Add, add, gate, on_both_stores, until_told};
@@ -12,6 +12,7 @@ on_both_stores! {
     a_shutdown_lets_runs_end,
     a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt,
     a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt,
+    a_run_that_says_its_last_word_during_the_shutdown_is_heard,
     what_waits_in_the_worker_is_given_back_at_once,
 }
 
@@ -72,6 +73,30 @@ async fn a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt(seme
     let stored = fails.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
     assert_eq!(ends.wait().await.unwrap().state(), JobState::Completed);
+}
+
+/// A failure may come of the shutdown; that the work cannot be done, however often it is tried, does not.
+async fn a_run_that_says_its_last_word_during_the_shutdown_is_heard(semel: Semel) {
+    let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
+    let working = Worker::new(&semel)
+        .state(begun)
+        .drain(Duration::ZERO)
+        .handle(async |job: Add, token: CancellationToken, State(begun): State<mpsc::UnboundedSender<()>>| {
+            begun.send(()).unwrap();
+            token.cancelled().await;
+            assert_ne!(job.a, 2, "a panic is a failure");
+            Outcome::Discard(Failure::new("Broken", "never"))
+        })
+        .start()
+        .unwrap();
+    let given_up = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
+    let panics = semel.enqueue(Add { a: 2, b: 0 }).await.unwrap();
+    has_begun.recv().await.unwrap();
+    has_begun.recv().await.unwrap();
+    working.stop().await;
+    assert_eq!(given_up.wait().await.unwrap().state(), JobState::Discarded);
+    let stored = panics.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
 }
 
 async fn what_waits_in_the_worker_is_given_back_at_once(semel: Semel) {

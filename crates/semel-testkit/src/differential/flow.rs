@@ -1,0 +1,137 @@
+//! Commands about what is made of jobs: crons, workflows, bounds of queues. Each is done to one store and says, as text,
+//! what came of it, so that two stores can be compared.
+
+use semel_core::cron::{self, Change, Overlap};
+use semel_core::draft::{Document, DocumentKey, DocumentKind};
+use semel_core::enqueue::Offer;
+use semel_core::ident::{CronName, JobId, QueueName, WorkflowId};
+use semel_core::lease::Grant;
+use semel_core::life;
+use semel_core::limit::{self, Turn};
+use semel_core::settings::{Backpressure, QueueSettings};
+use semel_core::tenant::Tenant;
+use semel_core::workflow::{self, Status, Workflow};
+use semel_store::backend::Seek;
+
+use super::command::{Plan, QUEUES};
+use crate::fixture::Fixture;
+use crate::flows::{of_form, registration};
+
+/// Documents of a kind that are looked at.
+const DOCUMENTS_MAX: u32 = 1_000;
+
+/// One thing that somebody asks. Numbers name crons, policies, queues and workflows modulo what there is.
+#[derive(Clone, Debug)]
+pub enum Flow {
+    /// A cron of every minute, by an overlap policy.
+    Register(u8, usize, Plan),
+    /// A tick by hand.
+    Trigger(u8),
+    /// A cron is enabled or disabled.
+    Enable(u8, bool),
+    /// A cron is deleted.
+    Remove(u8),
+    /// A workflow of these jobs: a chain, a group, a batch, a tree.
+    Create(usize, Vec<Plan>),
+    /// A workflow is cancelled.
+    Cancel(usize),
+    /// So many jobs may wait in a queue, or any number.
+    Bound(usize, Option<u64>),
+}
+
+fn cron_name(number: u8) -> CronName {
+    CronName::from_stored(&format!("cron-{}", number % 2))
+}
+
+/// Jobs that get their ids from whoever offers them.
+fn offer(plan: &Plan) -> Offer {
+    Plan { id: None, ..plan.clone() }.want().offer()
+}
+
+/// Does it, and says what came of it.
+pub(super) async fn act(f: &Fixture, flow: &Flow) -> String {
+    match flow {
+        Flow::Register(number, overlap, plan) => {
+            let overlap = Overlap::ALL[overlap % Overlap::ALL.len()];
+            let wanted = registration("* * * * *", overlap, offer(plan));
+            let name = cron_name(*number);
+            format!("{:?}", f.decide(|draft| cron::register(draft, &name, &wanted)).await)
+        }
+        Flow::Trigger(number) => {
+            let name = cron_name(*number);
+            format!("{:?}", f.decide(|draft| cron::trigger(draft, &name)).await)
+        }
+        Flow::Enable(number, enabled) => {
+            let (name, change) =
+                (cron_name(*number), Change { enabled: Some(*enabled), ..Change::default() });
+            format!("{:?}", f.decide(|draft| cron::change(draft, &name, &change)).await)
+        }
+        Flow::Remove(number) => {
+            let name = cron_name(*number);
+            format!("{:?}", f.decide(|draft| cron::remove(draft, &name)).await)
+        }
+        Flow::Create(form, plans) => {
+            let plan = of_form(*form, plans.iter().map(offer).collect());
+            plan.check().unwrap();
+            format!("{:?}", f.decide(|draft| workflow::create(draft, &plan)).await)
+        }
+        Flow::Cancel(number) => {
+            let there = documents(f, DocumentKind::Workflow).await;
+            let Some((key, _)) = there.iter().rev().nth(number % there.len().max(1)) else {
+                return String::new();
+            };
+            let id = WorkflowId::parse(&key.name, "").unwrap();
+            format!("{:?}", f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await)
+        }
+        Flow::Bound(queue, most) => {
+            let backpressure = most.map(|max_depth| Backpressure { max_depth, warning_threshold: 0.5 });
+            let (name, set) =
+                (QueueName::from_stored(QUEUES[queue % QUEUES.len()]), QueueSettings { backpressure });
+            format!("{:?}", f.decide(|draft| life::set_queue(draft, &name, &set)).await)
+        }
+    }
+}
+
+/// A job under a limit is claimed, or held back.
+pub(super) async fn claim_limited(f: &Fixture, id: JobId) -> Turn {
+    f.decide(|draft| Ok(limit::claim(draft, &[id], &Grant::new("w".into(), None))?.remove(0).1)).await
+}
+
+/// The documents that are due.
+pub(super) async fn due(f: &Fixture) -> Vec<DocumentKey> {
+    let found = f.backend().documents(Seek::Due { limit: DOCUMENTS_MAX }).await.unwrap();
+    found.documents.into_iter().map(|(key, _)| key).collect()
+}
+
+/// Does what is due with a document, and says what came of it.
+pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
+    match key.kind {
+        DocumentKind::Cron => {
+            let name = CronName::from_stored(&key.name);
+            format!("{:?}", f.decide(|draft| cron::tick(draft, &name)).await)
+        }
+        DocumentKind::Workflow => format!("{:?}", f.decide(|draft| workflow::look(draft, key)).await),
+        DocumentKind::Step | DocumentKind::StepResult => panic!("{key:?} is due"),
+    }
+}
+
+/// All documents of a kind.
+pub(super) async fn documents(f: &Fixture, kind: DocumentKind) -> Vec<(DocumentKey, Document)> {
+    let seek = Seek::Kind { kind, from: None, descending: false, limit: DOCUMENTS_MAX };
+    f.backend().documents(seek).await.unwrap().documents
+}
+
+/// Deletes all crons: nothing new comes but what somebody asks for.
+pub(super) async fn stop_crons(f: &Fixture) {
+    for (key, _) in documents(f, DocumentKind::Cron).await {
+        let name = CronName::from_stored(&key.name);
+        f.decide(|draft| cron::remove(draft, &name)).await;
+    }
+}
+
+/// Workflows that have not ended.
+pub(super) async fn unfinished(f: &Fixture) -> Vec<Workflow> {
+    let stored = documents(f, DocumentKind::Workflow).await;
+    let decoded = stored.iter().map(|(_, document)| Workflow::decode(&document.text).unwrap());
+    decoded.filter(|workflow| workflow.status == Status::Running).collect()
+}

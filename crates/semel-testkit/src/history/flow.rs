@@ -1,0 +1,107 @@
+//! What must hold of workflows and of crons' ticks, whatever the order of the commits.
+
+use std::sync::Arc;
+
+use semel_core::draft::{Document, DocumentKey, DocumentKind};
+use semel_core::state::State;
+use semel_core::workflow::{Status, Step, StepStatus, When, Workflow};
+
+use super::{Checked, Mark, Witness};
+
+impl Witness {
+    /// A cron that skips ticks has one job at a time, unless an operator sent an old one back.
+    pub(super) fn check_alone(&self, mark: Mark) -> Checked {
+        let goes_on =
+            |job: &&super::Stored| job.mark.n == mark.n && job.head.state.is_live() && !job.was_revived;
+        match self.jobs.values().find(goes_on).filter(|_| self.alone.contains(&mark.n)) {
+            Some(other) => Err(format!("a tick was to be skipped while {} goes on", other.head.id)),
+            None => Ok(()),
+        }
+    }
+
+    /// A document was written.
+    pub(super) fn document(&mut self, key: &DocumentKey, document: Option<&Document>) -> Checked {
+        if key.kind != DocumentKind::Workflow {
+            return Ok(());
+        }
+        let Some(document) = document else {
+            return match self.workflows.remove(&key.name) {
+                Some(known) if known.status == Status::Running => {
+                    Err(format!("the workflow {} was forgotten while it runs", key.name))
+                }
+                _ => Ok(()),
+            };
+        };
+        let workflow = Workflow::decode(&document.text).map_err(|corrupt| corrupt.0)?;
+        let known = self.workflows.get(&key.name);
+        for (at, step) in workflow.steps.iter().enumerate() {
+            let before = known.and_then(|known| known.steps.get(at));
+            check_step(&workflow, step, before)
+                .map_err(|what| format!("step {at} of workflow {}: {what}", key.name))?;
+        }
+        let is_over = workflow.steps.iter().all(|step| step.status.is_over());
+        if is_over == (workflow.status == Status::Running) {
+            return Err(format!("the workflow {} is {:?}, its steps are not", key.name, workflow.status));
+        }
+        self.workflows.insert(Arc::clone(&key.name), workflow);
+        Ok(())
+    }
+
+    /// In the end every workflow is over, and its steps ended as their jobs.
+    ///
+    /// # Errors
+    /// The first that does not hold.
+    pub fn check_workflows(&self) -> Checked {
+        for (name, workflow) in &self.workflows {
+            if workflow.status == Status::Running {
+                return Err(format!("the workflow {name} never ends: {workflow:?}"));
+            }
+            for step in &workflow.steps {
+                let job = step.job().and_then(|id| self.jobs.get(&id)).filter(|job| !job.was_revived);
+                let Some(job) = job else { continue };
+                // The id of a job that is gone for good may be another's by now.
+                if workflow.finished_at.is_some_and(|at| job.head.created_at.as_micros() > at) {
+                    continue;
+                }
+                let is_right = match step.status {
+                    StepStatus::Completed => job.head.state == State::Completed,
+                    StepStatus::Failed => job.head.state == State::Discarded,
+                    // With its workflow, while a job that was there before goes on.
+                    StepStatus::Cancelled => job.head.state == State::Cancelled || !step.is_own,
+                    StepStatus::Skipped | StepStatus::Waiting | StepStatus::Running => false,
+                };
+                if !is_right {
+                    return Err(format!(
+                        "a step of workflow {name} is not as its job: {step:?}, {:?}",
+                        job.head
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_step(workflow: &Workflow, step: &Step, before: Option<&Step>) -> Checked {
+    let was = before.map_or(StepStatus::Waiting, |before| before.status);
+    if was.is_over() && was != step.status {
+        return Err(format!("{was:?} became {:?}", step.status));
+    }
+    if was == StepStatus::Running && step.status == StepStatus::Waiting {
+        return Err("it ran, and waits again".to_owned());
+    }
+    let parents = || step.after.iter().filter_map(|at| workflow.steps.get(*at as usize));
+    let was_offered = step.job.is_some() || step.error.is_some();
+    if !was_offered || was != StepStatus::Waiting {
+        return Ok(());
+    }
+    if let Some(parent) = parents().find(|parent| !parent.status.is_over()) {
+        return Err(format!("it was offered before {} had ended", parent.id));
+    }
+    let any_bad = parents().any(|parent| parent.status.is_bad());
+    match step.when {
+        When::Success if any_bad => Err("it was offered after a failure".to_owned()),
+        When::Failure if !any_bad => Err("it was offered without a failure".to_owned()),
+        When::Success | When::Failure | When::Always => Ok(()),
+    }
+}

@@ -1,0 +1,267 @@
+//! Starting workflows, looking at them, waiting for them.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use semel_core::ident::{JobId, WorkflowId};
+use semel_core::time::Timestamp;
+use semel_core::workflow::{self as core, Cancelled, Created, Status, StepStatus};
+use semel_store::backend::BoxFuture;
+
+use crate::enqueue::forget_policy;
+use crate::error::Error;
+use crate::queue::Semel;
+use crate::steps::IntoSteps;
+
+/// The longest a waiter sleeps without looking: a workflow that is cancelled may leave the job it is waited by alone.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+
+/// A workflow on its way: say its name or id, then `.await` it.
+///
+/// Dropping it before the `.await` starts nothing. Dropping the future while it waits does not take the workflow back.
+#[must_use = "a workflow is started by `.await`"]
+pub struct Start {
+    semel: Semel,
+    steps: Result<String, Error>,
+    name: Option<String>,
+    id: Option<WorkflowId>,
+}
+
+impl Semel {
+    /// Starts a workflow: jobs that wait for jobs. The steps that wait for nothing are offered in the commit that stores
+    /// it, each other one in the commit in which the last step it waits for ends; each is an ordinary admission, with its
+    /// own unique policy.
+    ///
+    /// ```
+    /// # use semel::{Chain, Job, Semel, Worker, WorkflowStatus};
+    /// # use serde::{Deserialize, Serialize};
+    /// # #[derive(Serialize, Deserialize, Job)]
+    /// # #[job(type = "order.check")]
+    /// # struct Check { order: u64 }
+    /// # #[derive(Serialize, Deserialize, Job)]
+    /// # #[job(type = "order.ship")]
+    /// # struct Ship { order: u64 }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), semel::Error> {
+    /// # let semel = Semel::open("memory:").await?;
+    /// # let worker = Worker::new(&semel).handle(async |_: Check| {}).handle(async |_: Ship| {}).start()?;
+    /// let order = semel.start(Chain::new().then(Check { order: 7 }).then(Ship { order: 7 })).name("order 7").await?;
+    /// assert_eq!(order.wait().await?.status(), WorkflowStatus::Completed);
+    /// # worker.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start(&self, workflow: impl IntoSteps) -> Start {
+        Start { semel: self.clone(), steps: workflow.into_steps(), name: None, id: None }
+    }
+
+    /// The workflow of that id, whether or not there is one.
+    pub fn workflow(&self, id: WorkflowId) -> Workflow {
+        Workflow { semel: self.clone(), id }
+    }
+}
+
+impl Start {
+    /// What people read. At most 255 bytes.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// An id of your own, a UUIDv7: starting the same workflow again with it is answered as the first time.
+    pub fn id(mut self, id: WorkflowId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// The request as the specification writes it.
+    fn text(self) -> Result<String, Error> {
+        let mut text = self.steps?;
+        text.truncate(text.len().saturating_sub(1));
+        if let Some(name) = self.name {
+            text.push_str(&format!(",\"name\":{}", serde_json::to_string(&name).map_err(Error::Write)?));
+        }
+        if let Some(id) = self.id {
+            text.push_str(&format!(",\"id\":\"{id}\""));
+        }
+        text.push('}');
+        Ok(text)
+    }
+
+    async fn start(self) -> Result<Workflow, Error> {
+        let semel = self.semel.clone();
+        let engine = semel.engine()?;
+        // It comes in as an OJS request and is read by the one reader of those, as jobs are.
+        let mut plan = semel_ojs::workflow::parse(&self.text()?, true)?;
+        if !semel.keeps_unique() {
+            plan.steps.iter_mut().try_for_each(|step| forget_policy(&mut step.offer))?;
+        }
+        match engine.create_workflow(plan).await? {
+            Created::Done(id, _) | Created::Repeated(id, _) => Ok(Workflow { semel, id }),
+            Created::IdTaken(id) => Err(Error::WorkflowIdTaken(id)),
+            Created::Corrupt(corrupt) => Err(corrupt.into()),
+        }
+    }
+}
+
+impl IntoFuture for Start {
+    type Output = Result<Workflow, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.start())
+    }
+}
+
+impl fmt::Debug for Start {
+    /// Without its steps: their args may be sensitive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Start").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A workflow by its id. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Workflow {
+    semel: Semel,
+    id: WorkflowId,
+}
+
+impl Workflow {
+    /// The workflow's id.
+    pub const fn id(&self) -> WorkflowId {
+        self.id
+    }
+
+    /// The workflow as it is now; none when there is none, or none any more.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn load(&self) -> Result<Option<StoredWorkflow>, Error> {
+        let workflow = self.semel.engine()?.workflow(self.id).await?;
+        Ok(workflow.map(|workflow| StoredWorkflow { id: self.id, workflow }))
+    }
+
+    /// Waits until every step has ended, or the workflow was cancelled.
+    ///
+    /// # Errors
+    /// [`Error::NoWorkflow`] when there is none, or none any more; [`Error::Closed`] when the queue is closed meanwhile.
+    pub async fn wait(&self) -> Result<StoredWorkflow, Error> {
+        loop {
+            let workflow = self.load().await?.ok_or(Error::NoWorkflow(self.id))?;
+            if workflow.status() != Status::Running {
+                return Ok(workflow);
+            }
+            // It cannot be over before this one is, and what the step's end brings about is in the same commit.
+            let next =
+                workflow.steps().find(|step| step.status() == StepStatus::Running).and_then(|s| s.job());
+            let ended = async {
+                match next {
+                    Some(job) => self.semel.job(job).wait().await.map(drop),
+                    None => std::future::pending().await,
+                }
+            };
+            match tokio::time::timeout(LOOK_AT_LEAST_EVERY, ended).await {
+                Ok(Err(Error::Gone(_))) => tokio::time::sleep(LOOK_AT_LEAST_EVERY).await,
+                Ok(Err(error)) => return Err(error),
+                Ok(Ok(())) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Ends, in one commit, what waits and every job that was created for the workflow, running ones included. Jobs that
+    /// were there before a step was bound to them go on. One that has ended already is left as it is.
+    ///
+    /// # Errors
+    /// [`Error::NoWorkflow`].
+    pub async fn cancel(&self) -> Result<(), Error> {
+        match self.semel.engine()?.cancel_workflow(self.id).await? {
+            Cancelled::Done(_) | Cancelled::Over(_) => Ok(()),
+            Cancelled::NotFound => Err(Error::NoWorkflow(self.id)),
+            Cancelled::Corrupt(corrupt) => Err(corrupt.into()),
+        }
+    }
+}
+
+/// A stored workflow at one moment.
+#[derive(Clone, Debug)]
+pub struct StoredWorkflow {
+    id: WorkflowId,
+    workflow: core::Workflow,
+}
+
+impl StoredWorkflow {
+    /// Its id.
+    pub const fn id(&self) -> WorkflowId {
+        self.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Option<&str> {
+        self.workflow.name.as_deref()
+    }
+
+    /// Where it is in its life.
+    pub const fn status(&self) -> Status {
+        self.workflow.status
+    }
+
+    /// When it was started.
+    pub const fn created_at(&self) -> Timestamp {
+        Timestamp::from_micros(self.workflow.created_at)
+    }
+
+    /// When it ended.
+    pub fn finished_at(&self) -> Option<Timestamp> {
+        self.workflow.finished_at.map(Timestamp::from_micros)
+    }
+
+    /// Its steps, in the order they were said; callbacks come after the jobs they wait for.
+    pub fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+        self.workflow.steps.iter().map(Step)
+    }
+}
+
+/// A step of a stored workflow.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a>(&'a core::Step);
+
+impl<'a> Step<'a> {
+    /// Its name within the workflow: the one it was given in a graph, the occasion of a batch's callback, or one made of
+    /// its number.
+    pub fn id(&self) -> &'a str {
+        &self.0.id
+    }
+
+    /// The type of its job.
+    pub fn job_type(&self) -> &'a str {
+        &self.0.job_type
+    }
+
+    /// Where it is in its life.
+    pub const fn status(&self) -> StepStatus {
+        self.0.status
+    }
+
+    /// The job it stands for, once it has been offered.
+    pub fn job(&self) -> Option<JobId> {
+        self.0.job()
+    }
+
+    /// Whether that job was there before, and is shared with whoever enqueued it.
+    pub fn is_shared(&self) -> bool {
+        self.0.job.is_some() && !self.0.is_own
+    }
+
+    /// The job that stood in the way of its own, if it failed for that and the job may be shown.
+    pub fn existing(&self) -> Option<JobId> {
+        let holder = self.0.error.as_ref()?.holder.as_deref()?;
+        JobId::parse(holder, "").ok()
+    }
+
+    /// Why it failed, for people.
+    pub fn error(&self) -> Option<&'a str> {
+        self.0.error.as_ref().map(|error| error.message.as_str())
+    }
+}

@@ -1,0 +1,208 @@
+//! The public API of the library, as a file in the repository: what changes of it shows in a review.
+//!
+//! It is read from the pages that `cargo doc` writes, because rustdoc's JSON is for nightly compilers. A new compiler may
+//! word a declaration otherwise; `cargo xtask golden` accepts that too.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::workspace::Workspace;
+
+/// The library's package, which is also its folder under `crates`.
+const PACKAGE: &str = "semel";
+/// Its API, one declaration a line, beside its `Cargo.toml`.
+const GOLDEN: &str = "crates/semel/api.txt";
+/// What begins the name of a page of one item; the folder says its module.
+const KINDS: [&str; 9] =
+    ["struct.", "enum.", "trait.", "fn.", "macro.", "derive.", "attr.", "type.", "constant."];
+
+/// Compares the API with the one in the repository.
+///
+/// # Errors
+/// What differs, or why it cannot be read.
+pub fn check(workspace: &Workspace) -> Result<(), String> {
+    let now = read(workspace)?;
+    let before = std::fs::read_to_string(workspace.root.join(GOLDEN)).unwrap_or_default();
+    let differences = differences(&before, &now);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the public API of {PACKAGE} differs from {GOLDEN}:\n{}", differences.join("\n")))
+}
+
+/// Writes the file anew.
+///
+/// # Errors
+/// Why it cannot be read or written.
+pub fn write(workspace: &Workspace) -> Result<(), String> {
+    let text = read(workspace)?;
+    std::fs::write(workspace.root.join(GOLDEN), text).map_err(|error| format!("{GOLDEN}: {error}"))
+}
+
+fn read(workspace: &Workspace) -> Result<String, String> {
+    let output = workspace
+        .cargo()
+        .args(["doc", "--no-deps", "--all-features", "--lib", "--quiet", "--package", PACKAGE])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .output()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("`cargo doc` failed:\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let metadata = workspace.metadata()?;
+    let target = metadata["target_directory"].as_str().ok_or("cargo names no target directory")?;
+    let root = Path::new(target).join("doc").join(PACKAGE);
+    // Pages of what is gone stay until somebody cleans up: the list of all items is of this run.
+    let all = std::fs::read_to_string(root.join("all.html")).map_err(|error| error.to_string())?;
+    let mut items = BTreeMap::new();
+    for page in pages(&all) {
+        let path = root.join(&page);
+        let html = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        items.insert(name_of(&page), declarations(&html));
+    }
+    if items.is_empty() {
+        return Err(format!("{} lists no items; has rustdoc changed its pages?", root.display()));
+    }
+    let mut text = String::new();
+    for (name, declarations) in items {
+        text.push_str(&format!("{name}\n"));
+        for declaration in declarations {
+            text.push_str(&format!("    {declaration}\n"));
+        }
+    }
+    Ok(text)
+}
+
+/// The pages of items that the list of all items links to.
+fn pages(all: &str) -> Vec<String> {
+    let links = all.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let is_item = |link: &&str| {
+        let file = link.rsplit('/').next().unwrap_or_default();
+        !link.contains("..") && !link.contains(':') && KINDS.iter().any(|kind| file.starts_with(kind))
+    };
+    links.filter(is_item).map(str::to_owned).collect()
+}
+
+/// `testing/struct.Ran.html` is `semel::testing::Ran`.
+fn name_of(page: &str) -> String {
+    let path = PathBuf::from(page);
+    let folders = path.parent().into_iter().flat_map(Path::components);
+    let mut parts = vec![PACKAGE.to_owned()];
+    parts.extend(folders.map(|part| part.as_os_str().to_string_lossy().into_owned()));
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut words = file.split('.');
+    let kind = words.next().unwrap_or_default();
+    parts.push(words.next().unwrap_or_default().to_owned());
+    format!("{kind} {}", parts.join("::"))
+}
+
+/// What one item's page declares: the item itself, its own methods, the traits that it implements. What it has without
+/// saying so (auto traits, blanket implementations) stands after these on the page, and so do a trait's implementors.
+fn declarations(html: &str) -> Vec<String> {
+    let ends = [
+        "id=\"synthetic-implementations\"",
+        "id=\"blanket-implementations\"",
+        "id=\"implementors\"",
+        "id=\"foreign-impls\"",
+    ];
+    let end = ends.iter().filter_map(|end| html.find(end)).min().unwrap_or(html.len());
+    let page = html.get(..end).unwrap_or(html);
+    let mut found: Vec<String> = between(page, "item-decl\"><code>", "</code></pre>").map(text).collect();
+    for section in page.split("<section id=\"").skip(1) {
+        let Some((id, rest)) = section.split_once('"') else { continue };
+        // What a trait brings, and a trait's methods, which are in its declaration.
+        if rest.get(..80).unwrap_or(rest).contains("trait-impl") || id.contains("tymethod.") {
+            continue;
+        }
+        let Some(header) = between(rest, "class=\"code-header\">", "</h").next().map(text) else { continue };
+        let is_own_impl = header.starts_with("impl") && !header.contains(" for ");
+        if !is_own_impl && !found.contains(&header) {
+            found.push(header);
+        }
+    }
+    found
+}
+
+fn between<'a>(text: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(begin).skip(1).filter_map(move |rest| rest.split(end).next())
+}
+
+/// The words of a piece of HTML, on one line.
+fn text(html: &str) -> String {
+    let mut plain = String::with_capacity(html.len());
+    let mut is_tag = false;
+    for letter in html.chars() {
+        match letter {
+            '<' => is_tag = true,
+            '>' if is_tag => is_tag = false,
+            _ if is_tag => {}
+            _ => plain.push(letter),
+        }
+    }
+    let plain = plain.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&#39;", "'");
+    let plain = plain.replace("&nbsp;", " ").replace("&amp;", "&").replace('\u{a0}', " ");
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Lines that only one of them has, each after its item.
+fn differences(before: &str, now: &str) -> Vec<String> {
+    let lines = |text: &str| -> Vec<String> {
+        let mut item = "";
+        let mut lines = Vec::new();
+        for line in text.lines() {
+            if !line.starts_with(' ') {
+                item = line;
+            }
+            lines.push(format!("{item} | {}", line.trim()));
+        }
+        lines.iter().map(|line| line.strip_prefix(' ').unwrap_or(line).to_owned()).collect()
+    };
+    let (before, now) = (lines(before), lines(now));
+    let gone = before.iter().filter(|line| !now.contains(line)).map(|line| format!("- {line}"));
+    let new = now.iter().filter(|line| !before.contains(line)).map(|line| format!("+ {line}"));
+    gone.chain(new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{declarations, differences, name_of, pages};
+
+    const PAGE: &str = r##"<pre class="rust item-decl"><code>pub struct <a href="#">Handle</a>&lt;T&gt; { <span class="comment">/* private fields */</span> }</code></pre>
+        <section id="impl-Handle" class="impl"><h3 class="code-header">impl&lt;T&gt; Handle&lt;T&gt;</h3></section>
+        <section id="method.id" class="method"><a class="src">Source</a><h4 class="code-header">pub const fn <a>id</a>(&amp;self) -&gt; <a>JobId</a></h4></section>
+        <section id="impl-Clone-for-Handle" class="impl"><h3 class="code-header">impl Clone for Handle</h3></section>
+        <section id="method.clone" class="method trait-impl"><h4 class="code-header">fn clone(&amp;self) -&gt; Handle</h4></section>
+        <h2 id="synthetic-implementations"></h2>
+        <section id="impl-Send-for-Handle" class="impl"><h3 class="code-header">impl Send for Handle</h3></section>"##;
+
+    #[test]
+    fn a_page_is_what_its_item_says_of_itself() {
+        assert_eq!(
+            declarations(PAGE),
+            [
+                "pub struct Handle<T> { /* private fields */ }",
+                "pub const fn id(&self) -> JobId",
+                "impl Clone for Handle"
+            ]
+        );
+    }
+
+    #[test]
+    fn items_are_found_by_the_list_of_all() {
+        let all = r#"<a href="struct.Semel.html">Semel</a><a href="testing/struct.Ran.html"></a><a href="../x/struct.No.html">
+            <a href="index.html"><a href="https://a/struct.No.html">"#;
+        assert_eq!(pages(all), ["struct.Semel.html", "testing/struct.Ran.html"]);
+        assert_eq!(name_of("testing/struct.Ran.html"), "struct semel::testing::Ran");
+    }
+
+    #[test]
+    fn what_differs_is_told_with_its_item() {
+        let before = "struct semel::A\n    pub fn a()\nstruct semel::B\n    pub fn a()\n";
+        let now = "struct semel::A\n    pub fn a()\nstruct semel::B\n    pub fn b()\n";
+        assert_eq!(
+            differences(before, now),
+            ["- struct semel::B | pub fn a()", "+ struct semel::B | pub fn b()"]
+        );
+        assert!(differences(now, now).is_empty());
+    }
+}
