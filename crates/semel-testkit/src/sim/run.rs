@@ -85,7 +85,8 @@ pub fn play(seed: u64, plan: &Plan) -> Result<Ran, Failure> {
 async fn play_inside(seed: u64, plan: &Plan) -> Result<Ran, String> {
     let mut executor = Executor::new(Dice::of(seed, 2));
     let clock = SimClock::new();
-    let store = SharedStore::new(clock.clone(), plan.faults, executor.handle(), Dice::of(seed, 3));
+    let abreast = 1 + usize::from(Dice::of(seed, 11).chance(512));
+    let store = SharedStore::new(clock.clone(), plan.faults, executor.handle(), Dice::of(seed, 3), abreast);
     // The last of the limits left out: operators release keys only where no policy looks at ended jobs.
     let keeps_ended = Dice::of(seed, 4).chance(512);
     let classes = keys(plan, seed, keeps_ended);

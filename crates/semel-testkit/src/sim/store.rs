@@ -69,11 +69,13 @@ pub struct SharedStore {
     handle: Handle,
     dice: Mutex<Dice>,
     tells: bool,
+    /// Groups that one server may have under way at once.
+    abreast: usize,
 }
 
 impl SharedStore {
-    /// An empty store whose time is `clock`'s.
-    pub fn new(clock: SimClock, faults: u64, handle: Handle, dice: Dice) -> Arc<Self> {
+    /// An empty store whose time is `clock`'s, to which each server may have so many commits under way.
+    pub fn new(clock: SimClock, faults: u64, handle: Handle, dice: Dice, abreast: usize) -> Arc<Self> {
         Arc::new(Self {
             memory: Memory::new(clock),
             witness: Mutex::default(),
@@ -84,6 +86,7 @@ impl SharedStore {
             handle,
             dice: Mutex::new(dice),
             tells: std::env::var_os("SEMEL_TRACE").is_some(),
+            abreast,
         })
     }
 
@@ -202,6 +205,8 @@ impl Connection {
 
     /// A read: it goes, it comes back, or it does not.
     async fn read<T>(&self, read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        // It may go past the batcher, and is on its way for a step at least.
+        pass().await;
         self.way().await;
         if matches!(self.fate(), Fate::Lost | Fate::Unanswered | Fate::Late) {
             return Err(lost());
@@ -325,6 +330,6 @@ impl Backend for Connection {
     }
 
     fn facts(&self) -> Facts {
-        self.shared.memory.facts()
+        Facts { commits_in_flight: self.shared.abreast, ..self.shared.memory.facts() }
     }
 }

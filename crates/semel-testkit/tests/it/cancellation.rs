@@ -179,7 +179,7 @@ fn let_go(name: &str, call: fn(Scene) -> Call, way: Way, after: u32) -> bool {
     runtime.block_on(async {
         let mut executor = Executor::new(Dice::new(u64::from(after)));
         let clock = SimClock::new();
-        let store = SharedStore::new(clock.clone(), 0, executor.handle(), Dice::new(7));
+        let store = SharedStore::new(clock.clone(), 0, executor.handle(), Dice::new(7), 2);
         let plan = Plan::of(0).with("servers=1 faults=0 losses=0 crashes=0 pauses=0 jumps=0").unwrap();
         let world = World::new(plan, 0, Vec::new(), false, Arc::clone(&store), clock, executor.handle());
         world.start(0);
