@@ -145,6 +145,14 @@ impl<'a> Writer<'a> {
         if head.state.is_finished() && before.state.is_live() {
             self.at.pending.ended += 1;
         }
+        // An earlier decision of the batch has brought it back to memory, and this one still goes by what the key's memory
+        // had of it.
+        let is_partial = self.at.seen.contains_key(&head.id);
+        let head = if is_partial && head.state.is_finished() && before.state.is_finished() {
+            still_ended(before, &head)
+        } else {
+            head
+        };
         self.moved(self.at.seq(head.id), &head);
         self.at.model.put(head);
         Ok(())
@@ -205,12 +213,7 @@ impl<'a> Writer<'a> {
         }
         // A head that a decision took from the key's memory has only what the key needs, and an ended job's update may
         // change nothing else.
-        let head = if head.state.is_finished() {
-            let key = head.key.and(before.key);
-            Head { key, version: head.version, renewed_at: head.renewed_at, ..before.clone() }
-        } else {
-            head
-        };
+        let head = if head.state.is_finished() { still_ended(&before, &head) } else { head };
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
@@ -352,6 +355,12 @@ impl<'a> Writer<'a> {
             self.at.record.events(count, data);
         }
     }
+}
+
+/// An ended job with what a decision may change of it, which may have seen no more of it than its key's memory has.
+fn still_ended(before: &Head, decided: &Head) -> Head {
+    let key = decided.key.and(before.key);
+    Head { key, version: decided.version, renewed_at: decided.renewed_at, ..before.clone() }
 }
 
 /// Ids of finished jobs whose retention is over, looking at a bounded number of rows from where the last look ended.
