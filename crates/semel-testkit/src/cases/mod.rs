@@ -98,6 +98,7 @@ macro_rules! conformance {
                 a_window_ends_on_time,
                 a_window_from_the_end_begins_with_the_end,
                 a_sliding_window_is_renewed_by_its_duplicates,
+                decisions_of_one_batch_leave_an_ended_holder_as_it_was,
                 a_duplicate_renews_every_holder_that_blocks_by_the_window,
                 an_active_holder_blocks_past_its_window_when_asked_to,
                 a_purged_job_keeps_its_key_while_its_policy_says_so,

@@ -10,6 +10,8 @@ use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::settle::{Report, Settled, fail};
 use semel_core::state::{State, StateSet};
 
+use semel_store::backend::Verdict;
+
 use super::admission::{admitted, rejected};
 use crate::fixture::{Fixture, bearer, bytes};
 use crate::make::{Want, job, key, keyed};
@@ -82,6 +84,26 @@ pub async fn a_sliding_window_is_renewed_by_its_duplicates(f: &Fixture) {
     assert_eq!((ended.renewed_at, ended.state), (renewed_at, State::Completed));
     f.advance(SECOND * 10).await;
     assert!(admitted(f, &want).await);
+}
+
+/// Of an ended job a decision may have seen no more than its key needs; it changes nothing else of it, and neither does the
+/// next decision of its batch.
+pub async fn decisions_of_one_batch_leave_an_ended_holder_as_it_was(f: &Fixture) {
+    let offer = strict("a").attempts(7).period(DAY, "last_duplicate").offer();
+    let ended = f.finished(&offer).await;
+    f.maintain().await;
+    f.advance(SECOND).await;
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    let mut draft = f.draft(&reads).await;
+    let Outcome::Rejected { holder, .. } = enqueue(&mut draft, &offer).unwrap() else { panic!() };
+    let mut seen = holder.named().unwrap().clone();
+    let first = draft.finish();
+    draft.update(&mut seen);
+    assert_eq!(f.commit(vec![first, draft.finish()]).await, [Verdict::Applied; 2]);
+    let now = f.head(ended.id).await.unwrap();
+    assert!(now.version > ended.version && now.renewed_at > ended.renewed_at);
+    assert_eq!(Head { version: ended.version, renewed_at: ended.renewed_at, ..now }, ended);
 }
 
 /// All that block by it, live, ended or purged: none may run out behind the one that an answer names.
