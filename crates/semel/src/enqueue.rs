@@ -97,7 +97,7 @@ impl Enqueue {
 }
 
 impl IntoEnvelope for Enqueue {
-    /// What is offered, for [another way](crate::Semel::in_transaction) of offering it.
+    /// What is offered, for another way of offering it: inside a transaction.
     fn into_envelope(self) -> Envelope {
         self.envelope
     }
