@@ -5,7 +5,7 @@
 CREATE FUNCTION @.uuid_v7() RETURNS uuid
 LANGUAGE sql VOLATILE AS $$
     SELECT encode(
-        int8send((now.micros / 1000) << 16 | 7 << 12 | now.micros % 1000 * 4096 / 1000)
+        int8send(now.micros / 1000 * 65536 + 7 * 4096 + now.micros % 1000 * 4096 / 1000)
         || substring(uuid_send(gen_random_uuid()) FROM 9), 'hex')::uuid
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 AS micros) AS now
 $$;

@@ -80,11 +80,16 @@ async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids(
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), [id(19)]);
 
     // And the ids that the database makes ascend within one session.
-    let ids = format!("SELECT {schema}.uuid_v7()::text FROM generate_series(1, 100)");
+    let ids = format!(
+        "SELECT {schema}.uuid_v7()::text, (extract(epoch FROM clock_timestamp()) * 1000)::int8 \
+         FROM generate_series(1, 100)"
+    );
     let mut made = Vec::new();
     for row in client.query(&ids, &[]).await.unwrap() {
         let id: String = row.get(0);
         semel::JobId::parse(&id, "").unwrap();
+        let millis = i64::from_str_radix(&id.replace('-', "")[..12], 16).unwrap();
+        assert!((millis - row.get::<_, i64>(1)).abs() < 60_000, "{id} is not of this minute");
         made.push(id);
     }
     assert!(made[0][..18] <= made[99][..18], "{} {}", made[0], made[99]);
