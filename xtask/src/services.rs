@@ -2,6 +2,7 @@
 //! each, and stopped at the end.
 
 mod account;
+mod pgbouncer;
 mod postgres;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ pub use postgres::Postgres;
 /// Every service of a run. They stop when this is dropped.
 pub struct Services {
     postgres: Postgres,
+    pooler: PathBuf,
 }
 
 impl Services {
@@ -20,12 +22,19 @@ impl Services {
     /// # Errors
     /// What is missing, and how it is installed.
     pub fn start() -> Result<Self, String> {
-        Ok(Self { postgres: Postgres::start()? })
+        Ok(Self { postgres: Postgres::start()?, pooler: pgbouncer::find()? })
     }
 
     /// What the tests are told: names of variables and their values.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        vec![(postgres::VARIABLE, self.postgres.url())]
+        let mut variables = vec![
+            (postgres::VARIABLE, self.postgres.url()),
+            (postgres::PROGRAMS, self.postgres.programs().display().to_string()),
+            (pgbouncer::VARIABLE, self.pooler.display().to_string()),
+        ];
+        // Tests that start programs of their own must not do so as root either.
+        variables.extend(self.postgres.account().map(|account| (account::VARIABLE, account.to_string())));
+        variables
     }
 }
 

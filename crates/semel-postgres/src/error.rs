@@ -30,6 +30,13 @@ pub enum PostgresError {
     /// The database is not fit, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
+    /// The database takes no writes now. It is not asked for decisions either: what it shows may be older than what others
+    /// have been told.
+    #[error(
+        "the database takes no writes: it is a standby, or is set to be read-only. Where another one takes its place, name \
+         both in the address: postgres://USER@ONE,OTHER/DATABASE"
+    )]
+    ReadOnly,
     /// The address is none.
     #[error("{0}")]
     Address(String),
@@ -93,18 +100,19 @@ impl PostgresError {
                         || std::error::Error::source(error)
                             .is_some_and(|source| source.is::<std::io::Error>())
                 }
-                Some(code) => [
-                    SqlState::ADMIN_SHUTDOWN,
-                    SqlState::CRASH_SHUTDOWN,
-                    SqlState::CONNECTION_FAILURE,
-                    SqlState::CONNECTION_EXCEPTION,
-                ]
-                .contains(code),
+                Some(code) => {
+                    // The whole class of connections: poolers end them by other codes than the database.
+                    code.code().starts_with("08") || ENDS_THE_CONNECTION.contains(&code.code())
+                }
             },
             _ => false,
         }
     }
 }
+
+/// Errors with which the database ends a connection: an administrator, a crash, and times that were too long: idle, idle in a
+/// transaction, a transaction.
+const ENDS_THE_CONNECTION: &[&str] = &["57P01", "57P02", "57P05", "25P03", "25P04"];
 
 impl PostgresError {
     /// What it means for a caller whose own transaction this was.
@@ -134,11 +142,16 @@ impl From<PostgresError> for StoreError {
         let message = error.to_string();
         match &error {
             PostgresError::Contended | PostgresError::OldSnapshot => Self::Contended,
+            // Noticed by a write before a look noticed it.
+            _ if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => {
+                Self::Unavailable(PostgresError::ReadOnly.to_string())
+            }
             _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
             PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
             PostgresError::Postgres(_)
             | PostgresError::Pool(_)
+            | PostgresError::ReadOnly
             | PostgresError::Unknown
             | PostgresError::GivenUp(_) => Self::Unavailable(message),
         }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Record, Snapshot, Write};
 use semel_store::backend::BoxFuture;
@@ -78,6 +79,13 @@ impl Transaction<'_> {
         let ends = match decided {
             Ok(true) => "RELEASE SAVEPOINT semel",
             // Locks are given back with it.
+            // The caller's commit then waits for the standbys, also when it wrote nothing else.
+            Ok(false) if self.shared.awaits_standby.load(Ordering::Acquire) => {
+                concat!(
+                    "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel; ",
+                    "SELECT pg_catalog.pg_logical_emit_message(true, 'semel', '')"
+                )
+            }
             Ok(false) | Err(_) => "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel",
         };
         let ended = self.client.batch_execute(ends).await;

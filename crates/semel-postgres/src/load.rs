@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use semel_core::draft::{Document, DocumentKey, Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
@@ -22,6 +23,11 @@ use crate::values::Params;
 
 /// The column where a head begins, in what `load` answers.
 const HEAD: usize = 7;
+
+/// What `load` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
+/// have been told.
+const AWAITS_STANDBY: i16 = 1;
+const TAKES_NO_WRITES: i16 = 2;
 
 /// What `load` answered, sorted by what it is.
 #[derive(Default)]
@@ -56,6 +62,13 @@ impl Shared {
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
         let question = self.question(reads);
         let rows = self.look(&question.sql, &question.params).await?;
+        // It comes first. A caller's own session may have other settings, so only this one says how the database stands.
+        let state = rows.first().ok_or(PostgresError::Answer("load"))?.try_get::<_, Option<i16>>(4)?;
+        let state = state.unwrap_or(0);
+        if state & TAKES_NO_WRITES != 0 {
+            return Err(PostgresError::ReadOnly);
+        }
+        self.awaits_standby.store(state & AWAITS_STANDBY != 0, Ordering::Release);
         self.answer(reads, &question.keys, &rows)
     }
 

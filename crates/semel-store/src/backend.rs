@@ -48,6 +48,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Applies the groups in order, then serves the claims; one durability wait for all of them.
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>>;
 
+    /// Waits until what loads have shown so far is as durable as what a commit has answered: before whatever was decided
+    /// without writing is answered, for it names what others wrote. A store that shows only what is has nothing to do.
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Ids that are due, oldest first, at most `limit`, and the next time something of that kind falls due.
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>>;
 

@@ -52,6 +52,10 @@ impl<L: Layer> Backend for L {
         Layer::commit(self, batch)
     }
 
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner().confirm()
+    }
+
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
         self.inner().due(due, limit)
     }

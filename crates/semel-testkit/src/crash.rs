@@ -28,7 +28,7 @@ const OFFERERS: usize = 4;
 const WORKERS: usize = 2;
 
 /// Stands for a job of the victim's: half of the keys are remembered for ever.
-fn want(round: u64, number: u64) -> Want {
+pub fn want(round: u64, number: u64) -> Want {
     let want = keyed(&name(round, number)).args(&format!("[{number}]"));
     if number.is_multiple_of(2) { want.states(StateSet::ALL) } else { want }
 }
@@ -87,7 +87,8 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
     keeper.await.unwrap();
 }
 
-fn claim(limit: u32) -> Claim {
+/// Up to so many jobs of the queue that they are in.
+pub fn claim(limit: u32) -> Claim {
     Claim {
         queues: vec![QueueName::default()],
         limit,

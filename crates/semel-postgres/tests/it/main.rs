@@ -8,12 +8,23 @@
 
 mod against_the_model;
 mod busy;
+#[cfg(unix)]
+mod contention;
 mod cuts;
+#[cfg(unix)]
+mod failover;
+#[cfg(unix)]
+mod hardship;
+#[cfg(unix)]
+mod kills;
 mod lost;
 mod news;
 mod place;
+#[cfg(unix)]
+mod pooler;
 mod secret;
 mod servers;
+mod upgrade;
 
 use semel_testkit::{Fixture, Step, conformance, races};
 

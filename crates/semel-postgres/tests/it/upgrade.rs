@@ -1,0 +1,118 @@
+//! Servers that are replaced one after the other by those of the next version: both are at work on one database meanwhile.
+
+use std::sync::Arc;
+
+use semel_core::enqueue::Outcome;
+use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
+use semel_store::Backend;
+use semel_testkit::make::keyed;
+use semel_testkit::traffic::Traffic;
+use tokio::task::JoinSet;
+
+use crate::place::{Place, client, judge, url};
+
+/// What the next version may do to the schema: it adds.
+const NEXT: &[(&str, &str)] = &[(
+    "more of a job",
+    "ALTER TABLE @.head ADD COLUMN mood text; CREATE TABLE @.mood (name text PRIMARY KEY); \
+     CREATE INDEX ON @.head (mood) WHERE mood IS NOT NULL;",
+)];
+/// And the one after it.
+const AFTER_NEXT: &[(&str, &str)] = &[NEXT[0], ("still more", "ALTER TABLE @.queue ADD COLUMN mood text;")];
+
+async fn later(address: &Address, steps: &'static [(&'static str, &'static str)]) -> Arc<dyn Backend> {
+    Arc::new(Postgres::open_as_later(address, steps).await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_two_versions_are_at_work_on_one_database() {
+    let place = Place::new();
+    let address = place.address();
+    let mut old: Vec<Arc<dyn Backend>> = Vec::new();
+    for _ in 0..2 {
+        old.push(Arc::new(Postgres::open(address).await.unwrap()));
+    }
+    let before = Traffic::start(&old, 1);
+    before.more(100).await;
+    // Ten of the next version start at once, while those of this one are under load.
+    let mut opening = JoinSet::new();
+    for _ in 0..10 {
+        let address = address.clone();
+        opening.spawn(async move { later(&address, NEXT).await });
+    }
+    let new = opening.join_all().await;
+    let status = Postgres::status(address).await.unwrap();
+    assert_eq!((status.found, status.pending.len()), (status.needed + 1, 0), "{status:?}");
+    // One of this version is started once more, and one of each is asked beside the others.
+    let again: Arc<dyn Backend> = Arc::new(Postgres::open(address).await.unwrap());
+    let beside = Traffic::start(&[Arc::clone(&new[0]), again], 2);
+    before.more(100).await;
+    beside.more(200).await;
+    let (before, beside) = (before.end().await, beside.end().await);
+    for (account, round) in [(before, 1), (beside, 2)] {
+        assert!(account.created.len() > 10, "{account:?}");
+        judge(&account, address, round).await;
+    }
+    // What one of them stores is there for the other.
+    let [old, new] = [&old[0], &new[1]].map(|backend| Engine::without_duties(Arc::clone(backend)).unwrap());
+    for (name, one, other) in [("a", &old, &new), ("b", &new, &old)] {
+        let offer = || keyed(name).on_conflict("ignore").offer();
+        let Outcome::Created(head) = one.enqueue(offer(), "").await.unwrap() else { panic!("not created") };
+        let found = other.enqueue(offer(), "").await.unwrap();
+        assert!(matches!(&found, Outcome::Existing(existing) if existing.id == head.id), "{found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_two_versions_behind_refuses_and_says_what_to_do() {
+    let place = Place::new();
+    let opened = later(place.address(), AFTER_NEXT).await;
+    let refused = Postgres::open(place.address()).await.err().unwrap().to_string();
+    assert!(refused.contains("start a newer semel") && refused.contains("semel migrate status"), "{refused}");
+    assert!(
+        Postgres::migrate(place.address()).await.is_err() && Postgres::plan(place.address()).await.is_err()
+    );
+    // One version behind is not too far, and changes nothing.
+    later(place.address(), NEXT).await;
+    let status = Postgres::status(place.address()).await.unwrap();
+    assert_eq!(status.found, status.needed + 2);
+    opened.queues().await.unwrap();
+}
+
+/// Functions are not of a version: whoever starts with others than are there brings his own, unless somebody newer was there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn functions_that_are_not_this_programs_are_made_anew() {
+    let place = Place::new();
+    let (address, schema) = (place.address(), place.schema());
+    drop(Postgres::open(address).await.unwrap());
+    let client = client(&url()).await;
+    let spoil = format!(
+        "CREATE OR REPLACE FUNCTION {schema}.resolve(p_mark uuid) RETURNS int4[] LANGUAGE sql AS 'SELECT NULL::int4[]'; \
+         COMMENT ON TABLE {schema}.migration IS 'functions of another time'"
+    );
+    client.batch_execute(&spoil).await.unwrap();
+    let status = Postgres::status(address).await.unwrap();
+    assert_eq!(status.pending, ["functions"]);
+    let plan = Postgres::plan(address).await.unwrap();
+    assert!(!plan.iter().any(|text| text.contains("CREATE TABLE") && text.contains(".head")), "{plan:?}");
+    drop(Postgres::open(address).await.unwrap());
+    assert!(Postgres::status(address).await.unwrap().pending.is_empty());
+    let sql = format!("SELECT prosrc FROM pg_proc WHERE oid = '{schema}.resolve(uuid)'::regprocedure");
+    let text: String = client.query_one(&sql, &[]).await.unwrap().get(0);
+    assert!(text.contains("v_stale"), "{text}");
+    assert!(Postgres::plan(address).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_change_the_schema_is_told_who_may() {
+    let place = Place::new();
+    let client = client(&url()).await;
+    let user = place.schema();
+    client.batch_execute(&format!("CREATE ROLE {user} LOGIN")).await.unwrap();
+    let text = url().replace("postgres@", &format!("{user}@"));
+    let address = Address::parse(&text).unwrap().with_schema(place.schema()).unwrap();
+    let refused = Postgres::open(&address).await.err().unwrap().to_string();
+    assert!(refused.contains("semel migrate run") && refused.contains("42501"), "{refused}");
+    client.batch_execute(&format!("DROP ROLE {user}")).await.unwrap();
+}
