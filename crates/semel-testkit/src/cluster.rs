@@ -239,6 +239,13 @@ impl Drop for Cluster {
     }
 }
 
+/// SIGKILL, to one process of a cluster.
+pub fn kill_process(pid: i32) {
+    let mut command = as_somebody(Command::new("kill"));
+    command.args(["-KILL", &pid.to_string()]);
+    run(command);
+}
+
 fn run(mut command: Command) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

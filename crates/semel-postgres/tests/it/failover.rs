@@ -10,10 +10,11 @@ use semel_postgres::{Address, Postgres};
 use semel_store::{Backend, StoreError};
 use semel_testkit::TempDir;
 use semel_testkit::cluster::{self, Cluster};
-use semel_testkit::make::keyed;
+use semel_testkit::make::{foreign_id, job, keyed};
 use semel_testkit::traffic::Traffic;
 use tokio::time::timeout;
 
+use crate::contention::inside;
 use crate::place::{client, judge, rounds, until};
 
 /// Commits wait for whoever is the standby.
@@ -114,22 +115,19 @@ async fn a_duplicate_waits_until_the_standby_has_its_holder() {
 
 /// Inside a caller's own transaction that wrote nothing else, it is the transaction's commit that waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_met_a_duplicate_waits_for_the_standby_when_it_commits() {
+async fn a_transaction_that_was_told_what_is_there_waits_for_the_standby_when_it_commits() {
     let folder = TempDir::new();
     let (primary, mut standby) = pair(&folder, SAFE);
     let backend = Arc::new(Postgres::open(&Address::parse(&primary.url()).unwrap()).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
-    offered(engine.clone(), "a").await;
+    // By its id: a key would have been locked, which is a write too.
+    let offer = || job().id(foreign_id(7)).offer();
+    assert!(matches!(engine.enqueue(offer(), "").await.unwrap(), Outcome::Created(_)));
     standby.stop();
     let mut caller = client(&primary.url()).await;
     let transaction = caller.transaction().await.unwrap();
-    let found = crate::contention::inside(
-        &engine,
-        &backend,
-        &transaction,
-        vec![keyed("a").on_conflict("ignore").offer()],
-    );
-    assert!(matches!(&found.await.unwrap()[..], [Outcome::Existing(_)]));
+    let found = inside(&engine, &backend, &transaction, vec![offer()]).await.unwrap();
+    assert!(matches!(&found[..], [Outcome::Repeated(_)]), "{found:?}");
     let mut committing = std::pin::pin!(transaction.commit());
     let watcher = client(&primary.url()).await;
     let waits = until(&watcher, "SELECT count(*) >= 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'");

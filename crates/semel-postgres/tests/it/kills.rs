@@ -1,4 +1,4 @@
-//! The database's own death under load: nothing acknowledged is lost, nothing is doubled, no key is stuck.
+//! The database's own death under load, of the process that all others depend on, or of one in the middle of a commit: nothing acknowledged is lost, nothing is doubled, no key is stuck.
 //! `SEMEL_KILL_ROUNDS` says how often it dies.
 
 use std::sync::Arc;
@@ -6,10 +6,21 @@ use std::sync::Arc;
 use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_testkit::TempDir;
-use semel_testkit::cluster::Cluster;
+use semel_testkit::cluster::{self, Cluster};
 use semel_testkit::traffic::Traffic;
 
-use crate::place::{judge, rounds};
+use crate::place::{client, judge, rounds};
+
+/// The process of somebody who is in the middle of a commit.
+async fn in_a_commit(cluster: &Cluster) -> i32 {
+    let client = client(&cluster.url()).await;
+    let sql = "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%\".commit(%' LIMIT 1";
+    loop {
+        if let [row] = &client.query(sql, &[]).await.unwrap()[..] {
+            return row.get(0);
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
@@ -22,11 +33,16 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
         servers.push(Arc::new(Postgres::open(&address).await.unwrap()));
     }
     let traffic = Traffic::start(&servers, 1);
-    for round in 0..rounds("SEMEL_KILL_ROUNDS", 3) {
+    for round in 0..rounds("SEMEL_KILL_ROUNDS", 4) {
         // At another moment each time.
         traffic.more(40 + round * 13 % 37).await;
-        cluster.kill();
-        cluster.start(&[]);
+        if round % 2 == 0 {
+            cluster.kill();
+            cluster.start(&[]);
+        } else {
+            // All others are ended then, and it begins anew by itself.
+            cluster::kill_process(in_a_commit(&cluster).await);
+        }
     }
     traffic.more(40).await;
     let account = traffic.end().await;
