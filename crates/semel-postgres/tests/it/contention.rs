@@ -29,11 +29,12 @@ const QUICK: &[&str] = &["synchronous_commit=off"];
 const DEADLOCK: &str = "deadlock detected";
 
 struct Servers {
-    _folder: TempDir,
     cluster: Cluster,
     address: Address,
     backends: Vec<Arc<Postgres>>,
     engines: Vec<Engine>,
+    // It goes last.
+    _folder: TempDir,
 }
 
 impl Servers {
@@ -48,7 +49,7 @@ impl Servers {
             engines.push(Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap());
             backends.push(backend);
         }
-        Self { _folder: folder, cluster, address, backends, engines }
+        Self { cluster, address, backends, engines, _folder: folder }
     }
 
     /// The same act at all servers at once, by so many tasks.
