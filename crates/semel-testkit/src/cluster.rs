@@ -180,19 +180,16 @@ impl Cluster {
         let file: File = OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
         command.arg("-D").arg(self.data()).arg("-k").arg(&self.folder).args(["-p", &PORT.to_string()]);
         command.args(SETTINGS.iter().chain(settings).flat_map(|setting| ["-c", setting]));
+        command.stdout(file.try_clone().unwrap()).stderr(file);
         let begun = Instant::now();
         loop {
-            command.stdout(file.try_clone().unwrap()).stderr(file.try_clone().unwrap());
-            let mut process = command.spawn().unwrap();
-            while begun.elapsed() < START {
-                if self.answers(process.id()) {
-                    self.process = Some(process);
+            self.process = Some(command.spawn().unwrap());
+            // Those who are left of its last life may still be ending: then it does not start yet.
+            while !self.has_ended() {
+                if self.answers() {
                     return;
                 }
-                // Those who are left of its last life may still be ending: then it does not start yet.
-                if process.try_wait().unwrap().is_some() {
-                    break;
-                }
+                assert!(begun.elapsed() < START, "PostgreSQL does not answer:\n{}", self.log());
                 std::thread::sleep(POLL);
             }
             assert!(begun.elapsed() < START, "PostgreSQL does not start:\n{}", self.log());
@@ -200,11 +197,16 @@ impl Cluster {
         }
     }
 
+    fn has_ended(&mut self) -> bool {
+        self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
+    }
+
     /// Its file says how it stands; one that an earlier life left says another process.
-    fn answers(&self, pid: u32) -> bool {
+    fn answers(&self) -> bool {
+        let Some(pid) = self.process.as_ref().map(|process| process.id().to_string()) else { return false };
         let state = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         let mut lines = state.lines().map(str::trim);
-        lines.next() == Some(&pid.to_string()) && lines.any(|line| line == "ready" || line == "standby")
+        lines.next() == Some(&pid) && lines.any(|line| line == "ready" || line == "standby")
     }
 
     /// SIGKILL, to the process that all others depend on.

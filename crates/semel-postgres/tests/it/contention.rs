@@ -79,10 +79,9 @@ pub async fn inside(
     transaction: &Transaction<'_>,
     offers: Vec<Offer>,
 ) -> Result<Vec<Outcome>, StoreError> {
-    match engine.enqueue_batch_inside(&backend.inside(transaction), offers, Mode::Each, "").await? {
-        Batch::Done(outcomes) => Ok(outcomes),
-        other => panic!("{other:?}"),
-    }
+    let batch = engine.enqueue_batch_inside(&backend.inside(transaction), offers, Mode::Each, "").await?;
+    let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
+    Ok(outcomes)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -282,8 +281,9 @@ async fn transactions_of_every_level_and_strangers_agree_on_one_history() {
     let [committed, undone] = [0, 1].map(|place| counts.iter().map(|count| count[place]).sum::<u64>());
     println!("{committed} committed, {undone} undone");
     assert!(committed > turns / 2 && undone > turns / 2, "{committed} {undone}");
-    for id in &*mix.undone.lock().unwrap() {
-        assert!(servers.engines[1].job(*id).await.unwrap().is_none(), "{id} was rolled back");
+    let undone = std::mem::take(&mut *mix.undone.lock().unwrap());
+    for id in undone {
+        assert!(servers.engines[1].job(id).await.unwrap().is_none(), "{id} was rolled back");
     }
     judge(&mix.said.account(), &servers.address, 1).await;
 }
