@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use semel_store::random;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Row};
@@ -147,9 +146,9 @@ fn statements(schema: &Schema, status: &Status, known: Known) -> Vec<String> {
         statements
             .push(format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}');"));
     }
-    let secret: String = random::secret().iter().map(|byte| format!("{byte:02x}")).collect();
+    // Drawn by the database, so that a plan that is printed has no secret in it.
     statements.push(format!(
-        "INSERT INTO \"{name}\".fact (secret) VALUES (decode('{secret}', 'hex')) ON CONFLICT DO NOTHING;"
+        "INSERT INTO \"{name}\".fact (secret) VALUES (uuid_send(gen_random_uuid())) ON CONFLICT DO NOTHING;"
     ));
     statements.extend(FUNCTIONS.iter().map(|text| schema.render(text)));
     statements.push(format!("COMMENT ON TABLE \"{name}\".migration IS '{}';", functions_mark(schema)));

@@ -64,12 +64,13 @@ async fn a_callers_transaction_that_idled_too_long_stores_nothing_and_frees_its_
     let place = Place::new();
     let store = Arc::new(Postgres::open(place.address()).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
-    let mut caller =
-        client(&format!("{}?options=-c%20idle_in_transaction_session_timeout=100ms", url())).await;
+    let mut caller = client(&url()).await;
     let transaction = caller.transaction().await.unwrap();
     let offers = || vec![keyed("a").on_conflict("ignore").offer()];
     let outcomes = inside(&engine, &store, &transaction, offers()).await.unwrap();
     assert!(matches!(&outcomes[..], [Outcome::Created(_)]));
+    // It idles from here on; until here a machine under load may take its time.
+    transaction.batch_execute("SET idle_in_transaction_session_timeout = 10").await.unwrap();
     while !transaction.client().is_closed() {
         tokio::task::yield_now().await;
     }
