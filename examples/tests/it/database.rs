@@ -28,6 +28,11 @@ impl Database {
         Self { client: connect(&url).await, url, name }
     }
 
+    /// Another connection to it.
+    pub(crate) async fn another(&self) -> Connection {
+        Connection(connect(&self.url).await)
+    }
+
     pub(crate) async fn execute(&self, sql: &str) {
         self.client.batch_execute(sql).await.unwrap();
     }
@@ -57,5 +62,22 @@ impl Database {
         drop(self.client);
         let drops = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         connect(&url()).await.batch_execute(&drops).await.unwrap();
+    }
+}
+
+/// A connection that may have a transaction open.
+pub(crate) struct Connection(Client);
+
+impl Connection {
+    pub(crate) async fn execute(&self, sql: &str) {
+        self.0.batch_execute(sql).await.unwrap();
+    }
+
+    /// Waits until another one waits for a lock that this one holds.
+    pub(crate) async fn until_it_blocks_somebody(&self, database: &Database) {
+        let pid: i32 = self.0.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let blocked =
+            format!("SELECT count(*) FROM pg_stat_activity WHERE {pid} = ANY (pg_blocking_pids(pid))");
+        database.until(&blocked, 1).await;
     }
 }

@@ -51,3 +51,26 @@ async fn every_event_is_one_payment_and_one_receipt_however_often_it_is_delivere
     drop((workers, receiver));
     database.drop().await;
 }
+
+/// The worker is stopped where it has written its effect and is about to end its job, and killed there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_killed_before_its_commit_has_done_nothing() {
+    let database = Database::create().await;
+    let mut receiver = Program::start(env!("CARGO_BIN_EXE_example-webhooks"), &database.url);
+    let address = receiver.address();
+    tokio::task::spawn_blocking(move || deliver(&address, 1)).await.unwrap();
+    let (before, after) = (database.another().await, database.another().await);
+    before.execute("BEGIN; LOCK TABLE receipt IN SHARE MODE").await;
+    let first = worker(&database.url);
+    before.until_it_blocks_somebody(&database).await;
+    after.execute("BEGIN; SELECT id FROM semel.head FOR UPDATE").await;
+    before.execute("ROLLBACK").await;
+    after.until_it_blocks_somebody(&database).await;
+    drop(first);
+    after.execute("ROLLBACK").await;
+    let second = worker(&database.url);
+    database.until("SELECT count(*) FROM semel.jobs WHERE state = 'completed'", 1).await;
+    assert_eq!(database.number("SELECT count(*) FROM receipt").await, 1);
+    drop((second, receiver, before, after));
+    database.drop().await;
+}
