@@ -22,7 +22,7 @@ pub trait Session: Send {
     fn run<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<(), Failure>>;
 
     /// Has one statement executed, by the extended query protocol: with `values` for `$1`, `$2` … of exactly the types they
-    /// name, and all columns asked for in binary. Prepare nothing by name, for a pooler would forget it.
+    /// name, and all columns asked for in binary. Nothing is to stay prepared by name: a pooler would forget it.
     fn ask<'a>(&'a mut self, sql: &'a str, values: &'a [Value]) -> BoxFuture<'a, Result<Vec<Line>, Failure>>;
 }
 

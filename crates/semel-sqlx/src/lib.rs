@@ -95,6 +95,7 @@ fn line(row: &PgRow) -> Result<Line, Failure> {
     Ok(line)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` calls")]
 fn failure(error: sqlx::Error) -> Failure {
     match error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) {
         Some(database) => {
