@@ -14,6 +14,8 @@ use crate::workspace::Workspace;
 const SUITES_VARIABLE: &str = "OJS_SUITES";
 /// Where they are looked for beside the workspace.
 const SUITES_BESIDE: &str = "../shared/ojs/suites";
+/// Folders that the examples' tests make, by what is in them.
+const DRIVERS: &[&str] = &["psycopg-3", "pg-8"];
 /// Events that the demo plays as a smoke test.
 const DEMO_EVENTS: &str = "2000";
 /// How long the demo may take; it needs a few seconds.
@@ -26,6 +28,7 @@ const DEMO_LIMIT: Duration = Duration::from_secs(120);
 pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     let suites = Suites::find(&workspace.root, std::env::var_os(SUITES_VARIABLE).map(PathBuf::from));
     println!("{}", suites.remark());
+    println!("{}", drivers(&target(workspace)?));
     let services = Services::start()?;
     let mut steps = vec![
         format(workspace),
@@ -47,6 +50,29 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         steps.extend([release(workspace), demo(workspace)?]);
     }
     run_steps(steps)
+}
+
+/// Where cargo builds.
+fn target(workspace: &Workspace) -> Result<PathBuf, String> {
+    let metadata = workspace.metadata()?;
+    metadata["target_directory"]
+        .as_str()
+        .map(PathBuf::from)
+        .ok_or("cargo names no target directory".to_owned())
+}
+
+/// What the examples in other languages need, which their tests install when it is missing.
+fn drivers(target: &Path) -> String {
+    let folder = target.join("tmp");
+    let missing: Vec<&str> = DRIVERS.iter().copied().filter(|name| !folder.join(name).is_dir()).collect();
+    if missing.is_empty() {
+        return format!("drivers for the examples in Python and Node: in {}", folder.display());
+    }
+    format!(
+        "{} for the examples in Python and Node: not there yet, the tests install them into {}, with python3's pip and with npm",
+        missing.join(" and "),
+        folder.display()
+    )
 }
 
 /// Open Job Spec's conformance suites, which are not part of the workspace.
@@ -202,9 +228,7 @@ fn release(workspace: &Workspace) -> Step {
 }
 
 fn demo(workspace: &Workspace) -> Result<Step, String> {
-    let metadata = workspace.metadata()?;
-    let target = metadata["target_directory"].as_str().ok_or("cargo names no target directory")?;
-    let binary = Path::new(target).join("release").join(format!("semel{}", std::env::consts::EXE_SUFFIX));
+    let binary = target(workspace)?.join("release").join(format!("semel{}", std::env::consts::EXE_SUFFIX));
     let args = ["demo", "--events", DEMO_EVENTS, "--json"];
     let mut command = Command::new(&binary);
     command.current_dir(&workspace.root).args(args);
@@ -220,7 +244,7 @@ fn demo(workspace: &Workspace) -> Result<Step, String> {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{Suites, tests};
+    use super::{Suites, drivers, tests};
     use crate::steps::Action;
     use crate::workspace::Workspace;
 
@@ -239,6 +263,15 @@ mod tests {
             assert_eq!(found, Suites::Missing);
             assert!(found.remark().contains("not run"), "{}", found.remark());
         }
+    }
+
+    #[test]
+    fn it_says_what_will_be_installed() {
+        let nowhere = Path::new("no/such/folder");
+        let told = drivers(nowhere);
+        assert!(told.starts_with("psycopg-3 and pg-8") && told.contains("not there yet"), "{told}");
+        let names = include_str!("../../examples/tests/it/tools.rs");
+        assert!(super::DRIVERS.iter().all(|name| names.contains(&format!("installed(\"{name}\""))));
     }
 
     #[test]

@@ -6,13 +6,18 @@ use semel_store::StoreError;
 use semel_store::error::Undone;
 use tokio_postgres::error::SqlState;
 
+use crate::session::Failure;
+
 /// A failure of the store, with its details. No address and no value of a row is in its text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresError {
     /// PostgreSQL refused, or the connection failed.
-    #[error("postgres: {}", told(.0))]
+    #[error("postgres: {}", coded(.0))]
     Postgres(#[from] tokio_postgres::Error),
+    /// The same of a caller's own connection, in the words of its driver.
+    #[error("postgres: {0}")]
+    Session(Failure),
     /// No connection could be had.
     #[error("postgres: no connection: {0}")]
     Pool(String),
@@ -57,12 +62,12 @@ pub enum PostgresError {
     GivenUp(String),
 }
 
-/// What PostgreSQL says, with its code and its hint.
-fn told(error: &tokio_postgres::Error) -> String {
+/// What PostgreSQL says, with its hint.
+pub(crate) fn told(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(error) => {
             let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            format!("{}: {}{hint}", error.code().code(), error.message())
+            format!("{}{hint}", error.message())
         }
         None => match std::error::Error::source(error) {
             Some(source) => format!("{error}: {source}"),
@@ -71,10 +76,17 @@ fn told(error: &tokio_postgres::Error) -> String {
     }
 }
 
+/// The same with its code.
+fn coded(error: &tokio_postgres::Error) -> String {
+    let code = error.code().map(|code| format!("{}: ", code.code())).unwrap_or_default();
+    format!("{code}{}", told(error))
+}
+
 impl PostgresError {
-    fn code(&self) -> Option<&SqlState> {
+    fn code(&self) -> Option<SqlState> {
         match self {
-            Self::Postgres(error) => error.code(),
+            Self::Postgres(error) => error.code().cloned(),
+            Self::Session(failure) => failure.code.as_deref().map(SqlState::from_code),
             _ => None,
         }
     }
@@ -82,13 +94,13 @@ impl PostgresError {
     /// Whether the database undid the transaction because of another one: the same may be asked again at once.
     pub fn was_in_the_way(&self) -> bool {
         self.code().is_some_and(|code| {
-            [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
+            [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(&code)
         })
     }
 
     /// Whether a lock was not had in the time allowed; the transaction was undone.
     pub fn waited_in_vain(&self) -> bool {
-        self.code().is_some_and(|code| *code == SqlState::LOCK_NOT_AVAILABLE)
+        self.code().is_some_and(|code| code == SqlState::LOCK_NOT_AVAILABLE)
     }
 
     /// Whether the connection was lost: what was asked on it may have been done or not.
@@ -118,13 +130,19 @@ impl PostgresError {
     /// What it means for a caller whose own transaction this was.
     pub(crate) fn inside(self) -> StoreError {
         match self.code() {
-            Some(code) if *code == SqlState::T_R_DEADLOCK_DETECTED => StoreError::Undone(Undone::Deadlock),
-            Some(code) if *code == SqlState::T_R_SERIALIZATION_FAILURE => {
+            Some(code) if code == SqlState::T_R_DEADLOCK_DETECTED => StoreError::Undone(Undone::Deadlock),
+            Some(code) if code == SqlState::T_R_SERIALIZATION_FAILURE => {
                 StoreError::Undone(Undone::Serialization)
             }
             _ if matches!(self, Self::OldSnapshot) => StoreError::Undone(Undone::Serialization),
             _ => self.into(),
         }
+    }
+}
+
+impl From<Failure> for PostgresError {
+    fn from(failure: Failure) -> Self {
+        Self::Session(failure)
     }
 }
 
@@ -150,6 +168,7 @@ impl From<PostgresError> for StoreError {
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
             PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
             PostgresError::Postgres(_)
+            | PostgresError::Session(_)
             | PostgresError::Pool(_)
             | PostgresError::ReadOnly
             | PostgresError::Unknown

@@ -1,13 +1,16 @@
 //! Jobs inside a transaction of the program's own: they are there with its commit, or not at all.
 
+use std::fmt;
+
 use bytes::Bytes;
 use semel_core::enqueue::{Batch, Counts, Mode};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::limits::BATCH_JOBS_MAX;
 use semel_core::settle::{Refusal, Settled};
 use semel_ojs::Problem;
+use semel_postgres::Session;
 use serde::Serialize;
-use tokio_postgres::GenericClient;
+use tokio::sync::Mutex;
 
 use crate::enqueue::{Many, SOURCE, read};
 use crate::envelope::{Envelope, IntoEnvelope};
@@ -26,15 +29,22 @@ use crate::worker::Run;
 ///   one transaction enqueues several times and two of them meet in opposite orders: enqueue all jobs by one call.
 /// - Other errors leave the transaction as it was. Dropping a future before it is ready does not: roll back then.
 /// - Enqueue late and commit soon: others wait for the keys. A queue's bound does not hold here.
-#[derive(Debug)]
-pub struct InTransaction<'a, C> {
+pub struct InTransaction<'a> {
     semel: Semel,
-    client: &'a C,
+    /// One call at a time: each is several statements that belong together.
+    session: Mutex<Box<dyn Session + 'a>>,
+}
+
+impl fmt::Debug for InTransaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InTransaction").field("semel", &self.semel).finish_non_exhaustive()
+    }
 }
 
 impl Semel {
-    /// The queue inside a transaction of the program's own, on the same database: a `tokio_postgres::Transaction`, or a
-    /// client after `BEGIN`.
+    /// The queue inside a transaction of the program's own, on the same database: a `&tokio_postgres::Transaction`, or a
+    /// client after `BEGIN`. Those of other drivers come in the type that their crate has for it: `semel_sqlx::Sqlx(&mut tx)`,
+    /// `semel_diesel::Diesel(conn)`.
     ///
     /// ```no_run
     /// # #[derive(serde::Serialize, serde::Deserialize, semel::Job)]
@@ -48,12 +58,12 @@ impl Semel {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn in_transaction<'a, C: GenericClient + Sync>(&self, transaction: &'a C) -> InTransaction<'a, C> {
-        InTransaction { semel: self.clone(), client: transaction }
+    pub fn in_transaction<'a>(&self, transaction: impl Session + 'a) -> InTransaction<'a> {
+        InTransaction { semel: self.clone(), session: Mutex::new(Box::new(transaction)) }
     }
 }
 
-impl<C: GenericClient + Sync> InTransaction<'_, C> {
+impl InTransaction<'_> {
     /// Offers a job: a typed one, an [`Envelope`], or an [`Enqueue`](crate::Enqueue) with what is special about it.
     ///
     /// # Errors
@@ -93,10 +103,11 @@ impl<C: GenericClient + Sync> InTransaction<'_, C> {
     }
 
     async fn end(&self, run: &Run, result: Option<Bytes>) -> Result<(), Error> {
-        let transaction = self.semel.database()?.inside(self.client);
+        let database = self.semel.database()?;
         let bearer = Bearer { lease: Some(LeaseToken(run.fence())), worker: None };
         let engine = self.semel.engine()?;
-        match engine.complete_inside(&transaction, run.id(), bearer, result).await? {
+        let mut session = self.session.lock().await;
+        match engine.complete_inside(&mut database.inside(&mut **session), run.id(), bearer, result).await? {
             Settled::Done(_) | Settled::Repeated(_) => Ok(()),
             Settled::Refused(Refusal::NotFound) => Err(Error::Gone(run.id())),
             Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
@@ -105,7 +116,7 @@ impl<C: GenericClient + Sync> InTransaction<'_, C> {
     }
 
     async fn offer(&self, envelopes: Vec<Envelope>, mode: Mode) -> Result<Many, Error> {
-        let transaction = self.semel.database()?.inside(self.client);
+        let database = self.semel.database()?;
         let engine = self.semel.engine()?;
         if envelopes.len() > BATCH_JOBS_MAX {
             return Err(Error::Invalid {
@@ -129,7 +140,9 @@ impl<C: GenericClient + Sync> InTransaction<'_, C> {
                 }
             }
         }
-        let outcomes = match engine.enqueue_batch_inside(&transaction, offers, mode, SOURCE).await? {
+        let mut session = self.session.lock().await;
+        let mut transaction = database.inside(&mut **session);
+        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, mode, SOURCE).await? {
             Batch::Done(outcomes) => outcomes,
             Batch::Refused { index, outcome } => {
                 let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
