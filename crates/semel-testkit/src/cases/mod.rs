@@ -66,6 +66,7 @@ macro_rules! conformance {
             $crate::conformance!(@topic $fixture; limits:
                 a_limited_job_comes_back_unclaimed_in_its_place,
                 a_limited_job_does_not_overtake,
+                a_limited_job_goes_before_the_next_queue,
                 jobs_of_closed_limits_are_passed_over,
                 a_limit_counts_who_runs_and_nobody_else,
                 a_retried_job_takes_one_place_of_its_limit,
