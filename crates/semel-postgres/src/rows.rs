@@ -122,11 +122,11 @@ pub fn head(row: &Row, from: usize) -> Result<Head, PostgresError> {
         u8::try_from(row.try_get::<_, i16>(from + column)?).map_err(|_| wrong("a code is out of range"))
     };
     let lease = match (time(22)?, time(23)?) {
-        (Some(visible_until), Some(run_until)) => Some(Lease {
+        (Some(visible_until), Some(run_until)) => Some(Box::new(Lease {
             worker: Arc::from(row.try_get::<_, Option<&str>>(from + 21)?.unwrap_or("")),
             visible_until,
             run_until,
-        }),
+        })),
         _ => None,
     };
     let key = row.try_get::<_, Option<&[u8]>>(from + 1)?;
