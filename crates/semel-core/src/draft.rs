@@ -181,6 +181,9 @@ impl Draft {
                     view.command = self.command;
                     let version = view.relied_on(self.command);
                     self.group.expect.push(Expect { record: Record::Key(read.key), version });
+                    if version != view.loaded && !is_planted(Bug::GroundForgotten) {
+                        self.group.began.push((read.key, view.loaded));
+                    }
                 }
                 Ok(view)
             }
