@@ -194,6 +194,13 @@ impl Draft {
         }
     }
 
+    /// Has the holders of a key loaded once more: what was loaded after them says that one of them is gone. A decision
+    /// that writes relies on what was there at first, and is taken anew.
+    pub fn look_again(&mut self, read: KeyRead) -> Missing {
+        self.missing.keys.push(read);
+        Missing
+    }
+
     /// A queue's settings.
     ///
     /// # Errors
