@@ -181,6 +181,9 @@ impl Draft {
                     view.command = self.command;
                     let version = view.relied_on(self.command);
                     self.group.expect.push(Expect { record: Record::Key(read.key), version });
+                    if version != view.loaded && !is_planted(Bug::GroundForgotten) {
+                        self.group.began.push((read.key, view.loaded));
+                    }
                 }
                 Ok(view)
             }
@@ -189,6 +192,13 @@ impl Draft {
                 Err(Missing)
             }
         }
+    }
+
+    /// Has the holders of a key loaded once more: what was loaded after them says that one of them is gone. A decision
+    /// that writes relies on what was there at first, and is taken anew.
+    pub fn look_again(&mut self, read: KeyRead) -> Missing {
+        self.missing.keys.push(read);
+        Missing
     }
 
     /// A queue's settings.
@@ -200,7 +210,7 @@ impl Draft {
             self.missing.queues.push(name.clone());
             return Err(Missing);
         };
-        if *command != self.command {
+        if *command != self.command && (name.is_queue() || !is_planted(Bug::LimitNotReliedOn)) {
             *command = self.command;
             self.group.expect.push(Expect { record: Record::Queue(name.clone()), version: row.version });
         }

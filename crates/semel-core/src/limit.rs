@@ -17,6 +17,7 @@ use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, Role};
 use crate::lease::{Grant, Unclaimable, grant_limited};
+use crate::planted::{Bug, is_planted};
 use crate::state::{State, StateSet};
 use crate::time::Timestamp;
 
@@ -182,7 +183,8 @@ impl Usage {
 }
 
 fn counts_until(at: i64, rate: Rate) -> Timestamp {
-    Timestamp::from_micros(at).saturating_add(Duration::from_micros(rate.period_us))
+    let part = if is_planted(Bug::PeriodCutShort) { rate.period_us / 2 } else { rate.period_us };
+    Timestamp::from_micros(at).saturating_add(Duration::from_micros(part))
 }
 
 /// Sees to it that a limit is kept as the newest job asks for it. What was used of it stays used.
@@ -251,7 +253,9 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missin
             }
             usage.start(id, now);
             row.settings = usage.encode();
-            draft.set_queue(row);
+            if !is_planted(Bug::StartNotNoted) {
+                draft.set_queue(row);
+            }
         }
     }
     draft.update(&mut granted);
@@ -269,9 +273,12 @@ fn gate(draft: &mut Draft, usage: &mut Usage, lane: Lane) -> Result<Gate, Missin
         let mut missing = false;
         for id in &usage.running {
             match draft.head(JobId::from_bytes(*id)) {
-                Ok(Some(head)) if head.state == State::Active && head.lane == Some(lane) => {
+                Ok(Some(head))
+                    if head.lane == Some(lane)
+                        && (head.state == State::Active || is_planted(Bug::EndedKeepsPlace)) =>
+                {
                     running.push(*id);
-                    let ends = head.lease.as_ref().map(crate::job::Lease::ends_at);
+                    let ends = head.lease.as_deref().map(crate::job::Lease::ends_at);
                     soonest = [soonest, ends].into_iter().flatten().min();
                 }
                 Ok(_) => {}

@@ -122,11 +122,11 @@ pub fn head(row: &impl Fields, from: usize) -> Result<Head, PostgresError> {
         u8::try_from(row.field::<i16>(from + column)?).map_err(|_| wrong("a code is out of range"))
     };
     let lease = match (time(22)?, time(23)?) {
-        (Some(visible_until), Some(run_until)) => Some(Lease {
+        (Some(visible_until), Some(run_until)) => Some(Box::new(Lease {
             worker: Arc::from(row.field::<Option<&str>>(from + 21)?.unwrap_or("")),
             visible_until,
             run_until,
-        }),
+        })),
         _ => None,
     };
     let key = row.field::<Option<&[u8]>>(from + 1)?;

@@ -17,6 +17,7 @@ use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
+use semel_core::unique::UniqueKey;
 
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -128,11 +129,20 @@ pub enum Verdict {
 /// What the stale groups of one batch would have written.
 ///
 /// Two writers who read the same version at the same time give the next one the same number. So a later group of the
-/// batch, decided on top of a stale one, may name a version that is there and is not the one it saw.
+/// batch, decided on top of a stale one, may name a version that is there and is not the one it saw. The same holds of a
+/// key that somebody else has moved, once a group that does not rely on it has written one of its holders.
 #[derive(Debug, Default)]
 pub struct Unwritten(HashSet<Record>);
 
 impl Unwritten {
+    /// Before a batch is applied: keys that are not at the versions from which its groups were decided. `version` gives
+    /// the one a key has.
+    pub fn before(groups: &[Group], version: impl Fn(&UniqueKey) -> u64) -> Self {
+        let began = groups.iter().flat_map(|group| &group.began);
+        let moved = began.filter(|(key, began)| version(key) != *began);
+        Self(moved.map(|(key, _)| Record::Key(*key)).collect())
+    }
+
     /// Notes a stale group.
     pub fn note(&mut self, group: &Group) {
         self.0.extend(group.expect.iter().map(|expect| expect.record.clone()));

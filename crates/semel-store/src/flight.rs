@@ -208,7 +208,8 @@ async fn replace_in_two_steps(backend: &dyn Backend, groups: Vec<Group>) -> Vec<
         let replaces = group.writes.iter().any(is_insert) && !group.writes.iter().all(is_insert);
         if replaces {
             let writes = group.writes.extract_if(.., |write| !is_insert(write)).collect();
-            let first = Group { expect: std::mem::take(&mut group.expect), writes, events: Vec::new() };
+            let (expect, began) = (std::mem::take(&mut group.expect), std::mem::take(&mut group.began));
+            let first = Group { expect, began, writes, events: Vec::new() };
             drop(backend.commit(Batch { groups: vec![first], claims: Vec::new() }).await);
         }
         second.push(group);

@@ -53,7 +53,11 @@ fn digest(body: &[u8]) -> Result<Option<[u8; 32]>, Corrupt> {
 /// Puts the offer's args and meta in place of the holder's, and keeps its id with the holder.
 pub(super) fn amend(draft: &mut Draft, offer: &Offer, holder: JobId) -> Result<Outcome, Missing> {
     let Some((mut head, full)) = draft.full(holder)? else {
-        return Ok(Outcome::TooManyHolders);
+        // It is gone since its key was loaded: who else there is has to be looked at again.
+        return match &offer.unique {
+            Some(identity) => Err(draft.look_again(identity.read())),
+            None => Ok(Outcome::TooManyHolders),
+        };
     };
     let (mut payload, digest) = match merged(&full, offer) {
         Ok(merged) => merged,

@@ -22,7 +22,8 @@ DECLARE
     v_granted uuid[] := '{}';
     v_round uuid[];
     v_seen uuid[];
-    v_wanted int4;
+    -- Those under limits that were shown keep their places, before the next queue too.
+    v_wanted int4 := p_limit;
     v_looks int4;
     v_free bytea[];
     v_open uuid[];
@@ -34,7 +35,6 @@ DECLARE
 BEGIN
     RETURN QUERY SELECT 0::int2, v_now, NULL::bytea, @head_nulls;
     FOREACH v_queue IN ARRAY p_queues LOOP
-        v_wanted := p_limit - cardinality(v_granted);
         EXIT WHEN v_wanted <= 0;
         CONTINUE WHEN EXISTS (SELECT 1 FROM @.queue q WHERE q.name = v_queue AND q.paused);
         v_looks := v_wanted + p_looks;
