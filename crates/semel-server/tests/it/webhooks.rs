@@ -91,7 +91,7 @@ async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedReceiver<Got>) 
 }
 
 async fn next(told: &mut mpsc::UnboundedReceiver<Got>) -> Got {
-    tokio::time::timeout(Duration::from_secs(30), told.recv()).await.expect("a delivery").unwrap()
+    tokio::time::timeout(Duration::from_secs(60), told.recv()).await.expect("a delivery").unwrap()
 }
 
 async fn private() -> Server {
@@ -337,7 +337,7 @@ async fn a_subscriber_who_does_not_answer_keeps_nobody_waiting() {
     assert_eq!(server.post("/ojs/v1/jobs/bulk", &jobs).await.status, 200);
     let courier = Courier::start(&server.engine, Rules { allow_private: true });
     // Well before the first of those that are not answered is given up.
-    let all = tokio::time::timeout(Duration::from_secs(10), async {
+    let all = tokio::time::timeout(Duration::from_secs(60), async {
         for _ in 0..EVENTS {
             told.recv().await.unwrap();
         }
