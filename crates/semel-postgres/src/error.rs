@@ -161,7 +161,7 @@ impl From<PostgresError> for StoreError {
         match &error {
             PostgresError::Contended | PostgresError::OldSnapshot => Self::Contended,
             // Noticed by a write before a look noticed it.
-            _ if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => {
+            _ if error.code() == Some(SqlState::READ_ONLY_SQL_TRANSACTION) => {
                 Self::Unavailable(PostgresError::ReadOnly.to_string())
             }
             _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
