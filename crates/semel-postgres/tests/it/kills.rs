@@ -49,7 +49,7 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
             cluster.start(&[]);
         } else {
             // All others are ended then, and it begins anew by itself.
-            cluster::kill_process(in_a_commit(&cluster).await);
+            while !cluster::kill_process(in_a_commit(&cluster).await) {}
         }
     }
     traffic.more(40).await;
