@@ -241,11 +241,11 @@ impl Drop for Cluster {
     }
 }
 
-/// SIGKILL, to one process of a cluster.
-pub fn kill_process(pid: i32) {
+/// SIGKILL, to one process of a cluster. Says whether it was still there.
+pub fn kill_process(pid: i32) -> bool {
     let mut command = as_somebody(Command::new("kill"));
-    command.args(["-KILL", &pid.to_string()]);
-    run(command);
+    command.args(["-KILL", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().unwrap().success()
 }
 
 fn run(mut command: Command) {

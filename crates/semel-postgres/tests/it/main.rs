@@ -24,6 +24,7 @@ mod place;
 mod pooler;
 mod secret;
 mod servers;
+#[cfg(unix)]
 mod upgrade;
 
 use semel_testkit::{Fixture, Step, conformance, races};
