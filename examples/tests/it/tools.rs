@@ -25,7 +25,10 @@ pub(crate) fn python() -> Command {
 pub(crate) fn node() -> Command {
     let folder = installed("pg-8", |folder| {
         let mut command = Command::new("npm");
-        command.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]).arg(folder).arg(PG);
+        command
+            .args(["install", "--loglevel=error", "--no-audit", "--no-fund", "--prefix"])
+            .arg(folder)
+            .arg(PG);
         command
     });
     let mut command = Command::new("node");
@@ -57,6 +60,9 @@ fn installed(name: &str, install: impl FnOnce(&Path) -> Command) -> PathBuf {
     let ran = command.output().unwrap_or_else(|error| {
         panic!("the examples need python3 with pip, and node with npm, to be run: {command:?}: {error}")
     });
+    if !ran.status.success() {
+        drop(std::fs::remove_dir_all(&fresh));
+    }
     assert!(
         ran.status.success(),
         "{name} is needed by an example, is not in {} and cannot be installed there; the registry must be within reach \
