@@ -102,8 +102,8 @@ impl Witness {
         };
         let mut open = Vec::new();
         for (lane, kept) in &self.lanes.kept {
-            let waiting = self.jobs.values().map(|job| &job.head).filter(waits);
-            let first = waiting.filter(|head| head.lane == Some(*lane)).next();
+            let mut waiting = self.jobs.values().map(|job| &job.head).filter(waits);
+            let first = waiting.find(|head| head.lane == Some(*lane));
             let runs = self.running_beside(*lane, None);
             let is_open = kept.limit.concurrency.is_none_or(|most| runs < most as usize)
                 && kept.limit.rate.is_none_or(|rate| kept.lately(rate, now) < rate.count as usize);

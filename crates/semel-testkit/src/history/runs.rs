@@ -121,7 +121,7 @@ impl Witness {
         let room = (claim.limit as usize).saturating_sub(ready.iter().copied().filter(is_shown).count());
         // Of each limit the first is enough: it stands for those behind it.
         let mut lanes = BTreeSet::new();
-        ready.retain(|head| head.lane.is_none_or(|lane| lanes.insert(lane)) && !is_shown(&head));
+        ready.retain(|head| head.lane.is_none_or(|lane| lanes.insert(lane)) && !is_shown(head));
         let first = ready.first();
         match (first, granted.first()) {
             (Some(first), None) if room > 0 => Err(format!("{} is ready and was not granted", first.id)),
