@@ -79,7 +79,8 @@ pub async fn inside(
     transaction: &Transaction<'_>,
     offers: Vec<Offer>,
 ) -> Result<Vec<Outcome>, StoreError> {
-    let batch = engine.enqueue_batch_inside(&backend.inside(transaction), offers, Mode::Each, "").await?;
+    let mut inside = backend.inside(transaction);
+    let batch = engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "").await?;
     let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
     Ok(outcomes)
 }
