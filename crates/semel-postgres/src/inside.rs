@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Record, Snapshot, Write};
 use semel_store::backend::BoxFuture;
+use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use semel_store::inside::Inside;
 use semel_store::{News, StoreError};
 use tokio_postgres::types::Type;
@@ -21,12 +22,8 @@ use crate::store::{Postgres, Shared};
 use crate::teller;
 use crate::values::Params;
 
-/// How often a decision is taken again because a record moved under it.
-const TRIES: u32 = 16;
 /// How often it is tried to hold all keys of a decision.
 const HOLDS: u32 = 3;
-/// How often one decision may ask for more than was loaded.
-const LOADS: u32 = 64;
 
 /// A caller's transaction on the database of a store.
 pub struct Transaction<S> {
@@ -85,7 +82,7 @@ impl<S: Session> Transaction<S> {
 
     /// Says whether it wrote anything.
     async fn decided(&mut self, mut reads: Reads, decide: &mut Decide<'_>) -> Result<bool, PostgresError> {
-        for _ in 0..TRIES {
+        for _ in 0..COMMIT_ATTEMPTS_MAX {
             self.hold(&reads).await?;
             let snapshot = self.load(&reads).await?;
             let seed = snapshot.now.as_micros().cast_unsigned();
@@ -98,7 +95,7 @@ impl<S: Session> Transaction<S> {
                 draft.roll_back();
                 let missing = draft.take_missing();
                 loads += 1;
-                if loads > LOADS {
+                if loads > LOADS_PER_DECISION_MAX {
                     return Err(PostgresError::Contended);
                 }
                 if !missing.keys.is_empty() {

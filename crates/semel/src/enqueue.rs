@@ -210,11 +210,7 @@ impl EnqueueMany {
                 }
             }
         }
-        let of_offers = Counts::of(&outcomes);
-        counts.inserted += of_offers.inserted;
-        counts.skipped += of_offers.skipped;
-        counts.replaced += of_offers.replaced;
-        counts.rejected += of_offers.rejected;
+        counts += Counts::of(&outcomes);
         let undecided = unoffered.len() - outcomes.len();
         counts.rejected += u64::try_from(undecided).unwrap_or_default();
         let mut decided = outcomes.into_iter().zip(&unoffered);

@@ -69,7 +69,7 @@ impl InTransaction<'_> {
     /// # Errors
     /// As [`Semel::enqueue`]; [`Error::Url`] when the queue is not in PostgreSQL.
     pub async fn enqueue(&self, job: impl IntoEnvelope) -> Result<Enqueued, Error> {
-        let many = self.offer(vec![job.into_envelope()], Mode::Each).await?;
+        let many = self.offer(vec![job.into_envelope()]).await?;
         many.outcomes.into_iter().next().unwrap_or(Err(Error::Closed))
     }
 
@@ -81,7 +81,7 @@ impl InTransaction<'_> {
         &self,
         jobs: impl IntoIterator<Item = J>,
     ) -> Result<Many, Error> {
-        self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect(), Mode::Each).await
+        self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect()).await
     }
 
     /// Ends a run well, together with what the transaction writes: fenced, so that a run whose lease is lost cannot. When
@@ -115,7 +115,7 @@ impl InTransaction<'_> {
         }
     }
 
-    async fn offer(&self, envelopes: Vec<Envelope>, mode: Mode) -> Result<Many, Error> {
+    async fn offer(&self, envelopes: Vec<Envelope>) -> Result<Many, Error> {
         let database = self.semel.database()?;
         let engine = self.semel.engine()?;
         if envelopes.len() > BATCH_JOBS_MAX {
@@ -142,18 +142,14 @@ impl InTransaction<'_> {
         }
         let mut session = self.session.lock().await;
         let mut transaction = database.inside(&mut **session);
-        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, mode, SOURCE).await? {
+        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, Mode::Each, SOURCE).await? {
             Batch::Done(outcomes) => outcomes,
             Batch::Refused { index, outcome } => {
                 let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
                 return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
             }
         };
-        let of_offers = Counts::of(&outcomes);
-        counts.inserted += of_offers.inserted;
-        counts.skipped += of_offers.skipped;
-        counts.replaced += of_offers.replaced;
-        counts.rejected += of_offers.rejected;
+        counts += Counts::of(&outcomes);
         let mut decided = outcomes.into_iter().zip(&unoffered);
         let mut answer_next = || match decided.next() {
             Some((outcome, rest)) => Enqueued::of(&self.semel, rest, outcome),
