@@ -142,7 +142,8 @@ impl InTransaction<'_> {
         }
         let mut session = self.session.lock().await;
         let mut transaction = database.inside(&mut **session);
-        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, Mode::Each, SOURCE).await? {
+        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, Mode::Each, SOURCE).await?
+        {
             Batch::Done(outcomes) => outcomes,
             Batch::Refused { index, outcome } => {
                 let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
