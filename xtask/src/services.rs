@@ -10,10 +10,12 @@ use std::process::Command;
 
 pub use postgres::Postgres;
 
+use crate::absent::Absent;
+
 /// Every service of a run. They stop when this is dropped.
 pub struct Services {
     postgres: Postgres,
-    pooler: PathBuf,
+    pooler: Result<PathBuf, Absent>,
 }
 
 impl Services {
@@ -22,7 +24,12 @@ impl Services {
     /// # Errors
     /// What is missing, and how it is installed.
     pub fn start() -> Result<Self, String> {
-        Ok(Self { postgres: Postgres::start()?, pooler: pgbouncer::find()? })
+        Ok(Self { postgres: Postgres::start()?, pooler: pgbouncer::find() })
+    }
+
+    /// What cannot be had here.
+    pub fn absent(&self) -> Vec<Absent> {
+        self.pooler.as_ref().err().cloned().into_iter().collect()
     }
 
     /// What the tests are told: names of variables and their values.
@@ -30,8 +37,8 @@ impl Services {
         let mut variables = vec![
             (postgres::VARIABLE, self.postgres.url()),
             (postgres::PROGRAMS, self.postgres.programs().display().to_string()),
-            (pgbouncer::VARIABLE, self.pooler.display().to_string()),
         ];
+        variables.extend(self.pooler.iter().map(|found| (pgbouncer::VARIABLE, found.display().to_string())));
         // Tests that start programs of their own must not do so as root either.
         variables.extend(self.postgres.account().map(|account| (account::VARIABLE, account.to_string())));
         variables
@@ -48,6 +55,7 @@ pub fn run() -> Result<(), String> {
     for (name, value) in services.variables() {
         println!("  export {name}={value}");
     }
+    services.absent().iter().for_each(|absent| println!("{absent}"));
     println!("they stop with Enter, or when the input ends");
     let mut line = String::new();
     drop(std::io::stdin().read_line(&mut line));

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{install, on_path};
+use crate::absent::Absent;
 
 /// Where tests are told the program.
 pub const VARIABLE: &str = "SEMEL_TEST_PGBOUNCER";
@@ -13,13 +14,14 @@ const PLACES: &[&str] = &["/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer", "/
 /// Finds pgbouncer, or installs it, and says what was done.
 ///
 /// # Errors
-/// What is missing, and how it is installed.
-pub fn find() -> Result<PathBuf, String> {
+/// Why it cannot be had. All else of the store can be tested without.
+pub fn find() -> Result<PathBuf, Absent> {
+    let absent = |why: String| Absent { what: "a pooler", tests: "pooler::", why };
     let found = match program() {
         Some(found) => found,
         None => {
-            install("pgbouncer").map_err(|reason| format!("{}: {reason}", missing()))?;
-            program().ok_or_else(missing)?
+            install("pgbouncer").map_err(|reason| absent(format!("{}: {reason}", missing())))?;
+            program().ok_or_else(|| absent(missing()))?
         }
     };
     println!("pgbouncer: {VARIABLE}={}", found.display());
