@@ -82,7 +82,7 @@ fn ask(program: &str, args: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     let told = String::from_utf8_lossy(&output.stderr);
-    Err(told.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no word of why").trim().to_owned())
+    Err(told.lines().find(|line| !line.trim().is_empty()).unwrap_or("no word of why").trim().to_owned())
 }
 
 /// What is to be said to the runner of tests, so that it leaves those out.
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn it_says_why() {
         assert!(ask("no-such-program-anywhere", &[]).unwrap_err().contains("no-such-program-anywhere"));
-        assert_eq!(ask("sh", &["-c", "echo no >&2; echo so >&2; exit 1"]), Err("so".to_owned()));
+        assert_eq!(ask("sh", &["-c", "echo no >&2; echo so >&2; exit 1"]), Err("no".to_owned()));
         assert_eq!(ask("sh", &["-c", "true"]), Ok(()));
     }
 
@@ -138,6 +138,8 @@ mod tests {
         for driver in &DRIVERS {
             assert!(outbox.contains(&format!("fn {}()", driver.tests)), "{}", driver.tests);
             assert!(tools.contains(&format!("installed(\"{}\"", driver.folder)), "{}", driver.folder);
+            let is_named = |arg: &&str| tools.contains(&format!("&str = \"{arg}\";"));
+            assert!(driver.args.iter().any(is_named), "{}", driver.what);
         }
     }
 }

@@ -61,7 +61,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     if !workspace.has_cargo_command("fuzz") {
         return Err("fuzzing needs cargo-fuzz: cargo install cargo-fuzz".to_owned());
     }
-    let mut found = Vec::new();
+    let mut failed = Vec::new();
     for target in all.iter().filter(|name| only.is_empty() || only.contains(&name.as_str())) {
         let (kept, working) = (format!("fuzz/corpus/{target}"), format!("target/fuzz/{target}"));
         std::fs::create_dir_all(workspace.root.join(&working))
@@ -76,13 +76,16 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
         command.arg(format!("-artifact_prefix={}/", workspace.root.join(&kept).display()));
         command.args(["-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1"]);
         if !command.status().map_err(|error| format!("cargo: {error}"))?.success() {
-            found.push(target.as_str());
+            failed.push(target.as_str());
         }
     }
-    if found.is_empty() {
+    if failed.is_empty() {
         return Ok(());
     }
-    Err(format!("found by {}; the inputs are in fuzz/corpus and played by the tests", found.join(", ")))
+    Err(format!(
+        "{} did not end well; an input that breaks one is in fuzz/corpus, where the tests play it",
+        failed.join(", ")
+    ))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
 //! - [`services`]: what tests talk to, started for them alone.
+//! - [`absent`]: what some tests need and cannot be had here.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`fuzz`]: runs the fuzz targets.

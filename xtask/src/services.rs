@@ -1,5 +1,5 @@
-//! The services that tests talk to: found, or installed, started for this run alone, told to the tests by one variable
-//! each, and stopped at the end.
+//! The services that tests talk to: found, or installed, started for this run alone, told to the tests by variables,
+//! and stopped at the end.
 
 mod account;
 mod pgbouncer;

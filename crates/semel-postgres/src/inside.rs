@@ -14,7 +14,7 @@ use semel_store::{News, StoreError};
 use tokio_postgres::types::Type;
 
 use crate::batch::Columns;
-use crate::commit::new_mark;
+use crate::commit::{WAIT, new_mark};
 use crate::connect::ask;
 use crate::error::PostgresError;
 use crate::session::{Fields, Line, Session};
@@ -24,6 +24,9 @@ use crate::values::Params;
 
 /// How often it is tried to hold all keys of a decision.
 const HOLDS: u32 = 3;
+
+/// Ends a part of a transaction as if it had not been. Its locks are given back too.
+const UNDO: &str = "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel";
 
 /// A caller's transaction on the database of a store.
 pub struct Transaction<S> {
@@ -65,18 +68,12 @@ impl<S: Session> Transaction<S> {
         self.session.run("SAVEPOINT semel").await?;
         let decided = self.decided(reads, decide).await;
         let ends = match decided {
-            Ok(true) => "RELEASE SAVEPOINT semel",
-            // Locks are given back with it.
+            Ok(true) => "RELEASE SAVEPOINT semel".to_owned(),
             // The caller's commit then waits for the standbys, also when it wrote nothing else.
-            Ok(false) if self.shared.awaits_standby.load(Ordering::Acquire) => {
-                concat!(
-                    "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel; ",
-                    "SELECT pg_catalog.pg_logical_emit_message(true, 'semel', '')"
-                )
-            }
-            Ok(false) | Err(_) => "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel",
+            Ok(false) if self.shared.awaits_standby.load(Ordering::Acquire) => format!("{UNDO}; {WAIT}"),
+            Ok(false) | Err(_) => UNDO.to_owned(),
         };
-        let ended = self.session.run(ends).await;
+        let ended = self.session.run(&ends).await;
         decided.and_then(|_| Ok(ended?))
     }
 

@@ -38,10 +38,11 @@ pub const VERSION: i32 = STEPS.len() as i32;
 /// A program goes on with a schema that is so many versions newer.
 const NEWER_MAX: i32 = 1;
 
-/// How long a migration waits for a table that others use, how long it lets them go on then, and how often it tries. What it does
-/// itself may take longer than a user's statements may.
-const PATIENCE: &str = "SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0; \
+/// A migration, and the wait for another one, may take longer than a user's statements may.
+const AT_LEISURE: &str = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
      SET LOCAL idle_in_transaction_session_timeout = 0";
+/// How long a migration waits for a table that others use, how long it lets them go on then, and how often it tries.
+const PATIENCE: &str = "SET LOCAL lock_timeout = '1s'";
 const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 40;
 
@@ -185,6 +186,7 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema, known: Known) -> R
 
 async fn run_once(client: &mut Client, schema: &Schema, known: Known) -> Result<Status, PostgresError> {
     let transaction = client.transaction().await?;
+    transaction.batch_execute(AT_LEISURE).await?;
     fit(&transaction).await?;
     // One at a time, across servers; whoever comes second finds it done.
     let lock = format!("SELECT pg_advisory_xact_lock({}, {LOCK})", schema.class());

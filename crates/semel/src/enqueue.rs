@@ -204,10 +204,7 @@ impl EnqueueMany {
                     broken = Some(error);
                     break;
                 }
-                Ok(Batch::Refused { index, outcome }) => {
-                    let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
-                    return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
-                }
+                Ok(Batch::Refused { index, outcome }) => return Err(refused(index, &outcome)),
             }
         }
         counts += Counts::of(&outcomes);
@@ -230,4 +227,10 @@ impl IntoFuture for EnqueueMany {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.offer())
     }
+}
+
+/// What is told of a batch that one of its jobs broke.
+pub(crate) fn refused(index: usize, outcome: &Outcome) -> Error {
+    let reason = Problem::of_outcome(outcome).map(|problem| problem.message().to_owned());
+    Error::Batch { index, reason: reason.unwrap_or_default() }
 }

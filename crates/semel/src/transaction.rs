@@ -7,12 +7,11 @@ use semel_core::enqueue::{Batch, Counts, Mode};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::limits::BATCH_JOBS_MAX;
 use semel_core::settle::{Refusal, Settled};
-use semel_ojs::Problem;
 use semel_postgres::Session;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use crate::enqueue::{Many, SOURCE, read};
+use crate::enqueue::{Many, SOURCE, read, refused};
 use crate::envelope::{Envelope, IntoEnvelope};
 use crate::error::Error;
 use crate::outcome::Enqueued;
@@ -145,10 +144,7 @@ impl InTransaction<'_> {
         let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, Mode::Each, SOURCE).await?
         {
             Batch::Done(outcomes) => outcomes,
-            Batch::Refused { index, outcome } => {
-                let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
-                return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
-            }
+            Batch::Refused { index, outcome } => return Err(refused(index, &outcome)),
         };
         counts += Counts::of(&outcomes);
         let mut decided = outcomes.into_iter().zip(&unoffered);

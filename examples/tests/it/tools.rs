@@ -1,5 +1,6 @@
 //! What the examples in other languages need: their interpreter must be there, the driver is installed into a folder of the
-//! build's own where it is missing. Nothing is skipped: what cannot be had is a failure that says how to have it.
+//! build's own where it is missing. What cannot be had is a failure that says how to have it;
+//! `cargo xtask test` finds out before and leaves those tests out, aloud.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

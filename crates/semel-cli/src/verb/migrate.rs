@@ -90,7 +90,8 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
         }
         std::cmp::Ordering::Greater => {
             printer.line(format_args!(
-                "{address}: version {found}; this program knows {needed}, and goes on with one that is one newer"
+                "{address}: version {found}; this program knows {needed}, and goes on with one that is one newer: beyond that \
+                 use a newer one"
             ));
         }
         std::cmp::Ordering::Less => {
