@@ -108,7 +108,12 @@ impl Cluster {
 
     /// A standby of this one in another folder, whose contents go; not started.
     pub fn standby(&self, folder: &Path) -> Self {
-        drop(std::fs::remove_dir_all(folder));
+        // Those who are left of an earlier life there may still be ending.
+        let begun = Instant::now();
+        while folder.exists() && std::fs::remove_dir_all(folder).is_err() {
+            assert!(begun.elapsed() < START, "{} cannot be removed", folder.display());
+            std::thread::sleep(POLL);
+        }
         let standby = Self::at(folder);
         let mut command = self.command("pg_basebackup");
         command.arg("-D").arg(standby.data()).arg("-h").arg(&self.folder);
@@ -230,7 +235,7 @@ impl Cluster {
     /// Makes a standby the one that takes writes.
     pub fn promote(&self) {
         let mut command = self.command("pg_ctl");
-        command.args(["promote", "-s", "-w", "-D"]).arg(self.data());
+        command.args(["promote", "-s", "-w", "-t", "120", "-D"]).arg(self.data());
         run(command);
     }
 }

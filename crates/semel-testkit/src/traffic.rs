@@ -68,24 +68,37 @@ pub struct Traffic {
     over: Arc<AtomicBool>,
     callers: JoinSet<()>,
     workers: JoinSet<()>,
+    round: u64,
 }
 
 impl Traffic {
     /// Has callers and workers ask these servers, by jobs of this round.
     pub fn start(backends: &[Arc<dyn Backend>], round: u64) -> Self {
+        let (said, over) = (Said::default(), Arc::new(AtomicBool::new(false)));
+        let mut traffic = Self { said, over, callers: JoinSet::new(), workers: JoinSet::new(), round };
+        traffic.join(backends, 0);
+        traffic
+    }
+
+    /// Has as many more ask other servers, by keys from `first` on, a multiple of four. All are in one account: anybody's
+    /// workers run anybody's jobs.
+    pub fn join(&mut self, backends: &[Arc<dyn Backend>], first: u64) {
         let engines: Vec<Engine> =
             backends.iter().map(|backend| Engine::without_duties(Arc::clone(backend)).unwrap()).collect();
-        let (said, over) = (Said::default(), Arc::new(AtomicBool::new(false)));
-        let (mut callers, mut workers) = (JoinSet::new(), JoinSet::new());
         for place in 0..CALLERS {
             let engine = engines[place as usize % engines.len()].clone();
-            callers.spawn(call(engine, said.clone(), Arc::clone(&over), round, place));
+            let at = Place { round: self.round, first, place };
+            self.callers.spawn(call(engine, self.said.clone(), Arc::clone(&self.over), at));
         }
         for place in 0..WORKERS {
             let engine = engines[place % engines.len()].clone();
-            workers.spawn(work(engine, said.clone(), Arc::clone(&over)));
+            self.workers.spawn(work(engine, self.said.clone(), Arc::clone(&self.over)));
         }
-        Self { said, over, callers, workers }
+    }
+
+    /// The account so far.
+    pub fn account(&self) -> Account {
+        self.said.account()
     }
 
     /// Waits for so many answers more.
@@ -120,15 +133,25 @@ fn answer<T>(said: &Said, asked: Result<T, StoreError>) -> Option<T> {
     }
 }
 
-async fn call(engine: Engine, said: Said, over: Arc<AtomicBool>, round: u64, place: u64) {
+/// Which caller of which traffic.
+#[derive(Clone, Copy)]
+struct Place {
+    round: u64,
+    first: u64,
+    place: u64,
+}
+
+async fn call(engine: Engine, said: Said, over: Arc<AtomicBool>, at: Place) {
+    let Place { round, first, place } = at;
     let mut turn = 0;
     while !over.load(Ordering::Relaxed) {
         // The second of a pair is at another server than the first where there are several.
-        let number = turn * (CALLERS / 2) + place / 2;
+        let number = first + turn * (CALLERS / 2) + place / 2;
         let mut want = want(round, number).on_conflict("ignore");
         if turn % 3 == 0 {
             // The same id until there is an answer: it is the first time's, or that of a duplicate.
-            want = want.id(foreign_id(u32::try_from(round * 100_000_000 + turn * CALLERS + place).unwrap()));
+            let id = round * 100_000_000 + 2 * first + turn * CALLERS + place;
+            want = want.id(foreign_id(u32::try_from(id).unwrap()));
         }
         turn += 1;
         loop {

@@ -248,10 +248,16 @@ impl Mix {
 
     async fn work(self, engine: Engine) {
         while !self.over.load(Ordering::Relaxed) {
-            for run in engine.claim(claim(5)).await.unwrap() {
+            let claimed = match engine.claim(claim(5)).await {
+                Err(StoreError::Contended) => continue,
+                claimed => claimed.unwrap(),
+            };
+            for run in claimed {
                 self.said.say(&format!("claimed {}", run.head.id));
                 let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
-                engine.complete(run.head.id, bearer, None).await.unwrap();
+                while let Err(error) = engine.complete(run.head.id, bearer.clone(), None).await {
+                    assert!(matches!(error, StoreError::Contended), "{error}");
+                }
                 self.said.say(&format!("acked {}", run.head.id));
             }
             tokio::task::yield_now().await;

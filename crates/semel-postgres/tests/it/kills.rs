@@ -53,6 +53,9 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
         }
     }
     traffic.more(40).await;
+    while traffic.account().acked.len() <= 10 {
+        traffic.more(20).await;
+    }
     let account = traffic.end().await;
     println!("{} keys, {} ends", account.created.len(), account.acked.len());
     assert!(account.created.len() > 10 && account.acked.len() > 10, "{account:?}");

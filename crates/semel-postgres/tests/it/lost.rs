@@ -126,7 +126,15 @@ async fn a_commit_that_the_database_gave_up_is_not_applied_and_frees_its_keys() 
     held.execute(&format!("LOCK TABLE {schema}.body IN SHARE MODE"), &[]).await.unwrap();
     let waiting = tokio::spawn({
         let engine = engine.clone();
-        async move { engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await }
+        async move {
+            loop {
+                // It may be told that the table is busy before it is met in the middle.
+                match engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await {
+                    Err(StoreError::Contended) => {}
+                    told => break told,
+                }
+            }
+        }
     });
     let (watcher, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

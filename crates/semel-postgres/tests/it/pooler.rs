@@ -81,6 +81,9 @@ async fn ten_servers_start_at_once_and_go_on_under_load() {
     let servers = opening.join_all().await;
     let traffic = Traffic::start(&servers, 1);
     traffic.more(600).await;
+    while traffic.account().acked.len() <= 50 {
+        traffic.more(20).await;
+    }
     let account = traffic.end().await;
     assert!(account.created.len() > 50 && account.acked.len() > 50, "{account:?}");
     judge(&account, behind.address(), 1).await;

@@ -8,6 +8,7 @@ use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_testkit::TempDir;
 use semel_testkit::cluster::Cluster;
+use semel_testkit::crash::Account;
 use semel_testkit::make::keyed;
 use semel_testkit::traffic::Traffic;
 use tokio::task::JoinSet;
@@ -39,8 +40,8 @@ async fn servers_of_two_versions_are_at_work_on_one_database() {
     for _ in 0..2 {
         old.push(Arc::new(Postgres::open(address).await.unwrap()));
     }
-    let before = Traffic::start(&old, 1);
-    before.more(100).await;
+    let mut traffic = Traffic::start(&old, 1);
+    traffic.more(100).await;
     // Ten of the next version start at once, while those of this one are under load.
     let mut opening = JoinSet::new();
     for _ in 0..10 {
@@ -52,14 +53,16 @@ async fn servers_of_two_versions_are_at_work_on_one_database() {
     assert_eq!((status.found, status.pending.len()), (status.needed + 1, 0), "{status:?}");
     // One of this version is started once more, and one of each is asked beside the others.
     let again: Arc<dyn Backend> = Arc::new(Postgres::open(address).await.unwrap());
-    let beside = Traffic::start(&[Arc::clone(&new[0]), again], 2);
-    before.more(100).await;
-    beside.more(200).await;
-    let (before, beside) = (before.end().await, beside.end().await);
-    for (account, round) in [(before, 1), (beside, 2)] {
-        assert!(account.created.len() > 10, "{account:?}");
-        judge(&account, address, round).await;
+    const BESIDE: u64 = 1_000_000;
+    traffic.join(&[Arc::clone(&new[0]), again], BESIDE);
+    let by = |account: &Account| {
+        let beside = account.created.keys().filter(|number| **number >= BESIDE).count();
+        (account.created.len() - beside, beside)
+    };
+    while by(&traffic.account()).0 <= 10 || by(&traffic.account()).1 <= 10 {
+        traffic.more(50).await;
     }
+    judge(&traffic.end().await, address, 1).await;
     // What one of them stores is there for the other.
     let [old, new] = [&old[0], &new[1]].map(|backend| Engine::without_duties(Arc::clone(backend)).unwrap());
     for (name, one, other) in [("a", &old, &new), ("b", &new, &old)] {
