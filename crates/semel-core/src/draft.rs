@@ -7,6 +7,7 @@
 
 mod document;
 mod extend;
+mod missing;
 mod snapshot;
 mod undo;
 mod write;
@@ -26,14 +27,11 @@ use crate::unique::UniqueKey;
 
 use self::document::Sheet;
 pub use self::document::{Document, DocumentKey, DocumentKind};
+pub use self::missing::{Missing, each};
 use self::snapshot::Row;
 pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 use self::undo::Undo;
 pub use self::write::{Expect, Group, Record, Write};
-
-/// A decision needs more than the snapshot has; [`Draft::take_missing`] says what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Missing;
 
 /// A version after `previous`, at `now`: it repeats neither after deletion nor after a restore (SEMANTICS 1).
 pub const fn next_version(previous: u64, now: Timestamp) -> u64 {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::draft::{Draft, Full, KeyRead, Missing};
+use crate::draft::{Draft, Full, KeyRead, Missing, each};
 use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, Role};
@@ -221,15 +221,7 @@ pub enum Turn {
 /// # Errors
 /// [`Missing`] when the snapshot lacks the jobs, their limits, or what runs under them.
 pub fn claim(draft: &mut Draft, ids: &[JobId], grant: &Grant) -> Result<Vec<(JobId, Turn)>, Missing> {
-    let (mut turns, mut missing) = (Vec::with_capacity(ids.len()), Ok(()));
-    for id in ids {
-        // Going on finds what else is missing, in one go.
-        match claim_one(draft, *id, grant) {
-            Ok(turn) => turns.push((*id, turn)),
-            Err(Missing) => missing = Err(Missing),
-        }
-    }
-    missing.map(|()| turns)
+    each(ids, |id| Ok((*id, claim_one(draft, *id, grant)?)))
 }
 
 fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missing> {
@@ -270,24 +262,12 @@ fn gate(draft: &mut Draft, usage: &mut Usage, lane: Lane) -> Result<Gate, Missin
         && usage.running.len() >= most as usize
     {
         let (mut running, mut soonest) = (Vec::new(), None::<Timestamp>);
-        let mut missing = false;
-        for id in &usage.running {
-            match draft.head(JobId::from_bytes(*id)) {
-                Ok(Some(head))
-                    if head.lane == Some(lane)
-                        && (head.state == State::Active || is_planted(Bug::EndedKeepsPlace)) =>
-                {
-                    running.push(*id);
-                    let ends = head.lease.as_deref().map(crate::job::Lease::ends_at);
-                    soonest = [soonest, ends].into_iter().flatten().min();
-                }
-                Ok(_) => {}
-                // Going on finds what else is missing, in one go.
-                Err(Missing) => missing = true,
+        for head in each(&usage.running, |id| draft.head(JobId::from_bytes(*id)))?.into_iter().flatten() {
+            if head.lane == Some(lane) && (head.state == State::Active || is_planted(Bug::EndedKeepsPlace)) {
+                running.push(head.id.to_bytes());
+                let ends = head.lease.as_deref().map(crate::job::Lease::ends_at);
+                soonest = [soonest, ends].into_iter().flatten().min();
             }
-        }
-        if missing {
-            return Err(Missing);
         }
         usage.running = running;
         if usage.running.len() >= most as usize {

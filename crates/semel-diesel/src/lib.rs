@@ -121,9 +121,7 @@ impl QueryableByName<Pg> for Read {
 fn failure(error: Error) -> Failure {
     match error {
         Error::DatabaseError(kind, told) => {
-            let hint = told.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            let code = code(&kind, told.message()).map(str::to_owned);
-            Failure { code, message: format!("{}{hint}", told.message()) }
+            Failure::of(code(&kind, told.message()), told.message(), told.hint())
         }
         other => Failure { code: None, message: other.to_string() },
     }

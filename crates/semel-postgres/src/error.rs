@@ -13,7 +13,7 @@ use crate::session::Failure;
 #[non_exhaustive]
 pub enum PostgresError {
     /// PostgreSQL refused, or the connection failed.
-    #[error("postgres: {}", coded(.0))]
+    #[error("postgres: {}", Failure::from(.0))]
     Postgres(#[from] tokio_postgres::Error),
     /// The same of a caller's own connection, in the words of its driver.
     #[error("postgres: {0}")]
@@ -60,26 +60,6 @@ pub enum PostgresError {
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
-}
-
-/// What PostgreSQL says, with its hint.
-pub(crate) fn told(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(error) => {
-            let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            format!("{}{hint}", error.message())
-        }
-        None => match std::error::Error::source(error) {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        },
-    }
-}
-
-/// The same with its code.
-fn coded(error: &tokio_postgres::Error) -> String {
-    let code = error.code().map(|code| format!("{}: ", code.code())).unwrap_or_default();
-    format!("{code}{}", told(error))
 }
 
 impl PostgresError {

@@ -9,7 +9,7 @@ use semel_store::backend::BoxFuture;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{GenericClient, Row};
 
-use crate::error::{PostgresError, told};
+use crate::error::PostgresError;
 use crate::values::Params;
 
 /// The connection on which a caller's transaction is open. A driver that implements it can have jobs join its transactions.
@@ -72,9 +72,30 @@ impl fmt::Display for Failure {
     }
 }
 
+impl Failure {
+    /// What the database refused, with its hint. Its `detail` has values of rows, and is not taken.
+    pub fn of(code: Option<&str>, message: &str, hint: Option<&str>) -> Self {
+        let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+        Self { code: code.map(str::to_owned), message: format!("{message}{hint}") }
+    }
+}
+
+impl From<&tokio_postgres::Error> for Failure {
+    fn from(error: &tokio_postgres::Error) -> Self {
+        if let Some(error) = error.as_db_error() {
+            return Self::of(Some(error.code().code()), error.message(), error.hint());
+        }
+        let message = match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        };
+        Self { code: error.code().map(|code| code.code().to_owned()), message }
+    }
+}
+
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self { code: error.code().map(|code| code.code().to_owned()), message: told(&error) }
+        Self::from(&error)
     }
 }
 

@@ -98,13 +98,7 @@ fn line(row: &PgRow) -> Result<Line, Failure> {
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` calls")]
 fn failure(error: sqlx::Error) -> Failure {
     match error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) {
-        Some(database) => {
-            let hint = database.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            Failure {
-                code: Some(database.code().to_owned()),
-                message: format!("{}{hint}", database.message()),
-            }
-        }
+        Some(database) => Failure::of(Some(database.code()), database.message(), database.hint()),
         None => Failure { code: None, message: error.to_string() },
     }
 }

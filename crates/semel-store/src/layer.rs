@@ -32,6 +32,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().commit(batch)
     }
 
+    /// See [`Backend::confirm`].
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner().confirm()
+    }
+
     /// See [`Backend::maintain`].
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         self.inner().maintain()
@@ -53,7 +58,7 @@ impl<L: Layer> Backend for L {
     }
 
     fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner().confirm()
+        Layer::confirm(self)
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {

@@ -1,5 +1,6 @@
 -- Everything a decision reads, of one snapshot: STABLE, so that every query in here sees what the caller's statement sees.
--- part 0: the time and the raw clock (code: 1 when commits wait for a standby, 2 more when the database takes no writes); 1: a head (n: 1 when it is kept for its key alone, m: until when); 2: a body; 3: a note (n: its kind);
+-- part 0: the time and the raw clock (code: 1 when commits wait for a standby, 2 more when the database takes no writes);
+-- 1: a head (n: 1 when it is kept for its key alone, m: until when); 2: a body; 3: a note (n: its kind);
 -- 4: an absorbed id (ref: by which job, data: the digest); 5: a key (n: its version); 6: one of its holders (ref: the job, the
 -- head's own row is part 1); 7: a queue's settings (n: its version, code: 1 when paused, data: what the core keeps with it);
 -- 8: one of a queue's counters (n: the number, code: of what); 9: a document (n: its version, m: when it is due, code: its kind).

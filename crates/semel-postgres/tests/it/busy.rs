@@ -13,14 +13,12 @@ use semel_store::StoreError;
 use semel_store::backend::Claim;
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 use semel_testkit::{Fixture, Step};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
-use crate::place::{Place, url};
+use crate::place::{Place, client, url};
 
 async fn other() -> Client {
-    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
+    client(&url()).await
 }
 
 async fn engine(place: &Place) -> Engine {

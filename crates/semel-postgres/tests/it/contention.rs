@@ -16,6 +16,7 @@ use semel_testkit::TempDir;
 use semel_testkit::cluster::Cluster;
 use semel_testkit::crash::{claim, want};
 use semel_testkit::make::keyed;
+use semel_testkit::sim::dice::Dice;
 use semel_testkit::traffic::Said;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -145,16 +146,6 @@ struct Mix {
     over: Arc<AtomicBool>,
 }
 
-/// Numbers that look drawn.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Keys that are wanted by everybody at about the same time, and later others.
 fn number(dice: &mut Dice, turn: u64) -> u64 {
     turn / 4 * 4 + dice.below(8)
@@ -180,11 +171,11 @@ impl Mix {
     ) -> [u64; 2] {
         let levels =
             [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         let mut client = client(&url).await;
         let [mut committed, mut undone] = [0, 0];
         for turn in 0..turns {
-            let level = levels[dice.below(3) as usize];
+            let level = dice.pick(&levels);
             let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
             let mut answers = Vec::new();
             let mut failed = None;
@@ -234,7 +225,7 @@ impl Mix {
 
     /// Callers without a transaction, who wait as long as a server waits.
     async fn call(self, engine: Engine, turns: u64, seed: u64) {
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         for turn in 0..turns {
             let number = number(&mut dice, turn);
             loop {

@@ -89,6 +89,31 @@ async fn a_server_two_versions_behind_refuses_and_says_what_to_do() {
     opened.queues().await.unwrap();
 }
 
+/// As the version before left it: entries of the outbox had no place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_the_version_before_are_numbered_as_they_lie() {
+    let place = Place::new();
+    let schema = place.schema();
+    drop(Postgres::open(place.address()).await.unwrap());
+    let client = client(&url()).await;
+    let before = format!(
+        "ALTER TABLE {schema}.outbox DROP COLUMN place; DELETE FROM {schema}.migration WHERE name = 'outbox order'; \
+         INSERT INTO {schema}.outbox (id, envelope) SELECT ('01900000-0000-7000-8000-00000000000' || n)::uuid, '{{}}' \
+         FROM generate_series(9, 1, -1) AS n"
+    );
+    client.batch_execute(&before).await.unwrap();
+    assert_eq!(Postgres::status(place.address()).await.unwrap().pending[0], "outbox order");
+    drop(Postgres::open(place.address()).await.unwrap());
+    let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ('{{}}')");
+    client.batch_execute(&insert).await.unwrap();
+    let places = format!("SELECT right(id::text, 1), place FROM {schema}.outbox ORDER BY place");
+    let rows = client.query(&places, &[]).await.unwrap();
+    let found: Vec<(String, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let expected: Vec<(String, i64)> = (1..=9).map(|place| ((10 - place).to_string(), place)).collect();
+    assert_eq!(found[..9], expected);
+    assert_eq!(found[9].1, 10);
+}
+
 /// Functions are not of a version: whoever starts with others than are there brings his own, unless somebody newer was there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_that_are_not_this_programs_are_made_anew() {

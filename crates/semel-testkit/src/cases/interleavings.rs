@@ -84,6 +84,33 @@ pub async fn an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &F
     }
 }
 
+/// Its key was loaded while it waited, and it itself when it was gone.
+pub async fn a_holder_that_is_gone_meanwhile_is_looked_for_again(f: &Fixture) {
+    let offer = keyed("a").on_conflict("follow_up").offer();
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    let holder = f.create(&offer).await;
+    let mut draft = f.draft(&reads).await;
+    let (run, _) = f.claim_one().await;
+    f.complete(&run).await;
+    f.advance(DAY * 2).await;
+    assert_eq!(f.purge().await, 1);
+    assert!(enqueue(&mut draft, &offer).is_err());
+    draft.roll_back();
+    let missing = draft.take_missing();
+    assert_eq!((&*missing.fulls, &*missing.keys), (&[holder.id][..], &[][..]));
+    draft.extend(f.load(&missing).await);
+    assert!(enqueue(&mut draft, &offer).is_err());
+    draft.roll_back();
+    let missing = draft.take_missing();
+    assert_eq!((&*missing.fulls, missing.keys.len()), (&[][..], 1));
+    draft.extend(f.load(&missing).await);
+    assert!(enqueue(&mut draft, &offer).unwrap().is_inserted());
+    // It relies on what was there at first.
+    assert_eq!(one(f, draft.finish()).await, Stale);
+    assert!(f.enqueue(&offer).await.is_inserted());
+}
+
 /// A key does not look untouched because its holder has come, run and gone to the archive meanwhile.
 pub async fn the_second_of_two_admissions_is_stale_even_after_the_first_has_ended(f: &Fixture) {
     let offer = keyed("a").states(StateSet::ALL).offer();
