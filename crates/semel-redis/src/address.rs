@@ -1,0 +1,140 @@
+//! Where a store is: `redis://user:password@host:port/number?prefix=name`.
+
+use std::fmt;
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use crate::error::RedisError;
+
+/// The prefix of a store that names none.
+const PREFIX_DEFAULT: &str = "semel";
+/// A prefix is in every key.
+const PREFIX_BYTES_MAX: usize = 64;
+/// The only partition there is yet. The braces are the hash tag: all keys of a partition are on one node of a cluster.
+const PARTITION: &str = "{p0}";
+
+/// The address of a store. Shown without its password.
+#[derive(Clone)]
+pub struct Address {
+    pub(crate) info: ConnectionInfo,
+    prefix: String,
+}
+
+impl Address {
+    /// Parses an address: `redis://` or, encrypted, `rediss://`. `?prefix=NAME` says how all keys of the store begin: `semel` if
+    /// nothing does. A database may have several stores under different prefixes.
+    ///
+    /// # Errors
+    /// [`RedisError::Address`], without repeating the address, which may have a password in it.
+    pub fn parse(text: &str) -> Result<Self, RedisError> {
+        let refuse = |why: &str| RedisError::Address(why.to_owned());
+        for (scheme, what) in [("redis+cluster://", "a cluster"), ("redis+sentinel://", "sentinels")] {
+            if text.starts_with(scheme) {
+                return Err(RedisError::Address(format!(
+                    "{what} cannot be used yet: name one Redis, redis://USER:PASSWORD@HOST:PORT/NUMBER"
+                )));
+            }
+        }
+        if !text.starts_with("redis://") && !text.starts_with("rediss://") {
+            return Err(refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss:// for an encrypted connection"));
+        }
+        let (base, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut prefix = PREFIX_DEFAULT;
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("prefix", name)) => prefix = name,
+                _ => return Err(refuse("the only parameter is ?prefix=NAME")),
+            }
+        }
+        if base.contains('#') {
+            return Err(refuse("an encrypted connection is always verified: #insecure is not taken"));
+        }
+        let info = base.into_connection_info();
+        let info = info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?;
+        Self { info, prefix: String::new() }.with_prefix(prefix)
+    }
+
+    /// The same, under another prefix.
+    ///
+    /// # Errors
+    /// [`RedisError::Address`] for what is none.
+    pub fn with_prefix(mut self, prefix: &str) -> Result<Self, RedisError> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
+        if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX || !prefix.bytes().all(is_plain) {
+            return Err(RedisError::Address(format!(
+                "a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits and any of _ - . :"
+            )));
+        }
+        prefix.clone_into(&mut self.prefix);
+        Ok(self)
+    }
+
+    /// How all keys of the store begin.
+    pub(crate) fn base(&self) -> String {
+        format!("{}{PARTITION}", self.prefix)
+    }
+
+    /// Where servers on the store tell one another what they did.
+    pub(crate) fn channel(&self) -> String {
+        format!("{}{PARTITION}news", self.prefix)
+    }
+}
+
+impl PartialEq for Address {
+    fn eq(&self, other: &Self) -> bool {
+        let of = |address: &Self| {
+            let settings = address.info.redis_settings();
+            let user = (settings.username().map(str::to_owned), settings.password().map(str::to_owned));
+            (address.info.addr().to_string(), settings.db(), user)
+        };
+        self.prefix == other.prefix && of(self) == of(other)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if matches!(self.info.addr(), ConnectionAddr::TcpTls { .. }) { "rediss" } else { "redis" };
+        let settings = self.info.redis_settings();
+        let user = settings.username().map(|user| format!("{user}@")).unwrap_or_default();
+        write!(f, "{scheme}://{user}{}/{}?prefix={}", self.info.addr(), settings.db(), self.prefix)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Address;
+
+    #[test]
+    fn an_address_is_read_and_shown_without_its_password() {
+        let address = Address::parse("redis://ann:hush@example.com:7000/3?prefix=shop").unwrap();
+        assert_eq!(address.to_string(), "redis://ann@example.com:7000/3?prefix=shop");
+        assert!(!format!("{address:?}").contains("hush"));
+        assert_eq!(address.base(), "shop{p0}");
+        let address = Address::parse("rediss://example.com").unwrap();
+        assert_eq!(address.to_string(), "rediss://example.com:6379/0?prefix=semel");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_being_repeated() {
+        for text in [
+            "http://u:hush@x",
+            "redis://u:hush@x/what",
+            "redis://u:hush@x?prefix=",
+            "redis://u:hush@x?prefix={a}",
+            "redis://u:hush@x?prefix=a*",
+            "redis://u:hush@x?other=1",
+            "rediss://u:hush@x/0#insecure",
+            "redis+cluster://u:hush@x",
+            "redis+sentinel://u:hush@x",
+        ] {
+            let error = Address::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("hush"), "{text}: {error}");
+        }
+    }
+}

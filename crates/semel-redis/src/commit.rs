@@ -1,0 +1,169 @@
+//! A commit: one script for all its groups and one for each claim, sent together. Each is one atomic step.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use semel_core::ident::JobId;
+use semel_core::unique::{UniqueKey, leave_out_outlived};
+use semel_store::News;
+use semel_store::backend::{Applied, Batch, Claimed, Verdict};
+use tokio::time::Instant;
+
+use crate::error::RedisError;
+use crate::request;
+use crate::scripts::Script;
+use crate::store::Shared;
+use crate::values::{Values, bytes};
+
+/// How long a commit whose answer was lost is sent again.
+const RESOLVE_MAX: Duration = Duration::from_secs(30);
+/// How long between two tries.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
+
+type Said = Vec<Result<Value, RedisError>>;
+
+impl Shared {
+    /// Applies a batch.
+    pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, RedisError> {
+        if batch.groups.is_empty() && batch.claims.is_empty() {
+            return Ok(Applied::default());
+        }
+        // The first request on a link that has none yet must know the scripts.
+        self.link.connection().await?;
+        let turn = self.turns.take();
+        let mut commands = Vec::with_capacity(1 + batch.claims.len());
+        if !batch.groups.is_empty() {
+            let mut command = self.link.call(Script::Commit);
+            command.arg(turn.groups()).arg(turn.number);
+            self.push_time(&mut command);
+            request::push(&mut command, &batch.groups);
+            commands.push(command);
+        }
+        for (place, claim) in batch.claims.iter().enumerate() {
+            let mut command = self.link.call(Script::Claim);
+            command.arg(turn.claim(place)).arg(turn.number);
+            self.push_time(&mut command);
+            self.push_claim(&mut command, claim);
+            commands.push(command);
+        }
+        let said = self.send_until_answered(&commands).await?;
+        // Answered: whatever was said, nothing of it is on its way any more.
+        self.turns.give_back(turn);
+        let applied = self.applied(batch, said).await?;
+        let done = batch.groups.iter().zip(&applied.groups);
+        let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
+        self.teller.note(News::of(done, &applied.claims));
+        Ok(applied)
+    }
+
+    async fn applied(&self, batch: &Batch, said: Said) -> Result<Applied, RedisError> {
+        let mut said = said.into_iter();
+        let mut next = || said.next().ok_or(RedisError::Answer("commit"));
+        let mut applied = Applied::default();
+        if !batch.groups.is_empty() {
+            let mut answer = Values::of(next()??)?;
+            self.saw(answer.time()?);
+            for letter in bytes(answer.take()?)? {
+                applied.groups.push(match letter {
+                    b'a' => Verdict::Applied,
+                    b's' => Verdict::Stale,
+                    _ => return Err(RedisError::Answer("commit")),
+                });
+            }
+            if applied.groups.len() != batch.groups.len() {
+                return Err(RedisError::Answer("commit"));
+            }
+            for key in answer.rest() {
+                if let Err(error) = self.look_over(&bytes(key)?).await {
+                    // It is only housekeeping, and what was asked is done.
+                    tracing::debug!(%error, "the ended holders of a key were not looked over");
+                }
+            }
+        }
+        for _ in &batch.claims {
+            let claimed = next()?.and_then(|value| self.claimed(value));
+            applied.claims.push(match claimed {
+                Ok(claimed) => claimed,
+                // The groups are applied, whatever became of the claims.
+                Err(error) if !batch.groups.is_empty() => {
+                    tracing::debug!(%error, "a claim of a commit found nothing");
+                    Claimed::default()
+                }
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(applied)
+    }
+
+    /// Sends requests that have turns, and again as they are when the answer was lost: Redis tells them from new ones.
+    async fn send_until_answered(&self, commands: &[Cmd]) -> Result<Said, RedisError> {
+        let mut lost_at: Option<Instant> = None;
+        loop {
+            let error = match self.link.send(commands).await {
+                Ok(said) => {
+                    let is_unknown = |said: &Result<Value, RedisError>| {
+                        said.as_ref().is_err_and(RedisError::is_unknown_script)
+                    };
+                    let waits = |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::is_not_yet);
+                    if said.iter().any(is_unknown) {
+                        tracing::info!("Redis did not know the scripts any more, and is told them again");
+                        match self.link.teach().await {
+                            Ok(()) => {
+                                lost_at = lost_at.or(Some(Instant::now()));
+                                self.check(lost_at)?;
+                                continue;
+                            }
+                            Err(error) => error,
+                        }
+                    } else if lost_at.is_some() && said.iter().any(waits) {
+                        RedisError::Silent
+                    } else {
+                        return Ok(said);
+                    }
+                }
+                // Nothing was sent.
+                Err(error) if lost_at.is_none() && !error.is_lost_connection() => return Err(error),
+                Err(error) => error,
+            };
+            if lost_at.is_none() {
+                tracing::info!(%error, "the answer to a commit was lost; it is sent again");
+            }
+            lost_at = lost_at.or(Some(Instant::now()));
+            self.check(lost_at)?;
+            tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+    }
+
+    /// Whether it may be tried on.
+    fn check(&self, lost_at: Option<Instant>) -> Result<(), RedisError> {
+        match lost_at {
+            Some(at) if at.elapsed() >= RESOLVE_MAX => Err(RedisError::Unknown),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short.
+    async fn look_over(&self, key: &[u8]) -> Result<(), RedisError> {
+        let bytes: [u8; 32] = key.try_into().map_err(|_| RedisError::Answer("a key has 32 bytes"))?;
+        let key = UniqueKey::from_bytes(bytes);
+        let outlived = self.outlived(key).await?;
+        if outlived.is_empty() {
+            return Ok(());
+        }
+        let mut command = self.link.call(Script::Upkeep);
+        self.push_time(&mut command);
+        command.arg("outlived").arg(&bytes[..]);
+        for id in outlived {
+            command.arg(&id.to_bytes()[..]);
+        }
+        self.look(command).await.map(drop)
+    }
+
+    async fn outlived(&self, key: UniqueKey) -> Result<Vec<JobId>, RedisError> {
+        let all = self.ended_holders(key).await?;
+        let mut kept = all.clone();
+        leave_out_outlived(&mut kept);
+        let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
+        Ok(outlived.map(|head| head.id).collect())
+    }
+}

@@ -1,0 +1,38 @@
+//! Semel's store in Redis (7 and later): many servers on one Redis, and no leader among them.
+//!
+//! A load is one script, and so are the groups of a commit and each claim. Redis does one thing after the other, so a script is one
+//! atomic step. The scripts (`lua/`) compare versions and move data; they know no rule. States are numbers to them, and where a head
+//! is filed is computed by [`semel_core::slot::Filing`].
+//!
+//! # Layout
+//! - [`store`]: the store; [`address`]: where it is; `link`: connections; `scripts`: their texts.
+//! - `load`, `commit`, `claim`: the three that decisions need; `request`: groups as arguments; `turn`: what tells a request that is
+//!   sent again from a new one.
+//! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
+//! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
+//! - `teller`, `listener`: what servers tell one another, and how they hear it.
+//! - [`durability`]: what an answer survives, by how Redis is set.
+
+pub mod address;
+mod claim;
+mod commit;
+mod documents;
+pub mod durability;
+pub mod error;
+pub mod head;
+mod link;
+mod listener;
+mod load;
+mod people;
+mod request;
+mod scripts;
+pub mod store;
+mod teller;
+mod turn;
+mod upkeep;
+mod values;
+
+pub use address::Address;
+pub use durability::Durability;
+pub use error::RedisError;
+pub use store::Redis;

@@ -1,0 +1,178 @@
+-- Grants leases on ready jobs, by a template: at most so many, from the queues in the order named, within one by their places. Ready
+-- jobs that may not be granted come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits
+-- that are not closed.
+-- ARGV: mark, turn, clock, ahead, floor, limit, looks beyond it, worker, visibility, timeout, state, event, looks per limit,
+-- how many queues, they, the closed limits. Answers the time, the jobs (id, head, body, notes), those not granted (id, why).
+local turn = tonumber(ARGV[2])
+local now = time_of(ARGV[3], ARGV[4], ARGV[5])
+
+local function whole(id, h)
+    return { id, h, call('GET', BASE .. 'b' .. id) or '', call('HGETALL', BASE .. 'n' .. id) }
+end
+
+local said, refused = mark_of(ARGV[1], turn)
+if refused then
+    return refused
+end
+if said then
+    local jobs = {}
+    for from = 1, #said, 24 do
+        local id = sub(said, from, from + 15)
+        local h = call('GET', BASE .. 'h' .. id)
+        -- Still this grant's.
+        if h and sub(h, 13, 20) == sub(said, from + 16, from + 23) and byte(h, 1) == 3 then
+            jobs[#jobs + 1] = whole(id, h)
+        end
+    end
+    return { digits(now), jobs, {} }
+end
+begin_writes(now)
+local now_place = place_of(now)
+local limit, extra, worker = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local visibility, timeout = tonumber(ARGV[9]), tonumber(ARGV[10])
+local state, event, lane_looks = tonumber(ARGV[11]), char(tonumber(ARGV[12])), tonumber(ARGV[13])
+local queues = tonumber(ARGV[14])
+local closed = {}
+for i = 15 + queues, #ARGV do
+    closed[ARGV[i]] = true
+end
+
+-- In the order of their bytes, whatever the server's language.
+local function is_first(a, b)
+    for i = 1, 25 do
+        local left, right = byte(a, i), byte(b, i)
+        if left ~= right then
+            return left < right
+        end
+    end
+    return false
+end
+
+local function candidates(queue, wanted)
+    local looks = wanted + extra
+    local found = call('ZRANGE', BASE .. 'r' .. queue, 0, looks - 1)
+    local lanes = call('SMEMBERS', BASE .. 'i' .. queue)
+    if #lanes == 0 then
+        return found
+    end
+    for l = 1, #lanes do
+        if not closed[lanes[l]] then
+            local limited = call('ZRANGE', BASE .. 'l' .. queue .. lanes[l], 0, math.min(wanted, lane_looks) - 1)
+            for i = 1, #limited do
+                found[#found + 1] = limited[i]
+            end
+        end
+    end
+    table.sort(found, is_first)
+    for i = #found, looks + 1, -1 do
+        found[i] = nil
+    end
+    return found
+end
+
+-- Whether another holder of its key has a lease.
+local function runs_beside(id, h)
+    local key = key_of(h)
+    if not key then
+        return false
+    end
+    local live = key_record(key).live
+    for i = 1, #live do
+        local other = live[i] ~= id and head_of(live[i])
+        if other and sub(other, 57, 64) ~= NONE then
+            return true
+        end
+    end
+    return false
+end
+
+local function why_not(id, h)
+    if flag(h, 8) then
+        return 3
+    end
+    local expires = sub(h, 41, 48)
+    if expires ~= NONE and not is_before(now_place, expires) then
+        return 0
+    end
+    if flag(h, 1) then
+        return 1
+    end
+    if flag(h, 2) and runs_beside(id, h) then
+        return 2
+    end
+    return nil
+end
+
+local granted, refused_jobs, events, marks, limited = {}, {}, {}, {}, 0
+
+local function grant(id, h)
+    local _, _, _, _, version, fence, attempt, own_visibility, own_timeout = unpack_bytes('>BBBBI8I8I4I4I4', h)
+    if own_visibility == 0 then
+        own_visibility = visibility
+    end
+    if own_timeout == 0 then
+        own_timeout = timeout
+    end
+    version, fence, attempt = max(version + 1, now), max(fence + 1, now), attempt + 1
+    local visible_until, run_until = now + 1000 * own_visibility, now + 1000 * own_timeout
+    local after, queue = names_of(h)
+    local key_end = after - 1
+    if flag(h, 16) then
+        key_end = key_end + 32
+    end
+    local old_worker = unpack_bytes('>I2', h, key_end + 1)
+    local new = char(3, state) .. sub(h, 3, 4) .. pack('>I8I8I4', version, fence, attempt) .. sub(h, 25, 32)
+        .. place_of(math.min(visible_until, run_until)) .. NONE .. now_place .. place_of(visible_until) .. place_of(run_until)
+        .. sub(h, 73, key_end) .. pack('>I2', #worker) .. worker .. sub(h, key_end + 3 + old_worker)
+    file(id, h, new)
+    put_head(id, new)
+    count(queue, byte(h, 2), -1)
+    count(queue, state, 1)
+    local key = key_of(h)
+    if key then
+        touch_key(key_record(key), version)
+    end
+    granted[#granted + 1] = id
+    marks[#marks + 1] = id .. sub(new, 13, 20)
+    events[#events + 1] = event .. id .. pack('>I4I4', attempt, 0) .. sub(h, 81, after - 1)
+end
+
+for q = 15, 14 + queues do
+    local queue = ARGV[q]
+    local wanted = limit - #granted - limited
+    if wanted <= 0 then
+        break
+    end
+    if call('GETRANGE', BASE .. 'q' .. queue, 8, 8) ~= '\1' then
+        local found = candidates(queue, wanted)
+        for i = 1, #found do
+            local id = sub(found[i], 10)
+            local h = head_of(id)
+            if h then
+                local why = why_not(id, h)
+                if why then
+                    refused_jobs[#refused_jobs + 1] = { id, why }
+                    if why == 3 then
+                        limited = limited + 1
+                    end
+                else
+                    grant(id, h)
+                end
+            end
+            if #granted + limited >= limit then
+                break
+            end
+        end
+    end
+end
+
+local jobs = {}
+if #granted > 0 then
+    flush()
+    tell(table.concat(events))
+    set_mark(ARGV[1], turn, table.concat(marks))
+    for i = 1, #granted do
+        jobs[i] = whole(granted[i], heads[granted[i]])
+    end
+end
+return { digits(now), jobs, refused_jobs }
