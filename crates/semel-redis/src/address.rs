@@ -21,8 +21,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// Parses an address: `redis://` or, encrypted, `rediss://`. `?prefix=NAME` says how all keys of the store begin: `semel` if
-    /// nothing does. A database may have several stores under different prefixes.
+    /// Parses an address: `redis://`, encrypted `rediss://`, or `redis+unix://` with a socket's path. `?prefix=NAME` says how all
+    /// keys of the store begin: `semel` if nothing does. A database may have several stores under different prefixes.
     ///
     /// # Errors
     /// [`RedisError::Address`], without repeating the address, which may have a password in it.
@@ -35,21 +35,27 @@ impl Address {
                 )));
             }
         }
-        if !text.starts_with("redis://") && !text.starts_with("rediss://") {
-            return Err(refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss:// for an encrypted connection"));
+        let is_socket = text.starts_with("redis+unix://");
+        if !is_socket && !text.starts_with("redis://") && !text.starts_with("rediss://") {
+            return Err(refuse(
+                "write redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss:// for an encrypted connection",
+            ));
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
-        let mut prefix = PREFIX_DEFAULT;
+        let (mut prefix, mut others) = (PREFIX_DEFAULT, Vec::new());
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("prefix", name)) => prefix = name,
+                // A socket's path has no room for them.
+                Some(("db" | "user" | "pass", _)) if is_socket => others.push(part),
                 _ => return Err(refuse("the only parameter is ?prefix=NAME")),
             }
         }
         if base.contains('#') {
             return Err(refuse("an encrypted connection is always verified: #insecure is not taken"));
         }
-        let info = base.into_connection_info();
+        let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
+        let info = plain.into_connection_info();
         let info = info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?;
         Self { info, prefix: String::new() }.with_prefix(prefix)
     }
@@ -93,7 +99,11 @@ impl PartialEq for Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if matches!(self.info.addr(), ConnectionAddr::TcpTls { .. }) { "rediss" } else { "redis" };
+        let scheme = match self.info.addr() {
+            ConnectionAddr::TcpTls { .. } => "rediss",
+            ConnectionAddr::Unix(_) => "redis+unix",
+            _ => "redis",
+        };
         let settings = self.info.redis_settings();
         let user = settings.username().map(|user| format!("{user}@")).unwrap_or_default();
         write!(f, "{scheme}://{user}{}/{}?prefix={}", self.info.addr(), settings.db(), self.prefix)
@@ -118,6 +128,8 @@ mod tests {
         assert_eq!(address.base(), "shop{p0}");
         let address = Address::parse("rediss://example.com").unwrap();
         assert_eq!(address.to_string(), "rediss://example.com:6379/0?prefix=semel");
+        let address = Address::parse("redis+unix:///run/redis/sock?db=2&prefix=a").unwrap();
+        assert_eq!(address.to_string(), "redis+unix:///run/redis/sock/2?prefix=a");
     }
 
     #[test]

@@ -25,3 +25,21 @@ pub fn prefix() -> String {
 pub fn store_url() -> String {
     format!("{}?prefix={}", url(), prefix())
 }
+
+/// Says where Redis's program is.
+pub const PROGRAM: &str = "SEMEL_TEST_REDIS_PROGRAM";
+
+/// The program, for tests that start and kill a Redis of their own.
+///
+/// # Panics
+/// When the run was told none.
+pub fn program() -> std::path::PathBuf {
+    std::env::var_os(PROGRAM)
+        .unwrap_or_else(|| {
+            panic!(
+                "{PROGRAM} is not set, and this test starts a Redis of its own: run `cargo xtask test`, or `cargo xtask \
+                 services` in another terminal and export what it prints"
+            )
+        })
+        .into()
+}

@@ -12,7 +12,6 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("semel-sqlite", Allowed::Only(&["semel-core", "semel-store"])),
     ("semel-postgres", Allowed::Only(&["semel-core", "semel-store"])),
     ("semel-redis", Allowed::Only(&["semel-core", "semel-store"])),
-    ("semel-redis", Allowed::Only(&["semel-core", "semel-store"])),
     ("semel-engine", Allowed::Only(&["semel-core", "semel-store"])),
     ("semel-ojs", Allowed::Only(&["semel-core"])),
     ("semel-client", Allowed::Only(&["semel-ojs"])),

@@ -6,7 +6,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
 mod against_the_model;
+#[cfg(unix)]
+mod kills;
+mod lost;
 mod place;
+mod servers;
 
 use semel_testkit::{Fixture, Step, conformance, races};
 

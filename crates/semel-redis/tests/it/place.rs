@@ -58,3 +58,8 @@ impl Drop for Passing {
 pub fn wait_for<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     std::thread::spawn(move || RUNTIME.block_on(work)).join().unwrap()
 }
+
+/// How often something is done: a few times, or as often as a variable says.
+pub fn rounds(variable: &str, few: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
+}
