@@ -1,6 +1,7 @@
 //! Where a store is: `redis://user:password@host:port/number?prefix=name`.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
@@ -16,8 +17,10 @@ const PARTITION: &str = "{p0}";
 /// The address of a store. Shown without its password.
 #[derive(Clone)]
 pub struct Address {
-    pub(crate) info: ConnectionInfo,
+    info: ConnectionInfo,
     prefix: String,
+    /// The certificates of those who vouch for Redis; the system's, if none are named.
+    roots: Option<PathBuf>,
 }
 
 impl Address {
@@ -42,13 +45,14 @@ impl Address {
             ));
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
-        let (mut prefix, mut others) = (PREFIX_DEFAULT, Vec::new());
+        let (mut prefix, mut others, mut roots) = (PREFIX_DEFAULT, Vec::new(), None);
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("prefix", name)) => prefix = name,
+                Some(("cacert", path)) if text.starts_with("rediss://") => roots = Some(PathBuf::from(path)),
                 // A socket's path has no room for them.
                 Some(("db" | "user" | "pass", _)) if is_socket => others.push(part),
-                _ => return Err(refuse("the only parameter is ?prefix=NAME")),
+                _ => return Err(refuse("the parameters are ?prefix=NAME and, of rediss://, ?cacert=FILE")),
             }
         }
         if base.contains('#') {
@@ -57,26 +61,35 @@ impl Address {
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
         let info = plain.into_connection_info();
         let info = info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?;
-        Self { info, prefix: String::new() }.with_prefix(prefix)
+        Self { info, prefix: String::new(), roots }.with_prefix(prefix)
     }
 
     /// The same, under another prefix.
     ///
     /// # Errors
     /// [`RedisError::Address`] for what is none.
-    pub fn with_prefix(mut self, prefix: &str) -> Result<Self, RedisError> {
+    pub fn with_prefix(&self, prefix: &str) -> Result<Self, RedisError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
         if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX || !prefix.bytes().all(is_plain) {
             return Err(RedisError::Address(format!(
                 "a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits and any of _ - . :"
             )));
         }
-        prefix.clone_into(&mut self.prefix);
-        Ok(self)
+        Ok(Self { prefix: prefix.to_owned(), ..self.clone() })
+    }
+
+    /// How it is connected to.
+    pub const fn info(&self) -> &ConnectionInfo {
+        &self.info
+    }
+
+    /// The certificates of those who vouch for Redis, if they are not the system's.
+    pub(crate) fn roots(&self) -> Option<&Path> {
+        self.roots.as_deref()
     }
 
     /// How all keys of the store begin.
-    pub(crate) fn base(&self) -> String {
+    pub fn base(&self) -> String {
         format!("{}{PARTITION}", self.prefix)
     }
 
@@ -93,7 +106,7 @@ impl PartialEq for Address {
             let user = (settings.username().map(str::to_owned), settings.password().map(str::to_owned));
             (address.info.addr().to_string(), settings.db(), user)
         };
-        self.prefix == other.prefix && of(self) == of(other)
+        self.prefix == other.prefix && self.roots == other.roots && of(self) == of(other)
     }
 }
 
@@ -141,6 +154,7 @@ mod tests {
             "redis://u:hush@x?prefix={a}",
             "redis://u:hush@x?prefix=a*",
             "redis://u:hush@x?other=1",
+            "redis://u:hush@x?cacert=verifies-nothing.pem",
             "rediss://u:hush@x/0#insecure",
             "redis+cluster://u:hush@x",
             "redis+sentinel://u:hush@x",

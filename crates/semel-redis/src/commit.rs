@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 use semel_core::ident::JobId;
 use semel_core::unique::{UniqueKey, leave_out_outlived};
 use semel_store::News;
@@ -10,6 +10,7 @@ use semel_store::backend::{Applied, Batch, Claimed, Verdict};
 use tokio::time::Instant;
 
 use crate::error::RedisError;
+use crate::link::{Request, Said};
 use crate::request;
 use crate::scripts::Script;
 use crate::store::Shared;
@@ -19,8 +20,6 @@ use crate::values::{Values, bytes};
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
-
-type Said = Vec<Result<Value, RedisError>>;
 
 impl Shared {
     /// Applies a batch.
@@ -46,7 +45,7 @@ impl Shared {
             self.push_claim(&mut command, claim);
             commands.push(command);
         }
-        let said = self.send_until_answered(&commands).await?;
+        let said = self.send_until_answered(&Request::of(commands)).await?;
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
         let applied = self.applied(batch, said).await?;
@@ -96,15 +95,16 @@ impl Shared {
     }
 
     /// Sends requests that have turns, and again as they are when the answer was lost: Redis tells them from new ones.
-    async fn send_until_answered(&self, commands: &[Cmd]) -> Result<Said, RedisError> {
+    async fn send_until_answered(&self, request: &Request) -> Result<Said, RedisError> {
         let mut lost_at: Option<Instant> = None;
         loop {
-            let error = match self.link.send(commands).await {
+            let error = match self.link.send(request).await {
                 Ok(said) => {
                     let is_unknown = |said: &Result<Value, RedisError>| {
                         said.as_ref().is_err_and(RedisError::is_unknown_script)
                     };
-                    let waits = |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::is_not_yet);
+                    let waits =
+                        |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::is_not_yet);
                     if said.iter().any(is_unknown) {
                         tracing::info!("Redis did not know the scripts any more, and is told them again");
                         match self.link.teach().await {

@@ -47,6 +47,8 @@ impl Shared {
 fn key(name: &[u8]) -> Result<DocumentKey, RedisError> {
     let wrong = RedisError::Answer("a document is of no kind that this program knows");
     let Some((kind, name)) = name.split_first() else { return Err(wrong) };
-    let (Some(kind), Ok(name)) = (DocumentKind::from_code(*kind), std::str::from_utf8(name)) else { return Err(wrong) };
+    let (Some(kind), Ok(name)) = (DocumentKind::from_code(*kind), std::str::from_utf8(name)) else {
+        return Err(wrong);
+    };
     Ok(DocumentKey::new(kind, Arc::<str>::from(name)))
 }

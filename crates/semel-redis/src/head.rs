@@ -166,8 +166,7 @@ pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
     };
     let (expires_at, finished_at) = (maybe(has::EXPIRES)?, maybe(has::FINISHED)?);
     let (renewed_at, burned_until) = (maybe(has::RENEWED)?, maybe(has::BURNED)?);
-    let follow_up =
-        if has(has::FOLLOW_UP) { Some(JobId::from_bytes(bytes.take()?)) } else { None };
+    let follow_up = if has(has::FOLLOW_UP) { Some(JobId::from_bytes(bytes.take()?)) } else { None };
     let ending = if has(has::ENDING) { Some(Ending::from_code(bytes.take::<1>()?[0])?) } else { None };
     let hold = if has(has::HOLD) { Hold::from_bytes(&bytes.take::<{ Hold::BYTES }>()?)? } else { Hold::NONE };
     if !bytes.0.is_empty() {

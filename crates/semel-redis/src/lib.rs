@@ -4,6 +4,16 @@
 //! atomic step. The scripts (`lua/`) compare versions and move data; they know no rule. States are numbers to them, and where a head
 //! is filed is computed by [`semel_core::slot::Filing`].
 //!
+//! # What it needs
+//! Redis is not set to keep what it answers; [`Durability`] says what is lost, and only `appendonly yes`, `appendfsync always` and
+//! `maxmemory-policy noeviction` lose nothing. An account of Redis's ACL needs `~PREFIX{p0}*`, `&PREFIX{p0}news` (else servers
+//! look for one another's commits) and `+@read +@write +@scripting +@connection +@pubsub +info +time`; with `+config|get` the
+//! store can say what is kept. Memory follows all jobs that are kept, ended ones too.
+//!
+//! # What is not here
+//! Clusters, sentinels, waiting for replicas: such addresses are refused. Whatever fails over by itself loses what the replica
+//! does not have, and nothing here can tell. No command line opens this store yet.
+//!
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `link`: connections; `scripts`: their texts.
 //! - `load`, `commit`, `claim`: the three that decisions need; `request`: groups as arguments; `turn`: what tells a request that is

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, TlsCertificates, Value};
 use semel_store::random;
 
 use crate::address::Address;
@@ -14,10 +14,10 @@ use crate::error::RedisError;
 use crate::scripts::Script;
 use crate::values;
 
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How long an answer may take: longer than a slow disk, shorter than what callers wait.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How long a connection may take, on a machine that does other things as well.
+const CONNECT: Duration = Duration::from_secs(20);
+/// How long an answer may take: whoever is silent for so long is taken for lost.
+const ANSWER: Duration = Duration::from_secs(30);
 /// The layout that this program reads and writes.
 const LAYOUT: &str = "1";
 /// The oldest Redis that is supported.
@@ -31,6 +31,34 @@ pub struct Known {
     /// What Redis says of its durability.
     pub durability: Durability,
 }
+
+/// What is sent together: it arrives whole or, when the connection is lost, in part.
+pub enum Request {
+    /// One command.
+    One(Cmd),
+    /// So many.
+    Many(Pipeline, usize),
+}
+
+impl Request {
+    /// Of these commands, in their order.
+    pub fn of(mut commands: Vec<Cmd>) -> Self {
+        if commands.len() == 1
+            && let Some(command) = commands.pop()
+        {
+            return Self::One(command);
+        }
+        let count = commands.len();
+        let mut pipeline = Pipeline::with_capacity(count);
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        Self::Many(pipeline, count)
+    }
+}
+
+/// What each command of a request did.
+pub type Said = Vec<Result<Value, RedisError>>;
 
 /// The connection.
 pub struct Link {
@@ -53,12 +81,26 @@ struct Now {
 impl Link {
     /// A link to what is at `address`, not connected yet.
     pub fn new(address: &Address) -> Result<Self, RedisError> {
-        if matches!(address.info.addr(), ConnectionAddr::TcpTls { .. }) {
+        if matches!(address.info().addr(), ConnectionAddr::TcpTls { .. }) {
             // The process may have chosen another one already.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
+        let client = match address.roots() {
+            None => Client::open(address.info().clone())?,
+            Some(path) => {
+                let roots = std::fs::read(path);
+                let roots = roots.map_err(|error| {
+                    RedisError::Address(format!(
+                        "the certificates {} cannot be read: {error}",
+                        path.display()
+                    ))
+                })?;
+                let certificates = TlsCertificates { client_tls: None, root_cert: Some(roots) };
+                Client::build_with_tls(address.info().clone(), certificates)?
+            }
+        };
         Ok(Self {
-            client: Client::open(address.info.clone())?,
+            client,
             base: address.base(),
             sums: OnceLock::new(),
             now: Mutex::default(),
@@ -122,25 +164,35 @@ impl Link {
         }
     }
 
-    /// Sends commands together, and answers what each did. An error is that of the connection.
-    pub async fn send(&self, commands: &[Cmd]) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+    /// Sends a request, and answers what each of its commands did. An error is that of the connection.
+    pub async fn send(&self, request: &Request) -> Result<Said, RedisError> {
         let (mut connection, number) = self.connection().await?;
-        let sent = async {
-            if let [command] = commands {
-                return Ok(vec![plain(connection.send_packed_command(command).await)?]);
+        let sent = match request {
+            Request::One(command) => {
+                plain(connection.send_packed_command(command).await).map(|said| vec![said])
             }
-            let mut pipeline = Pipeline::with_capacity(commands.len());
-            for command in commands {
-                pipeline.add_command(command.clone());
+            Request::Many(pipeline, count) => {
+                let values = connection.send_packed_commands(pipeline, 0, *count).await.map_err(lost);
+                values.map(|values| {
+                    values.into_iter().map(|value| value.extract_error().map_err(lost)).collect()
+                })
             }
-            let values = connection.send_packed_commands(&pipeline, 0, commands.len()).await;
-            Ok(values.map_err(lost)?.into_iter().map(|value| value.extract_error().map_err(lost)).collect())
         };
-        let sent: Result<Vec<Result<Value, RedisError>>, RedisError> = sent.await;
         if sent.as_ref().is_err_and(RedisError::is_lost_connection) {
             self.lose(number);
         }
         sent
+    }
+
+    /// Whether a store is there. Makes none.
+    pub async fn is_there(&self) -> Result<bool, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            .set_response_timeout(Some(ANSWER));
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let found: i64 =
+            redis::cmd("EXISTS").arg(format!("{}!", self.base)).query_async(&mut connection).await?;
+        Ok(found > 0)
     }
 
     /// Has Redis know the scripts again.
@@ -172,7 +224,8 @@ impl Link {
         }
         if server.is_cluster {
             return Err(RedisError::Unsupported(
-                "this Redis is a node of a cluster, which cannot be used yet: name one that is not".to_owned(),
+                "this Redis is a node of a cluster, which cannot be used yet: name one that is not"
+                    .to_owned(),
             ));
         }
         self.load_scripts(connection).await?;

@@ -89,7 +89,10 @@ impl Shared {
             snapshot.add_queue(row, waiting(&counters(parts.take()?)?.by_state));
         }
         for key in &reads.documents {
-            snapshot.add_document(key.clone(), maybe_bytes(answer.take()?)?.map(|bytes| document(&bytes)).transpose()?);
+            snapshot.add_document(
+                key.clone(),
+                maybe_bytes(answer.take()?)?.map(|bytes| document(&bytes)).transpose()?,
+            );
         }
         Ok(snapshot)
     }
@@ -116,7 +119,9 @@ pub fn queue_row(name: QueueName, bytes: Option<Vec<u8>>) -> Result<QueueRow, Re
     let Some(bytes) = bytes else { return Ok(QueueRow::fresh(name)) };
     let wrong = RedisError::Answer("a queue's settings are not understood");
     let mut reader = Reader(&bytes);
-    let (Some(version), Some([paused, has_settings])) = (reader.take(), reader.take()) else { return Err(wrong) };
+    let (Some(version), Some([paused, has_settings])) = (reader.take(), reader.take()) else {
+        return Err(wrong);
+    };
     let Ok(text) = std::str::from_utf8(reader.0) else { return Err(wrong) };
     let settings = (has_settings != 0).then(|| Arc::from(text));
     Ok(QueueRow { name, paused: paused != 0, settings, version: u64::from_be_bytes(version) })
@@ -152,7 +157,8 @@ pub fn document(bytes: &[u8]) -> Result<Document, RedisError> {
 }
 
 fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
-    let (job, digest) = bytes.split_at_checked(16).ok_or(RedisError::Answer("an absorbed id is not understood"))?;
+    let (job, digest) =
+        bytes.split_at_checked(16).ok_or(RedisError::Answer("an absorbed id is not understood"))?;
     let digest = if digest.is_empty() { None } else { Some(digest.try_into()) };
     let digest = digest.transpose().map_err(|_| RedisError::Answer("a digest has 32 bytes"))?;
     Ok(Spent::absorbed_by(id_of(job)?, digest))

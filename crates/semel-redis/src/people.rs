@@ -113,8 +113,7 @@ impl Shared {
         let mut parts = Values::of(answer)?;
         let mut reach = Values::of(parts.take()?)?;
         let (records, dropped): (i64, i64) = (number(reach.take()?)?, number(reach.take()?)?);
-        let mut page =
-            LogPage { kept_after: end_of(dropped), newest: end_of(records), ..LogPage::default() };
+        let mut page = LogPage { kept_after: end_of(dropped), newest: end_of(records), ..LogPage::default() };
         for record in list(parts.take()?)? {
             let mut record = Values::of(record)?;
             let name = text(record.take()?)?;

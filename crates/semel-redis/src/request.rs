@@ -1,7 +1,7 @@
 //! Groups as the arguments of the script that applies them.
 
 use redis::Cmd;
-use semel_core::draft::{DocumentKey, Document, Expect, Group, QueueRow, Record, Write};
+use semel_core::draft::{Document, DocumentKey, Expect, Group, QueueRow, Record, Write};
 use semel_core::event::Event;
 
 use crate::head::{self, NO_PLACE, place, push_text};

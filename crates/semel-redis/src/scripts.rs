@@ -20,8 +20,7 @@ pub enum Script {
 
 impl Script {
     /// Every one, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Load, Self::Commit, Self::Claim, Self::Look, Self::Upkeep, Self::Open];
+    pub const ALL: [Self; 6] = [Self::Load, Self::Commit, Self::Claim, Self::Look, Self::Upkeep, Self::Open];
 
     /// Its text.
     pub const fn text(self) -> &'static str {

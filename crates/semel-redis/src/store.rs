@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use crate::address::Address;
 use crate::durability::Durability;
 use crate::error::RedisError;
-use crate::link::Link;
+use crate::link::{Link, Request};
 use crate::listener;
 use crate::scripts::Script;
 use crate::teller::{self, Teller};
@@ -56,11 +56,11 @@ impl Shared {
     /// Asks what may be asked again: a Redis that was restarted leaves a connection behind that ends when it is used, and
     /// knows no scripts.
     pub(crate) async fn look(&self, command: Cmd) -> Result<Value, RedisError> {
-        let commands = [command];
+        let request = Request::One(command);
         let mut tries = 0;
         loop {
             tries += 1;
-            let said = self.link.send(&commands).await;
+            let said = self.link.send(&request).await;
             let said = said.and_then(|said| said.into_iter().next().ok_or(RedisError::Answer("nothing"))?);
             match said {
                 Err(error) if error.is_unknown_script() && tries < 3 => self.link.teach().await?,
@@ -124,6 +124,24 @@ impl Redis {
         Self::open_with(address, Some(Box::new(clock))).await
     }
 
+    /// Whether there is a store at `address`. Makes none.
+    ///
+    /// # Errors
+    /// When Redis cannot be reached.
+    pub async fn is_there(address: &Address) -> Result<bool, RedisError> {
+        Link::new(address)?.is_there().await
+    }
+
+    /// Deletes the store at `address`, its secret too. Nobody may use it any more.
+    ///
+    /// # Errors
+    /// When Redis cannot be reached.
+    pub async fn remove(address: &Address) -> Result<(), RedisError> {
+        let store = Self::open(address).await?;
+        store.shared.clear().await?;
+        store.shared.look(redis::cmd("DEL").arg(format!("{}!", address.base())).to_owned()).await.map(drop)
+    }
+
     async fn open_with(address: &Address, clock: Option<Box<dyn Clock>>) -> Result<Self, RedisError> {
         let link = Link::new(address)?;
         link.connection().await?;
@@ -138,7 +156,8 @@ impl Redis {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
         });
-        let store = Self { shared, secret: known.secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
+        let store =
+            Self { shared, secret: known.secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store.shared.load(&Reads::default()).await?;
@@ -213,7 +232,8 @@ impl Backend for Redis {
     }
 
     fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        let message = "a store in Redis is backed up with Redis's own means: its append-only file, or BGSAVE".to_owned();
+        let message = "a store in Redis is backed up with Redis's own means: its append-only file, or BGSAVE"
+            .to_owned();
         Box::pin(std::future::ready(Err(StoreError::Unsupported(message))))
     }
 
@@ -230,6 +250,7 @@ impl Backend for Redis {
             engine: "redis",
             mechanism: "versioned commit in one atomic script",
             durability: self.durability().words(),
+            is_strong: self.durability().is_strong(),
             commits_in_flight: 2,
             blocks: false,
         }

@@ -8,6 +8,7 @@ use semel_store::{News, random};
 use tokio::sync::Notify;
 
 use crate::head::Reader;
+use crate::link::Request;
 use crate::store::Shared;
 
 /// At least so long between two messages of one server.
@@ -63,7 +64,7 @@ pub async fn run(store: Weak<Shared>) {
         if !news.is_empty() {
             let mut command = redis::cmd("PUBLISH");
             command.arg(shared.address.channel()).arg(write(teller.name(), &news));
-            if let Err(error) = shared.link.send(&[command]).await {
+            if let Err(error) = shared.link.send(&Request::One(command)).await {
                 // They look for themselves, a little later.
                 tracing::debug!(%error, "other servers could not be told what was committed");
             }

@@ -38,12 +38,16 @@ local function is_before(a, b)
     return a_high < b_high or (a_high == b_high and a_low < b_low)
 end
 
--- Where a head's names end, and its queue.
+-- Where a head's names end, and its queue. One head is mostly asked about several times in a row.
+local names_head, names_end, names_queue
 local function names_of(h)
-    local type_length = unpack_bytes('>I2', h, 81)
-    local queue_length = unpack_bytes('>I2', h, 83 + type_length)
-    local from = 85 + type_length
-    return from + queue_length, sub(h, from, from + queue_length - 1)
+    if h ~= names_head then
+        local type_length = byte(h, 81) * 256 + byte(h, 82)
+        local from = 85 + type_length
+        local queue_length = byte(h, from - 2) * 256 + byte(h, from - 1)
+        names_head, names_end, names_queue = h, from + queue_length, sub(h, from, from + queue_length - 1)
+    end
+    return names_end, names_queue
 end
 
 local function key_of(h)

@@ -81,7 +81,7 @@ impl Between {
 }
 
 async fn connection() -> redis::aio::MultiplexedConnection {
-    redis::Client::open(url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+    crate::own::patient(&url()).await
 }
 
 /// How Redis calls a script.
@@ -99,7 +99,8 @@ async fn hand_on(client: TcpStream, upstream: TcpStream, sum: String, does: Arc<
         while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
             let asked = &buffer[..read];
             if asked.windows(sum.len()).any(|part| part == sum.as_bytes()) {
-                let becomes = |from, to| does.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+                let becomes =
+                    |from, to| does.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
                 if becomes(SWALLOW_REQUEST, NOTHING) || becomes(SWALLOW_REQUEST_AND_REFUSE, REFUSE) {
                     return;
                 }
@@ -215,13 +216,18 @@ async fn a_request_that_comes_late_is_refused() {
         // One group without expectations that writes a queue's settings.
         command.arg(&[0_u8, 0, 0, 0, 0, 0, 0, 1][..]).arg("Qmail").arg(settings).arg("");
         let said: redis::RedisResult<Vec<redis::Value>> = command.query_async(&mut connection).await;
-        said.map(|values| values.into_iter().skip(1).map(|value| redis::from_redis_value(value).unwrap()).collect())
+        said.map(|values| {
+            values.into_iter().skip(1).map(|value| redis::from_redis_value(value).unwrap()).collect()
+        })
     };
     assert_eq!(turn(1, "first").await.unwrap(), ["a"]);
     assert_eq!(turn(2, "second").await.unwrap(), ["a"]);
     assert_eq!(turn(2, "again").await.unwrap(), ["a"], "answered as the first time");
     assert_eq!(turn(1, "late").await.unwrap_err().code(), Some("SEMELOLD"));
-    let settings: String =
-        redis::cmd("GET").arg(format!("{base}qmail")).query_async(&mut crate::lost::connection().await).await.unwrap();
+    let settings: String = redis::cmd("GET")
+        .arg(format!("{base}qmail"))
+        .query_async(&mut crate::lost::connection().await)
+        .await
+        .unwrap();
     assert_eq!(settings, "second");
 }

@@ -9,8 +9,11 @@ mod against_the_model;
 #[cfg(unix)]
 mod kills;
 mod lost;
+mod own;
 mod place;
 mod servers;
+#[cfg(unix)]
+mod settings;
 
 use semel_testkit::{Fixture, Step, conformance, races};
 
