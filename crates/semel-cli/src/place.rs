@@ -1,4 +1,4 @@
-//! Which store: `sqlite:PATH`, `postgres://…` or `memory:`.
+//! Which store: `sqlite:PATH`, `postgres://…`, `redis://…` or `memory:`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,6 +16,8 @@ pub enum Place {
     Sqlite(PathBuf),
     /// In a database that servers share.
     Postgres(Box<Address>),
+    /// In a Redis that servers share.
+    Redis(Box<semel_redis::Address>),
     /// In this process's memory.
     Memory,
 }
@@ -24,8 +26,7 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const SUPPORTED: &str =
-            "use sqlite:PATH, such as sqlite:./semel.db, postgres://USER@HOST/DATABASE, or memory:";
+        const SUPPORTED: &str = "use sqlite:PATH, such as sqlite:./semel.db, postgres://USER@HOST/DATABASE, redis://HOST, or memory:";
         match text.split_once(':') {
             Some(("sqlite", path)) => {
                 let path = path.strip_prefix("//").unwrap_or(path);
@@ -37,6 +38,11 @@ impl FromStr for Place {
             Some(("postgres" | "postgresql", _)) => Address::parse(text)
                 .map(|address| Self::Postgres(Box::new(address)))
                 .map_err(|error| error.to_string()),
+            Some(("redis" | "rediss" | "redis+unix" | "redis+cluster" | "redis+sentinel", _)) => {
+                semel_redis::Address::parse(text)
+                    .map(|address| Self::Redis(Box::new(address)))
+                    .map_err(|error| error.to_string())
+            }
             Some(("memory", "" | "//")) => Ok(Self::Memory),
             Some(("memory", _)) => {
                 Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}"))
@@ -53,6 +59,7 @@ impl fmt::Display for Place {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Self::Postgres(address) => address.fmt(f),
+            Self::Redis(address) => address.fmt(f),
             Self::Memory => f.write_str("memory:"),
         }
     }
@@ -73,6 +80,7 @@ mod tests {
         assert_eq!(shown("sqlite:///a.db"), "sqlite:/a.db");
         assert_eq!(shown("memory:"), "memory:");
         assert_eq!(shown("postgres://ada:s3cret@host/db"), "postgres://host:5432/db?schema=semel");
+        assert_eq!(shown("redis://ada:s3cret@host/1"), "redis://ada@host:6379/1?prefix=semel");
     }
 
     #[test]
@@ -83,5 +91,9 @@ mod tests {
         }
         let refusal = "postgres://ada:s3cret@host:x/db".parse::<Place>().unwrap_err();
         assert!(refusal.contains("postgres://USER") && !refusal.contains("s3cret"), "{refusal}");
+        for text in ["redis://ada:s3cret@host/x", "redis+cluster://ada:s3cret@host"] {
+            let refusal = text.parse::<Place>().unwrap_err();
+            assert!(refusal.contains("redis://USER") && !refusal.contains("s3cret"), "{refusal}");
+        }
     }
 }

@@ -110,6 +110,8 @@ impl PartialEq for Address {
     }
 }
 
+impl Eq for Address {}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.info.addr() {

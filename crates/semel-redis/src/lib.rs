@@ -12,7 +12,7 @@
 //!
 //! # What is not here
 //! Clusters, sentinels, waiting for replicas: such addresses are refused. Whatever fails over by itself loses what the replica
-//! does not have, and nothing here can tell. No command line opens this store yet.
+//! does not have, and nothing here can tell.
 //!
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `link`: connections; `scripts`: their texts.

@@ -80,8 +80,8 @@ impl Shared {
                 snapshot.add_spent(*id, spent);
             }
         }
-        for (key, with_ended) in keys {
-            snapshot.add_key(key, view(key, with_ended, answer.take()?, now)?);
+        for (key, _) in keys {
+            snapshot.add_key(key, view(key, answer.take()?, now)?);
         }
         for name in &reads.queues {
             let mut parts = Values::of(answer.take()?)?;
@@ -165,17 +165,20 @@ fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
 }
 
 /// The holders of a key, as a decision may see them.
-fn view(key: UniqueKey, with_ended: bool, value: Value, now: Timestamp) -> Result<KeyView, RedisError> {
-    let states = if with_ended { StateSet::ALL } else { StateSet::LIVE };
-    let covered = KeyRead { key, states, all: true };
+fn view(key: UniqueKey, value: Value, now: Timestamp) -> Result<KeyView, RedisError> {
     let mut parts = Values::of(value)?;
     let Some(record) = maybe_bytes(parts.take()?)? else {
+        let covered = KeyRead { key, states: StateSet::ALL, all: true };
         return Ok(KeyView::new(0, Vec::new(), &covered, false));
     };
+    let found = parts.rest();
+    // Behind the version and a number, each holder has 16 bytes.
+    let with_ended = found.len() * 16 + 12 == record.len();
+    let covered = KeyRead { key, states: if with_ended { StateSet::ALL } else { StateSet::LIVE }, all: true };
     let version = Reader(&record).take().map(u64::from_be_bytes);
     let version = version.ok_or(RedisError::Answer("a key's record is not understood"))?;
     let mut holders: Vec<Head> = Vec::new();
-    for part in parts.rest() {
+    for part in found {
         let mut holder = Values::of(part)?;
         let id = id(holder.take()?)?;
         let Some(stored) = stored(id, holder.take()?)? else { continue };

@@ -36,6 +36,7 @@ Examples:
   semel serve
   semel serve --store sqlite:/var/lib/semel/jobs.db
   semel serve --store postgres://semel@db.example/jobs
+  semel serve --store redis://redis.example:6379
   semel serve --listen 0.0.0.0:8443 --tokens /etc/semel/tokens.toml --tls-cert cert.pem --tls-key key.pem
   semel serve --store memory: --allow-reset      # for tests")]
 pub struct Serve {

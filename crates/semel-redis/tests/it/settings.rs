@@ -42,7 +42,9 @@ async fn an_account_of_its_own_needs_its_keys_and_no_more() {
         "on >hush ~semel{p0}* &semel{p0}news +@read +@write +@scripting +@connection +@pubsub +info +time";
     let mut account = redis::cmd("ACL");
     account.arg("SETUSER").arg("worker");
-    rules.split(' ').for_each(|rule| drop(account.arg(rule)));
+    for rule in rules.split(' ') {
+        account.arg(rule);
+    }
     let () = account.query_async(&mut connection).await.unwrap();
     let url = format!("{}?user=worker&pass=hush", own.url());
     let store = Arc::new(Redis::open(&Address::parse(&url).unwrap()).await.unwrap());
