@@ -50,10 +50,11 @@ impl Shared {
             command.arg(wanted);
         };
         reads.heads.iter().for_each(|id| want(b'H', &id.to_bytes()));
-        reads.fulls.iter().for_each(|id| want(b'F', &id.to_bytes()));
         keys.iter().for_each(|(key, ended)| want(if *ended { b'K' } else { b'k' }, key.as_bytes()));
         reads.queues.iter().for_each(|name| want(b'Q', name.as_str().as_bytes()));
         reads.documents.iter().for_each(|key| want(b'O', &document_name(key)));
+        // Last: a whole job takes the place of its head among a key's holders.
+        reads.fulls.iter().for_each(|id| want(b'F', &id.to_bytes()));
 
         let mut answer = Values::of(self.look(command).await?)?;
         let now = self.saw_clock(answer.time()?, answer.time()?);
@@ -61,6 +62,20 @@ impl Shared {
         for id in &reads.heads {
             let stored = stored(*id, answer.take()?)?.filter(|stored| stored.kept.is_none());
             snapshot.add_head(*id, stored.map(|stored| stored.head));
+        }
+        for (key, _) in keys {
+            snapshot.add_key(key, view(key, answer.take()?, now)?);
+        }
+        for name in &reads.queues {
+            let mut parts = Values::of(answer.take()?)?;
+            let row = queue_row(name.clone(), maybe_bytes(parts.take()?)?)?;
+            snapshot.add_queue(row, waiting(&counters(parts.take()?)?.by_state));
+        }
+        for key in &reads.documents {
+            snapshot.add_document(
+                key.clone(),
+                maybe_bytes(answer.take()?)?.map(|bytes| document(&bytes)).transpose()?,
+            );
         }
         for id in &reads.fulls {
             let mut parts = Values::of(answer.take()?)?;
@@ -79,20 +94,6 @@ impl Shared {
             if let Some(spent) = absorbed.or(remembered) {
                 snapshot.add_spent(*id, spent);
             }
-        }
-        for (key, _) in keys {
-            snapshot.add_key(key, view(key, answer.take()?, now)?);
-        }
-        for name in &reads.queues {
-            let mut parts = Values::of(answer.take()?)?;
-            let row = queue_row(name.clone(), maybe_bytes(parts.take()?)?)?;
-            snapshot.add_queue(row, waiting(&counters(parts.take()?)?.by_state));
-        }
-        for key in &reads.documents {
-            snapshot.add_document(
-                key.clone(),
-                maybe_bytes(answer.take()?)?.map(|bytes| document(&bytes)).transpose()?,
-            );
         }
         Ok(snapshot)
     }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use semel_store::random;
 
 /// The next request of one sender.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     sender: [u8; 16],
     /// Its number among the sender's requests.
@@ -60,7 +60,7 @@ mod tests {
         let (first, second) = (turns.take(), turns.take());
         assert_ne!(first.groups(), second.groups());
         assert_ne!(first.claim(0), first.claim(1));
-        turns.give_back(first.clone());
+        turns.give_back(first);
         let third = turns.take();
         assert_eq!((third.groups(), third.number), (first.groups(), 2));
     }
