@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn the_version_is_read_from_what_the_program_says() {
-        let said = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=8ed9b8b0a3f6d2c1";
+        let said =
+            "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=8ed9b8b0a3f6d2c1";
         assert_eq!(major(said), Some(7));
         assert_eq!(major("what?"), None);
     }
