@@ -36,11 +36,12 @@ pub struct Reads {
 impl Reads {
     /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty()
-            && self.fulls.is_empty()
-            && self.keys.is_empty()
-            && self.queues.is_empty()
-            && self.documents.is_empty()
+        self.keys.is_empty() && self.is_only_keys()
+    }
+
+    /// Whether nothing but keys is asked for.
+    pub fn is_only_keys(&self) -> bool {
+        self.heads.is_empty() && self.fulls.is_empty() && self.queues.is_empty() && self.documents.is_empty()
     }
 
     /// Empties the lists, keeping their memory.

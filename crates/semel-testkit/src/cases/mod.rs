@@ -220,6 +220,7 @@ macro_rules! conformance {
                 the_log_tells_what_happened_in_order,
                 the_log_is_paged_by_its_cursor,
                 the_log_says_how_far_it_reaches,
+                a_glance_says_what_a_load_says,
                 clearing_leaves_nothing,
             );
             $crate::conformance!(@topic $fixture; documents:

@@ -11,7 +11,8 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::LogPage;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek, Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
+    Verdict,
 };
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
@@ -242,6 +243,18 @@ fn fenced(batch: &Batch) -> Batch {
     Batch { groups, claims: Vec::new() }
 }
 
+impl Peek for SharedStore {
+    /// Every other time, so that batches have duplicates too.
+    fn peek(&self, reads: &Reads) -> Option<Snapshot> {
+        if self.strikes() || self.draw(|dice| dice.chance(512)) {
+            return None;
+        }
+        let snapshot = self.memory.peeks()?.peek(reads)?;
+        self.witness.lock().unwrap().loaded(snapshot.now);
+        Some(snapshot)
+    }
+}
+
 impl Backend for Connection {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(self.read(async move {
@@ -249,6 +262,10 @@ impl Backend for Connection {
             self.shared.witness.lock().unwrap().loaded(snapshot.now);
             Ok(snapshot)
         }))
+    }
+
+    fn peeks(&self) -> Option<Arc<dyn Peek>> {
+        Some(Arc::clone(&self.shared) as Arc<dyn Peek>)
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
