@@ -6,6 +6,7 @@ mod abreast;
 mod aside;
 mod durable;
 mod faults;
+mod mixed;
 
 use std::sync::Arc;
 use std::time::Duration;
