@@ -74,6 +74,17 @@ fn shard_3() {
     shard(3);
 }
 
+/// Of a million: answers by what was not in the store, starts by a time before the last one, a follow-up that goes after
+/// another.
+#[test]
+fn seeds_that_found_something_once() {
+    for seed in [57_237, 61_726, 90_081, 97_080, 104_649, 114_395, 130_425] {
+        if let Err(failure) = play(seed, &Plan::of(seed)) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// Were a run not a function of its seed, a failure could not be played again.
 #[test]
 fn the_same_seed_is_the_same_run() {
