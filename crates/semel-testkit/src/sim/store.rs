@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel_core::draft::{Reads, Snapshot, Write};
+use semel_core::draft::{Expect, Group, Reads, Record, Snapshot, Write};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::LogPage;
@@ -234,11 +234,14 @@ fn lost() -> StoreError {
 }
 
 /// The groups that may arrive twice. A minted job without a key relies on no version that its own group moves; a store
-/// of rows would refuse its second row by its primary key.
+/// of rows would refuse its second row by its primary key. And a document that was not there is not there again when it
+/// has been deleted meanwhile: no connection repeats what it carried so long ago.
 fn fenced(batch: &Batch) -> Batch {
     let is_loose =
         |write: &Write| matches!(write, Write::Insert { head, minted: true, .. } if head.key.is_none());
-    let groups = batch.groups.iter().filter(|group| !group.writes.iter().any(is_loose)).cloned().collect();
+    let is_new = |expect: &Expect| expect.version == 0 && matches!(expect.record, Record::Document(_));
+    let may_hold_again = |group: &Group| group.writes.iter().any(is_loose) || group.expect.iter().any(is_new);
+    let groups = batch.groups.iter().filter(|group| !may_hold_again(group)).cloned().collect();
     Batch { groups, claims: Vec::new() }
 }
 
