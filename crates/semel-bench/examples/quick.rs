@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seconds: f64 = std::env::var("SECONDS_EACH").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0);
     let waiting = std::env::var("WAITING").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
     let callers = std::env::var("CALLERS").ok().and_then(|text| text.parse().ok()).unwrap_or(512);
+    let connections = std::env::var("CONNECTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let folder = std::env::temp_dir().join(format!("semel-quick-{}", std::process::id()));
     let options = semel_bench::Options {
         folder: folder.clone(),
@@ -16,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         args_bytes: 200,
         duration: std::time::Duration::from_secs_f64(seconds),
         waiting,
+        connections,
         only: std::env::var("ONLY").ok(),
     };
     // The first are the workers', the others belong to what blocks.
@@ -27,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name_fn(name)
-        .enable_time()
+        .enable_all()
         .build()?;
     let spent = std::cell::RefCell::new((Vec::new(), processor_time()));
     let next = |name: &str| {

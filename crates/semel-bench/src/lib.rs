@@ -3,6 +3,7 @@
 //! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
 //! machines are not to be compared.
 
+pub mod http;
 pub mod limit;
 pub mod load;
 pub mod postgres;
@@ -31,8 +32,16 @@ pub struct Options {
     pub duration: Duration,
     /// Jobs already waiting in the second round; without any there is no second round.
     pub waiting: u64,
+    /// Kept connections of the case over HTTP; without any it is left out.
+    pub connections: usize,
     /// Only the cases whose names contain this.
     pub only: Option<String>,
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
 }
 
 /// Runs all cases on new embedded stores, telling `progress` the name of each.
@@ -50,10 +59,14 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     figures.push(limit);
 
     let engine = Engine::start(Arc::new(Sqlite::open(folder.join("bench.db"))?))?;
-    measure(&engine, options, figures, writes_per_second, progress).await
+    let mut report = measure(&engine, options, figures, writes_per_second, &progress).await?;
+    if options.connections > 0 && options.wants(http::NAME) {
+        report.figures.extend(http::measure(options, &progress).await?);
+    }
+    Ok(report)
 }
 
-/// Runs all cases on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
+/// Runs all cases but the one over HTTP on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
 /// deleted.
 ///
 /// # Errors
@@ -89,7 +102,7 @@ async fn measure(
     let work = load::Work::new(*args_bytes, true)?;
     let facts = engine.facts().clone();
     let wanted = |name: &str| {
-        let wanted = options.only.as_deref().is_none_or(|only| name.contains(only));
+        let wanted = options.wants(name);
         if wanted {
             progress(name);
         }

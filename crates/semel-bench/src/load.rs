@@ -96,7 +96,12 @@ impl Work {
 }
 
 /// Runs `callers` loops until `duration` is over; each turn does some work and says how many jobs it was.
-async fn drive<F, Fut>(name: &str, callers: usize, duration: Duration, turn: F) -> Result<Figure, BenchError>
+pub(crate) async fn drive<F, Fut>(
+    name: &str,
+    callers: usize,
+    duration: Duration,
+    turn: F,
+) -> Result<Figure, BenchError>
 where
     F: Fn(u64) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<u64, BenchError>> + Send,

@@ -129,7 +129,7 @@ impl Store {
         let minted = Arc::new(AtomicU64::new(0));
         let mut draft = Draft::new(peek.peek(reads)?, 0, Arc::clone(&minted));
         let outcome = decide(&mut draft).ok()?;
-        let is_silent = draft.finish().is_empty() && minted.load(Ordering::Relaxed) == 0;
+        let is_silent = !draft.finish().is_checked() && minted.load(Ordering::Relaxed) == 0;
         is_silent.then_some(outcome)
     }
 

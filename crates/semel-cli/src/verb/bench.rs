@@ -22,6 +22,7 @@ new schema, deleted afterwards.
 Examples:
   semel bench
   semel bench --seconds 10 --waiting 1000000
+  semel bench --only HTTP --waiting 0
   semel bench --only cycle --folder /data/bench --json
   semel bench --store postgres://semel@db.example/jobs --callers 64")]
 pub struct Bench {
@@ -37,6 +38,9 @@ pub struct Bench {
     /// Jobs already waiting in a second round; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     waiting: u64,
+    /// Kept connections of the case over HTTP; 0 leaves it out, and a database is asked without
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=4_000))]
+    connections: u32,
     /// Only the cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -68,6 +72,7 @@ impl Bench {
             args_bytes: usize::try_from(self.args_bytes).unwrap_or(usize::MAX),
             duration: Duration::from_secs(self.seconds),
             waiting: self.waiting,
+            connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
             only: self.only,
         };
         let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));

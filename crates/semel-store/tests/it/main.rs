@@ -7,6 +7,7 @@ mod aside;
 mod durable;
 mod faults;
 mod silent;
+mod mixed;
 
 use std::sync::Arc;
 use std::time::Duration;
