@@ -6,8 +6,8 @@ mod abreast;
 mod aside;
 mod durable;
 mod faults;
-mod silent;
 mod mixed;
+mod silent;
 
 use std::sync::Arc;
 use std::time::Duration;
