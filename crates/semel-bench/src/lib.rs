@@ -3,8 +3,10 @@
 //! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
 //! machines are not to be compared.
 
+pub mod grown;
 pub mod limit;
 pub mod load;
+pub mod on_postgres;
 pub mod postgres;
 pub mod report;
 
@@ -13,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_engine::Engine;
-use semel_postgres::{Address, Postgres};
 use semel_sqlite::Sqlite;
 
+pub use on_postgres::run_on_postgres;
 pub use report::{BenchError, Figure, Report};
 
 /// What to measure.
@@ -31,6 +33,10 @@ pub struct Options {
     pub duration: Duration,
     /// Jobs already waiting in the second round; without any there is no second round.
     pub waiting: u64,
+    /// In a database: finished jobs that are kept, beside those that wait, in the second round.
+    pub finished: u64,
+    /// In a database: how long jobs come and go before the last figures are taken again; zero leaves it out.
+    pub churn: Duration,
     /// Only the cases whose names contain this.
     pub only: Option<String>,
 }
@@ -51,31 +57,6 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
 
     let engine = Engine::start(Arc::new(Sqlite::open(folder.join("bench.db"))?))?;
     measure(&engine, options, figures, writes_per_second, progress).await
-}
-
-/// Runs all cases on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
-/// deleted.
-///
-/// # Errors
-/// As [`run`].
-pub async fn run_on_postgres(
-    address: &Address,
-    options: &Options,
-    progress: impl Fn(&str),
-) -> Result<Report, BenchError> {
-    let store = Arc::new(Postgres::open(address).await?);
-    progress("limits");
-    let measured = async {
-        let limit = postgres::raw_inserts(address, options.args_bytes, options.duration).await?;
-        let writes_per_second = limit.per_second;
-        let engine = Engine::start(store)?;
-        let report = measure(&engine, options, vec![limit], writes_per_second, progress).await;
-        engine.close().await;
-        report
-    };
-    let report = measured.await;
-    postgres::remove(address).await?;
-    report
 }
 
 async fn measure(

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use semel_core::draft::{DocumentKey, Expect, Group, Record, Write};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::slot::{Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_core::unique::{Remember, UniqueKey, must_remember};
 
@@ -281,6 +282,36 @@ impl<'a> Columns<'a> {
         self.guards.clear();
         self.owned.clear();
         self
+    }
+
+    /// Whether all of it is new jobs with ids of our own and keys that nobody held, each another one, in groups that do not rely on
+    /// each other: then there is nothing to lock and nothing to compare.
+    pub fn is_plain(&self) -> bool {
+        let nothing_else = self.stale.is_empty()
+            && self.guards.is_empty()
+            && self.owned.is_empty()
+            && self.jobs.0.is_empty()
+            && self.queues.0.is_empty()
+            && self.documents.0.is_empty()
+            && self.chosen.0.is_empty()
+            && self.order.0.is_empty()
+            && self.lookup.is_empty()
+            && self.notes.0.is_empty()
+            && self.spent.0.is_empty()
+            && self.forgotten.0.is_empty()
+            && self.settings.0.is_empty()
+            && self.papers.0.is_empty();
+        let (_, _, more, least, stored) = &self.keys;
+        let none_held = [more, least, stored].into_iter().flatten().all(|number| *number == 0);
+        let all_new = self.heads.1.iter().all(|is_new| *is_new);
+        let all_live = self.heads.3.iter().all(|head| Filing::of(head).slot != Slot::Done);
+        let mut keys: Vec<&[u8; 32]> =
+            self.heads.3.iter().filter_map(|head| head.key.as_ref()).map(UniqueKey::as_bytes).collect();
+        let number = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        let each_another = keys.len() == number && self.locked.len() == number;
+        nothing_else && none_held && all_new && all_live && each_another && !self.heads.0.is_empty()
     }
 
     /// The parameters of `commit`, after those of the time.

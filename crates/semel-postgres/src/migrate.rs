@@ -9,8 +9,11 @@ use crate::error::PostgresError;
 use crate::sql::Schema;
 
 /// The steps, in order. The version of a schema is the number of those it has.
-const STEPS: &[(&str, &str)] =
-    &[("tables", include_str!("sql/0001_tables.sql")), ("outbox", include_str!("sql/0002_outbox.sql"))];
+const STEPS: &[(&str, &str)] = &[
+    ("tables", include_str!("sql/0001_tables.sql")),
+    ("outbox", include_str!("sql/0002_outbox.sql")),
+    ("upkeep", include_str!("sql/0003_upkeep.sql")),
+];
 
 /// What every version's functions are.
 const FUNCTIONS: &[&str] = &[

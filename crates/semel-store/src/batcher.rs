@@ -33,6 +33,8 @@ const GROUP_MAX: usize = 1024;
 /// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
 /// a decision that needs more is never taken.
 pub(crate) const LOADS_PER_DECISION_MAX: u32 = 64;
+/// Of the callers that there have been, a part so small is forgotten with each group.
+const CALLERS_FADE: usize = 16;
 /// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
 const READS_MAX: usize = 2;
 /// How often a single decision is taken again, for whoever has no batcher.
@@ -61,6 +63,8 @@ struct Traffic {
     /// Those whose records a group has that is under way.
     held: Vec<Tried>,
     waitlist: Waitlist,
+    /// How many callers there have been at once lately.
+    callers: usize,
 }
 
 struct UnderWay {
@@ -68,6 +72,8 @@ struct UnderWay {
     /// What the group's decisions read. Not kept where there is one group at a time.
     records: HashSet<Record>,
     is_of_waitlist: bool,
+    /// How many wait for it.
+    callers: usize,
 }
 
 impl Batcher {
@@ -103,11 +109,8 @@ impl Batcher {
                 traffic.move_on().await;
                 continue;
             }
-            while requests.len() < GROUP_MAX
-                && let Ok(request) = self.inbox.try_recv()
-            {
-                requests.push(request);
-            }
+            self.take_more(&mut requests);
+            is_closed |= self.gather(&mut requests, &mut traffic, flights_max).await;
             let mut decisions = std::mem::take(&mut traffic.next);
             let mut claims = Vec::new();
             for request in requests.drain(..) {
@@ -125,6 +128,49 @@ impl Batcher {
             }
             self.take_off(&mut traffic, decisions, claims, flights_max, false);
         }
+    }
+
+    /// Takes what else has been offered.
+    fn take_more(&mut self, requests: &mut Vec<Request>) {
+        while requests.len() < GROUP_MAX
+            && let Ok(request) = self.inbox.try_recv()
+        {
+            requests.push(request);
+        }
+    }
+
+    /// While another group is under way, waits for a fair share of the callers there are, until that group lands: where a commit
+    /// is a round trip, many small groups cost far more than a few large ones, and the callers of the group that has just
+    /// landed mostly come back at once. Says whether the inbox is closed.
+    async fn gather(
+        &mut self,
+        requests: &mut Vec<Request>,
+        traffic: &mut Traffic,
+        flights_max: usize,
+    ) -> bool {
+        let offers = |requests: &[Request]| {
+            requests.iter().all(|request| matches!(request, Request::Decide(_) | Request::Claim(..)))
+        };
+        while flights_max > 1 && !traffic.flights.is_empty() && requests.len() < GROUP_MAX && offers(requests) {
+            let callers = traffic.flights.iter().map(|flight| flight.callers).sum::<usize>() + requests.len();
+            traffic.callers = traffic.callers.max(callers);
+            if requests.len() >= traffic.callers.div_ceil(flights_max) {
+                break;
+            }
+            tokio::select! {
+                biased;
+                // Whatever it was, there is something else to do than to wait.
+                () = traffic.move_on() => break,
+                received = self.inbox.recv_many(requests, GROUP_MAX) => {
+                    if received == 0 {
+                        return true;
+                    }
+                }
+            }
+        }
+        // Those who come no more are forgotten after a while.
+        traffic.callers -= traffic.callers.div_ceil(CALLERS_FADE).min(traffic.callers);
+        false
     }
 
     /// Sends a group on its way, but for decisions that read what another group is about to write.
@@ -166,8 +212,9 @@ impl Batcher {
             entropy: self.entropy,
             answers: self.answers.another(),
         };
+        let callers = decisions.len() + claims.len();
         let flight = Box::pin(flight.fly(decisions, claims));
-        traffic.flights.push(UnderWay { flight, records, is_of_waitlist });
+        traffic.flights.push(UnderWay { flight, records, is_of_waitlist, callers });
     }
 }
 

@@ -37,6 +37,12 @@ pub struct Bench {
     /// Jobs already waiting in a second round; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     waiting: u64,
+    /// With a database: finished jobs that are kept, beside those that wait, in the second round
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    finished: u64,
+    /// With a database: how many seconds jobs come and go before a last round; 0 leaves it out
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    churn: u64,
     /// Only the cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -68,6 +74,8 @@ impl Bench {
             args_bytes: usize::try_from(self.args_bytes).unwrap_or(usize::MAX),
             duration: Duration::from_secs(self.seconds),
             waiting: self.waiting,
+            finished: self.finished,
+            churn: Duration::from_secs(self.churn),
             only: self.only,
         };
         let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));
