@@ -57,7 +57,7 @@ impl Postgres {
         client.batch_execute("BEGIN").await?;
         client.batch_execute(PATIENCE).await?;
         let sql = format!(
-            "SELECT id, envelope::text FROM {table} WHERE outcome IS NULL AND id <> ALL ($1) ORDER BY id LIMIT $2 \
+            "SELECT id, envelope::text FROM {table} WHERE outcome IS NULL AND id <> ALL ($1) ORDER BY place LIMIT $2 \
              FOR UPDATE SKIP LOCKED"
         );
         let rows = client.query_typed(&sql, &params.typed()).await?;

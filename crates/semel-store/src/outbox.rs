@@ -12,7 +12,7 @@ pub type Read = fn(JobId, &str) -> Result<Offer, String>;
 
 /// A store's outbox.
 pub trait Outbox: Send + Sync + 'static {
-    /// Takes up to `limit` entries that wait, oldest id first, but for those of `skip`. Nobody else takes them until they are
+    /// Takes up to `limit` entries that wait, in the order they were put in, but for those of `skip`. Nobody else takes them until they are
     /// [finished](Taken::finish) or dropped.
     fn take<'a>(
         &'a self,

@@ -10,6 +10,7 @@
 //! - [`logbook`]: a store that tells after each commit what is in it.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`database`]: a schema of a test's own in PostgreSQL.
+//! - [`patience`]: times of a real clock.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
@@ -31,6 +32,7 @@ pub mod logbook;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod make;
 pub mod ojs;
+pub mod patience;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod planted;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

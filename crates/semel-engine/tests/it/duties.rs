@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel_core::job::Ending;
 use semel_core::state::State;
@@ -9,6 +9,7 @@ use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use semel_testkit::fixture::claim;
 use semel_testkit::make::{Want, job, keyed};
+use semel_testkit::patience::quickest;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -129,14 +130,20 @@ async fn an_ended_job_is_deleted_after_its_retention() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_running_engine_promotes_by_a_timer_and_wakes_the_worker() {
-    let engine = Engine::start(Arc::new(Memory::default())).unwrap();
-    let (due, asked) = (Duration::from_millis(600), std::time::Instant::now());
-    drop(engine.enqueue(job().later(due).offer(), "test").await.unwrap());
-    let jobs = engine.claim_or_wait(claim(&["default"], 1), Duration::from_secs(10)).await.unwrap();
-    assert_eq!(jobs.len(), 1);
-    // The duties look twice a second at least; a look at 600 ms is the timer's. Promised are 100 ms, which a machine
-    // busy with other tests cannot keep.
-    let late = asked.elapsed().saturating_sub(due);
-    assert!(late < Duration::from_millis(300), "{late:?} late");
-    engine.stop().await;
+    let (due, good) = (Duration::from_millis(600), Duration::from_millis(100));
+    // The duties look once a second at least; a look at 600 ms is the timer's.
+    let late = quickest(good, || {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        async move {
+            let asked = Instant::now();
+            drop(engine.enqueue(job().later(due).offer(), "test").await.unwrap());
+            let jobs = engine.claim_or_wait(claim(&["default"], 1), Duration::from_secs(10)).await.unwrap();
+            let late = asked.elapsed().saturating_sub(due);
+            assert_eq!(jobs.len(), 1);
+            engine.stop().await;
+            late
+        }
+    })
+    .await;
+    assert!(late < good, "{late:?} late");
 }

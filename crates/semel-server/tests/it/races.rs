@@ -83,7 +83,7 @@ async fn a_shutdown_lets_requests_under_way_end() {
     let waiting = tokio::spawn(async move {
         client.post_json("/ojs/v1/workers/fetch", &json!({ "queues": ["late"], "wait_ms": 20_000 })).await
     });
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    while !server.get_text("/metrics").await.contains("semel_http_polls_waiting 1\n") {}
     let stopping = tokio::spawn(server.stop());
     tokio::time::sleep(Duration::from_millis(200)).await;
     let offer = semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, true).unwrap().offer;

@@ -58,6 +58,45 @@ async fn an_entry_is_relayed_with_the_transaction_that_wrote_it_and_told_what_be
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let semel = Semel::open(&url).await.unwrap();
+    let mut client = client().await;
+    let insert =
+        format!("INSERT INTO {schema}.outbox (id, envelope) VALUES ($1::text::uuid, $2::text::json)");
+    let unique =
+        r#"{"type": "a.b", "args": [1], "options": {"unique": {"keys": ["args"], "on_conflict": "ignore"}}}"#;
+    let id = |n: u8| format!("01900000-0000-7000-8000-0000000000{n:02x}");
+    // One transaction, so that one relay takes them together.
+    let together = client.transaction().await.unwrap();
+    for n in (0..20).rev() {
+        together.execute(&insert, &[&id(n), &unique]).await.unwrap();
+    }
+    together.commit().await.unwrap();
+    relayed(&client, schema).await;
+    let created = format!("SELECT id::text FROM {schema}.outbox WHERE outcome = 'created'");
+    let rows = client.query(&created, &[]).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), [id(19)]);
+
+    // And the ids that the database makes ascend within one session.
+    let ids = format!(
+        "SELECT {schema}.uuid_v7()::text, (extract(epoch FROM clock_timestamp()) * 1000)::int8 \
+         FROM generate_series(1, 100)"
+    );
+    let mut made = Vec::new();
+    for row in client.query(&ids, &[]).await.unwrap() {
+        let id: String = row.get(0);
+        semel::JobId::parse(&id, "").unwrap();
+        let millis = i64::from_str_radix(&id.replace('-', "")[..12], 16).unwrap();
+        assert!((millis - row.get::<_, i64>(1)).abs() < 60_000, "{id} is not of this minute");
+        made.push(id);
+    }
+    assert!(made[0][..18] <= made[99][..18], "{} {}", made[0], made[99]);
+    semel.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_servers_relay_each_entry_once_and_a_key_that_is_held_holds_up_no_other() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
