@@ -301,7 +301,7 @@ impl<'a> Columns<'a> {
             && self.forgotten.0.is_empty()
             && self.settings.0.is_empty()
             && self.papers.0.is_empty();
-        let (_, _, more, least, stored) = &self.keys;
+        let (_, expected, more, least, stored) = &self.keys;
         let none_held = [more, least, stored].into_iter().flatten().all(|number| *number == 0);
         let all_new = self.heads.1.iter().all(|is_new| *is_new);
         let all_live = self.heads.3.iter().all(|head| Filing::of(head).slot != Slot::Done);
@@ -310,7 +310,8 @@ impl<'a> Columns<'a> {
         let number = keys.len();
         keys.sort_unstable();
         keys.dedup();
-        let each_another = keys.len() == number && self.locked.len() == number;
+        let each_another =
+            keys.len() == number && self.locked.len() == number && expected.len() == number;
         nothing_else && none_held && all_new && all_live && each_another && !self.heads.0.is_empty()
     }
 

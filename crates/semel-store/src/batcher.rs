@@ -33,6 +33,8 @@ const GROUP_MAX: usize = 1024;
 /// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
 /// a decision that needs more is never taken.
 pub(crate) const LOADS_PER_DECISION_MAX: u32 = 64;
+/// A group of so many waits for no more.
+const SHARE_MAX: usize = 32;
 /// Of the callers that there have been, a part so small is forgotten with each group.
 const CALLERS_FADE: usize = 16;
 /// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
@@ -141,36 +143,37 @@ impl Batcher {
 
     /// While another group is under way, waits for a fair share of the callers there are, until that group lands: where a commit
     /// is a round trip, many small groups cost far more than a few large ones, and the callers of the group that has just
-    /// landed mostly come back at once. Says whether the inbox is closed.
+    /// landed mostly come back at once. Claims wait for nobody: each is as much work as a group. Says whether the inbox is
+    /// closed.
     async fn gather(
         &mut self,
         requests: &mut Vec<Request>,
         traffic: &mut Traffic,
         flights_max: usize,
     ) -> bool {
-        let offers = |requests: &[Request]| {
-            requests.iter().all(|request| matches!(request, Request::Decide(_) | Request::Claim(..)))
-        };
-        while flights_max > 1 && !traffic.flights.is_empty() && requests.len() < GROUP_MAX && offers(requests) {
+        if flights_max == 1 {
+            return false;
+        }
+        let mut is_closed = false;
+        while !is_closed
+            && !traffic.flights.is_empty()
+            && requests.iter().all(|request| matches!(request, Request::Decide(_)))
+        {
             let callers = traffic.flights.iter().map(|flight| flight.callers).sum::<usize>() + requests.len();
             traffic.callers = traffic.callers.max(callers);
-            if requests.len() >= traffic.callers.div_ceil(flights_max) {
+            if requests.len() >= traffic.callers.div_ceil(flights_max).min(SHARE_MAX) {
                 break;
             }
             tokio::select! {
                 biased;
                 // Whatever it was, there is something else to do than to wait.
                 () = traffic.move_on() => break,
-                received = self.inbox.recv_many(requests, GROUP_MAX) => {
-                    if received == 0 {
-                        return true;
-                    }
-                }
+                received = self.inbox.recv_many(requests, GROUP_MAX) => is_closed = received == 0,
             }
         }
         // Those who come no more are forgotten after a while.
-        traffic.callers -= traffic.callers.div_ceil(CALLERS_FADE).min(traffic.callers);
-        false
+        traffic.callers -= traffic.callers.div_ceil(CALLERS_FADE);
+        is_closed
     }
 
     /// Sends a group on its way, but for decisions that read what another group is about to write.

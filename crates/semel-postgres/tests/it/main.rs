@@ -12,6 +12,7 @@ mod cuts;
 mod lost;
 mod news;
 mod place;
+mod plain;
 mod secret;
 mod servers;
 
