@@ -41,7 +41,7 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 0)]
     finished: u64,
     /// With a database: how many seconds jobs come and go before a last round; 0 leaves it out
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     churn: u64,
     /// Only the cases whose names contain this
     #[arg(long, value_name = "TEXT")]
@@ -65,6 +65,10 @@ impl Bench {
             }
             None => None,
         };
+        if database.is_none() && (self.finished > 0 || self.churn > 0) {
+            return Err(Failure::usage("--finished and --churn are for a database")
+                .next("name one: --store postgres://…"));
+        }
         let parent = self.folder.unwrap_or_else(std::env::temp_dir);
         // A folder of its own, so that nothing but the bench's files is removed.
         let folder = parent.join(format!("semel-bench-{}", random()));
