@@ -37,11 +37,13 @@ pub async fn finished(
     // Everything as it is, but for the id and the key.
     let rows = client
         .query(
-            "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum), string_agg(CASE attname \
-             WHEN 'id' THEN '(substr(t.id::text, 1, 24) || lpad(to_hex(n), 12, ''0''))::uuid' \
-             WHEN 'key' THEN 'sha256(n::text::bytea)' ELSE 't.' || quote_ident(attname) END, ', ' ORDER BY attnum) \
-             FROM pg_attribute WHERE attrelid = to_regclass($1 || '.head') AND attnum > 0 AND NOT attisdropped",
-            &[&schema],
+            &format!(
+                "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum), string_agg(CASE attname \
+                 WHEN 'id' THEN '(substr(t.id::text, 1, 24) || lpad(to_hex(n), 12, ''0''))::uuid' \
+                 WHEN 'key' THEN 'sha256(n::text::bytea)' ELSE 't.' || quote_ident(attname) END, ', ' ORDER BY attnum) \
+                 FROM pg_attribute WHERE attrelid = '\"{schema}\".head'::regclass AND attnum > 0 AND NOT attisdropped"
+            ),
+            &[],
         )
         .await?;
     let row = rows.first().ok_or_else(|| BenchError::Invalid("there is no table of jobs".to_owned()))?;
@@ -70,7 +72,7 @@ pub async fn finished(
             .await?;
         done = upto;
     }
-    Ok(client.batch_execute(&format!(
-        "VACUUM (ANALYZE) \"{schema}\".head, \"{schema}\".key, \"{schema}\".body"
-    )).await?)
+    Ok(client
+        .batch_execute(&format!("VACUUM (ANALYZE) \"{schema}\".head, \"{schema}\".key, \"{schema}\".body"))
+        .await?)
 }

@@ -280,7 +280,8 @@ pub async fn bulk(
         let (engine, work) = (engine.clone(), work.clone());
         async move {
             let first = from + turn * jobs;
-            let offers = (first..first + jobs).map(|number| work.offer(number)).collect::<Result<Vec<_>, _>>()?;
+            let offers =
+                (first..first + jobs).map(|number| work.offer(number)).collect::<Result<Vec<_>, _>>()?;
             match engine.enqueue_batch(offers, Mode::Each, "bench").await? {
                 Batch::Done(outcomes) if outcomes.iter().all(Outcome::is_inserted) => Ok(jobs),
                 _ => Err(BenchError::Invalid("a new job of a batch was not created".to_owned())),

@@ -29,7 +29,8 @@ pub async fn run_on_postgres(
     let store = Arc::new(Postgres::open(address).await?);
     let measured = async {
         let engine = Engine::start(store)?;
-        let run = Run { engine: &engine, options, progress: &progress, work: Work::new(options.args_bytes, true)? };
+        let run =
+            Run { engine: &engine, options, progress: &progress, work: Work::new(options.args_bytes, true)? };
         let report = run.measure(address).await;
         engine.close().await;
         report

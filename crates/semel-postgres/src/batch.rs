@@ -310,8 +310,7 @@ impl<'a> Columns<'a> {
         let number = keys.len();
         keys.sort_unstable();
         keys.dedup();
-        let each_another =
-            keys.len() == number && self.locked.len() == number && expected.len() == number;
+        let each_another = keys.len() == number && self.locked.len() == number && expected.len() == number;
         nothing_else && none_held && all_new && all_live && each_another && !self.heads.0.is_empty()
     }
 

@@ -70,14 +70,18 @@ impl<'a> Together<'a> {
         let first = self.claims.first();
         params.texts(first.iter().flat_map(|claim| &claim.queues).map(QueueName::as_str).collect());
         params.texts(self.claims.iter().map(|claim| &*claim.grant.worker).collect());
-        params.places(self.claims.iter().map(|claim| i32::try_from(claim.limit.min(LIMIT_MAX)).unwrap_or(0)).collect());
+        params.places(
+            self.claims.iter().map(|claim| i32::try_from(claim.limit.min(LIMIT_MAX)).unwrap_or(0)).collect(),
+        );
         params.push(i32::from(CLAIM_LOOKS_EXTRA), Type::INT4);
         params.number(first.map_or(0, |claim| i64::from(claim.grant.visibility_ms)));
         params.number(i64::from(EXECUTION_DEFAULT_MS));
         params.push(i16::from(State::Active.code()), Type::INT2);
         params.push(Slot::Lease as i16, Type::INT2);
         params.push(i16::from(EventKind::Started.code()), Type::INT2);
-        params.numbers(first.iter().flat_map(|claim| &claim.closed).map(|lane| rows::lane_number(*lane)).collect());
+        params.numbers(
+            first.iter().flat_map(|claim| &claim.closed).map(|lane| rows::lane_number(*lane)).collect(),
+        );
         params.push(i32::from(LANE_LOOKS), Type::INT4);
         params
     }

@@ -64,16 +64,16 @@ impl Schema {
             .filter(|(name, _)| !matches!(*name, "id" | "type" | "queue"))
             .map(|(name, kind)| format!("{name} = {}", written(name, kind)))
             .collect();
-        let mut text = text
-            .replace("@head_assigned_at", &assigned.join(", "))
-            .replace("@head_at", &list(&written));
+        let mut text =
+            text.replace("@head_assigned_at", &assigned.join(", ")).replace("@head_at", &list(&written));
         // The longer first: some names begin with another one.
         let mut columns = COLUMNS.to_vec();
         columns.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         for (name, kind) in columns {
             text = text.replace(&format!("@w.{name}"), &written(name, kind));
         }
-        text.replace("@now", NOW).replace("@events_before", EVENTS_BEFORE)
+        text.replace("@now", NOW)
+            .replace("@events_before", EVENTS_BEFORE)
             .replace("@head_declared", &list(&|name, kind| format!("{name} {kind}")))
             .replace("@head_columns", &list(&|name, _| name.to_owned()))
             .replace("@head_nulls_rest", &nulls(&COLUMNS[1..]))

@@ -33,6 +33,8 @@ const GROUP_MAX: usize = 1024;
 /// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
 /// a decision that needs more is never taken.
 pub(crate) const LOADS_PER_DECISION_MAX: u32 = 64;
+/// So long a group waits for company: far less than a commit that goes well takes, and one that does not delays nobody.
+const GATHER_MAX: Duration = Duration::from_millis(1);
 /// A group of so many waits for no more.
 const SHARE_MAX: usize = 32;
 /// Of the callers that there have been, a part so small is forgotten with each group.
@@ -143,7 +145,7 @@ impl Batcher {
 
     /// While another group is under way, waits for a fair share of the callers there are, until that group lands: where a commit
     /// is a round trip, many small groups cost far more than a few large ones, and the callers of the group that has just
-    /// landed mostly come back at once. Claims wait for nobody: each is as much work as a group. Says whether the inbox is
+    /// landed mostly come back at once. It never waits long. Claims wait for nobody: each is as much work as a group. Says whether the inbox is
     /// closed.
     async fn gather(
         &mut self,
@@ -155,6 +157,7 @@ impl Batcher {
             return false;
         }
         let mut is_closed = false;
+        let mut patience = std::pin::pin!(tokio::time::sleep(GATHER_MAX));
         while !is_closed
             && !traffic.flights.is_empty()
             && requests.iter().all(|request| matches!(request, Request::Decide(_)))
@@ -168,6 +171,7 @@ impl Batcher {
                 biased;
                 // Whatever it was, there is something else to do than to wait.
                 () = traffic.move_on() => break,
+                () = &mut patience => break,
                 received = self.inbox.recv_many(requests, GROUP_MAX) => is_closed = received == 0,
             }
         }

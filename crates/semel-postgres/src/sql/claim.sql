@@ -75,7 +75,7 @@ BEGIN
         END IF;
         LOOP
             EXIT WHEN v_wanted <= 0 OR v_looks <= 0;
-            SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(DISTINCT r.key) FILTER (WHERE r.key IS NOT NULL), '{}')
+            SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.key) FILTER (WHERE r.key IS NOT NULL), '{}')
             INTO v_round, v_keys FROM (
                 SELECT h.id, h.key FROM @.head h
                 WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = v_queue AND h.id <> ALL (v_seen)
@@ -87,7 +87,7 @@ BEGIN
             v_all_free := true;
             IF cardinality(v_keys) > 0 THEN
                 v_free := ARRAY(SELECT k.key FROM @.key k WHERE k.key = ANY (v_keys) FOR UPDATE SKIP LOCKED);
-                v_all_free := cardinality(v_free) = cardinality(v_keys);
+                v_all_free := cardinality(v_free) = (SELECT count(DISTINCT w.key) FROM unnest(v_keys) AS w(key));
             END IF;
             IF cardinality(v_limited) > 0 THEN
                 -- Both in one order; what comes after the last of this round waits for the next.

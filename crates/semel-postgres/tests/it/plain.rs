@@ -29,8 +29,11 @@ async fn written(place: &Place, beforehand: bool) -> String {
     let offers = vec![keyed("a").offer(), job().offer(), keyed("b").offer()];
     if beforehand {
         // A key's row is there, held by nobody: the short way is not open.
-        let keys: Vec<&[u8]> =
-            offers.iter().filter_map(|offer| offer.unique.as_ref()).map(|unique| &unique.key.as_bytes()[..]).collect();
+        let keys: Vec<&[u8]> = offers
+            .iter()
+            .filter_map(|offer| offer.unique.as_ref())
+            .map(|unique| &unique.key.as_bytes()[..])
+            .collect();
         let make = format!("SELECT {}.make($1, '{{}}')", place.schema());
         client.execute(&make, &[&keys]).await.unwrap();
     }
