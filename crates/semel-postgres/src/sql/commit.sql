@@ -266,9 +266,9 @@ BEGIN
         -- what was decided relies on there being none.
         WITH w AS MATERIALIZED (
             SELECT x.key, count(*) FILTER (WHERE x.keyed) AS n, max(x.version + x.later) FILTER (WHERE x.keyed) AS least,
-                coalesce(array_agg(x.id) FILTER (WHERE x.last), '{}') AS ids,
-                coalesce(array_agg(x.id) FILTER (WHERE x.last AND x.keyed AND x.slot <> 4), '{}') AS live,
-                coalesce(array_agg(x.id) FILTER (WHERE x.last AND x.keyed AND x.slot = 4), '{}') AS done,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last), '{}') AS ids,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot <> 4), '{}') AS live,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot = 4), '{}') AS done,
                 coalesce(bool_or(NOT x.keyed) FILTER (WHERE x.last), false) AS is_released,
                 bool_or(x.id IS NULL) AS is_fresh
             FROM (
@@ -294,13 +294,13 @@ BEGIN
         ), written AS (
             UPDATE @.key k SET
                 version = greatest(k.version + greatest(w.n, 1), w.least),
-                live = CASE WHEN k.live <@ w.ids THEN w.live
+                live = CASE WHEN k.live = '{}' OR k.live = w.ids THEN w.live
                     ELSE ARRAY(SELECT u.id FROM unnest(k.live) AS u(id) WHERE u.id <> ALL (w.ids)) || w.live END,
                 -- Ended holders that were left out in favour of a later one are released with the key, and do not come
                 -- back by being written.
-                done = CASE WHEN w.is_released OR k.done <@ w.ids THEN '{}'
+                done = CASE WHEN w.is_released OR k.done = '{}' THEN '{}'
                         ELSE ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL (w.ids)) END
-                    || CASE WHEN w.done <@ k.live THEN w.done
+                    || CASE WHEN w.done = '{}' OR w.done = k.live THEN w.done
                         ELSE ARRAY(SELECT u.id FROM unnest(w.done) AS u(id)
                             WHERE u.id = ANY (k.live) OR u.id = ANY (k.done) OR u.id = ANY (v_inserted)) END
             FROM w
