@@ -155,7 +155,7 @@ fn differences(before: &str, now: &str) -> Vec<String> {
             }
             lines.push(format!("{item} | {}", line.trim()));
         }
-        lines.iter().map(|line| line.strip_prefix(' ').unwrap_or(line).to_owned()).collect()
+        lines
     };
     let (before, now) = (lines(before), lines(now));
     let gone = before.iter().filter(|line| !now.contains(line)).map(|line| format!("- {line}"));

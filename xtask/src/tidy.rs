@@ -5,6 +5,7 @@
 //! - [`length`]: files that want to be two.
 //! - [`leftovers`]: reminders, ignored tests, paths of somebody's machine.
 //! - [`licence`]: licences of the dependencies.
+//! - [`modules`]: files that are in no module.
 //!
 //! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
 
@@ -14,6 +15,7 @@ pub mod homes;
 pub mod leftovers;
 pub mod length;
 pub mod licence;
+pub mod modules;
 pub mod spdx;
 pub mod tree;
 
@@ -68,6 +70,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         ("the clock", homes::clock(&tree)),
         ("length of files", length::check(&tree)),
         ("leftovers", leftovers::check(&tree)),
+        ("files in no module", modules::check(&tree)),
         ("licences", licence::check(&metadata, &tree)),
     ];
     let mut mistakes = 0;

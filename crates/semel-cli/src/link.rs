@@ -1,12 +1,10 @@
 //! How a verb reaches a server: the one that was named, the one that owns the store, or one inside this process. All
 //! verbs talk HTTP to it, so there is one path and not two.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher as _, Hasher as _};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use semel_client::{Bytes, Client, HeaderMap, Method};
+use semel_postgres::Postgres;
 use semel_server::Config;
 use semel_server::auth::Tokens;
 use semel_sqlite::lock;
@@ -51,9 +49,13 @@ impl Link {
             Target::Server(url) => return Self::to(url, settings),
             Target::Store(place) => place,
         };
-        if let Place::Postgres(_) = place {
+        if let Place::Postgres(address) = place {
             // Servers share a database: nobody has to be found first.
-            return Self::inside(place).await;
+            let is_there = missing == Missing::Create || {
+                let status = Postgres::status(address).await;
+                status.map_err(|error| Failure::failed(format!("{address}: {error}")))?.found > 0
+            };
+            return Self::make(is_there, place, missing).await;
         }
         let Place::Sqlite(path) = place else {
             return Err(Failure::usage("a store in memory lives inside its server")
@@ -69,7 +71,7 @@ impl Link {
                         .next(format!("{} has it; wait until it is done, or stop it", word.trim())));
                 }
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
-                None => match Self::make(path, place, missing).await {
+                None => match Self::make(path.exists(), place, missing).await {
                     Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < deadline => {
                         tokio::time::sleep(OWNER_POLL).await;
                     }
@@ -90,18 +92,15 @@ impl Link {
         Ok(Self { client: client(url, token.as_deref(), ca.as_deref())?, token, ca, host: None })
     }
 
-    async fn make(path: &Path, place: &Place, missing: Missing) -> Result<Self, Failure> {
+    async fn make(is_there: bool, place: &Place, missing: Missing) -> Result<Self, Failure> {
         match missing {
-            _ if path.exists() => {}
+            _ if is_there => {}
             Missing::Create => {}
             Missing::Imagine => return Self::inside(&Place::Memory).await,
-            Missing::Refuse => return Err(Failure::new(
-                Exit::Unreachable,
-                format!("there is no store at {}", path.display()),
-            )
-            .next(
-                "name it with --store sqlite:PATH or its server with --server URL, or make one: semel serve",
-            )),
+            Missing::Refuse => {
+                return Err(Failure::new(Exit::Unreachable, format!("there is no store at {place}"))
+                    .next("name it with --store or its server with --server URL, or make one: semel serve"));
+            }
         }
         Self::inside(place).await
     }
@@ -167,11 +166,9 @@ fn client(url: &str, token: Option<&str>, ca: Option<&[u8]>) -> Result<Client, F
     })
 }
 
-/// 128 bits that nobody guesses: the standard library's hash seeds come from the system's random numbers. As a token
-/// it keeps other users of this machine out of a server that lives for one command.
+/// 128 bits that nobody guesses. As a token it keeps other users of this machine out of a server that lives for one command.
 pub fn random() -> String {
-    let word = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", word(), word())
+    semel_store::random::secret().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Asks by a method that the client has no short way for, or with a body where it sends none.

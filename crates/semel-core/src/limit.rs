@@ -219,11 +219,15 @@ pub enum Turn {
 /// # Errors
 /// [`Missing`] when the snapshot lacks the jobs, their limits, or what runs under them.
 pub fn claim(draft: &mut Draft, ids: &[JobId], grant: &Grant) -> Result<Vec<(JobId, Turn)>, Missing> {
-    let mut turns = Vec::with_capacity(ids.len());
+    let (mut turns, mut missing) = (Vec::with_capacity(ids.len()), Ok(()));
     for id in ids {
-        turns.push((*id, claim_one(draft, *id, grant)?));
+        // Going on finds what else is missing, in one go.
+        match claim_one(draft, *id, grant) {
+            Ok(turn) => turns.push((*id, turn)),
+            Err(Missing) => missing = Err(Missing),
+        }
     }
-    Ok(turns)
+    missing.map(|()| turns)
 }
 
 fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missing> {

@@ -62,7 +62,7 @@ pub const LIMIT_KEY_BYTES_MAX: usize = 255;
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Longest worker id, in bytes.
 pub const WORKER_ID_BYTES_MAX: usize = 255;
-/// Longest name of a document, in bytes: a cron's name, or an id and a number.
+/// Longest name of a document, in bytes: a cron's name, or an id and a number, behind its tenant's.
 pub const DOCUMENT_NAME_BYTES_MAX: usize = 384;
 /// Longest name of a cron, in bytes (OJS cron 2.2).
 pub const CRON_NAME_BYTES_MAX: usize = 255;

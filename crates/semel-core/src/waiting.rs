@@ -12,6 +12,7 @@ use crate::job::{Head, NoteKind};
 use crate::life;
 use crate::limits::WAITERS_PER_JOB_MAX;
 use crate::planted::{Bug, is_planted};
+use crate::settle::Settled;
 use crate::state::State;
 use crate::trail::Marks;
 use crate::workflow;
@@ -204,5 +205,9 @@ fn let_go(draft: &mut Draft, id: JobId, ended: &Head) -> Result<(), Missing> {
             return Ok(());
         }
     }
-    life::activate(draft, id).map(drop)
+    if let Settled::Done(_) = life::activate(draft, id)? {
+        // All before it have ended: who comes after it need not look at them again.
+        draft.note(id, NoteKind::Ahead, None);
+    }
+    Ok(())
 }

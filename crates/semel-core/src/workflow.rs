@@ -8,6 +8,8 @@ mod advance;
 mod plan;
 mod record;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
@@ -18,6 +20,7 @@ use crate::event::EventKind;
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
+use crate::limits::RETENTION_DEFAULT_S;
 use crate::state::State;
 use crate::tenant::{Namespace, Tenant};
 use crate::trail::Failures;
@@ -240,8 +243,12 @@ pub fn look(draft: &mut Draft, key: &DocumentKey) -> Result<Looked, Missing> {
     if document.due.is_none_or(|at| at > draft.now()) {
         return Ok(Looked::NotDue);
     }
-    // One that cannot be read stays for somebody who can.
-    let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(Looked::NotDue) };
+    let Ok(mut workflow) = Workflow::decode(&document.text) else {
+        // It stays for somebody who can read it, and is looked at again later: those behind it are not to wait for it.
+        let later = draft.now().saturating_add(Duration::from_secs(RETENTION_DEFAULT_S));
+        draft.set_document(key, Some((document.text, Some(later))));
+        return Ok(Looked::NotDue);
+    };
     if workflow.status != Status::Running {
         draft.set_document(key, None);
         return Ok(Looked::Forgotten);

@@ -78,8 +78,8 @@ impl Engine {
     pub async fn crons(&self, from: Option<&str>, limit: u32) -> Result<Vec<Named>, StoreError> {
         let (first, beyond) = self.tenant().own_names();
         // Whatever text the caller sends: nothing before its own names.
-        let from = first.clone().max(from.map(|name| self.space().stored_name(name)).unwrap_or(first));
-        let seek = Seek::Kind { kind: DocumentKind::Cron, from: Some(from.into()), descending: false, limit };
+        let from = from.map(|name| self.space().stored_name(name)).max(Some(first)).map(Into::into);
+        let seek = Seek::Kind { kind: DocumentKind::Cron, from, descending: false, limit };
         let found = self.store().documents(seek).await?;
         let mut crons = Vec::with_capacity(found.documents.len());
         for (key, document) in found.documents.into_iter().take_while(|(key, _)| *key.name < *beyond) {

@@ -51,11 +51,15 @@ macro_rules! duty {
                 let reads = Reads { $read: ids.clone(), ..Reads::default() };
                 ran.moved = store
                     .decide(reads, move |$draft| {
-                        let mut moved = 0;
+                        let (mut moved, mut missing) = (0, Ok(()));
                         for $id in &ids {
-                            moved += usize::from($act);
+                            // Going on finds what else is missing, in one go.
+                            match $act {
+                                Ok(did) => moved += usize::from(did),
+                                Err(Missing) => missing = Err(Missing),
+                            }
                         }
-                        Ok(moved)
+                        missing.map(|()| moved)
                     })
                     .await?;
                 Ok(ran)
@@ -66,15 +70,15 @@ macro_rules! duty {
 
 duty! {
     /// Scheduled and retryable jobs whose time has come become available.
-    Promote, Due::Timer, heads, |draft, id| life::promote(draft, *id)?
+    Promote, Due::Timer, heads, |draft, id| life::promote(draft, *id)
 }
 duty! {
     /// Leases and execution times that ran out end their runs.
-    Reap, Due::Lease, fulls, |draft, id| settle::reap(draft, *id)?.is_some()
+    Reap, Due::Lease, fulls, |draft, id| settle::reap(draft, *id).map(|settled| settled.is_some())
 }
 duty! {
     /// Waiting jobs past their `expires_at` are discarded.
-    Expire, Due::Expiry, heads, |draft, id| life::expire(draft, *id)?
+    Expire, Due::Expiry, heads, |draft, id| life::expire(draft, *id)
 }
 /// Documents whose time has come: a cron's tick is decided, a workflow that was left in the middle goes on, one past its
 /// retention is forgotten.
@@ -134,5 +138,5 @@ fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
 
 duty! {
     /// Finished jobs past their retention lose their bodies.
-    Purge, Due::Purge, heads, |draft, id| life::purge(draft, *id)?
+    Purge, Due::Purge, heads, |draft, id| life::purge(draft, *id)
 }

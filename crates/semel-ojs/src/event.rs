@@ -121,11 +121,7 @@ fn put_data(event: &Event, data: &mut Object<'_>) {
         EventKind::CronTriggered | EventKind::CronSkipped => {
             data.plain("cron_name", event.cron().unwrap_or_default());
         }
-        EventKind::WorkflowStarted
-        | EventKind::WorkflowStepCompleted
-        | EventKind::WorkflowCompleted
-        | EventKind::WorkflowFailed
-        | EventKind::WorkflowCancelled => data.plain("workflow_id", event.job),
+        kind if kind.is_of_workflow() => data.plain("workflow_id", event.job),
         _ => {}
     }
     match event.kind {
@@ -149,13 +145,7 @@ fn put_data(event: &Event, data: &mut Object<'_>) {
             put_amount(kind, event.amount, data);
         }
     }
-    let is_whole_workflow = matches!(
-        event.kind,
-        EventKind::WorkflowStarted
-            | EventKind::WorkflowCompleted
-            | EventKind::WorkflowFailed
-            | EventKind::WorkflowCancelled
-    );
+    let is_whole_workflow = event.kind.is_of_workflow() && event.kind != EventKind::WorkflowStepCompleted;
     if !is_whole_workflow {
         data.plain("job_type", event.type_name());
     }
@@ -164,28 +154,19 @@ fn put_data(event: &Event, data: &mut Object<'_>) {
 
 /// What the amount of a job's event is.
 fn put_amount(kind: EventKind, amount: u32, data: &mut Object<'_>) {
-    let reason = match kind {
+    let (member, reason) = match kind {
         EventKind::Completed | EventKind::Discarded | EventKind::Failed | EventKind::Cancelled => {
-            return data.number("duration_ms", amount);
+            ("duration_ms", None)
         }
-        EventKind::Retrying => return data.number("retry_delay_ms", amount),
-        EventKind::Replaced => {
-            data.number("duration_ms", amount);
-            "replaced"
-        }
-        EventKind::Deduplicated => {
-            data.number("count", amount);
-            "existing"
-        }
-        EventKind::DuplicateRejected => {
-            data.number("count", amount);
-            "rejected"
-        }
-        EventKind::PayloadMismatched => {
-            data.number("count", amount);
-            "payload_mismatch"
-        }
+        EventKind::Retrying => ("retry_delay_ms", None),
+        EventKind::Replaced => ("duration_ms", Some("replaced")),
+        EventKind::Deduplicated => ("count", Some("existing")),
+        EventKind::DuplicateRejected => ("count", Some("rejected")),
+        EventKind::PayloadMismatched => ("count", Some("payload_mismatch")),
         _ => return,
     };
-    data.plain("reason", reason);
+    data.number(member, amount);
+    if let Some(reason) = reason {
+        data.plain("reason", reason);
+    }
 }

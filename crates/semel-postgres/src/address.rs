@@ -38,6 +38,7 @@ impl Address {
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
         let (mut schema, mut listens, mut roots, mut is_secret) = (SCHEMA_DEFAULT, true, None, false);
+        let mut names_roots = false;
         let mut others = Vec::new();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
@@ -48,11 +49,16 @@ impl Address {
                 // Whoever is spoken to in secret is always verified.
                 Some(("sslmode", "require" | "verify-ca" | "verify-full")) => is_secret = true,
                 Some(("sslmode", _)) => return Err(refuse("?sslmode is disable or require")),
-                Some(("sslrootcert", "system")) => roots = None,
-                Some(("sslrootcert", path)) => roots = Some(PathBuf::from(path)),
+                Some(("sslrootcert", path)) => {
+                    names_roots = true;
+                    roots = (path != "system").then(|| PathBuf::from(path));
+                }
                 Some(("listen", _)) => return Err(refuse("?listen is on or off")),
                 _ => others.push(part),
             }
+        }
+        if names_roots && !is_secret {
+            return Err(refuse("?sslrootcert verifies nothing without ?sslmode=require: say both"));
         }
         let schema = Schema::parse(schema).ok_or_else(|| {
             refuse(

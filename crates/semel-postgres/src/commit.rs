@@ -117,14 +117,29 @@ impl Shared {
                     rest.groups.push(group.clone());
                 }
             }
-            let mut others = Box::pin(self.commit(&rest)).await?.groups.into_iter();
+            let mut others = match Box::pin(self.commit(&rest)).await {
+                Ok(others) => others.groups.into_iter(),
+                Err(PostgresError::Unknown) => return Err(PostgresError::Unknown),
+                // Nothing of it was applied, and the first half is: it is decided again.
+                Err(error) => {
+                    tracing::debug!(%error, "half of a commit is decided again");
+                    Vec::new().into_iter()
+                }
+            };
             applied.groups.extend(
                 verdicts
                     .into_iter()
                     .map(|verdict| verdict.or_else(|| others.next()).unwrap_or(Verdict::Stale)),
             );
         }
-        applied.claims = Box::pin(self.commit(&claims)).await?.claims;
+        applied.claims = match Box::pin(self.commit(&claims)).await {
+            Ok(claimed) => claimed.claims,
+            // The groups are applied, whatever becomes of the claims.
+            Err(error) => {
+                tracing::debug!(%error, "the claims of a commit found nothing");
+                vec![Claimed::default(); batch.claims.len()]
+            }
+        };
         Ok(applied)
     }
 

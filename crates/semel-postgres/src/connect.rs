@@ -38,14 +38,14 @@ pub async fn single(
     address: &Address,
 ) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError>
 {
-    Ok(config(address).connect(Tls::new(address.roots.as_deref())?).await?)
+    Ok(config(address).connect(Tls::new(address)?).await?)
 }
 
 /// A pool of connections to `address`.
 pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
     let manager = Manager::from_config(
         config(address),
-        Tls::new(address.roots.as_deref())?,
+        Tls::new(address)?,
         ManagerConfig { recycling_method: RecyclingMethod::Fast },
     );
     Pool::builder(manager)

@@ -56,6 +56,8 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
         } else if awaited_at.is_none_or(|at| at.elapsed() >= LINGER) {
             if let Some(ear) = &mut ear {
                 ear.ask(&store, false).await;
+                // Meant for others, who still wait.
+                while ear.messages.try_recv().is_ok() {}
             }
             // The task must not keep them alive.
             drop(timeout(LOOK_SELDOM, waiting.awaited()).await);

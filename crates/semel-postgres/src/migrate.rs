@@ -1,7 +1,6 @@
 //! The schema and its versions. A step is additive and never rewritten once released; functions are made anew by whoever
 //! migrates. Ten servers that start at once wait for one of them.
 
-use semel_store::random;
 use tokio_postgres::Client;
 use tokio_postgres::GenericClient;
 
@@ -83,9 +82,9 @@ fn statements(schema: &Schema, found: i32) -> Vec<String> {
         statements
             .push(format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}');"));
     }
-    let secret: String = random::secret().iter().map(|byte| format!("{byte:02x}")).collect();
+    // Drawn by the database, so that a plan that is printed has no secret in it.
     statements.push(format!(
-        "INSERT INTO \"{name}\".fact (secret) VALUES (decode('{secret}', 'hex')) ON CONFLICT DO NOTHING;"
+        "INSERT INTO \"{name}\".fact (secret) VALUES (uuid_send(gen_random_uuid())) ON CONFLICT DO NOTHING;"
     ));
     statements.extend(FUNCTIONS.iter().map(|text| schema.render(text)));
     statements

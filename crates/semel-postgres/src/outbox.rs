@@ -17,8 +17,9 @@ use crate::inside::Transaction;
 use crate::store::{Postgres, Shared};
 use crate::values::{Id, Params};
 
-/// How long the relay waits for a key that somebody's transaction holds, before it goes on with other entries.
-const PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
+/// How long the relay waits for a key that somebody's transaction holds, before it goes on with other entries: for each such
+/// entry those behind it wait as long.
+const PATIENCE: &str = "SET LOCAL lock_timeout = '25ms'";
 
 /// Entries that were taken, on a connection that does not go back to the others unless its transaction has ended.
 struct Piece {

@@ -190,9 +190,9 @@ impl Postgres {
     }
 }
 
-impl Drop for Postgres {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.shared.teller.end();
+        self.teller.end();
     }
 }
 

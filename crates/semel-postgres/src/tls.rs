@@ -3,7 +3,6 @@
 
 use std::future::Future;
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,10 +12,12 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream as Inner;
 
+use crate::address::Address;
 use crate::error::PostgresError;
 
 /// Makes connections secret.
@@ -28,10 +29,10 @@ impl Tls {
     ///
     /// # Errors
     /// When the file cannot be read, or has no certificate.
-    pub fn new(roots: Option<&Path>) -> Result<Self, PostgresError> {
+    pub fn new(address: &Address) -> Result<Self, PostgresError> {
         let refuse = |why: String| PostgresError::Address(format!("the certificates to believe: {why}"));
         let mut store = RootCertStore::empty();
-        match roots {
+        match address.roots.as_deref() {
             Some(path) => {
                 let certificates =
                     CertificateDer::pem_file_iter(path).map_err(|error| refuse(error.to_string()))?;
@@ -43,6 +44,8 @@ impl Tls {
                     return Err(refuse(format!("there are none in {}", path.display())));
                 }
             }
+            // Nobody is spoken to in secret.
+            None if address.config.get_ssl_mode() == SslMode::Disable => {}
             None => {
                 store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use semel_core::draft::Reads;
+use semel_core::limits::RETENTION_DEFAULT_S;
 use tokio_postgres::types::Type;
 
 use crate::connect::ask;
@@ -24,7 +25,7 @@ const KEY_KEPT: i64 = 3_600_000_000;
 /// How often it is tried to delete everything.
 const CLEAR_TRIES: u32 = 32;
 /// Entries of the outbox are kept for so long after they were relayed, in seconds: as long as a finished job.
-const OUTBOX_KEPT: i64 = 24 * 3_600;
+const OUTBOX_KEPT: i64 = RETENTION_DEFAULT_S.cast_signed();
 /// Keys dropped in one go.
 const KEYS_MAX: i64 = 10_000;
 

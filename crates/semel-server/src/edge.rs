@@ -1,8 +1,6 @@
 //! What every answer has in common: the media type, the version, the request's id; and what no handler decides:
 //! tokens, versions, time, panics, unknown paths and methods.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -225,7 +223,7 @@ fn refusal(response: &mut Response) -> Option<Refused> {
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Random per process, so that two servers do not name their requests alike.
-    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    static PROCESS: LazyLock<u64> = LazyLock::new(semel_store::random::number);
     let sent = headers.get(REQUEST_ID).filter(|id| {
         !id.is_empty() && id.len() <= REQUEST_ID_BYTES_MAX && id.as_bytes().iter().all(u8::is_ascii_graphic)
     });

@@ -132,11 +132,7 @@ pub(crate) async fn show(
 ) -> Answered {
     caller.check_all_queues()?;
     let id = extract::name(id, WHAT)?;
-    let known = of(&app.engine).subscriptions().await?.0;
-    match known.iter().find(|of| is_it(of, &app, &id)) {
-        Some(of) => Ok(Answer::ok(show_one(of, false))),
-        None => Err(Problem::not_found(WHAT).into()),
-    }
+    Ok(Answer::ok(show_one(&one(&app, &id).await?, false)))
 }
 
 /// `PATCH /webhooks/subscriptions/{id}`: the members that are sent are changed. One that is made active again is told
@@ -182,13 +178,12 @@ pub(crate) async fn test(
 ) -> Answered {
     caller.check_all_queues()?;
     let id = extract::name(id, WHAT)?;
-    let known = of(&app.engine).subscriptions().await?.0;
-    let of = known.iter().find(|of| is_it(of, &app, &id)).ok_or_else(|| Problem::not_found(WHAT))?;
+    let of = one(&app, &id).await?;
     let now = app.engine.now().await?;
     let event = format!("{{\"type\":\"{TEST}\",\"time\":\"{now}\"}}");
     let delivery = Delivery::new(&of.id, TEST, event).map_err(StoreError::from)?;
     let began = Instant::now();
-    let sent = match courier::letter(of, &delivery, mint(now), now.as_micros() / 1_000_000) {
+    let sent = match courier::letter(&of, &delivery, mint(now), now.as_micros() / 1_000_000) {
         Ok(letter) => Sender::of(app.config.webhooks).send(&letter).await,
         Err(failed) => Err(failed),
     };
@@ -231,8 +226,10 @@ pub(crate) async fn remove(
 
 const WHAT: &str = "webhook subscription";
 
-fn is_it(of: &Subscription, app: &App, id: &str) -> bool {
-    of.id == id && of.tenant == app.engine.tenant().as_str()
+async fn one(app: &App, id: &str) -> Result<Subscription, Refused> {
+    let known = of(&app.engine).subscriptions().await?.0;
+    let found = known.into_iter().find(|of| of.id == id && of.tenant == app.engine.tenant().as_str());
+    Ok(found.ok_or_else(|| Problem::not_found(WHAT))?)
 }
 
 async fn edit(

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use semel_core::planted::{Bug, is_planted};
 
 use crate::error::SqliteError;
-use crate::journal::Journal;
+use crate::journal::{Journal, sync_folder};
 use crate::lock::FileLock;
 use crate::open::{brought, carried, identity, load, open, set_identity};
 
@@ -54,8 +54,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     }
     // The copy is a promise too: it is on the disk before it is reported.
     std::fs::File::open(to).and_then(|file| file.sync_all()).map_err(io)?;
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)
+    sync_folder(to).map_err(io)
 }
 
 /// The last record of the journal that the file itself has.

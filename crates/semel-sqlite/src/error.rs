@@ -26,7 +26,8 @@ pub enum SqliteError {
         /// What is wrong.
         what: &'static str,
     },
-    /// What is stored of one job is not what this program wrote. Concerns nobody but who asks for that job.
+    /// What is stored of one job is not what this program wrote. Of a finished job it concerns nobody but who asks for it; with a
+    /// live one's the file does not open.
     #[error("job {id} (row {seq}): {what}")]
     Job {
         /// The job.

@@ -206,16 +206,21 @@ impl Journal {
         let new = || {
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
             // Its name must be on the disk before anything in it is promised.
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             if is_planted(Bug::FolderNotSynced) {
                 return Ok(file);
             }
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+            sync_folder(&path)?;
             Ok(file)
         };
         let file = new().map_err(|error| io(&path, error))?;
         Ok(Segment { path, file, length: 0, last: 0 })
     }
+}
+
+/// Brings to the disk that there is a file of that name.
+pub fn sync_folder(of: &Path) -> std::io::Result<()> {
+    let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Brings what was written to the disk.

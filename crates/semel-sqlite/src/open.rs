@@ -18,7 +18,7 @@ use semel_store::random;
 use crate::change::Record;
 use crate::error::SqliteError;
 use crate::filing::Round;
-use crate::journal::Entry;
+use crate::journal::{Entry, sync_folder};
 use crate::log::Log;
 use crate::names::Names;
 use crate::pending::Pending;
@@ -96,8 +96,7 @@ impl Loaded {
 pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    for file in [path, Path::new(&log), folder.unwrap_or(Path::new("."))] {
+    for file in [path, Path::new(&log)] {
         let synced = match File::open(file) {
             Ok(file) => file.sync_all(),
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
@@ -105,7 +104,7 @@ pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
         };
         synced.map_err(|source| SqliteError::Io { path: file.display().to_string(), source })?;
     }
-    Ok(())
+    sync_folder(path).map_err(|source| SqliteError::Io { path: path.display().to_string(), source })
 }
 
 /// Opens a file and makes it ours if it is new.

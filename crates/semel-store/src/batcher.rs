@@ -4,7 +4,7 @@
 //! Where a store lets several commits be in flight, groups that are on their way at the same time have no record in common,
 //! as far as their decisions say beforehand what they read; where they have after all, versions decide, as ever.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,26 +13,21 @@ use std::task::Poll;
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Missing, Reads, Record};
-use semel_core::ident::QueueName;
 use semel_core::limit::Lane;
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::answers::Answers;
 use crate::backend::{Backend, Batch, Verdict};
+use crate::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use crate::error::StoreError;
 use crate::flight::{Flight, Landed, Tried};
 use crate::hints::Hints;
 use crate::request::{ClaimReply, Outcome, Request, read};
-use crate::waitlist::Waitlist;
+use crate::waitlist::{WAIT_MAX, Waitlist};
 
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
-/// How often one decision may ask for more than was loaded. The end of a workflow's step is the longest way: the job, who
-/// waits for it, the workflow; then, as often as the core lets a workflow go on in one decision, the next step, its
-/// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
-/// a decision that needs more is never taken.
-pub(crate) const LOADS_PER_DECISION_MAX: u32 = 64;
 /// So long a group waits for company: far less than a commit that goes well takes, and one that does not delays nobody.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 /// A group of so many waits for no more.
@@ -41,11 +36,8 @@ const SHARE_MAX: usize = 32;
 const CALLERS_FADE: usize = 16;
 /// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
 const READS_MAX: usize = 2;
-/// How often a single decision is taken again, for whoever has no batcher.
-const COMMIT_ATTEMPTS_MAX: u32 = 16;
-/// How long such a decision rests when somebody else has locked its records, and how often.
+/// How long a decision without a batcher rests when somebody else has locked its records.
 const BUSY_REST: Duration = Duration::from_millis(1);
-const BUSY_RESTS_MAX: u32 = 5_000;
 
 /// One store's batcher.
 pub(crate) struct Batcher {
@@ -62,6 +54,8 @@ pub(crate) struct Batcher {
 struct Traffic {
     flights: Vec<UnderWay>,
     reads: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Reads that wait for their turn. They delay no decision.
+    asked: VecDeque<Request>,
     /// To be decided next: those under which a record moved.
     next: Vec<Tried>,
     /// Those whose records a group has that is under way.
@@ -97,7 +91,13 @@ impl Batcher {
             if let Some(due) = traffic.due() {
                 self.take_off(&mut traffic, due, Vec::new(), flights_max, true);
             }
-            let has_room = traffic.ordinary() < flights_max && traffic.reads.len() < READS_MAX;
+            while traffic.reads.len() < READS_MAX
+                && let Some(request) = traffic.asked.pop_front()
+            {
+                let backend = Arc::clone(&self.backend);
+                traffic.reads.push(Box::pin(async move { read(&*backend, request).await }));
+            }
+            let has_room = traffic.ordinary() < flights_max;
             if has_room && traffic.next.is_empty() && !is_closed {
                 tokio::select! {
                     // In a fixed order, so that a run that is played again is the same run.
@@ -123,10 +123,7 @@ impl Batcher {
                     Request::Claim(claim, reply) => claims.push((claim, reply)),
                     // What is in the inbox already is still served.
                     Request::Close => self.inbox.close(),
-                    other if flights_max > 1 => {
-                        let backend = Arc::clone(&self.backend);
-                        traffic.reads.push(Box::pin(async move { read(&*backend, other).await }));
-                    }
+                    other if flights_max > 1 => traffic.asked.push_back(other),
                     other => read(&*self.backend, other).await,
                 }
             }
@@ -194,7 +191,7 @@ impl Batcher {
             let others = &traffic.flights;
             let mut reads = Reads::default();
             let held = decisions.extract_if(.., |tried| {
-                clear(&mut reads);
+                reads.clear();
                 tried.decision.reads(&mut reads);
                 let wanted = records_of(&reads);
                 let is_held =
@@ -271,14 +268,6 @@ impl Traffic {
     }
 }
 
-fn clear(reads: &mut Reads) {
-    reads.heads.clear();
-    reads.fulls.clear();
-    reads.keys.clear();
-    reads.queues.clear();
-    reads.documents.clear();
-}
-
 /// The records that a decision says it reads, but for queues: those are seldom written.
 fn records_of(reads: &Reads) -> Vec<Record> {
     let jobs = reads.heads.iter().chain(&reads.fulls).map(|id| Record::Job(*id));
@@ -295,7 +284,8 @@ pub async fn transact<T>(
     reads: &Reads,
     mut decide: impl FnMut(&mut Draft) -> Result<T, Missing>,
 ) -> Result<T, StoreError> {
-    let (mut attempt, mut rests) = (0, 0);
+    let began = tokio::time::Instant::now();
+    let mut attempt = 0;
     while attempt < COMMIT_ATTEMPTS_MAX {
         attempt += 1;
         let snapshot = backend.load(reads).await?;
@@ -321,8 +311,7 @@ pub async fn transact<T>(
         let applied = backend.commit(Batch { groups: vec![group], claims: Vec::new() }).await?;
         match applied.groups.first() {
             Some(Verdict::Applied) => return Ok(outcome),
-            Some(Verdict::Busy) if rests < BUSY_RESTS_MAX => {
-                rests += 1;
+            Some(Verdict::Busy) if began.elapsed() < WAIT_MAX => {
                 attempt -= 1;
                 tokio::time::sleep(BUSY_REST).await;
             }
@@ -332,11 +321,11 @@ pub async fn transact<T>(
     Err(StoreError::Contended)
 }
 
-/// The queues that new ready jobs were written to, and the soonest time something new falls due.
+/// What a commit is of interest for within this process.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// Queues with new ready jobs.
-    pub queues: Vec<QueueName>,
+    /// Jobs became ready.
+    pub ready: bool,
     /// Limits under which a job moved that may have held others back.
     pub lanes: Vec<Lane>,
     /// The soonest new due time.

@@ -9,3 +9,10 @@ pub const LANE_LOOKS: u16 = 16;
 pub const LIST_LOOKS_MAX: usize = 5_000;
 /// A cursor of the log is the number of a record and, in so many bits, the event's place in it.
 pub const PLACE_BITS: u32 = 24;
+/// How often a decision is taken again because a record moved under it.
+pub const COMMIT_ATTEMPTS_MAX: u32 = 16;
+/// How often one decision may ask for more than was loaded. The end of a workflow's step is the longest way: the job, who
+/// waits for it, the workflow; then, as often as the core lets a workflow go on in one decision, the next step, its
+/// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
+/// a decision that needs more is never taken.
+pub const LOADS_PER_DECISION_MAX: u32 = 64;

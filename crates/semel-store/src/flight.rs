@@ -10,13 +10,10 @@ use tokio::time::Instant;
 
 use crate::answers::Answers;
 use crate::backend::{Backend, Batch, Claim, Verdict};
-use crate::batcher::LOADS_PER_DECISION_MAX;
+use crate::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::request::{ClaimReply, Decide, Outcome};
-
-/// How often a decision is taken again because a record moved under it.
-const COMMIT_ATTEMPTS_MAX: u32 = 16;
 
 /// A decision that was taken some times, or never.
 pub(crate) struct Tried {

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::backend::Claimed;
 use crate::batcher::Ready;
 use crate::lanes::ClosedLanes;
-use crate::news::News;
+use crate::news::{News, freed_lane};
 use crate::watch::{Watch, Watchers};
 
 /// What wakes those who wait for jobs, and the duties that wait for a time.
@@ -157,18 +157,9 @@ impl Hints {
             }
             let (Write::Insert { head, .. } | Write::Update { head }) = write else { continue };
             let filing = Filing::of(head);
-            // A run that ends leaves a place; a new job may have changed what the limit is.
-            if let Some(lane) = head.lane
-                && filing.slot != Slot::Lease
-            {
-                ready.lanes.push(lane);
-            }
+            ready.lanes.extend(freed_lane(head, filing.slot));
             match filing.slot {
-                Slot::Ready => {
-                    if ready.queues.last() != Some(&head.queue) {
-                        ready.queues.push(head.queue.clone());
-                    }
-                }
+                Slot::Ready => ready.ready = true,
                 Slot::Timer | Slot::Lease => ready.due = sooner(ready.due, filing.at),
                 Slot::Held | Slot::Done => {}
             }
@@ -188,7 +179,7 @@ impl Hints {
     }
 
     pub(crate) fn give(&self, ready: &Ready) {
-        if self.closed.open(&ready.lanes) || !ready.queues.is_empty() {
+        if self.closed.open(&ready.lanes) || ready.ready {
             self.ready.notify_waiters();
         }
         if ready.told {

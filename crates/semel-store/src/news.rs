@@ -3,9 +3,17 @@
 
 use semel_core::draft::{Group, Write};
 use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::limit::Lane;
 use semel_core::slot::{Filing, Slot};
 
 use crate::backend::Claimed;
+
+/// The limit under which another job may start because this one was written so: a run that ends leaves a place; a new job
+/// may have changed what the limit is.
+pub(crate) fn freed_lane(head: &Head, slot: Slot) -> Option<Lane> {
+    head.lane.filter(|_| slot != Slot::Lease)
+}
 
 /// What was written, as far as somebody may wait for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +42,7 @@ impl News {
                     Write::Insert { head, .. } | Write::Update { head } => {
                         let slot = Filing::of(head).slot;
                         news.ready |= slot == Slot::Ready;
-                        news.lanes |= head.lane.is_some() && slot != Slot::Lease;
+                        news.lanes |= freed_lane(head, slot).is_some();
                         if matches!(write, Write::Update { .. }) && slot != Slot::Lease {
                             news.jobs.push(head.id);
                         }

@@ -1,6 +1,5 @@
 //! PostgreSQL for tests: a schema of a test's own in the server that the run was given.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Says where the server is.
@@ -24,8 +23,7 @@ pub fn schema_name() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     // Numbers of processes come again while a server runs.
-    let drawn = RandomState::new().build_hasher().finish();
-    format!("test_{drawn:x}_{number}")
+    format!("test_{:x}_{number}", semel_store::random::number())
 }
 
 /// The address of a store in a schema of its own.

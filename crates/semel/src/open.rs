@@ -65,12 +65,12 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
 
 /// A URL may carry a password, before its host or among its parameters.
 fn shown(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.find("://"), url.rfind('@')) {
-        (Some(begin), Some(at)) if begin < at => {
-            format!("{}://…{}", &url[..begin], &url[at..])
-        }
-        _ => url.to_owned(),
+    let before = url.split('?').next().unwrap_or_default();
+    match (before.find("://"), before.rfind('@')) {
+        (Some(begin), Some(at)) if begin < at => format!("{}://…{}", &before[..begin], &before[at..]),
+        // A `?` within the password.
+        (Some(begin), None) if url.contains('@') => format!("{}://…", &before[..begin]),
+        _ => before.to_owned(),
     }
 }
 

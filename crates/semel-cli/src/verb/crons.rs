@@ -1,11 +1,12 @@
 //! `semel crons`.
 
 use clap::{Args, Subcommand};
+use semel_client::Method;
 use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, Pages, encode};
+use crate::link::{Link, Missing, Pages, ask, encode, get};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List crons; trigger, enable, disable or delete one; see what became of its ticks
@@ -65,10 +66,7 @@ impl Crons {
             Action::History { name } => history(&settings, printer, &name).await,
             Action::Trigger { name } => {
                 let path = format!("/ojs/v1/cron/{}/trigger", encode(&name));
-                let answer = Link::with(&settings, Missing::Refuse, async |client| {
-                    Ok(client.post_json(&path, &json!({})).await?)
-                })
-                .await?;
+                let answer = ask(&settings, Method::POST, &path, &json!({})).await?;
                 if printer.is_json() {
                     printer.value(&answer);
                 } else {
@@ -97,9 +95,7 @@ impl Crons {
 
 async fn set(settings: &Settings, printer: &Printer, name: &str, verb: &str) -> Result<(), Failure> {
     let path = format!("/ojs/v1/cron/{}/{verb}", encode(name));
-    let answer =
-        Link::with(settings, Missing::Refuse, async |client| Ok(client.post_json(&path, &json!({})).await?))
-            .await?;
+    let answer = ask(settings, Method::POST, &path, &json!({})).await?;
     if printer.is_json() {
         printer.value(&answer["cron"]);
     } else if verb == "enable" {
@@ -149,8 +145,7 @@ async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
 
 async fn history(settings: &Settings, printer: &Printer, name: &str) -> Result<(), Failure> {
     let path = format!("/ojs/v1/cron/{}/history", encode(name));
-    let page =
-        Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+    let page = get(settings, &path).await?;
     if printer.is_json() {
         printer.value(&page);
         return Ok(());

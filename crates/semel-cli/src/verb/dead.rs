@@ -35,6 +35,9 @@ enum Action {
     Delete(One),
 }
 
+/// Jobs listed when nobody says how many.
+const LISTED: u64 = 50;
+
 #[derive(Args, Debug)]
 struct List {
     /// Only of this queue
@@ -44,7 +47,7 @@ struct List {
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
     /// At most so many, up to 100
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = LISTED)]
     limit: u64,
     /// Pass over so many, up to 10,000
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -66,7 +69,7 @@ impl Dead {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let path = |one: &One| format!("/ojs/v1/dead-letter/{}", encode(&one.id));
-        let none = List { queue: None, job_type: None, limit: 50, offset: 0 };
+        let none = List { queue: None, job_type: None, limit: LISTED, offset: 0 };
         match self.action.unwrap_or(Action::List(none)) {
             Action::List(list) => list.run(&settings, printer).await,
             Action::Retry(one) => {

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, query};
+use crate::link::{get, query};
 use crate::print::{Printer, items, moment, number, text};
 
 /// List jobs, newest first
@@ -48,8 +48,7 @@ impl Jobs {
             ("cursor", self.before),
         ];
         let path = query("/ojs/v1/jobs", &parameters);
-        let page =
-            Link::with(&settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+        let page = get(&settings, &path).await?;
         if printer.is_json() {
             printer.value(&page);
             return Ok(());

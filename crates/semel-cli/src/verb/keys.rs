@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, encode, query};
+use crate::link::{encode, get, query};
 use crate::print::{Printer, items, moment, number, text};
 use crate::verb::job;
 
@@ -51,8 +51,7 @@ impl Keys {
             Some(key) => format!("/ojs/v1/unique-jobs/{}", encode(key)),
             None => query("/ojs/v1/unique-jobs", &parameters),
         };
-        let answer =
-            Link::with(&settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+        let answer = get(&settings, &path).await?;
         match (printer.is_json(), &self.key) {
             (true, _) => printer.value(&answer),
             (false, Some(_)) => show(&answer, printer),

@@ -80,8 +80,7 @@ fn failed(address: &Address, error: &PostgresError) -> Failure {
 
 fn show(printer: &Printer, address: &Address, status: &Status) {
     if printer.is_json() {
-        let pending: Vec<&str> = status.pending.clone();
-        printer.value(&json!({ "found": status.found, "needed": status.needed, "pending": pending }));
+        printer.value(&json!({ "found": status.found, "needed": status.needed, "pending": status.pending }));
         return;
     }
     let (found, needed) = (status.found, status.needed);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, ask, encode, get};
+use crate::link::{ask, encode, get};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List queues; pause, resume, bound or purge one
@@ -127,10 +127,7 @@ impl Queues {
             Action::Purge { name, yes } => return purge(&settings, printer, &name, yes).await,
         };
         let path = format!("/ojs/v1/queues/{}/{verb}", encode(&name));
-        let answer = Link::with(&settings, Missing::Refuse, async |client| {
-            Ok(client.post_json(&path, &json!({})).await?)
-        })
-        .await?;
+        let answer = ask(&settings, Method::POST, &path, &json!({})).await?;
         if printer.is_json() {
             printer.value(&answer["queue"]);
         } else {
@@ -143,9 +140,7 @@ impl Queues {
 async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
     const STATES: [&str; 8] =
         ["scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"];
-    let page =
-        Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json("/ojs/v1/queues").await?))
-            .await?;
+    let page = get(settings, "/ojs/v1/queues").await?;
     if printer.is_json() {
         printer.value(&page);
         return Ok(());

@@ -13,7 +13,8 @@ use crate::print::{Printer, items};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The jobs stay what they are; only their key is gone. The server's log says why, and by which token; without tokens, by
-what the request called itself. Where nobody serves the store and this command opens it alone, there is no log.
+what the request called itself. Where this command opens the
+store itself (a file that nobody serves, or a database), there is no log: name a server with --server URL to have one.
 
 Examples:
   semel release 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13 --reason 'ran on a broken mail server'

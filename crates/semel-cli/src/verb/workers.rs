@@ -4,9 +4,10 @@ use clap::{Args, Subcommand};
 use semel_client::Method;
 use serde_json::{Value, json};
 
-use crate::config::{Globals, Settings};
+use crate::config::{Globals, Settings, Target};
 use crate::failure::Failure;
 use crate::link::{ask, encode, get, query};
+use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, number, text};
 
 /// List the workers that the server has heard of; tell one to fetch no more, to end, or to go on
@@ -72,6 +73,10 @@ impl Workers {
 }
 
 async fn list(settings: &Settings, printer: &Printer, page: u32) -> Result<(), Failure> {
+    if let Target::Store(Place::Postgres(_)) = &settings.target {
+        return Err(Failure::usage("each server on a database knows its own workers")
+            .next("name one with --server URL"));
+    }
     let parameters = [("page", Some(page.to_string())), ("per_page", Some("100".to_owned()))];
     let answer = get(settings, &query("/ojs/v1/admin/workers", &parameters)).await?;
     if printer.is_json() {

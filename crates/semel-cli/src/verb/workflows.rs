@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, Pages, encode};
+use crate::link::{Link, Missing, Pages, encode, get};
 use crate::print::{Printer, Style, items, number, text};
 
 /// Workflows that are listed unless more are asked for.
@@ -128,8 +128,7 @@ async fn list(
 
 async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Failure> {
     let path = format!("/ojs/v1/workflows/{}", encode(id));
-    let answer =
-        Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json(&path).await?)).await?;
+    let answer = get(settings, &path).await?;
     let workflow = &answer["workflow"];
     if printer.is_json() {
         printer.value(workflow);

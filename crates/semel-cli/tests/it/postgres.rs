@@ -56,6 +56,20 @@ fn an_empty_database_sets_itself_up_and_other_verbs_find_what_is_in_it() {
 }
 
 #[test]
+fn looking_makes_no_schema() {
+    let (folder, store) = (Folder::new(), store_url());
+    let at = ["--store", store.as_str()];
+    let told = folder.run(&[&["jobs"], &at[..]].concat());
+    assert_eq!(told.code, 5, "{}", told.err);
+    assert!(told.err.contains("there is no store at postgres://"), "{}", told.err);
+    let decision = folder.json(&[&["explain", "a.b"], &at[..]].concat());
+    assert_eq!(decision["decision"], "create", "{decision}");
+    let told = folder.run(&[&["workers"], &at[..]].concat());
+    assert!(told.code == 2 && told.err.contains("--server"), "{}", told.err);
+    assert_eq!(folder.json(&[&["migrate", "status"], &at[..]].concat())["found"], 0);
+}
+
+#[test]
 fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
     let (folder, store) = (Folder::new(), store_url());
     let stays = Server::start(&folder, &["--store", &store]);
@@ -188,6 +202,12 @@ fn a_schema_is_shown_planned_and_made() {
     );
     let plan = folder.run(&["migrate", "plan", "--store", &store]);
     assert!(plan.out.contains("CREATE TABLE") && plan.code == 0, "{}", plan.err);
+    // The store's secret is drawn where it stays.
+    assert!(
+        plan.out.contains("uuid_send(gen_random_uuid())") && !plan.out.contains("decode("),
+        "{}",
+        plan.out
+    );
     assert_eq!(folder.json(&["migrate", "status", "--store", &store])["found"], 0, "a plan changes nothing");
     for _ in 0..2 {
         let done = folder.json(&["migrate", "run", "--store", &store]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::limits::{CRON_NAME_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX};
+use crate::limits::{CRON_NAME_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX, TENANT_BYTES_MAX};
 use crate::time::Timestamp;
 
 /// What a document is. Stored by number; frozen.
@@ -38,9 +38,12 @@ impl DocumentKind {
     }
 }
 
-// A cron's name; an id, and the number of a step.
-const _: () =
-    assert!(CRON_NAME_BYTES_MAX <= DOCUMENT_NAME_BYTES_MAX && 36 + 1 + 20 <= DOCUMENT_NAME_BYTES_MAX);
+// Behind a tenant's name: a cron's name; an id, and the number of a step.
+const _: () = {
+    let owner = 1 + TENANT_BYTES_MAX + 1;
+    assert!(owner + CRON_NAME_BYTES_MAX <= DOCUMENT_NAME_BYTES_MAX);
+    assert!(owner + 36 + 1 + 20 <= DOCUMENT_NAME_BYTES_MAX);
+};
 
 /// Which document.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

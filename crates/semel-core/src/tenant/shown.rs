@@ -65,11 +65,9 @@ impl Namespace {
 }
 
 /// A job's id that is kept as text.
-fn show_text(id: &mut Option<String>, space: &Namespace) {
-    if let Some(text) = id
-        && let Ok(stored) = JobId::parse(text, "")
-    {
-        *text = space.shown_id(stored).to_string();
+fn show_text(id: &mut String, space: &Namespace) {
+    if let Ok(stored) = JobId::parse(id, "") {
+        *id = space.shown_id(stored).to_string();
     }
 }
 
@@ -200,9 +198,9 @@ impl Show for Explanation {
 impl Show for Workflow {
     fn show(&mut self, space: &Namespace) {
         for step in &mut self.steps {
-            show_text(&mut step.job, space);
-            if let Some(error) = &mut step.error {
-                show_text(&mut error.holder, space);
+            let holder = step.error.as_mut().and_then(|error| error.holder.as_mut());
+            for id in step.job.iter_mut().chain(holder) {
+                show_text(id, space);
             }
         }
     }
@@ -229,14 +227,18 @@ impl Show for Cancelled {
 /// Its job's offer stays as it is stored.
 impl Show for Cron {
     fn show(&mut self, space: &Namespace) {
-        show_text(&mut self.last_job, space);
+        if let Some(id) = &mut self.last_job {
+            show_text(id, space);
+        }
         self.history.show(space);
     }
 }
 
 impl Show for Tick {
     fn show(&mut self, space: &Namespace) {
-        show_text(&mut self.job, space);
+        if let Some(id) = &mut self.job {
+            show_text(id, space);
+        }
     }
 }
 
@@ -257,13 +259,8 @@ impl Show for (Cron, Tick) {
 impl Show for Waiters {
     fn show(&mut self, space: &Namespace) {
         for waiter in &mut self.0 {
-            match waiter {
-                Waiter::Step { .. } => {}
-                Waiter::Held { job } => {
-                    let mut held = Some(std::mem::take(job));
-                    show_text(&mut held, space);
-                    *job = held.unwrap_or_default();
-                }
+            if let Waiter::Held { job } = waiter {
+                show_text(job, space);
             }
         }
     }

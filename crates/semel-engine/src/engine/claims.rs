@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::draft::{Full, Reads};
+use semel_core::draft::{Full, Missing, Reads};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
@@ -29,23 +29,44 @@ impl Engine {
         loop {
             let (closed, _) = self.shared.store.hints().closed_lanes().now();
             let mut claimed = self.shared.store.claim(Claim { closed, ..claim.clone() }).await?;
-            let (limited, unclaimable): (Vec<_>, Vec<_>) =
-                claimed.unclaimable.into_iter().partition(|(_, reason)| *reason == Unclaimable::Limited);
-            let mut settled =
-                if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
             let room = limit.saturating_sub(claimed.jobs.len());
-            if !limited.is_empty() && room > 0 {
-                let ids = limited.into_iter().take(room).map(|(id, _)| id).collect();
-                let (granted, moved) = self.claim_limited(ids, claim.grant.clone()).await?;
-                claimed.jobs.extend(granted);
-                settled += moved;
-            }
+            let settled = match self.not_granted(claimed.unclaimable, room, &claim.grant).await {
+                Ok((granted, settled)) => {
+                    claimed.jobs.extend(granted);
+                    settled
+                }
+                Err(error) if claimed.jobs.is_empty() => return Err(error),
+                // What the store has leased is the worker's, whatever became of the others.
+                Err(error) => {
+                    tracing::warn!(%error, "jobs that could not be granted are left for the next claim");
+                    0
+                }
+            };
             let jobs = self.readable(claimed.jobs)?;
             // Behind jobs that could not be granted there may be some that can.
             if !jobs.is_empty() || settled == 0 || limit == 0 {
                 return Ok(jobs);
             }
         }
+    }
+
+    /// Sees to jobs that a claim met and the store could not grant by itself: those under a limit, up to `room`, are decided
+    /// about, the others settled. Gives those granted after all, and how many others make way.
+    async fn not_granted(
+        &self,
+        jobs: Vec<(JobId, Unclaimable)>,
+        room: usize,
+        grant: &Grant,
+    ) -> Result<(Vec<(Head, Full)>, usize), StoreError> {
+        let (limited, unclaimable): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|(_, reason)| *reason == Unclaimable::Limited);
+        let settled = if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
+        if limited.is_empty() || room == 0 {
+            return Ok((Vec::new(), settled));
+        }
+        let ids = limited.into_iter().take(room).map(|(id, _)| id).collect();
+        let (granted, moved) = self.claim_limited(ids, grant.clone()).await?;
+        Ok((granted, settled + moved))
     }
 
     /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something.
@@ -164,16 +185,21 @@ impl Engine {
         self.shared
             .store
             .decide(reads, move |draft| {
-                let mut settled = 0;
+                let (mut settled, mut missing) = (0, Ok(()));
                 for (id, reason) in &jobs {
-                    match reason {
-                        Unclaimable::Expired => settled += usize::from(life::expire(draft, *id)?),
-                        Unclaimable::Exhausted => settled += usize::from(life::exhaust(draft, *id)?),
-                        Unclaimable::Overlaps => settled += usize::from(hold_again(draft, *id)?),
-                        Unclaimable::NotReady | Unclaimable::Limited => {}
+                    let did = match reason {
+                        Unclaimable::Expired => life::expire(draft, *id),
+                        Unclaimable::Exhausted => life::exhaust(draft, *id),
+                        Unclaimable::Overlaps => hold_again(draft, *id),
+                        Unclaimable::NotReady | Unclaimable::Limited => Ok(false),
+                    };
+                    // Going on finds what else is missing, in one go.
+                    match did {
+                        Ok(did) => settled += usize::from(did),
+                        Err(Missing) => missing = Err(Missing),
                     }
                 }
-                Ok(settled)
+                missing.map(|()| settled)
             })
             .await
     }

@@ -31,7 +31,12 @@ impl Engine {
             loop {
                 let Some(shared) = shared.upgrade() else { return };
                 let engine = Self { shared, space: Arc::clone(&space) };
-                let relayed = engine.relay_once(&*outbox, read).await;
+                let relayed = tokio::select! {
+                    biased;
+                    // What is dropped half-way was not relayed.
+                    _ = stop.wait_for(|is_stopped| *is_stopped) => return,
+                    relayed = engine.relay_once(&*outbox, read) => relayed,
+                };
                 drop(engine);
                 let rest = match relayed {
                     Ok(0) => REST,
@@ -56,23 +61,21 @@ impl Engine {
     /// # Errors
     /// When the store cannot be written; nothing of the piece was relayed then.
     pub async fn relay_once(&self, outbox: &dyn Outbox, read: Read) -> Result<usize, StoreError> {
-        let Some(taken) = outbox.take(PIECE_MAX, &[]).await? else { return Ok(0) };
-        let number = taken.entries().len();
-        if self.relay_taken(taken, read).await.is_ok() {
-            return Ok(number);
-        }
-        // One of them cannot be relayed now, because somebody holds its key: one by one, the others go on.
-        let mut left = Vec::new();
-        let mut relayed = 0;
-        let mut failed = None;
-        while left.len() < LEFT_MAX && relayed + left.len() < number {
-            let Some(taken) = outbox.take(1, &left).await? else { break };
+        let (mut left, mut relayed, mut failed, mut piece) = (Vec::new(), 0, None, PIECE_MAX);
+        while left.len() < LEFT_MAX && relayed < PIECE_MAX as usize {
+            let Some(taken) = outbox.take(piece, &left).await? else { break };
             let ids: Vec<JobId> = taken.entries().iter().map(|(id, _)| *id).collect();
             match self.relay_taken(taken, read).await {
-                Ok(()) => relayed += ids.len(),
+                Ok(()) => {
+                    relayed += ids.len();
+                    piece = (piece * 4).min(PIECE_MAX);
+                }
+                // One of them cannot be relayed now, because somebody holds its key: in smaller pieces, the others go on.
+                Err(_) if ids.len() > 1 => piece = (piece / 4).max(1),
                 Err(error) => {
                     left.extend(ids);
                     failed = Some(error);
+                    piece = 1;
                 }
             }
         }

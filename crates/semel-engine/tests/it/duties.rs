@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use semel_core::enqueue::Outcome;
 use semel_core::job::Ending;
 use semel_core::state::State;
 use semel_engine::Engine;
@@ -61,6 +62,25 @@ async fn a_lost_worker_delays_its_job_no_longer_than_its_lease_and_the_last_atte
     let ended = bench.engine.job(id).await.unwrap().unwrap();
     assert_eq!((ended.head.state, ended.head.ending), (State::Discarded, Some(Ending::Failed)));
     assert_eq!(ended.failures.0.last().unwrap().code, "lease_expired");
+}
+
+/// What each end needs to know is found together, however many there are.
+#[tokio::test]
+async fn many_runs_that_end_for_good_at_once_let_their_follow_ups_go() {
+    let bench = Bench::new();
+    let wanted =
+        |number: u64| job().keyed_by_number(number).on_conflict("follow_up").attempts(1).times(1_000, 0);
+    for number in 0..200 {
+        bench.create(&wanted(number)).await;
+    }
+    assert_eq!(bench.engine.claim(claim(&["default"], 200)).await.unwrap().len(), 200);
+    for number in 0..200 {
+        let outcome = bench.engine.enqueue(wanted(number).offer(), "test").await.unwrap();
+        assert!(matches!(outcome, Outcome::FollowUp(_)), "{outcome:?}");
+    }
+    bench.clock.advance(SECOND);
+    assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 200);
+    assert_eq!(bench.engine.claim(claim(&["default"], 200)).await.unwrap().len(), 200);
 }
 
 #[tokio::test]

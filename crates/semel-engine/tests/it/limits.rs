@@ -26,3 +26,14 @@ async fn a_full_limit_whose_run_should_be_over_is_not_looked_at_without_end() {
     let claimed = tokio::time::timeout(Duration::from_secs(10), engine.claim(claim(&["default"], 1))).await;
     assert_eq!(claimed.unwrap().unwrap().len(), 0);
 }
+
+/// As for customers with a limit each.
+#[tokio::test]
+async fn one_claim_decides_about_jobs_of_many_limits() {
+    let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
+    for number in 0..200 {
+        let limit = Limit { key: format!("k{number}").into(), concurrency: Some(1), rate: None };
+        engine.enqueue(job().limit(limit).offer(), "test").await.unwrap();
+    }
+    assert_eq!(engine.claim(claim(&["default"], 200)).await.unwrap().len(), 200);
+}

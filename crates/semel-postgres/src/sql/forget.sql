@@ -26,14 +26,17 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_ids uuid[] := ARRAY(SELECT id FROM @.head WHERE slot = -1 AND slot_at <= p_now ORDER BY slot_at, id LIMIT p_limit);
+    v_keys bytea[];
 BEGIN
     IF cardinality(v_ids) = 0 THEN
         RETURN 0;
     END IF;
-    PERFORM 1 FROM @.key WHERE key = ANY (ARRAY(SELECT h.key FROM @.head h WHERE h.id = ANY (v_ids))) ORDER BY key FOR UPDATE;
-    PERFORM 1 FROM @.head WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE;
-    -- A window may have been renewed while the locks were waited for.
-    v_ids := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) AND slot = -1 AND slot_at <= p_now);
+    v_keys := ARRAY(SELECT key FROM @.key WHERE key = ANY (ARRAY(SELECT h.key FROM @.head h WHERE h.id = ANY (v_ids)))
+        ORDER BY key FOR UPDATE SKIP LOCKED);
+    -- What somebody has locked, or has renewed meanwhile, is left for a later look: nobody waits here while others wait for
+    -- what is locked already.
+    v_ids := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) AND slot = -1 AND slot_at <= p_now
+        AND (key IS NULL OR key = ANY (v_keys)) ORDER BY id FOR UPDATE SKIP LOCKED);
     PERFORM @.forget(v_ids, p_now);
     RETURN cardinality(v_ids);
 END

@@ -6,11 +6,13 @@ use std::time::Duration;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant};
+use semel_core::state::StateSet;
 use semel_engine::Engine;
 use semel_postgres::Postgres;
 use semel_store::StoreError;
 use semel_store::backend::Claim;
-use semel_testkit::make::{Want, foreign_id, job, keyed};
+use semel_testkit::make::{Want, foreign_id, job, key, keyed};
+use semel_testkit::{Fixture, Step};
 use tokio_postgres::{Client, NoTls};
 
 use crate::place::{Place, url};
@@ -53,6 +55,35 @@ async fn a_key_that_somebody_holds_delays_its_own_callers_only() {
         assert!(matches!(wait.await.unwrap(), Ok(Outcome::Replaced { .. })));
     }
     assert_eq!(engine.queues().await.unwrap()[0].created, 1 + 8 + 100);
+}
+
+/// Housekeeping neither waits for it nor keeps other keys locked meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_remembered_key_that_somebody_holds_is_forgotten_later() {
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    let place = Place::new();
+    let schema = place.schema().to_owned();
+    let f = Fixture::new(Step::Nothing, move |clock| place.open_with(clock));
+    for name in ["held", "free"] {
+        f.finished(&keyed(name).states(StateSet::ALL).period(DAY * 3, "created").offer()).await;
+    }
+    f.advance(DAY * 2).await;
+    assert_eq!(f.purge().await, 2);
+    f.advance(DAY * 2).await;
+    let mut client = other().await;
+    let held = client.transaction().await.unwrap();
+    let lock = format!("SELECT 1 FROM {schema}.key WHERE key = $1 FOR UPDATE");
+    assert_eq!(held.query(&lock, &[&key("held").as_bytes().as_slice()]).await.unwrap().len(), 1);
+    let kept = format!("SELECT key FROM {schema}.head WHERE slot = -1");
+    for (is_held, left) in [(true, vec![key("held")]), (false, vec![])] {
+        if !is_held {
+            held.execute("ROLLBACK", &[]).await.unwrap();
+        }
+        tokio::time::timeout(Duration::from_secs(60), f.maintain()).await.expect("it waits for the key");
+        let rows = other().await.query(&kept, &[]).await.unwrap();
+        let found: Vec<Vec<u8>> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(found, left.iter().map(|key| key.as_bytes().to_vec()).collect::<Vec<_>>());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -104,4 +104,9 @@ fn what_would_not_be_verified_is_refused() {
         let refused = Address::parse(&format!("postgres://host/db?sslmode={mode}")).unwrap_err().to_string();
         assert!(refused.contains("require"), "{refused}");
     }
+    for mode in ["", "&sslmode=disable"] {
+        let text = format!("postgres://host/db?sslrootcert=system{mode}");
+        let refused = Address::parse(&text).unwrap_err().to_string();
+        assert!(refused.contains("sslmode=require"), "{refused}");
+    }
 }

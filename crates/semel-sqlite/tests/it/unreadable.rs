@@ -1,4 +1,4 @@
-//! A row that is not what this program wrote fails who asks for its job, by name, and nobody else.
+//! A finished job's row that is not what this program wrote fails who asks for its job, by name, and nobody else.
 
 use std::time::Duration;
 

@@ -18,9 +18,9 @@ use tokio::sync::Notify;
 /// A store that lets two commits be in flight, each of which takes a while.
 pub struct Abreast {
     inner: Arc<dyn Backend>,
-    /// Keys that are read by loads and not committed yet, one set for each group under way.
     flights: AtomicUsize,
     most: AtomicUsize,
+    /// Records that are read by loads and not committed yet, one set for each group under way.
     written: Mutex<Vec<HashSet<Record>>>,
     /// Commits wait for it, where a test wants them to.
     gate: Option<Arc<Notify>>,

@@ -169,6 +169,27 @@ pub async fn a_replaced_waiting_tick_lets_nobody_run_beside_the_first(f: &Fixtur
     assert_eq!(state(f, third).await, State::Available);
 }
 
+/// Whoever waited for the one that was replaced waits for the one that came instead, and for whom that waits.
+pub async fn who_waits_for_a_tick_that_a_stranger_replaces_runs_beside_nobody(f: &Fixture) {
+    let waits = StateSet::EMPTY.with(State::Pending).with(State::Available).with(State::Scheduled);
+    let replacing = keyed("a").times(3_600_000, 0).on_conflict("replace").states(waits);
+    register(f, "a", &registration("* * * * *", Overlap::Enqueue, replacing.offer())).await;
+    next(f, "a").await;
+    let (first, _) = f.claim_one().await;
+    let second = next(f, "a").await.1.unwrap();
+    let unkeyed = job().times(3_600_000, 0);
+    register(f, "a", &registration("* * * * *", Overlap::Enqueue, unkeyed.offer())).await;
+    let third = next(f, "a").await.1.unwrap();
+    let stranger = f.enqueue(&replacing.offer()).await;
+    assert!(matches!(stranger, semel_core::enqueue::Outcome::Replaced { .. }), "{stranger:?}");
+    assert_eq!((state(f, second).await, state(f, third).await), (State::Cancelled, State::Pending));
+    let (taken, _) = f.claim_one().await;
+    f.complete(&taken).await;
+    assert_eq!(state(f, third).await, State::Pending, "the first runs");
+    f.complete(&first).await;
+    assert_eq!(state(f, third).await, State::Available);
+}
+
 /// Held back for the end of one job, it may still have to wait for the lease of another.
 pub async fn a_tick_that_was_held_back_waits_for_the_lease_it_replaced(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Enqueue, job().queue("first").offer())).await;

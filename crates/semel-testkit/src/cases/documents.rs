@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use semel_core::draft::{Document, DocumentKey, DocumentKind, Group, Reads};
 use semel_core::time::Timestamp;
+use semel_core::workflow;
 use semel_store::backend::Seek;
 use semel_store::backend::Verdict::{Applied, Stale};
 
@@ -118,6 +119,15 @@ pub async fn documents_of_a_kind_are_paged_by_name(f: &Fixture) {
     assert_eq!(find(f, page(Some("b"), false, 2)).await.0, ["c", "d"]);
     assert_eq!(find(f, page(None, true, 3)).await.0, ["d", "c", "b"]);
     assert_eq!(find(f, page(Some("b"), true, 3)).await.0, ["a"]);
+}
+
+/// It stays for a program that can read it.
+pub async fn a_workflow_that_cannot_be_read_is_in_nobodys_way(f: &Fixture) {
+    let key = named(DocumentKind::Workflow, "0190a0b0-0000-7000-8000-000000000001");
+    put(f, &key, bytes("of tomorrow"), Some(f.now().await)).await;
+    assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::NotDue);
+    assert_eq!(find(f, Seek::Due { limit: 9 }).await.0, Vec::<String>::new());
+    assert_eq!(get(f, &key).await.unwrap().text, bytes("of tomorrow"));
 }
 
 /// Oldest first, with the time of the first that is left.

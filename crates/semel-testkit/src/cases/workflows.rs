@@ -346,12 +346,11 @@ pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     let (id, _) = create(f, &group(plain(1))).await;
     let key = workflow::key(&Tenant::default(), id);
     run(f, None).await;
-    let due = |f: Vec<_>| f;
     f.advance(Duration::from_secs(RETENTION_DEFAULT_S - 1)).await;
     assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::NotDue);
     f.advance(SECOND).await;
     let seek = semel_store::backend::Seek::Due { limit: 9 };
-    let found = due(f.backend().documents(seek).await.unwrap().documents);
+    let found = f.backend().documents(seek).await.unwrap().documents;
     assert!(found.iter().map(|(found, _)| found).eq([&key]));
     assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::Forgotten);
     assert_eq!(stored(f, id).await, None);

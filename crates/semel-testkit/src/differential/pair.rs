@@ -81,15 +81,12 @@ impl Pair {
     pub async fn play(mut self, program: &[Command]) -> Checked {
         for (place, command) in program.iter().enumerate() {
             self.tick(Duration::from_millis(1));
-            let step = self.step(command).await;
-            let dump = match step {
-                Ok(()) => match self.meet().await {
-                    Ok(()) => self.compare().await,
-                    error => error,
-                },
-                Err(error) => Err(error),
+            let step = async {
+                self.step(command).await?;
+                self.meet().await?;
+                self.compare().await
             };
-            dump.map_err(|error| format!("step {place}, {command:?}\n{error}"))?;
+            step.await.map_err(|error| format!("step {place}, {command:?}\n{error}"))?;
         }
         self.compare_all().await
     }

@@ -126,3 +126,33 @@ async fn many_servers_relay_each_entry_once_and_a_key_that_is_held_holds_up_no_o
     here.close().await.unwrap();
     there.close().await.unwrap();
 }
+
+/// However many there are, those behind them are relayed in the same round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_a_key_that_is_held_do_not_stop_those_behind_them() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let semel = Semel::open(&url).await.unwrap();
+    let (mut holder, client) = (client().await, client().await);
+    let held = holder.transaction().await.unwrap();
+    semel.in_transaction(&held).enqueue(Welcome::of(1)).await.unwrap();
+    // More than one piece of the relay.
+    let insert = format!(
+        "INSERT INTO {schema}.outbox (envelope) SELECT jsonb_build_object('type', 'email.welcome', \
+         'args', jsonb_build_array(jsonb_build_object('user_id', CASE WHEN n <= 230 THEN 1 ELSE n END)), \
+         'options', '{{\"unique\": {{\"keys\": [\"type\", \"args\"], \"args_keys\": [\"user_id\"], \
+         \"on_conflict\": \"ignore\"}}}}'::jsonb)::json FROM generate_series(1, 240) AS n"
+    );
+    client.execute(&insert, &[]).await.unwrap();
+    let others = format!("SELECT count(*) FROM {schema}.outbox WHERE outcome = 'created'");
+    soon(async {
+        while client.query_one(&others, &[]).await.unwrap().get::<_, i64>(0) < 10 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    held.rollback().await.unwrap();
+    let outcomes = relayed(&client, schema).await;
+    assert_eq!(outcomes, [("created", 11), ("existing", 229)].map(|(outcome, n)| (outcome.to_owned(), n)));
+    semel.close().await.unwrap();
+}

@@ -48,6 +48,9 @@ async fn a_password_is_in_no_error() {
         format!("postgres://ada:{CANARY}@{host}?schema=No"),
         format!("postgresq://ada:{CANARY}@{host}"),
         format!("postgresq://{host}?password={CANARY}"),
+        // A `?` ends the address for whoever reads it.
+        format!("postgres://ada:{CANARY}?x@{host}"),
+        format!("postgresq://ada:{CANARY}?x@{host}"),
     ] {
         let error = Semel::open(&address).await.unwrap_err();
         assert!(matches!(error, Error::Open { .. } | Error::Url { .. }), "{error:?}");
