@@ -4,8 +4,10 @@
 //! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
 //! - [`services`]: what tests talk to, started for them alone.
+//! - [`absent`]: what some tests need and cannot be had here.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
+//! - [`fuzz`]: runs the fuzz targets.
 //! - [`api`]: the library's public API, as it is in the repository.
 //! - [`golden`]: writes the golden files anew.
 //! - [`schemathesis`]: asks a server whatever its OpenAPI document allows, about [`things`] that are there.
@@ -13,7 +15,9 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
+mod absent;
 mod api;
+mod fuzz;
 mod golden;
 mod planted;
 mod schemathesis;
@@ -36,7 +40,8 @@ Usage: cargo xtask TASK
 
 Tasks:
   test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, licences, and the demo on a release
-                  build. --quick stops after the tests. Starts what tests talk to (PostgreSQL) for this run alone
+                  build. --quick stops after the tests. Starts what tests talk to (PostgreSQL) for this run alone;
+                  what cannot be had here is said, and the tests that need it are left out
   services        Start what tests talk to, and say how they find it, until Enter: for tests run by hand
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
                   files, leftovers, licences
@@ -44,6 +49,9 @@ Tasks:
   simulate [--seeds N] [--from SEED] [--threads N]
                   Play so many seeds of the simulation (1,000,000) on a release build and all cores, with how far it
                   is; the first seed that fails is made smaller and printed with the command that plays it again
+  fuzz [TARGET]… [--seconds N]
+                  Run each fuzz target, or these, for so long (60); what breaks something is kept in fuzz/corpus for the
+                  tests; needs cargo-fuzz
   schemathesis [N]
                   Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
   api             Write the library's public API anew, crates/semel/api.txt, from its docs
@@ -56,6 +64,7 @@ Examples:
   cargo xtask tidy
   cargo xtask planted fail-open               # this bug alone
   cargo xtask simulate --seeds 50000          # more than the tests do
+  cargo xtask fuzz journal --seconds 3600
 
 Exit codes: 0 everything holds, 1 something does not, 2 wrong usage.";
 
@@ -68,6 +77,7 @@ enum Task<'a> {
     Services,
     Planted { only: Vec<&'a str> },
     Simulate { args: Vec<&'a str> },
+    Fuzz { args: Vec<&'a str> },
     Help,
 }
 
@@ -85,6 +95,7 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
         ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
+        ["fuzz", args @ ..] => Ok(Task::Fuzz { args: args.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
         [name @ ("test" | "tidy" | "api" | "golden" | "schemathesis" | "services"), rest @ ..] => {
             Err(format!("{name} does not take `{}`", rest.join(" ")))
@@ -113,6 +124,7 @@ fn main() -> ExitCode {
         Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
+        Task::Fuzz { args } => fuzz::run(&workspace, &args),
         Task::Simulate { args } => simulate::run(&workspace, &args),
         Task::Help => {
             println!("{HELP}");
@@ -139,6 +151,8 @@ mod tests {
         assert!(matches!(task(&[]), Ok(Task::Help)));
         let Ok(Task::Simulate { args }) = task(&["simulate", "--seeds", "5"]) else { unreachable!() };
         assert_eq!(args, ["--seeds", "5"]);
+        let Ok(Task::Fuzz { args }) = task(&["fuzz", "canon"]) else { unreachable!() };
+        assert_eq!(args, ["canon"]);
     }
 
     #[test]

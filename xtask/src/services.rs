@@ -1,7 +1,8 @@
-//! The services that tests talk to: found, or installed, started for this run alone, told to the tests by one variable
-//! each, and stopped at the end.
+//! The services that tests talk to: found, or installed, started for this run alone, told to the tests by variables,
+//! and stopped at the end.
 
 mod account;
+mod pgbouncer;
 mod postgres;
 
 use std::path::{Path, PathBuf};
@@ -9,9 +10,12 @@ use std::process::Command;
 
 pub use postgres::Postgres;
 
+use crate::absent::Absent;
+
 /// Every service of a run. They stop when this is dropped.
 pub struct Services {
     postgres: Postgres,
+    pooler: Result<PathBuf, Absent>,
 }
 
 impl Services {
@@ -20,12 +24,24 @@ impl Services {
     /// # Errors
     /// What is missing, and how it is installed.
     pub fn start() -> Result<Self, String> {
-        Ok(Self { postgres: Postgres::start()? })
+        Ok(Self { postgres: Postgres::start()?, pooler: pgbouncer::find() })
+    }
+
+    /// What cannot be had here.
+    pub fn absent(&self) -> Vec<Absent> {
+        self.pooler.as_ref().err().cloned().into_iter().collect()
     }
 
     /// What the tests are told: names of variables and their values.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        vec![(postgres::VARIABLE, self.postgres.url())]
+        let mut variables = vec![
+            (postgres::VARIABLE, self.postgres.url()),
+            (postgres::PROGRAMS, self.postgres.programs().display().to_string()),
+        ];
+        variables.extend(self.pooler.iter().map(|found| (pgbouncer::VARIABLE, found.display().to_string())));
+        // Tests that start programs of their own must not do so as root either.
+        variables.extend(self.postgres.account().map(|account| (account::VARIABLE, account.to_string())));
+        variables
     }
 }
 
@@ -39,6 +55,7 @@ pub fn run() -> Result<(), String> {
     for (name, value) in services.variables() {
         println!("  export {name}={value}");
     }
+    services.absent().iter().for_each(|absent| println!("{absent}"));
     println!("they stop with Enter, or when the input ends");
     let mut line = String::new();
     drop(std::io::stdin().read_line(&mut line));

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::absent::{self, Absent};
 use crate::api;
 use crate::services::Services;
 use crate::steps::{Action, Step, run as run_steps};
@@ -26,14 +27,19 @@ const DEMO_LIMIT: Duration = Duration::from_secs(120);
 pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     let suites = Suites::find(&workspace.root, std::env::var_os(SUITES_VARIABLE).map(PathBuf::from));
     println!("{}", suites.remark());
+    println!(
+        "drivers for the examples in Python and Node: their tests install what is missing, with pip and npm"
+    );
     let services = Services::start()?;
+    let absent = [absent::drivers(&target(workspace)?), services.absent()].concat();
+    absent.iter().for_each(|absent| println!("{absent}"));
     let mut steps = vec![
         format(workspace),
         clippy(workspace),
         tidy_step(workspace),
         docs(workspace),
         public_api(workspace),
-        tests(workspace, &suites, &services.variables(), workspace.has_cargo_command("nextest")),
+        tests(workspace, &suites, &services.variables(), &absent, workspace.has_cargo_command("nextest")),
     ];
     if is_quick {
         println!("--quick: without doc tests, cargo-deny, and the demo on a release build");
@@ -46,7 +52,18 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         }
         steps.extend([release(workspace), demo(workspace)?]);
     }
-    run_steps(steps)
+    run_steps(steps)?;
+    absent.iter().for_each(|absent| println!("{absent}"));
+    Ok(())
+}
+
+/// Where cargo builds.
+fn target(workspace: &Workspace) -> Result<PathBuf, String> {
+    let metadata = workspace.metadata()?;
+    metadata["target_directory"]
+        .as_str()
+        .map(PathBuf::from)
+        .ok_or("cargo names no target directory".to_owned())
 }
 
 /// Open Job Spec's conformance suites, which are not part of the workspace.
@@ -141,6 +158,7 @@ fn tests(
     workspace: &Workspace,
     suites: &Suites,
     services: &[(&'static str, String)],
+    absent: &[Absent],
     has_nextest: bool,
 ) -> Step {
     let args: &[&str] = if has_nextest {
@@ -148,9 +166,11 @@ fn tests(
     } else {
         &["test", "--workspace", "--tests", "--no-fail-fast"]
     };
+    let left_out = absent::arguments(absent, has_nextest);
+    let args: Vec<&str> = args.iter().copied().chain(left_out.iter().map(String::as_str)).collect();
     let remedy =
         "the failing tests are named above; golden files that changed on purpose: `cargo xtask golden`";
-    let mut step = cargo_step(workspace, "tests", args, remedy);
+    let mut step = cargo_step(workspace, "tests", &args, remedy);
     if let Action::Run(command) = &mut step.action {
         command.envs(suites.folder().map(|folder| (SUITES_VARIABLE, folder)));
         command.envs(services.iter().map(|(name, value)| (*name, value.as_str())));
@@ -202,9 +222,7 @@ fn release(workspace: &Workspace) -> Step {
 }
 
 fn demo(workspace: &Workspace) -> Result<Step, String> {
-    let metadata = workspace.metadata()?;
-    let target = metadata["target_directory"].as_str().ok_or("cargo names no target directory")?;
-    let binary = Path::new(target).join("release").join(format!("semel{}", std::env::consts::EXE_SUFFIX));
+    let binary = target(workspace)?.join("release").join(format!("semel{}", std::env::consts::EXE_SUFFIX));
     let args = ["demo", "--events", DEMO_EVENTS, "--json"];
     let mut command = Command::new(&binary);
     command.current_dir(&workspace.root).args(args);
@@ -220,7 +238,7 @@ fn demo(workspace: &Workspace) -> Result<Step, String> {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{Suites, tests};
+    use super::{Absent, Suites, tests};
     use crate::steps::Action;
     use crate::workspace::Workspace;
 
@@ -242,9 +260,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_absent_is_left_out() {
+        let absent = [Absent { what: "a pooler", tests: "pooler::", why: "there is none".to_owned() }];
+        let step = tests(&Workspace::here(), &Suites::Missing, &[], &absent, true);
+        assert!(step.shown.ends_with("-E not (test(pooler::))"), "{}", step.shown);
+        assert!(absent[0].to_string().starts_with("NOT TESTED HERE"));
+    }
+
+    #[test]
     fn the_tests_are_told_where_suites_and_services_are() {
         let services = [("SOME_SERVICE", "its address".to_owned())];
-        let step = tests(&Workspace::here(), &Suites::Beside(PathBuf::from("somewhere")), &services, true);
+        let step =
+            tests(&Workspace::here(), &Suites::Beside(PathBuf::from("somewhere")), &services, &[], true);
         let Action::Run(command) = step.action else { unreachable!("tests are a process") };
         for (sought, told) in [(super::SUITES_VARIABLE, "somewhere"), ("SOME_SERVICE", "its address")] {
             assert!(

@@ -7,6 +7,7 @@
 
 mod document;
 mod extend;
+mod missing;
 mod snapshot;
 mod undo;
 mod write;
@@ -26,14 +27,11 @@ use crate::unique::UniqueKey;
 
 use self::document::Sheet;
 pub use self::document::{Document, DocumentKey, DocumentKind};
+pub use self::missing::{Missing, each};
 use self::snapshot::Row;
 pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 use self::undo::Undo;
 pub use self::write::{Expect, Group, Record, Write};
-
-/// A decision needs more than the snapshot has; [`Draft::take_missing`] says what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Missing;
 
 /// A version after `previous`, at `now`: it repeats neither after deletion nor after a restore (SEMANTICS 1).
 pub const fn next_version(previous: u64, now: Timestamp) -> u64 {
@@ -181,6 +179,9 @@ impl Draft {
                     view.command = self.command;
                     let version = view.relied_on(self.command);
                     self.group.expect.push(Expect { record: Record::Key(read.key), version });
+                    if version != view.loaded && !is_planted(Bug::GroundForgotten) {
+                        self.group.began.push((read.key, view.loaded));
+                    }
                 }
                 Ok(view)
             }
@@ -189,6 +190,13 @@ impl Draft {
                 Err(Missing)
             }
         }
+    }
+
+    /// Has the holders of a key loaded once more: what was loaded after them says that one of them is gone. A decision
+    /// that writes relies on what was there at first, and is taken anew.
+    pub fn look_again(&mut self, read: KeyRead) -> Missing {
+        self.missing.keys.push(read);
+        Missing
     }
 
     /// A queue's settings.
@@ -200,7 +208,7 @@ impl Draft {
             self.missing.queues.push(name.clone());
             return Err(Missing);
         };
-        if *command != self.command {
+        if *command != self.command && (name.is_queue() || !is_planted(Bug::LimitNotReliedOn)) {
             *command = self.command;
             self.group.expect.push(Expect { record: Record::Queue(name.clone()), version: row.version });
         }

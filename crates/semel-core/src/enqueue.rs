@@ -149,7 +149,9 @@ fn act(
             }
             Ok(Outcome::FollowUp(Box::new(follow_up)))
         }
-        Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => amend(draft, offer, named.id),
+        Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => {
+            amend(draft, offer, identity.read(), named.id)
+        }
     }
 }
 

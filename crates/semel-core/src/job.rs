@@ -60,8 +60,8 @@ pub struct Head {
     /// Until when a run whose place this job took, itself or through others, may still go on: when the lease that was
     /// burned then would have ended. Only a live job has it.
     pub burned_until: Option<Timestamp>,
-    /// The present lease; only an active job has one.
-    pub lease: Option<Lease>,
+    /// The present lease; only an active job has one. Apart, so that a job that waits does not make room for it.
+    pub lease: Option<Box<Lease>>,
     /// The follow-up that waits for this run's end.
     pub follow_up: Option<JobId>,
     /// How the job ended; only a finished job has one.
@@ -84,7 +84,7 @@ impl Head {
 
     /// Until when a run of this job, or one whose place it took, may go on although its lease is burned now.
     pub fn run_may_last_until(&self) -> Option<Timestamp> {
-        self.lease.as_ref().map(Lease::ends_at).max(self.burned_until)
+        self.lease.as_deref().map(Lease::ends_at).max(self.burned_until)
     }
 
     /// Whether the job is in the dead letter list (OJS retry 2.2: `on_exhaustion: dead_letter`).
@@ -234,5 +234,16 @@ impl NoteKind {
     /// The kind's number, as stored.
     pub const fn code(self) -> u8 {
         self as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Head;
+
+    /// Stores keep one of each waiting job in memory; all else that they keep of one takes some 110 bytes.
+    #[test]
+    fn a_head_takes_at_most_224_bytes() {
+        assert!(size_of::<Option<Head>>() <= 224, "{}", size_of::<Option<Head>>());
     }
 }

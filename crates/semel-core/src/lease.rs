@@ -124,6 +124,7 @@ pub enum Unclaimable {
 pub fn grant(head: &Head, grant: &Grant, now: Timestamp, runs_of_key: bool) -> Result<Head, Unclaimable> {
     match head.lane {
         None => grant_limited(head, grant, now, runs_of_key),
+        Some(_) if is_planted(Bug::LimitedGranted) => grant_limited(head, grant, now, runs_of_key),
         // What else may speak against it is looked at where its limit is.
         Some(_) => Err(Unclaimable::Limited),
     }
@@ -159,11 +160,11 @@ pub fn grant_limited(
         version: next_version(head.version, now),
         fence: next_version(head.fence, now),
         started_at: Some(now),
-        lease: Some(Lease {
+        lease: Some(Box::new(Lease {
             worker: grant.worker.clone(),
             visible_until: now.saturating_add(ms(head.visibility_ms, grant.visibility_ms)),
             run_until: now.saturating_add(ms(head.timeout_ms, EXECUTION_DEFAULT_MS)),
-        }),
+        })),
         ..head.clone()
     })
 }

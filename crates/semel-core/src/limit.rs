@@ -12,11 +12,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::draft::{Draft, Full, KeyRead, Missing};
+use crate::draft::{Draft, Full, KeyRead, Missing, each};
 use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, Role};
 use crate::lease::{Grant, Unclaimable, grant_limited};
+use crate::planted::{Bug, is_planted};
 use crate::state::{State, StateSet};
 use crate::time::Timestamp;
 
@@ -182,7 +183,8 @@ impl Usage {
 }
 
 fn counts_until(at: i64, rate: Rate) -> Timestamp {
-    Timestamp::from_micros(at).saturating_add(Duration::from_micros(rate.period_us))
+    let part = if is_planted(Bug::PeriodCutShort) { rate.period_us / 2 } else { rate.period_us };
+    Timestamp::from_micros(at).saturating_add(Duration::from_micros(part))
 }
 
 /// Sees to it that a limit is kept as the newest job asks for it. What was used of it stays used.
@@ -219,15 +221,7 @@ pub enum Turn {
 /// # Errors
 /// [`Missing`] when the snapshot lacks the jobs, their limits, or what runs under them.
 pub fn claim(draft: &mut Draft, ids: &[JobId], grant: &Grant) -> Result<Vec<(JobId, Turn)>, Missing> {
-    let (mut turns, mut missing) = (Vec::with_capacity(ids.len()), Ok(()));
-    for id in ids {
-        // Going on finds what else is missing, in one go.
-        match claim_one(draft, *id, grant) {
-            Ok(turn) => turns.push((*id, turn)),
-            Err(Missing) => missing = Err(Missing),
-        }
-    }
-    missing.map(|()| turns)
+    each(ids, |id| Ok((*id, claim_one(draft, *id, grant)?)))
 }
 
 fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missing> {
@@ -251,7 +245,9 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missin
             }
             usage.start(id, now);
             row.settings = usage.encode();
-            draft.set_queue(row);
+            if !is_planted(Bug::StartNotNoted) {
+                draft.set_queue(row);
+            }
         }
     }
     draft.update(&mut granted);
@@ -266,21 +262,12 @@ fn gate(draft: &mut Draft, usage: &mut Usage, lane: Lane) -> Result<Gate, Missin
         && usage.running.len() >= most as usize
     {
         let (mut running, mut soonest) = (Vec::new(), None::<Timestamp>);
-        let mut missing = false;
-        for id in &usage.running {
-            match draft.head(JobId::from_bytes(*id)) {
-                Ok(Some(head)) if head.state == State::Active && head.lane == Some(lane) => {
-                    running.push(*id);
-                    let ends = head.lease.as_ref().map(crate::job::Lease::ends_at);
-                    soonest = [soonest, ends].into_iter().flatten().min();
-                }
-                Ok(_) => {}
-                // Going on finds what else is missing, in one go.
-                Err(Missing) => missing = true,
+        for head in each(&usage.running, |id| draft.head(JobId::from_bytes(*id)))?.into_iter().flatten() {
+            if head.lane == Some(lane) && (head.state == State::Active || is_planted(Bug::EndedKeepsPlace)) {
+                running.push(head.id.to_bytes());
+                let ends = head.lease.as_deref().map(crate::job::Lease::ends_at);
+                soonest = [soonest, ends].into_iter().flatten().min();
             }
-        }
-        if missing {
-            return Err(Missing);
         }
         usage.running = running;
         if usage.running.len() >= most as usize {

@@ -102,6 +102,12 @@ bugs! {
     StepEndLost = "step-end-lost", Simulation: "the end of a step's job does not reach its workflow";
     ParentNotAwaited = "parent-not-awaited", Simulation: "a step is offered as soon as one of its parents has ended";
     OverlapIgnored = "overlap-ignored", Simulation: "a cron's tick takes no notice of a job that has not ended";
+    LimitedGranted = "limited-granted", Simulation: "a store grants a job under a limit by itself";
+    LimitNotReliedOn = "limit-not-relied-on", Simulation: "a start does not rely on the version of its limit's record";
+    StartNotNoted = "start-not-noted", Simulation: "a start is not noted in its limit's record";
+    EndedKeepsPlace = "ended-keeps-place", Simulation: "a run that has ended keeps its place in its limit";
+    PeriodCutShort = "period-cut-short", Simulation: "a start counts for half of its rate's period";
+    GroundForgotten = "ground-forgotten", Kit: "an admission on top of another decision's write does not rely on what was there before it";
     HeldBackOnce = "held-back-once", Kit: "a job held back is let go when the job before it is cancelled unstarted";
     NfcAfterSort = "nfc-after-sort", Vectors: "names are sorted before they are normalised";
     IntegerCollapse = "integer-collapse", Vectors: "integers beyond 2^53 are rounded into one key";

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use bytes::Bytes;
 
 use crate::body::Corrupt;
-use crate::draft::{Draft, Full, Missing};
+use crate::draft::{Draft, Full, Missing, each};
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Head, NoteKind};
 use crate::life;
@@ -172,23 +172,18 @@ fn replaced_by(full: &Full) -> Option<JobId> {
 
 /// Tells those who waited that the job has ended.
 pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result<(), Missing> {
-    let mut told = Ok(());
-    for waiter in &waiters.0 {
-        let one = match waiter {
-            Waiter::Step { .. } if is_planted(Bug::StepEndLost) => Ok(()),
-            Waiter::Step { workflow, step } => match WorkflowId::parse(workflow, "") {
-                Ok(id) => workflow::step_ended(draft, id, *step, ended),
-                Err(_) => Ok(()),
-            },
-            Waiter::Held { job } => match JobId::parse(job, "") {
-                Ok(id) => let_go(draft, id, ended),
-                Err(_) => Ok(()),
-            },
-        };
-        // Going on finds what else is missing, in one go.
-        told = told.and(one);
-    }
-    told
+    let told = each(&waiters.0, |waiter| match waiter {
+        Waiter::Step { .. } if is_planted(Bug::StepEndLost) => Ok(()),
+        Waiter::Step { workflow, step } => match WorkflowId::parse(workflow, "") {
+            Ok(id) => workflow::step_ended(draft, id, *step, ended),
+            Err(_) => Ok(()),
+        },
+        Waiter::Held { job } => match JobId::parse(job, "") {
+            Ok(id) => let_go(draft, id, ended),
+            Err(_) => Ok(()),
+        },
+    });
+    told.map(drop)
 }
 
 /// A job that was held back for one that has ended goes on: it becomes available, or waits for whom that one was held

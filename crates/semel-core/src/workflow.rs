@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::body::Corrupt;
 use crate::deferred;
-use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
+use crate::draft::{DocumentKey, DocumentKind, Draft, Missing, each};
 use crate::event::EventKind;
 use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
@@ -207,18 +207,10 @@ pub fn cancel(draft: &mut Draft, owner: &Tenant, id: WorkflowId) -> Result<Cance
     draft.tell_of(workflow.event(id, EventKind::WorkflowCancelled));
     // Before the jobs end: whom their ends reach is over by then.
     which.save(draft, &workflow);
-    let mut missing = Ok(());
-    for job in jobs {
-        let cancelled = draft.head(job).and_then(|head| match head {
-            Some(mut head) if head.state.is_live() => {
-                cancel_head(draft, &mut head, Ending::Cancelled).map(drop)
-            }
-            _ => Ok(()),
-        });
-        // Going on finds what else is missing, in one go.
-        missing = missing.and(cancelled);
-    }
-    missing?;
+    each(jobs, |job| match draft.head(job)? {
+        Some(mut head) if head.state.is_live() => cancel_head(draft, &mut head, Ending::Cancelled).map(drop),
+        _ => Ok(()),
+    })?;
     Ok(Cancelled::Done(Box::new(workflow)))
 }
 

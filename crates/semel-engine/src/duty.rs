@@ -3,7 +3,7 @@
 
 use semel_core::body::Corrupt;
 use semel_core::cron::{self, Looked};
-use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads};
+use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads, each};
 use semel_core::ident::{CronName, JobId};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -51,15 +51,8 @@ macro_rules! duty {
                 let reads = Reads { $read: ids.clone(), ..Reads::default() };
                 ran.moved = store
                     .decide(reads, move |$draft| {
-                        let (mut moved, mut missing) = (0, Ok(()));
-                        for $id in &ids {
-                            // Going on finds what else is missing, in one go.
-                            match $act {
-                                Ok(did) => moved += usize::from(did),
-                                Err(Missing) => missing = Err(Missing),
-                            }
-                        }
-                        missing.map(|()| moved)
+                        let did = each(&ids, |$id| $act)?;
+                        Ok(did.into_iter().filter(|did| *did).count())
                     })
                     .await?;
                 Ok(ran)

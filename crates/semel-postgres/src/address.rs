@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::error::PostgresError;
 use crate::sql::Schema;
@@ -73,6 +73,10 @@ impl Address {
                 "the address is not understood{source}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE"
             ))
         })?;
+        // Of several servers the one that takes writes is meant, whichever that is.
+        if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         config.ssl_mode(if is_secret { SslMode::Require } else { SslMode::Disable });
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION);

@@ -79,6 +79,14 @@ impl<'a> Columns<'a> {
             for expect in &group.expect {
                 columns.expect(number, group, expect, chains.entry(expect.record.clone()).or_default());
             }
+            for (key, began) in &group.began {
+                // As the database has it, whatever earlier groups make of it.
+                columns.keys.0.push(number);
+                columns.keys.1.push(key.as_bytes());
+                columns.keys.2.push(0);
+                columns.keys.3.push(0);
+                columns.keys.4.push(version(*began));
+            }
             for expect in &group.expect {
                 if let Some(chain) = chains.get_mut(&expect.record) {
                     chain.relies = Some(number);

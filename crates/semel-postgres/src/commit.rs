@@ -31,6 +31,9 @@ const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
+/// The least that has a commit wait for the standbys: one that wrote nothing waits for nothing.
+pub(crate) const WAIT: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'semel', '')";
+
 /// What came back of one transaction.
 struct Answer {
     groups: Vec<Row>,
@@ -176,6 +179,12 @@ impl Shared {
             }
         }
         Err(PostgresError::Unknown)
+    }
+
+    /// Waits for the standbys: a commit that writes one record to the log and no row waits until they have all before it. The
+    /// answer says so and nothing else, so it may be asked again.
+    pub(crate) async fn confirm(&self) -> Result<(), PostgresError> {
+        self.look(WAIT, &Params::default()).await.map(drop)
     }
 
     /// Has other servers told what was applied.

@@ -6,13 +6,18 @@ use semel_store::StoreError;
 use semel_store::error::Undone;
 use tokio_postgres::error::SqlState;
 
+use crate::session::Failure;
+
 /// A failure of the store, with its details. No address and no value of a row is in its text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresError {
     /// PostgreSQL refused, or the connection failed.
-    #[error("postgres: {}", told(.0))]
+    #[error("postgres: {}", Failure::from(.0))]
     Postgres(#[from] tokio_postgres::Error),
+    /// The same of a caller's own connection, in the words of its driver.
+    #[error("postgres: {0}")]
+    Session(Failure),
     /// No connection could be had.
     #[error("postgres: no connection: {0}")]
     Pool(String),
@@ -30,6 +35,13 @@ pub enum PostgresError {
     /// The database is not fit, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
+    /// The database takes no writes now. It is not asked for decisions either: what it shows may be older than what others
+    /// have been told.
+    #[error(
+        "the database takes no writes: it is a standby, or is set to be read-only. Where another one takes its place, name \
+         both in the address: postgres://USER@ONE,OTHER/DATABASE"
+    )]
+    ReadOnly,
     /// The address is none.
     #[error("{0}")]
     Address(String),
@@ -50,24 +62,11 @@ pub enum PostgresError {
     GivenUp(String),
 }
 
-/// What PostgreSQL says, with its code and its hint.
-fn told(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(error) => {
-            let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            format!("{}: {}{hint}", error.code().code(), error.message())
-        }
-        None => match std::error::Error::source(error) {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        },
-    }
-}
-
 impl PostgresError {
-    fn code(&self) -> Option<&SqlState> {
+    fn code(&self) -> Option<SqlState> {
         match self {
-            Self::Postgres(error) => error.code(),
+            Self::Postgres(error) => error.code().cloned(),
+            Self::Session(failure) => failure.code.as_deref().map(SqlState::from_code),
             _ => None,
         }
     }
@@ -75,13 +74,13 @@ impl PostgresError {
     /// Whether the database undid the transaction because of another one: the same may be asked again at once.
     pub fn was_in_the_way(&self) -> bool {
         self.code().is_some_and(|code| {
-            [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
+            [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(&code)
         })
     }
 
     /// Whether a lock was not had in the time allowed; the transaction was undone.
     pub fn waited_in_vain(&self) -> bool {
-        self.code().is_some_and(|code| *code == SqlState::LOCK_NOT_AVAILABLE)
+        self.code().is_some_and(|code| code == SqlState::LOCK_NOT_AVAILABLE)
     }
 
     /// Whether the connection was lost: what was asked on it may have been done or not.
@@ -93,30 +92,37 @@ impl PostgresError {
                         || std::error::Error::source(error)
                             .is_some_and(|source| source.is::<std::io::Error>())
                 }
-                Some(code) => [
-                    SqlState::ADMIN_SHUTDOWN,
-                    SqlState::CRASH_SHUTDOWN,
-                    SqlState::CONNECTION_FAILURE,
-                    SqlState::CONNECTION_EXCEPTION,
-                ]
-                .contains(code),
+                Some(code) => {
+                    // The whole class of connections: poolers end them by other codes than the database.
+                    code.code().starts_with("08") || ENDS_THE_CONNECTION.contains(&code.code())
+                }
             },
             _ => false,
         }
     }
 }
 
+/// Errors with which the database ends a connection: an administrator, a crash, and times that were too long: idle, idle in a
+/// transaction, a transaction.
+const ENDS_THE_CONNECTION: &[&str] = &["57P01", "57P02", "57P05", "25P03", "25P04"];
+
 impl PostgresError {
     /// What it means for a caller whose own transaction this was.
     pub(crate) fn inside(self) -> StoreError {
         match self.code() {
-            Some(code) if *code == SqlState::T_R_DEADLOCK_DETECTED => StoreError::Undone(Undone::Deadlock),
-            Some(code) if *code == SqlState::T_R_SERIALIZATION_FAILURE => {
+            Some(code) if code == SqlState::T_R_DEADLOCK_DETECTED => StoreError::Undone(Undone::Deadlock),
+            Some(code) if code == SqlState::T_R_SERIALIZATION_FAILURE => {
                 StoreError::Undone(Undone::Serialization)
             }
             _ if matches!(self, Self::OldSnapshot) => StoreError::Undone(Undone::Serialization),
             _ => self.into(),
         }
+    }
+}
+
+impl From<Failure> for PostgresError {
+    fn from(failure: Failure) -> Self {
+        Self::Session(failure)
     }
 }
 
@@ -134,11 +140,17 @@ impl From<PostgresError> for StoreError {
         let message = error.to_string();
         match &error {
             PostgresError::Contended | PostgresError::OldSnapshot => Self::Contended,
+            // Noticed by a write before a look noticed it.
+            _ if error.code() == Some(SqlState::READ_ONLY_SQL_TRANSACTION) => {
+                Self::Unavailable(PostgresError::ReadOnly.to_string())
+            }
             _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
             PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
             PostgresError::Postgres(_)
+            | PostgresError::Session(_)
             | PostgresError::Pool(_)
+            | PostgresError::ReadOnly
             | PostgresError::Unknown
             | PostgresError::GivenUp(_) => Self::Unavailable(message),
         }

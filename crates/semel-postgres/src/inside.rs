@@ -4,64 +4,56 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Record, Snapshot, Write};
 use semel_store::backend::BoxFuture;
+use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use semel_store::inside::Inside;
 use semel_store::{News, StoreError};
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::batch::Columns;
-use crate::commit::new_mark;
+use crate::commit::{WAIT, new_mark};
 use crate::connect::ask;
 use crate::error::PostgresError;
+use crate::session::{Fields, Line, Session};
 use crate::store::{Postgres, Shared};
 use crate::teller;
 use crate::values::Params;
 
-/// How often a decision is taken again because a record moved under it.
-const TRIES: u32 = 16;
 /// How often it is tried to hold all keys of a decision.
 const HOLDS: u32 = 3;
-/// How often one decision may ask for more than was loaded.
-const LOADS: u32 = 64;
+
+/// Ends a part of a transaction as if it had not been. Its locks are given back too.
+const UNDO: &str = "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel";
 
 /// A caller's transaction on the database of a store.
-pub struct Transaction<'a> {
+pub struct Transaction<S> {
     shared: Arc<Shared>,
-    rows: Arc<std::sync::atomic::AtomicU64>,
-    client: &'a Client,
+    rows: Arc<AtomicU64>,
+    session: S,
 }
 
 impl Postgres {
-    /// A transaction that the caller has begun on this store's database and will end: a
-    /// [`tokio_postgres::Transaction`], or a client after `BEGIN`.
-    pub fn inside<'a>(&self, transaction: &'a impl GenericClient) -> Transaction<'a> {
-        Transaction {
-            shared: Arc::clone(&self.shared),
-            rows: Arc::clone(&self.rows),
-            client: transaction.client(),
-        }
+    /// A transaction that the caller has begun on this store's database and will end, by the connection it is open on.
+    pub fn inside<S: Session>(&self, session: S) -> Transaction<S> {
+        Transaction::on(Arc::clone(&self.shared), Arc::clone(&self.rows), session)
     }
 }
 
-impl<'a> Transaction<'a> {
+impl<S: Session> Transaction<S> {
     /// One on a connection of the store's own.
-    pub(crate) fn on(
-        shared: Arc<Shared>,
-        rows: Arc<std::sync::atomic::AtomicU64>,
-        client: &'a Client,
-    ) -> Self {
-        Self { shared, rows, client }
+    pub(crate) fn on(shared: Arc<Shared>, rows: Arc<AtomicU64>, session: S) -> Self {
+        Self { shared, rows, session }
     }
 }
 
 type Decide<'a> = dyn FnMut(&mut Draft) -> Result<(), Missing> + Send + 'a;
 
-impl Inside for Transaction<'_> {
+impl<S: Session> Inside for Transaction<S> {
     fn decide<'a>(
-        &'a self,
+        &'a mut self,
         reads: Reads,
         decide: &'a mut (dyn FnMut(&mut Draft) -> Result<(), Missing> + Send),
     ) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -69,24 +61,25 @@ impl Inside for Transaction<'_> {
     }
 }
 
-impl Transaction<'_> {
+impl<S: Session> Transaction<S> {
     /// Has a decision taken in a part of the transaction that is kept or not as a whole: an error of ours leaves the caller's
     /// transaction as it was, where the database allows that.
-    async fn savepoint(&self, reads: Reads, decide: &mut Decide<'_>) -> Result<(), PostgresError> {
-        self.client.batch_execute("SAVEPOINT semel").await?;
+    async fn savepoint(&mut self, reads: Reads, decide: &mut Decide<'_>) -> Result<(), PostgresError> {
+        self.session.run("SAVEPOINT semel").await?;
         let decided = self.decided(reads, decide).await;
         let ends = match decided {
-            Ok(true) => "RELEASE SAVEPOINT semel",
-            // Locks are given back with it.
-            Ok(false) | Err(_) => "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel",
+            Ok(true) => "RELEASE SAVEPOINT semel".to_owned(),
+            // The caller's commit then waits for the standbys, also when it wrote nothing else.
+            Ok(false) if self.shared.awaits_standby.load(Ordering::Acquire) => format!("{UNDO}; {WAIT}"),
+            Ok(false) | Err(_) => UNDO.to_owned(),
         };
-        let ended = self.client.batch_execute(ends).await;
+        let ended = self.session.run(&ends).await;
         decided.and_then(|_| Ok(ended?))
     }
 
     /// Says whether it wrote anything.
-    async fn decided(&self, mut reads: Reads, decide: &mut Decide<'_>) -> Result<bool, PostgresError> {
-        for _ in 0..TRIES {
+    async fn decided(&mut self, mut reads: Reads, decide: &mut Decide<'_>) -> Result<bool, PostgresError> {
+        for _ in 0..COMMIT_ATTEMPTS_MAX {
             self.hold(&reads).await?;
             let snapshot = self.load(&reads).await?;
             let seed = snapshot.now.as_micros().cast_unsigned();
@@ -99,7 +92,7 @@ impl Transaction<'_> {
                 draft.roll_back();
                 let missing = draft.take_missing();
                 loads += 1;
-                if loads > LOADS {
+                if loads > LOADS_PER_DECISION_MAX {
                     return Err(PostgresError::Contended);
                 }
                 if !missing.keys.is_empty() {
@@ -119,13 +112,13 @@ impl Transaction<'_> {
             if self.write(&group).await? {
                 return Ok(true);
             }
-            self.client.batch_execute("ROLLBACK TO SAVEPOINT semel").await?;
+            self.session.run("ROLLBACK TO SAVEPOINT semel").await?;
         }
         Err(PostgresError::Contended)
     }
 
     /// Waits for the keys that a decision reads.
-    async fn hold(&self, reads: &Reads) -> Result<(), PostgresError> {
+    async fn hold(&mut self, reads: &Reads) -> Result<(), PostgresError> {
         let keys: BTreeSet<[u8; 32]> = reads.keys.iter().map(|read| *read.key.as_bytes()).collect();
         if keys.is_empty() {
             return Ok(());
@@ -133,11 +126,11 @@ impl Transaction<'_> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let number = keys.len();
         for _ in 0..HOLDS {
-            self.make(&keys, &[]).await?;
+            make(&self.shared, &keys, &[]).await?;
             let mut params = Params::default();
             params.blobs(keys.clone());
             let rows = self.ask(&format!("SELECT {}($1)", self.shared.name("hold")), &params).await?;
-            let held: i64 = rows.first().ok_or(PostgresError::Answer("hold"))?.try_get(0)?;
+            let held: i64 = rows.first().ok_or(PostgresError::Answer("hold"))?.field(0)?;
             if usize::try_from(held) == Ok(number) {
                 return Ok(());
             }
@@ -147,27 +140,14 @@ impl Transaction<'_> {
         Err(PostgresError::OldSnapshot)
     }
 
-    /// Makes the rows that are to be locked, outside of the transaction: nobody else must wait for them to be there.
-    async fn make(&self, keys: &[&[u8]], queues: &[&str]) -> Result<(), PostgresError> {
-        if keys.is_empty() && queues.is_empty() {
-            return Ok(());
-        }
-        let mut params = Params::default();
-        params.blobs(keys.to_vec());
-        params.texts(queues.to_vec());
-        let sql = format!("SELECT {}($1, $2)", self.shared.name("make"));
-        ask(&self.shared.connection().await?, &sql, &params).await?;
-        Ok(())
-    }
-
-    async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
+    async fn load(&mut self, reads: &Reads) -> Result<Snapshot, PostgresError> {
         let question = self.shared.question(reads);
         let rows = self.ask(&question.sql, &question.params).await?;
         self.shared.answer(reads, &question.keys, &rows)
     }
 
     /// Writes a group. Says whether it did: not when a record has moved.
-    async fn write(&self, group: &Group) -> Result<bool, PostgresError> {
+    async fn write(&mut self, group: &Group) -> Result<bool, PostgresError> {
         let mut keys = BTreeSet::new();
         let mut queues = BTreeSet::new();
         for expect in &group.expect {
@@ -187,7 +167,7 @@ impl Transaction<'_> {
             }
         }
         let (keys, queues) = (Vec::from_iter(keys), Vec::from_iter(queues));
-        self.make(&keys, &queues).await?;
+        make(&self.shared, &keys, &queues).await?;
         let mut params = Params::sparse();
         self.shared.push_time(&mut params);
         params.push(new_mark(), Type::UUID);
@@ -198,7 +178,7 @@ impl Transaction<'_> {
         let sql = format!("SELECT * FROM {}({})", self.shared.name("commit"), params.marks());
         let rows = self.ask(&sql, &params).await?;
         let row = rows.first().ok_or(PostgresError::Answer("commit"))?;
-        if !row.try_get::<_, Vec<i32>>(1)?.is_empty() {
+        if !row.field::<Vec<i32>>(1)?.is_empty() {
             return Ok(false);
         }
         self.tell(group).await?;
@@ -206,13 +186,26 @@ impl Transaction<'_> {
     }
 
     /// Has servers told when the transaction is committed.
-    async fn tell(&self, group: &Group) -> Result<(), PostgresError> {
+    async fn tell(&mut self, group: &Group) -> Result<(), PostgresError> {
         let (sql, params) = teller::inside(&self.shared, News::of(std::iter::once(group), &[]));
         self.ask(&sql, &params).await?;
         Ok(())
     }
 
-    async fn ask(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
-        Ok(self.client.query_typed(sql, &params.typed()).await?)
+    async fn ask(&mut self, sql: &str, params: &Params<'_>) -> Result<Vec<Line>, PostgresError> {
+        Ok(self.session.ask(sql, &params.values()?).await?)
     }
+}
+
+/// Makes the rows that are to be locked, outside of the transaction: nobody else must wait for them to be there.
+async fn make(shared: &Shared, keys: &[&[u8]], queues: &[&str]) -> Result<(), PostgresError> {
+    if keys.is_empty() && queues.is_empty() {
+        return Ok(());
+    }
+    let mut params = Params::default();
+    params.blobs(keys.to_vec());
+    params.texts(queues.to_vec());
+    let sql = format!("SELECT {}($1, $2)", shared.name("make"));
+    ask(&shared.connection().await?, &sql, &params).await?;
+    Ok(())
 }

@@ -9,6 +9,7 @@
 //! - [`store`]: the store; [`address`]: where it is; `connect`, `tls`: connections.
 //! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns.
 //! - [`inside`], `outbox`: decisions inside a caller's own transaction; the table that others insert jobs into.
+//! - [`session`]: the connection of such a transaction, whichever driver holds it.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
@@ -28,6 +29,7 @@ pub mod migrate;
 mod outbox;
 mod people;
 mod rows;
+pub mod session;
 mod sql;
 pub mod store;
 mod teller;
@@ -38,4 +40,5 @@ mod values;
 pub use address::Address;
 pub use error::PostgresError;
 pub use inside::Transaction;
+pub use session::Session;
 pub use store::Postgres;

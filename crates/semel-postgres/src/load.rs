@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use semel_core::draft::{Document, DocumentKey, Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
@@ -12,16 +13,21 @@ use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
 use semel_store::model::deciding;
-use tokio_postgres::Row;
 
 use crate::documents;
 use crate::error::PostgresError;
 use crate::rows;
+use crate::session::Fields;
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
 /// The column where a head begins, in what `find` answers.
 const HEAD: usize = 7;
+
+/// What `find` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
+/// have been told.
+const AWAITS_STANDBY: i16 = 1;
+const TAKES_NO_WRITES: i16 = 2;
 
 /// What `find` answered, sorted by what it is.
 #[derive(Default)]
@@ -56,6 +62,13 @@ impl Shared {
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
         let question = self.question(reads);
         let rows = self.look(&question.sql, &question.params).await?;
+        // It comes first. A caller's own session may have other settings, so only this one says how the database stands.
+        let state = rows.first().ok_or(PostgresError::Answer("load"))?.try_get::<_, Option<i16>>(4)?;
+        let state = state.unwrap_or(0);
+        if state & TAKES_NO_WRITES != 0 {
+            return Err(PostgresError::ReadOnly);
+        }
+        self.awaits_standby.store(state & AWAITS_STANDBY != 0, Ordering::Release);
         self.answer(reads, &question.keys, &rows)
     }
 
@@ -64,7 +77,7 @@ impl Shared {
         &self,
         reads: &Reads,
         keys: &HashMap<UniqueKey, bool>,
-        rows: &[Row],
+        rows: &[impl Fields],
     ) -> Result<Snapshot, PostgresError> {
         let mut answered = Answered::default();
         for row in rows {
@@ -129,29 +142,29 @@ impl Shared {
 }
 
 impl Answered {
-    fn take(&mut self, row: &Row, shared: &Shared) -> Result<(), PostgresError> {
-        let version = || Ok::<u64, PostgresError>(u64::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0));
-        match row.try_get::<_, i16>(0)? {
-            0 => self.now = shared.saw_clock(row.try_get(2)?, row.try_get(3)?),
+    fn take(&mut self, row: &impl Fields, shared: &Shared) -> Result<(), PostgresError> {
+        let version = || Ok::<u64, PostgresError>(u64::try_from(row.field::<i64>(2)?).unwrap_or(0));
+        match row.field::<i16>(0)? {
+            0 => self.now = shared.saw_clock(row.field(2)?, row.field(3)?),
             1 => {
                 let head = rows::head(row, HEAD)?;
-                let until = Timestamp::from_micros(row.try_get(3)?);
-                let kept = (row.try_get::<_, i64>(2)? == 1).then_some(until);
+                let until = Timestamp::from_micros(row.field(3)?);
+                let kept = (row.field::<i64>(2)? == 1).then_some(until);
                 self.heads.insert(head.id, (head, kept));
             }
             2 => {
-                let body: &[u8] = row.try_get(5)?;
+                let body: &[u8] = row.field(5)?;
                 self.fulls.entry(rows::id(row, 1)?).or_default().body = bytes::Bytes::copy_from_slice(body);
             }
             3 => {
-                let (id, text): (_, &[u8]) = (rows::id(row, 1)?, row.try_get(5)?);
-                let kind = u8::try_from(row.try_get::<_, i64>(2)?).ok().and_then(NoteKind::from_code);
+                let (id, text): (_, &[u8]) = (rows::id(row, 1)?, row.field(5)?);
+                let kind = u8::try_from(row.field::<i64>(2)?).ok().and_then(NoteKind::from_code);
                 let kind = kind.ok_or(PostgresError::Row { id, what: "no such note" })?;
                 self.fulls.entry(id).or_default().notes.push((kind, bytes::Bytes::copy_from_slice(text)));
             }
             4 => {
                 let (id, job) = (rows::id(row, HEAD)?, rows::id(row, 1)?);
-                let digest: Option<&[u8]> = row.try_get(5)?;
+                let digest: Option<&[u8]> = row.field(5)?;
                 let digest = digest.map(<[u8; 32]>::try_from).transpose();
                 let digest =
                     digest.map_err(|_| PostgresError::Row { id, what: "a digest is not of 32 bytes" })?;
@@ -160,41 +173,41 @@ impl Answered {
             5 => {
                 let held = self.keys.entry(key(row)?).or_default();
                 held.version = version()?;
-                if row.try_get::<_, Option<Id>>(HEAD)?.is_some() {
+                if row.field::<Option<Id>>(HEAD)?.is_some() {
                     let head = rows::head(row, HEAD)?;
                     held.holders.push(head.id);
-                    let until = Timestamp::from_micros(row.try_get(3)?);
-                    let kept = (row.try_get::<_, i16>(4)? == 1).then_some(until);
+                    let until = Timestamp::from_micros(row.field(3)?);
+                    let kept = (row.field::<i16>(4)? == 1).then_some(until);
                     self.heads.insert(head.id, (head, kept));
                 }
             }
             7 => {
-                let name = QueueName::from_stored(row.try_get(6)?);
-                let settings = row.try_get::<_, Option<&[u8]>>(5)?.map(std::str::from_utf8).transpose();
+                let name = QueueName::from_stored(row.field(6)?);
+                let settings = row.field::<Option<&[u8]>>(5)?.map(std::str::from_utf8).transpose();
                 let settings =
                     settings.map_err(|_| PostgresError::Answer("a queue's settings are no text"))?;
                 let row = QueueRow {
                     name: name.clone(),
-                    paused: row.try_get::<_, i16>(4)? != 0,
+                    paused: row.field::<i16>(4)? != 0,
                     settings: settings.map(Arc::from),
                     version: version()?,
                 };
                 self.queues.insert(name, row);
             }
             8 => {
-                let counts = self.counts.entry(QueueName::from_stored(row.try_get(6)?)).or_default();
-                let what = usize::try_from(row.try_get::<_, i16>(4)?).unwrap_or(usize::MAX);
+                let counts = self.counts.entry(QueueName::from_stored(row.field(6)?)).or_default();
+                let what = usize::try_from(row.field::<i16>(4)?).unwrap_or(usize::MAX);
                 // Other counters have larger numbers than any state.
                 if let Some(count) = counts.get_mut(what) {
                     *count = version()?;
                 }
             }
             9 => {
-                let key = DocumentKey::new(documents::kind(row.try_get(4)?)?, row.try_get::<_, &str>(6)?);
+                let key = DocumentKey::new(documents::kind(row.field(4)?)?, row.field::<&str>(6)?);
                 let document = Document {
                     version: version()?,
-                    due: row.try_get::<_, Option<i64>>(3)?.map(Timestamp::from_micros),
-                    text: bytes::Bytes::copy_from_slice(row.try_get(5)?),
+                    due: row.field::<Option<i64>>(3)?.map(Timestamp::from_micros),
+                    text: bytes::Bytes::copy_from_slice(row.field(5)?),
                 };
                 self.documents.insert(key, document);
             }
@@ -222,8 +235,8 @@ impl Answered {
     }
 }
 
-fn key(row: &Row) -> Result<UniqueKey, PostgresError> {
-    let bytes: &[u8] = row.try_get(5)?;
+fn key(row: &impl Fields) -> Result<UniqueKey, PostgresError> {
+    let bytes: &[u8] = row.field(5)?;
     let bytes = bytes.try_into().map_err(|_| PostgresError::Answer("a key is not of 32 bytes"))?;
     Ok(UniqueKey::from_bytes(bytes))
 }

@@ -9,9 +9,9 @@ use semel_core::slot::Filing;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Hold, UniqueKey};
-use tokio_postgres::Row;
 
 use crate::error::PostgresError;
+use crate::session::Fields;
 use crate::values::{Id, Params};
 
 /// The columns of `head` and their types, in order.
@@ -108,31 +108,31 @@ fn numbers(head: &Head) -> [Option<i64>; 25] {
 }
 
 /// Reads the head whose columns begin at `from`.
-pub fn head(row: &Row, from: usize) -> Result<Head, PostgresError> {
-    let id: Id = row.try_get(from)?;
+pub fn head(row: &impl Fields, from: usize) -> Result<Head, PostgresError> {
+    let id: Id = row.field(from)?;
     let wrong = |what| PostgresError::Row { id: id.0, what };
     let time = |column: usize| -> Result<Option<Timestamp>, PostgresError> {
-        Ok(row.try_get::<_, Option<i64>>(from + column)?.map(Timestamp::from_micros))
+        Ok(row.field::<Option<i64>>(from + column)?.map(Timestamp::from_micros))
     };
     let small = |column: usize| -> Result<u32, PostgresError> {
-        u32::try_from(row.try_get::<_, i64>(from + column)?).map_err(|_| wrong("a number is out of range"))
+        u32::try_from(row.field::<i64>(from + column)?).map_err(|_| wrong("a number is out of range"))
     };
     let large = |column: usize| -> Result<u64, PostgresError> {
-        u64::try_from(row.try_get::<_, i64>(from + column)?).map_err(|_| wrong("a number is negative"))
+        u64::try_from(row.field::<i64>(from + column)?).map_err(|_| wrong("a number is negative"))
     };
     let code = |column: usize| -> Result<u8, PostgresError> {
-        u8::try_from(row.try_get::<_, i16>(from + column)?).map_err(|_| wrong("a code is out of range"))
+        u8::try_from(row.field::<i16>(from + column)?).map_err(|_| wrong("a code is out of range"))
     };
     let lease = match (time(22)?, time(23)?) {
-        (Some(visible_until), Some(run_until)) => Some(Lease {
-            worker: Arc::from(row.try_get::<_, Option<&str>>(from + 21)?.unwrap_or("")),
+        (Some(visible_until), Some(run_until)) => Some(Box::new(Lease {
+            worker: Arc::from(row.field::<Option<&str>>(from + 21)?.unwrap_or("")),
             visible_until,
             run_until,
-        }),
+        })),
         _ => None,
     };
-    let key = row.try_get::<_, Option<&[u8]>>(from + 1)?;
-    let hold = row.try_get::<_, Option<&[u8]>>(from + 2)?;
+    let key = row.field::<Option<&[u8]>>(from + 1)?;
+    let hold = row.field::<Option<&[u8]>>(from + 2)?;
     Ok(Head {
         id: id.0,
         key: match key {
@@ -145,9 +145,9 @@ pub fn head(row: &Row, from: usize) -> Result<Head, PostgresError> {
             Some(hold) => Hold::from_bytes(hold).ok_or(wrong("no such hold"))?,
             None => Hold::NONE,
         },
-        job_type: JobType::from_stored(row.try_get(from + 3)?),
-        queue: QueueName::from_stored(row.try_get(from + 4)?),
-        priority: i8::try_from(row.try_get::<_, i16>(from + 5)?).map_err(|_| wrong("no such priority"))?,
+        job_type: JobType::from_stored(row.field(from + 3)?),
+        queue: QueueName::from_stored(row.field(from + 4)?),
+        priority: i8::try_from(row.field::<i16>(from + 5)?).map_err(|_| wrong("no such priority"))?,
         state: State::from_code(code(6)?).ok_or(wrong("no such state"))?,
         role: Role::from_code(code(7)?).ok_or(wrong("no such role"))?,
         attempt: small(8)?,
@@ -156,30 +156,28 @@ pub fn head(row: &Row, from: usize) -> Result<Head, PostgresError> {
         timeout_ms: small(11)?,
         version: large(12)?,
         fence: large(13)?,
-        created_at: Timestamp::from_micros(row.try_get(from + 14)?),
-        available_at: Timestamp::from_micros(row.try_get(from + 15)?),
+        created_at: Timestamp::from_micros(row.field(from + 14)?),
+        available_at: Timestamp::from_micros(row.field(from + 15)?),
         expires_at: time(16)?,
         started_at: time(17)?,
         finished_at: time(18)?,
         renewed_at: time(19)?,
         burned_until: time(20)?,
         lease,
-        follow_up: row.try_get::<_, Option<Id>>(from + 24)?.map(|id| id.0),
-        ending: match row.try_get::<_, Option<i16>>(from + 25)? {
+        follow_up: row.field::<Option<Id>>(from + 24)?.map(|id| id.0),
+        ending: match row.field::<Option<i16>>(from + 25)? {
             Some(code) => {
                 let ending = u8::try_from(code).ok().and_then(Ending::from_code);
                 Some(ending.ok_or(wrong("no such ending"))?)
             }
             None => None,
         },
-        lane: row
-            .try_get::<_, Option<i64>>(from + 26)?
-            .and_then(|code| Lane::from_code(code.cast_unsigned())),
-        awaited: row.try_get(from + 27)?,
+        lane: row.field::<Option<i64>>(from + 26)?.and_then(|code| Lane::from_code(code.cast_unsigned())),
+        awaited: row.field(from + 27)?,
     })
 }
 
 /// The id in a column.
-pub fn id(row: &Row, column: usize) -> Result<JobId, PostgresError> {
-    Ok(row.try_get::<_, Id>(column)?.0)
+pub fn id(row: &impl Fields, column: usize) -> Result<JobId, PostgresError> {
+    Ok(row.field::<Id>(column)?.0)
 }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use deadpool_postgres::{Object, Pool};
@@ -24,7 +24,7 @@ use crate::address::Address;
 use crate::connect::{self, ask};
 use crate::error::PostgresError;
 use crate::listener;
-use crate::migrate::{self, Status};
+use crate::migrate::{self, Known, Status};
 use crate::sql::Schema;
 use crate::teller::{self, Teller};
 use crate::values::Params;
@@ -49,6 +49,9 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
+    /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
+    /// a restart, or where somebody cancelled the wait.
+    pub(crate) awaits_standby: AtomicBool,
     pub(crate) address: Address,
     pub(crate) teller: Arc<Teller>,
 }
@@ -99,7 +102,7 @@ impl Postgres {
     /// # Errors
     /// When the database cannot be reached, is too old, or has a schema of a newer program.
     pub async fn open(address: &Address) -> Result<Self, PostgresError> {
-        Self::open_with(address, None).await
+        Self::open_with(address, None, Known::default()).await
     }
 
     /// As [`open`](Self::open), with another clock than the database's: for tests.
@@ -107,7 +110,19 @@ impl Postgres {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_with_clock(address: &Address, clock: impl Clock) -> Result<Self, PostgresError> {
-        Self::open_with(address, Some(Box::new(clock))).await
+        Self::open_with(address, Some(Box::new(clock)), Known::default()).await
+    }
+
+    /// As [`open`](Self::open), as a later version of this program would that knows these steps of the schema too, each by
+    /// its name: for tests of servers that are replaced one after the other.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_as_later(
+        address: &Address,
+        steps: &'static [(&'static str, &'static str)],
+    ) -> Result<Self, PostgresError> {
+        Self::open_with(address, None, Known::with(steps)).await
     }
 
     /// A connection of one's own to the database at `address`.
@@ -127,7 +142,7 @@ impl Postgres {
     /// When it cannot be reached.
     pub async fn status(address: &Address) -> Result<Status, PostgresError> {
         let client = connect::pool(address)?.get().await?;
-        migrate::status(&client, &address.schema).await
+        migrate::status(&**client, &address.schema, Known::default()).await
     }
 
     /// Makes or updates the schema at `address`.
@@ -136,7 +151,7 @@ impl Postgres {
     /// As [`open`](Self::open).
     pub async fn migrate(address: &Address) -> Result<Status, PostgresError> {
         let mut client = connect::pool(address)?.get().await?;
-        migrate::run(&mut client, &address.schema).await
+        migrate::run(&mut client, &address.schema, Known::default()).await
     }
 
     /// The statements by which [`migrate`](Self::migrate) would bring the schema at `address` up to date. Changes nothing.
@@ -145,18 +160,22 @@ impl Postgres {
     /// When it cannot be reached, or its schema is of a newer program.
     pub async fn plan(address: &Address) -> Result<Vec<String>, PostgresError> {
         let client = connect::pool(address)?.get().await?;
-        migrate::plan(&client, &address.schema).await
+        migrate::plan(&**client, &address.schema, Known::default()).await
     }
 
-    async fn open_with(address: &Address, clock: Option<Box<dyn Clock>>) -> Result<Self, PostgresError> {
+    async fn open_with(
+        address: &Address,
+        clock: Option<Box<dyn Clock>>,
+        known: Known,
+    ) -> Result<Self, PostgresError> {
         let pool = connect::pool(address)?;
         let mut client = pool.get().await?;
-        let status = migrate::status(&client, &address.schema).await?;
-        migrate::guard(status.found)?;
-        if status.found < status.needed {
-            migrate::run(&mut client, &address.schema).await?;
+        let status = migrate::status(&**client, &address.schema, known).await?;
+        known.guard(status.found)?;
+        if !status.pending.is_empty() {
+            migrate::run(&mut client, &address.schema, known).await?;
         }
-        let secret = migrate::secret(&client, &address.schema).await?;
+        let secret = migrate::secret(&**client, &address.schema).await?;
         drop(client);
         let shared = Shared {
             pool,
@@ -165,6 +184,7 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
+            awaits_standby: AtomicBool::new(false),
             address: address.clone(),
             teller: Arc::new(Teller::new()),
         };
@@ -172,10 +192,7 @@ impl Postgres {
             Self { shared: Arc::new(shared), secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
         // The first look at the time: a clock that is behind the last commit is noticed now.
-        store
-            .unit(|shared| async move { shared.load(&Reads::default()).await.map(drop) })
-            .await
-            .map_err(|error| PostgresError::GivenUp(error.to_string()))?;
+        store.shared.load(&Reads::default()).await?;
         Ok(store)
     }
 
@@ -213,6 +230,13 @@ impl Backend for Postgres {
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        if !self.shared.awaits_standby.load(Ordering::Acquire) {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        Box::pin(self.unit(|shared| async move { shared.confirm().await }))
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {

@@ -65,15 +65,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, domain: &str) -> Result<Handshake, io::Error> {
-        let name = ServerName::try_from(domain.to_owned()).map_err(io::Error::other)?;
-        Ok(Handshake { connector: self.0.clone(), name })
+        // Also asked where there will be no handshake; the name is looked at in it. A socket in a folder has none.
+        Ok(Handshake { connector: self.0.clone(), name: domain.to_owned() })
     }
 }
 
 /// A handshake with one server.
 pub struct Handshake {
     connector: TlsConnector,
-    name: ServerName<'static>,
+    name: String,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
@@ -82,7 +82,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Hands
     type Future = Pin<Box<dyn Future<Output = Result<Secret<S>, io::Error>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { Ok(Secret(Box::new(self.connector.connect(self.name, stream).await?))) })
+        Box::pin(async move {
+            let name = ServerName::try_from(self.name).map_err(io::Error::other)?;
+            Ok(Secret(Box::new(self.connector.connect(name, stream).await?)))
+        })
     }
 }
 

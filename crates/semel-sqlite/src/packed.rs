@@ -141,7 +141,7 @@ pub struct Moving {
     finished_at: Option<Timestamp>,
     renewed_at: Option<Timestamp>,
     burned_until: Option<Timestamp>,
-    lease: Option<Lease>,
+    lease: Option<Box<Lease>>,
     follow_up: Option<JobId>,
     ending: Option<Ending>,
     lane: Option<Lane>,
@@ -236,7 +236,8 @@ impl<'a> Unpacker<'a> {
             None
         } else {
             let (visible_until, run_until) = (self.time()?, self.time()?);
-            Some(Lease { worker: str::from_utf8(self.blob()?).ok()?.into(), visible_until, run_until })
+            let worker = str::from_utf8(self.blob()?).ok()?.into();
+            Some(Box::new(Lease { worker, visible_until, run_until }))
         };
         let follow_up =
             if parts & has::FOLLOW_UP == 0 { None } else { Some(JobId::from_bytes(self.take()?)) };

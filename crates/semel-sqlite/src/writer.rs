@@ -39,7 +39,7 @@ impl<'a> Writer<'a> {
     /// Applies a batch. The caller appends the record to the journal, or loads everything anew.
     pub fn apply(mut self, batch: Batch) -> Result<Applied, SqliteError> {
         let mut applied = Applied::default();
-        let mut unwritten = Unwritten::default();
+        let mut unwritten = Unwritten::before(&batch.groups, |key| self.at.model.key_version(key));
         for group in batch.groups {
             let failed = std::cell::Cell::new(None);
             let fail = |error| {

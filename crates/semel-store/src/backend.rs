@@ -17,6 +17,7 @@ use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
+use semel_core::unique::UniqueKey;
 
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -47,6 +48,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Applies the groups in order, then serves the claims; one durability wait for all of them.
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>>;
+
+    /// Waits until what loads have shown so far is as durable as what a commit has answered: before whatever was decided
+    /// without writing is answered, for it names what others wrote. A store that shows only what is has nothing to do.
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Ids that are due, oldest first, at most `limit`, and the next time something of that kind falls due.
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>>;
@@ -122,11 +129,20 @@ pub enum Verdict {
 /// What the stale groups of one batch would have written.
 ///
 /// Two writers who read the same version at the same time give the next one the same number. So a later group of the
-/// batch, decided on top of a stale one, may name a version that is there and is not the one it saw.
+/// batch, decided on top of a stale one, may name a version that is there and is not the one it saw. The same holds of a
+/// key that somebody else has moved, once a group that does not rely on it has written one of its holders.
 #[derive(Debug, Default)]
 pub struct Unwritten(HashSet<Record>);
 
 impl Unwritten {
+    /// Before a batch is applied: keys that are not at the versions from which its groups were decided. `version` gives
+    /// the one a key has.
+    pub fn before(groups: &[Group], version: impl Fn(&UniqueKey) -> u64) -> Self {
+        let began = groups.iter().flat_map(|group| &group.began);
+        let moved = began.filter(|(key, began)| version(key) != *began);
+        Self(moved.map(|(key, _)| Record::Key(*key)).collect())
+    }
+
     /// Notes a stale group.
     pub fn note(&mut self, group: &Group) {
         self.0.extend(group.expect.iter().map(|expect| expect.record.clone()));

@@ -306,6 +306,7 @@ pub async fn transact<T>(
         };
         let group = draft.finish();
         if group.is_empty() {
+            backend.confirm().await?;
             return Ok(outcome);
         }
         let applied = backend.commit(Batch { groups: vec![group], claims: Vec::new() }).await?;

@@ -58,8 +58,7 @@ impl Flight {
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
         let mut ready = self.hints.gather(&groups);
         if groups.iter().all(Group::is_empty) && claims.is_empty() {
-            decided.into_iter().for_each(|tried| self.answers.push(Outcome::Decided(tried.decision)));
-            self.answers.give();
+            self.answer_silent(decided).await;
             return Landed::default();
         }
         let (decided, groups) = answer_too_soon(decided, groups);
@@ -79,7 +78,10 @@ impl Flight {
                 return Landed::default();
             }
         };
+        // What was written and waited for comes after all that was seen.
+        let has_waited = applied.groups.contains(&Verdict::Applied);
         let mut landed = Landed::default();
+        let mut silent = Vec::new();
         let mut verdicts = applied.groups.into_iter();
         let mut any_stale = false;
         for (mut tried, written) in decided.into_iter().zip(written) {
@@ -97,8 +99,10 @@ impl Flight {
                 } else {
                     landed.again.push(tried);
                 }
-            } else {
+            } else if written || has_waited {
                 self.answers.push(Outcome::Decided(tried.decision));
+            } else {
+                silent.push(tried);
             }
         }
         for (claimed, reply) in applied.claims.into_iter().zip(replies) {
@@ -107,7 +111,26 @@ impl Flight {
         }
         self.answers.give();
         self.hints.give(&ready);
+        self.answer_silent(silent).await;
         landed
+    }
+
+    /// Answers decisions that wrote nothing, once what they saw is as durable as an answer has to be.
+    async fn answer_silent(&mut self, decided: Vec<Tried>) {
+        if decided.is_empty() {
+            return;
+        }
+        match self.backend.confirm().await {
+            Ok(()) => {
+                decided.into_iter().for_each(|tried| self.answers.push(Outcome::Decided(tried.decision)));
+                self.answers.give();
+            }
+            Err(error) => {
+                for tried in decided {
+                    tried.decision.answer(Err(error.clone()));
+                }
+            }
+        }
     }
 
     async fn decide(&mut self, decisions: Vec<Tried>) -> Option<(Vec<Tried>, Vec<Group>)> {
@@ -185,7 +208,8 @@ async fn replace_in_two_steps(backend: &dyn Backend, groups: Vec<Group>) -> Vec<
         let replaces = group.writes.iter().any(is_insert) && !group.writes.iter().all(is_insert);
         if replaces {
             let writes = group.writes.extract_if(.., |write| !is_insert(write)).collect();
-            let first = Group { expect: std::mem::take(&mut group.expect), writes, events: Vec::new() };
+            let (expect, began) = (std::mem::take(&mut group.expect), std::mem::take(&mut group.began));
+            let first = Group { expect, began, writes, events: Vec::new() };
             drop(backend.commit(Batch { groups: vec![first], claims: Vec::new() }).await);
         }
         second.push(group);

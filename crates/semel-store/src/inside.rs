@@ -9,10 +9,10 @@ use crate::error::StoreError;
 ///
 /// A decision holds what it wrote until the transaction ends; one that wrote nothing holds nothing. Dropping the future
 /// leaves the transaction in the middle of something: roll it back.
-pub trait Inside: Send + Sync {
+pub trait Inside: Send {
     /// Has a decision taken and written. `reads` is what it will surely need; what else it asks for is loaded then.
     fn decide<'a>(
-        &'a self,
+        &'a mut self,
         reads: Reads,
         decide: &'a mut (dyn FnMut(&mut Draft) -> Result<(), Missing> + Send),
     ) -> BoxFuture<'a, Result<(), StoreError>>;
@@ -23,7 +23,7 @@ pub trait Inside: Send + Sync {
 /// # Errors
 /// As [`Inside::decide`].
 pub async fn decide<T: Send>(
-    inside: &dyn Inside,
+    inside: &mut dyn Inside,
     reads: Reads,
     mut decide: impl FnMut(&mut Draft) -> Result<T, Missing> + Send,
 ) -> Result<T, StoreError> {

@@ -32,6 +32,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().commit(batch)
     }
 
+    /// See [`Backend::confirm`].
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner().confirm()
+    }
+
     /// See [`Backend::maintain`].
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         self.inner().maintain()
@@ -50,6 +55,10 @@ impl<L: Layer> Backend for L {
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         Layer::commit(self, batch)
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Layer::confirm(self)
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {

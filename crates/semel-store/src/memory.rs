@@ -190,7 +190,7 @@ impl Backend for Memory {
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         let (mut inner, now) = self.lock();
         let mut applied = Applied::default();
-        let mut unwritten = Unwritten::default();
+        let mut unwritten = Unwritten::before(&batch.groups, |key| inner.model.key_version(key));
         for group in batch.groups {
             let current = inner.model.is_current(
                 &group,

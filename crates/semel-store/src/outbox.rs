@@ -12,8 +12,8 @@ pub type Read = fn(JobId, &str) -> Result<Offer, String>;
 
 /// A store's outbox.
 pub trait Outbox: Send + Sync + 'static {
-    /// Takes up to `limit` entries that wait, in the order they were put in, but for those of `skip`. Nobody else takes them until they are
-    /// [finished](Taken::finish) or dropped.
+    /// Takes up to `limit` entries that wait, in the order they were put in, but for those of `skip`. Nobody else takes them
+    /// until they are [finished](Taken::finish) or dropped.
     fn take<'a>(
         &'a self,
         limit: u32,

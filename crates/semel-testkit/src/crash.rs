@@ -1,6 +1,8 @@
 //! A process to be killed, and the account of what it acknowledged. The victim writes one line per answer it got; the
 //! judge reads them and looks whether the store stands by each.
 
+mod flows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -15,11 +17,12 @@ use semel_core::settle::Settled;
 use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
 use semel_engine::Engine;
-use semel_engine::duty::Reap;
+use semel_engine::duty::{Reap, Tend};
 use semel_store::Backend;
-use semel_store::backend::{Claim, Filter};
+use semel_store::backend::Claim;
 use tokio::task::JoinSet;
 
+pub use self::flows::Told;
 use crate::history::Holds;
 use crate::make::{Want, keyed};
 
@@ -27,10 +30,14 @@ use crate::make::{Want, keyed};
 const OFFERERS: usize = 4;
 const WORKERS: usize = 2;
 
-/// Stands for a job of the victim's: half of the keys are remembered for ever.
-fn want(round: u64, number: u64) -> Want {
+/// Stands for a job of the victim's: half of the keys are remembered for ever, and a quarter of the jobs is under a limit.
+pub fn want(round: u64, number: u64) -> Want {
     let want = keyed(&name(round, number)).args(&format!("[{number}]"));
-    if number.is_multiple_of(2) { want.states(StateSet::ALL) } else { want }
+    match number % 4 {
+        0 | 2 => want.states(StateSet::ALL),
+        1 => want.limit(flows::limit()),
+        _ => want,
+    }
 }
 
 fn name(round: u64, number: u64) -> String {
@@ -40,10 +47,13 @@ fn name(round: u64, number: u64) -> String {
 /// Offers, claims, acknowledges and keeps house, as fast as it can, until it is killed or `turns` are over. Each answer
 /// becomes a line on stdout before the next question.
 pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
+    crate::planted::plant_from_environment();
     let engine = Engine::without_duties(backend).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let mut offering = JoinSet::new();
     let mut working = JoinSet::new();
+    flows::register(&engine).await;
+    offering.spawn(flows::ask(engine.clone(), round, turns));
     for task in 0..OFFERERS {
         let engine = engine.clone();
         offering.spawn(async move {
@@ -77,6 +87,7 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
         tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 engine.store().maintain().await.unwrap();
+                Tend.run_once(engine.store()).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
         })
@@ -87,7 +98,8 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
     keeper.await.unwrap();
 }
 
-fn claim(limit: u32) -> Claim {
+/// Up to so many jobs of the queue that they are in.
+pub fn claim(limit: u32) -> Claim {
     Claim {
         queues: vec![QueueName::default()],
         limit,
@@ -118,6 +130,8 @@ pub struct Account {
     pub acked: BTreeSet<JobId>,
     /// When jobs surely held their keys, by the places of the lines.
     pub holds: Holds,
+    /// Crons, workflows and their jobs.
+    pub flows: Told,
     /// Requests that failed.
     pub errors: Vec<String>,
 }
@@ -150,6 +164,7 @@ impl Account {
                     account.holds.may_end(id(job), at);
                 }
                 ["acked", job] => drop(account.acked.insert(id(job))),
+                _ if account.flows.read(&words) => {}
                 _ => account.errors.push(line.to_owned()),
             }
         }
@@ -161,6 +176,7 @@ impl Account {
         assert_eq!(self.errors, Vec::<String>::new());
         assert_eq!(self.holds.doubled(), None, "two jobs surely held one key at one time");
         let engine = Engine::without_duties(backend).unwrap();
+        self.flows.judge_as_found(&flows::all(&engine).await);
         // A holder that was named exists, whether or not its own creator heard of it.
         for (number, ids) in self.created.iter().chain(&self.named) {
             for id in ids {
@@ -174,35 +190,30 @@ impl Account {
             assert_eq!(job.head.state, State::Completed, "the end of {id} was acknowledged");
         }
         self.nothing_is_doubled(&engine).await;
+        self.flows.judge_ticks(&engine).await;
         self.no_key_is_stuck(&engine, round).await;
+        self.flows.judge_workflows(&engine).await;
         for queue in engine.queues().await.unwrap() {
             assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");
         }
     }
 
     async fn nothing_is_doubled(&self, engine: &Engine) {
-        let mut filter = Filter { limit: 500, ..Filter::default() };
         let (mut strict, mut live) = (BTreeSet::new(), BTreeSet::new());
-        let mut listed = 0;
-        loop {
-            let page = engine.list(filter.clone()).await.unwrap();
-            for head in page.heads {
-                listed += 1;
-                let Some(key) = head.key else { continue };
-                let all = head.hold.states == StateSet::ALL;
-                assert!(!all || strict.insert(key), "two jobs with the strict key of {}", head.id);
-                assert!(
-                    head.state.is_finished() || live.insert(key),
-                    "two live jobs with the key of {}",
-                    head.id
-                );
-            }
-            let Some(next) = page.next else { break };
-            filter.before = Some(next);
+        let heads = flows::all(engine).await;
+        for head in &heads {
+            let Some(key) = head.key else { continue };
+            let all = head.hold.states == StateSet::ALL;
+            assert!(!all || strict.insert(key), "two jobs with the strict key of {}", head.id);
+            assert!(
+                head.state.is_finished() || live.insert(key),
+                "two live jobs with the key of {}",
+                head.id
+            );
         }
         let stored: u64 =
             engine.queues().await.unwrap().iter().map(|queue| queue.counts.iter().sum::<u64>()).sum();
-        assert_eq!(listed, stored, "listed and counted");
+        assert_eq!(heads.len() as u64, stored, "listed and counted");
     }
 
     /// A dead worker delays its job no longer than its lease; then the key's job runs, ends, and the key is as free as

@@ -9,12 +9,16 @@
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
 //! - [`logbook`]: a store that tells after each commit what is in it.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
-//! - [`database`]: a schema of a test's own in PostgreSQL.
+//! - [`traffic`]: callers and workers who go on through outages of their store.
+//! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
 //! - [`patience`]: times of a real clock.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod cases;
+#[cfg(unix)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod cluster;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod crash;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
@@ -39,6 +43,8 @@ pub mod planted;
 pub mod races;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod sim;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod traffic;
 
 pub use fixture::{Fixture, Step, TempDir};
 pub use make::Want;

@@ -204,17 +204,10 @@ impl EnqueueMany {
                     broken = Some(error);
                     break;
                 }
-                Ok(Batch::Refused { index, outcome }) => {
-                    let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
-                    return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
-                }
+                Ok(Batch::Refused { index, outcome }) => return Err(refused(index, &outcome)),
             }
         }
-        let of_offers = Counts::of(&outcomes);
-        counts.inserted += of_offers.inserted;
-        counts.skipped += of_offers.skipped;
-        counts.replaced += of_offers.replaced;
-        counts.rejected += of_offers.rejected;
+        counts += Counts::of(&outcomes);
         let undecided = unoffered.len() - outcomes.len();
         counts.rejected += u64::try_from(undecided).unwrap_or_default();
         let mut decided = outcomes.into_iter().zip(&unoffered);
@@ -234,4 +227,10 @@ impl IntoFuture for EnqueueMany {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.offer())
     }
+}
+
+/// What is told of a batch that one of its jobs broke.
+pub(crate) fn refused(index: usize, outcome: &Outcome) -> Error {
+    let reason = Problem::of_outcome(outcome).map(|problem| problem.message().to_owned());
+    Error::Batch { index, reason: reason.unwrap_or_default() }
 }

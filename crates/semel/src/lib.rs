@@ -29,6 +29,7 @@
 //! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
 //! - [`Schedule`], [`Cron`]: jobs that a schedule offers.
 //! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs.
+//! - `session` (with `postgres`): what other drivers implement so that jobs join their transactions.
 //! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
 //! # Features
@@ -47,6 +48,8 @@ mod open;
 mod options;
 mod outcome;
 mod queue;
+#[cfg(feature = "postgres")]
+pub mod session;
 mod steps;
 mod stored;
 pub mod testing;

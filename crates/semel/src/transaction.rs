@@ -1,15 +1,17 @@
 //! Jobs inside a transaction of the program's own: they are there with its commit, or not at all.
 
+use std::fmt;
+
 use bytes::Bytes;
 use semel_core::enqueue::{Batch, Counts, Mode};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::limits::BATCH_JOBS_MAX;
 use semel_core::settle::{Refusal, Settled};
-use semel_ojs::Problem;
+use semel_postgres::Session;
 use serde::Serialize;
-use tokio_postgres::GenericClient;
+use tokio::sync::Mutex;
 
-use crate::enqueue::{Many, SOURCE, read};
+use crate::enqueue::{Many, SOURCE, read, refused};
 use crate::envelope::{Envelope, IntoEnvelope};
 use crate::error::Error;
 use crate::outcome::Enqueued;
@@ -26,15 +28,22 @@ use crate::worker::Run;
 ///   one transaction enqueues several times and two of them meet in opposite orders: enqueue all jobs by one call.
 /// - Other errors leave the transaction as it was. Dropping a future before it is ready does not: roll back then.
 /// - Enqueue late and commit soon: others wait for the keys. A queue's bound does not hold here.
-#[derive(Debug)]
-pub struct InTransaction<'a, C> {
+pub struct InTransaction<'a> {
     semel: Semel,
-    client: &'a C,
+    /// One call at a time: each is several statements that belong together.
+    session: Mutex<Box<dyn Session + 'a>>,
+}
+
+impl fmt::Debug for InTransaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InTransaction").field("semel", &self.semel).finish_non_exhaustive()
+    }
 }
 
 impl Semel {
-    /// The queue inside a transaction of the program's own, on the same database: a `tokio_postgres::Transaction`, or a
-    /// client after `BEGIN`.
+    /// The queue inside a transaction of the program's own, on the same database: a `&tokio_postgres::Transaction`, or a
+    /// client after `BEGIN`. Those of other drivers come in the type that their crate has for it: `semel_sqlx::Sqlx(&mut tx)`,
+    /// `semel_diesel::Diesel(conn)`.
     ///
     /// ```no_run
     /// # #[derive(serde::Serialize, serde::Deserialize, semel::Job)]
@@ -48,18 +57,18 @@ impl Semel {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn in_transaction<'a, C: GenericClient + Sync>(&self, transaction: &'a C) -> InTransaction<'a, C> {
-        InTransaction { semel: self.clone(), client: transaction }
+    pub fn in_transaction<'a>(&self, transaction: impl Session + 'a) -> InTransaction<'a> {
+        InTransaction { semel: self.clone(), session: Mutex::new(Box::new(transaction)) }
     }
 }
 
-impl<C: GenericClient + Sync> InTransaction<'_, C> {
+impl InTransaction<'_> {
     /// Offers a job: a typed one, an [`Envelope`], or an [`Enqueue`](crate::Enqueue) with what is special about it.
     ///
     /// # Errors
     /// As [`Semel::enqueue`]; [`Error::Url`] when the queue is not in PostgreSQL.
     pub async fn enqueue(&self, job: impl IntoEnvelope) -> Result<Enqueued, Error> {
-        let many = self.offer(vec![job.into_envelope()], Mode::Each).await?;
+        let many = self.offer(vec![job.into_envelope()]).await?;
         many.outcomes.into_iter().next().unwrap_or(Err(Error::Closed))
     }
 
@@ -71,7 +80,7 @@ impl<C: GenericClient + Sync> InTransaction<'_, C> {
         &self,
         jobs: impl IntoIterator<Item = J>,
     ) -> Result<Many, Error> {
-        self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect(), Mode::Each).await
+        self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect()).await
     }
 
     /// Ends a run well, together with what the transaction writes: fenced, so that a run whose lease is lost cannot. When
@@ -93,10 +102,11 @@ impl<C: GenericClient + Sync> InTransaction<'_, C> {
     }
 
     async fn end(&self, run: &Run, result: Option<Bytes>) -> Result<(), Error> {
-        let transaction = self.semel.database()?.inside(self.client);
+        let database = self.semel.database()?;
         let bearer = Bearer { lease: Some(LeaseToken(run.fence())), worker: None };
         let engine = self.semel.engine()?;
-        match engine.complete_inside(&transaction, run.id(), bearer, result).await? {
+        let mut session = self.session.lock().await;
+        match engine.complete_inside(&mut database.inside(&mut **session), run.id(), bearer, result).await? {
             Settled::Done(_) | Settled::Repeated(_) => Ok(()),
             Settled::Refused(Refusal::NotFound) => Err(Error::Gone(run.id())),
             Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
@@ -104,8 +114,8 @@ impl<C: GenericClient + Sync> InTransaction<'_, C> {
         }
     }
 
-    async fn offer(&self, envelopes: Vec<Envelope>, mode: Mode) -> Result<Many, Error> {
-        let transaction = self.semel.database()?.inside(self.client);
+    async fn offer(&self, envelopes: Vec<Envelope>) -> Result<Many, Error> {
+        let database = self.semel.database()?;
         let engine = self.semel.engine()?;
         if envelopes.len() > BATCH_JOBS_MAX {
             return Err(Error::Invalid {
@@ -129,18 +139,14 @@ impl<C: GenericClient + Sync> InTransaction<'_, C> {
                 }
             }
         }
-        let outcomes = match engine.enqueue_batch_inside(&transaction, offers, mode, SOURCE).await? {
+        let mut session = self.session.lock().await;
+        let mut transaction = database.inside(&mut **session);
+        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, Mode::Each, SOURCE).await?
+        {
             Batch::Done(outcomes) => outcomes,
-            Batch::Refused { index, outcome } => {
-                let reason = Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned());
-                return Err(Error::Batch { index, reason: reason.unwrap_or_default() });
-            }
+            Batch::Refused { index, outcome } => return Err(refused(index, &outcome)),
         };
-        let of_offers = Counts::of(&outcomes);
-        counts.inserted += of_offers.inserted;
-        counts.skipped += of_offers.skipped;
-        counts.replaced += of_offers.replaced;
-        counts.rejected += of_offers.rejected;
+        counts += Counts::of(&outcomes);
         let mut decided = outcomes.into_iter().zip(&unoffered);
         let mut answer_next = || match decided.next() {
             Some((outcome, rest)) => Enqueued::of(&self.semel, rest, outcome),

@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+/// Where tests are told as whom their own services are to run.
+pub const VARIABLE: &str = "SEMEL_TEST_ACCOUNT";
+
 /// An account that is not root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
@@ -73,6 +76,12 @@ impl Account {
     }
 }
 
+impl std::fmt::Display for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.user, self.group)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Account;
@@ -81,6 +90,7 @@ mod tests {
     fn an_account_is_found_by_its_whole_name_and_is_not_root() {
         let accounts = "root:x:0:0::/root:/bin/sh\npostgres2:x:7:7::/:\npostgres:x:101:104::/:/bin/sh\n";
         assert_eq!(Account::named(accounts, "postgres"), Some(Account { user: 101, group: 104 }));
+        assert_eq!(Account::named(accounts, "postgres").unwrap().to_string(), "101:104");
         assert_eq!(Account::named(accounts, "root"), None);
         assert_eq!(Account::named(accounts, "redis"), None);
     }

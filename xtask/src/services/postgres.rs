@@ -10,7 +10,11 @@ use super::{Folder, free_port, install, on_path};
 
 /// Where tests are told the address.
 pub const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
+/// Where tests that kill, fill up and promote clusters of their own are told the programs.
+pub const PROGRAMS: &str = "SEMEL_TEST_POSTGRES_PROGRAMS";
 
+/// The programs that tests start.
+const PROGRAMS_NEEDED: &[&str] = &["postgres", "initdb", "pg_ctl", "pg_basebackup"];
 /// Where distributions keep the programs of each version.
 const VERSIONS: &[&str] = &["/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt"];
 /// The oldest version that is supported.
@@ -82,6 +86,16 @@ impl Postgres {
     /// The address of its database.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// The folder of its programs.
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
+    /// As whom it runs, if not as who started it.
+    pub fn account(&self) -> Option<Account> {
+        self.account
     }
 
     fn data(&self) -> PathBuf {
@@ -161,9 +175,10 @@ fn break_off(log: &Path, reason: &str) -> Result<(), String> {
 
 /// The folder of the newest version's programs.
 fn programs() -> Option<PathBuf> {
-    let has_all =
-        |folder: &Path| ["postgres", "initdb", "pg_ctl"].iter().all(|program| folder.join(program).is_file());
-    let beside = on_path("postgres").and_then(|program| program.parent().map(Path::to_owned));
+    let has_all = |folder: &Path| PROGRAMS_NEEDED.iter().all(|program| folder.join(program).is_file());
+    // What is on the path may be a link to one of them, with not all the others beside it.
+    let beside = on_path("postgres").and_then(|program| program.canonicalize().ok());
+    let beside = beside.and_then(|program| program.parent().map(Path::to_owned));
     if let Some(folder) = beside.filter(|folder| has_all(folder)) {
         return Some(folder);
     }

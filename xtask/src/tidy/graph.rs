@@ -22,6 +22,10 @@ const ALLOWED: &[(&str, Allowed)] = &[
         "semel-testkit",
         Allowed::Only(&["semel-core", "semel-store", "semel-engine", "semel-ojs", "semel-client"]),
     ),
+    // A driver's transactions are joined through the library alone: SQL and rules are below it.
+    ("semel-sqlx", Allowed::Only(&["semel"])),
+    ("semel-diesel", Allowed::Only(&["semel"])),
+    ("semel-examples", Allowed::Only(&["semel", "semel-sqlx"])),
     ("semel", Allowed::AllButTestkit),
     ("semel-cli", Allowed::AllButTestkit),
     ("semel-bench", Allowed::AllButTestkit),

@@ -70,12 +70,13 @@ impl File {
         Path::new(&self.path).extension().is_some_and(|extension| extension == "rs")
     }
 
-    /// The crate it belongs to: `NAME` of `crates/NAME/…`, or `xtask`.
+    /// The crate it belongs to: `NAME` of `crates/NAME/…`, or `xtask`, or that of the examples.
     pub fn package(&self) -> Option<&str> {
         let mut folders = self.path.split('/');
         match folders.next()? {
             "crates" => folders.next(),
             "xtask" => Some("xtask"),
+            "examples" => Some("semel-examples"),
             _ => None,
         }
     }

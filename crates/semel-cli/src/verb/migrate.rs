@@ -13,8 +13,8 @@ use crate::print::Printer;
 /// Bring a database's schema up to this program's version, or see how it stands
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A server does this by itself when it starts; use it where the server's user may not change the schema. A schema that is
-newer than the program is refused by both.
+A server does this by itself when it starts; use it where the server's user may not change the schema. A program goes on
+with a schema that is one version newer; what is newer still is refused by both.
 
 Examples:
   semel migrate status --store postgres://semel@db.example/jobs
@@ -90,7 +90,8 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
         }
         std::cmp::Ordering::Greater => {
             printer.line(format_args!(
-                "{address}: version {found}; this program knows {needed}: use a newer one"
+                "{address}: version {found}; this program knows {needed}, and goes on with one that is one newer: beyond that \
+                 use a newer one"
             ));
         }
         std::cmp::Ordering::Less => {

@@ -114,7 +114,7 @@ impl Server {
 
     /// Waits for the end, as [`stop`](Self::stop) does, without asking for it.
     pub fn end(&mut self) -> (ExitStatus, String, String) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;

@@ -18,7 +18,7 @@ fn ask(folder: &Folder, token: &str, words: &[&str]) -> Ran {
 
 /// Asks until the answer is this, which it must become soon.
 fn becomes(folder: &Folder, token: &str, words: &[&str], code: i32, needle: &str) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let ran = ask(folder, token, words);
         if ran.code == code && ran.err.contains(needle) {

@@ -50,7 +50,7 @@ impl Snapshot {
                 .collect();
             dirty.sort_by_key(|head| head.version);
             if let Some(known) = self.keys.get(&key) {
-                view.version = known.version;
+                (view.version, view.loaded) = (known.version, known.loaded);
             }
             let known = self.keys.contains_key(&key);
             for head in dirty {

@@ -78,6 +78,8 @@ pub struct KeyView {
     pub all: bool,
     /// There are more than a view may carry.
     pub too_many: bool,
+    /// The version as it was loaded, before any decision of the group's batch.
+    pub(super) loaded: u64,
     pub(super) command: u32,
     /// The last decision that wrote to a holder, and the version before it did.
     pub(super) written: (u32, u64),
@@ -86,7 +88,16 @@ pub struct KeyView {
 impl KeyView {
     /// A view as a store loaded it.
     pub fn new(version: u64, holders: Vec<Head>, read: &KeyRead, too_many: bool) -> Self {
-        Self { version, holders, states: read.states, all: read.all, too_many, command: 0, written: (0, 0) }
+        Self {
+            version,
+            holders,
+            states: read.states,
+            all: read.all,
+            too_many,
+            loaded: version,
+            command: 0,
+            written: (0, 0),
+        }
     }
 
     pub(super) fn serves(&self, read: &KeyRead) -> bool {

@@ -102,6 +102,10 @@ pub enum Write {
 pub struct Group {
     /// What the decision relied on.
     pub expect: Vec<Expect>,
+    /// The versions that keys must have had before the whole batch, where `expect` names what earlier groups of it make
+    /// of them. A group may write a holder without relying on its key, and what the key's version becomes then does not
+    /// tell whether somebody else has moved it before.
+    pub began: Vec<(UniqueKey, u64)>,
     /// What it writes.
     pub writes: Vec<Write>,
     /// What the log will tell.

@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 
 use crate::body::{Body, Corrupt};
-use crate::draft::{Draft, Full, Missing};
+use crate::draft::{Draft, Full, KeyRead, Missing};
 use crate::event::EventKind;
 use crate::ident::JobId;
 use crate::job::NoteKind;
@@ -51,9 +51,15 @@ fn digest(body: &[u8]) -> Result<Option<[u8; 32]>, Corrupt> {
 }
 
 /// Puts the offer's args and meta in place of the holder's, and keeps its id with the holder.
-pub(super) fn amend(draft: &mut Draft, offer: &Offer, holder: JobId) -> Result<Outcome, Missing> {
+pub(super) fn amend(
+    draft: &mut Draft,
+    offer: &Offer,
+    read: KeyRead,
+    holder: JobId,
+) -> Result<Outcome, Missing> {
     let Some((mut head, full)) = draft.full(holder)? else {
-        return Ok(Outcome::TooManyHolders);
+        // It is gone since its key was loaded: who else there is has to be looked at again.
+        return Err(draft.look_again(read));
     };
     let (mut payload, digest) = match merged(&full, offer) {
         Ok(merged) => merged,

@@ -46,7 +46,8 @@ pub(super) fn refuse_mismatch(
         }
         pointers.extend(differences(&offered, &stored, "/args", POINTERS_MAX));
     }
-    let holder = Holder { head: Box::new(head), disclose };
+    // As it was when it was in the way; its body may have been read later.
+    let holder = Holder { head: Box::new(named.clone()), disclose };
     Ok(Some(Outcome::Mismatch { holder, pointers }))
 }
 

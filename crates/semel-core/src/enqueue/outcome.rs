@@ -167,6 +167,15 @@ impl Counts {
     }
 }
 
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        self.inserted += more.inserted;
+        self.skipped += more.skipped;
+        self.replaced += more.replaced;
+        self.rejected += more.rejected;
+    }
+}
+
 /// What became of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Batch {

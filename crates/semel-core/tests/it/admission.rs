@@ -47,11 +47,8 @@ fn head(row: u64, state: State, age: i64) -> Head {
         renewed_at: None,
         burned_until: None,
         lane: None,
-        lease: (state == State::Active).then(|| Lease {
-            worker: "w".into(),
-            visible_until: ago(-2),
-            run_until: ago(-30),
-        }),
+        lease: (state == State::Active)
+            .then(|| Box::new(Lease { worker: "w".into(), visible_until: ago(-2), run_until: ago(-30) })),
         follow_up: None,
         ending: None,
         awaited: false,

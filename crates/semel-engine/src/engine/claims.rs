@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::draft::{Full, Missing, Reads};
+use semel_core::draft::{Full, Reads, each};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
@@ -185,21 +185,13 @@ impl Engine {
         self.shared
             .store
             .decide(reads, move |draft| {
-                let (mut settled, mut missing) = (0, Ok(()));
-                for (id, reason) in &jobs {
-                    let did = match reason {
-                        Unclaimable::Expired => life::expire(draft, *id),
-                        Unclaimable::Exhausted => life::exhaust(draft, *id),
-                        Unclaimable::Overlaps => hold_again(draft, *id),
-                        Unclaimable::NotReady | Unclaimable::Limited => Ok(false),
-                    };
-                    // Going on finds what else is missing, in one go.
-                    match did {
-                        Ok(did) => settled += usize::from(did),
-                        Err(Missing) => missing = Err(Missing),
-                    }
-                }
-                missing.map(|()| settled)
+                let did = each(&jobs, |(id, reason)| match reason {
+                    Unclaimable::Expired => life::expire(draft, *id),
+                    Unclaimable::Exhausted => life::exhaust(draft, *id),
+                    Unclaimable::Overlaps => hold_again(draft, *id),
+                    Unclaimable::NotReady | Unclaimable::Limited => Ok(false),
+                })?;
+                Ok(did.into_iter().filter(|did| *did).count())
             })
             .await
     }

@@ -21,7 +21,7 @@ impl Engine {
     /// When the transaction cannot go on; nothing was admitted then.
     pub async fn enqueue_batch_inside(
         &self,
-        transaction: &dyn Inside,
+        transaction: &mut dyn Inside,
         offers: Vec<Offer>,
         mode: Mode,
         source: &str,
@@ -47,7 +47,7 @@ impl Engine {
     /// When the transaction cannot go on; nothing was settled then.
     pub async fn complete_inside(
         &self,
-        transaction: &dyn Inside,
+        transaction: &mut dyn Inside,
         id: JobId,
         bearer: Bearer,
         result: Option<Bytes>,

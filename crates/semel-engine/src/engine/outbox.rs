@@ -89,8 +89,8 @@ impl Engine {
         let read: Vec<Result<Offer, String>> =
             taken.entries().iter().map(|(id, text)| read(*id, text)).collect();
         let offers: Vec<Offer> = read.iter().filter_map(|offer| offer.as_ref().ok().cloned()).collect();
-        let transaction = taken.transaction()?;
-        let batch = self.enqueue_batch_inside(&*transaction, offers, Mode::Each, SOURCE).await?;
+        let mut transaction = taken.transaction()?;
+        let batch = self.enqueue_batch_inside(&mut *transaction, offers, Mode::Each, SOURCE).await?;
         drop(transaction);
         let mut outcomes = match batch {
             Batch::Done(outcomes) => outcomes.into_iter(),

@@ -33,7 +33,7 @@ async fn a_follower_is_woken_by_the_commit_and_told_what_he_missed() {
     tokio::task::yield_now().await;
     engine.enqueue(job().offer(), "t").await.unwrap();
     let (mut follow, reading) =
-        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
     assert_eq!((reading.events.len(), reading.events[0].event.kind), (1, EventKind::Enqueued));
     assert_eq!(follow.cursor(), reading.events[0].cursor.max(follow.cursor()));
     engine.enqueue(job().offer(), "t").await.unwrap();

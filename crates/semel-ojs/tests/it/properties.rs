@@ -19,11 +19,27 @@ pub fn canon(text: &str) {
     let _any = digest(&value);
     assert!(differences(&value, &value, "", 4).is_empty());
     let Ok(canonical) = value.canonical("") else { return };
-    let again = Json::parse(&canonical, "").unwrap();
-    assert_eq!(again.canonical("").unwrap(), canonical);
-    assert_eq!(digest(&again), digest(&Json::parse(&canonical, "").unwrap()));
     let theirs: serde_json::Value = serde_json::from_str(&canonical).unwrap();
+    let again = Json::parse(&canonical, "").unwrap();
+    match again.canonical("") {
+        Ok(twice) => assert_eq!(twice, canonical),
+        // RFC 8785 writes 3e20 as an integer, and integers of that size are refused where somebody sends them.
+        Err(refused) => return assert!(has_long_number(&theirs), "{refused} in {canonical}"),
+    }
+    assert_eq!(digest(&again), digest(&Json::parse(&canonical, "").unwrap()));
     assert_eq!(Json::parse(&theirs.to_string(), "").unwrap().canonical("").unwrap(), canonical);
+}
+
+/// Whether there is a number that is written as an integer beyond 2^53 - 1.
+fn has_long_number(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::Number(number) => {
+            number.as_f64().is_some_and(|number| (9_007_199_254_740_992.0..1e21).contains(&number.abs()))
+        }
+        serde_json::Value::Array(items) => items.iter().any(has_long_number),
+        serde_json::Value::Object(members) => members.values().any(has_long_number),
+        _ => false,
+    }
 }
 
 /// A policy that is taken means what it says when it is sent back, and gives one key.

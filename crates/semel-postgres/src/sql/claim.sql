@@ -44,10 +44,11 @@ BEGIN
             ORDER BY w.place);
         v_limit := cardinality(v_whose);
     END IF;
+    -- Those under limits that were shown keep their places, before the next queue too.
+    v_wanted := v_limit;
     SELECT @now INTO v_now;
     RETURN QUERY SELECT 0::int2, v_now, NULL::int4, NULL::bytea, @head_nulls;
     FOREACH v_queue IN ARRAY p_queues LOOP
-        v_wanted := v_limit - cardinality(v_granted);
         EXIT WHEN v_wanted <= 0;
         CONTINUE WHEN EXISTS (SELECT 1 FROM @.queue q WHERE q.name = v_queue AND q.paused);
         v_looks := v_wanted + p_looks;

@@ -14,6 +14,9 @@ BEGIN
         -- Should the database still have the request somewhere, it will find this first.
         INSERT INTO @.void (mark, at) VALUES (p_mark, now()) ON CONFLICT DO NOTHING;
         DELETE FROM @.void WHERE at < now() - interval '1 day';
+    ELSE
+        -- A restart shows commits that no standby has yet: this answer waits for them, as that one would have.
+        PERFORM pg_logical_emit_message(true, 'semel', '');
     END IF;
     RETURN v_stale;
 END

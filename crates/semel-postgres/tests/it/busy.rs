@@ -13,18 +13,26 @@ use semel_store::StoreError;
 use semel_store::backend::Claim;
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 use semel_testkit::{Fixture, Step};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
-use crate::place::{Place, url};
+use crate::place::{Place, client, url};
 
 async fn other() -> Client {
-    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
+    client(&url()).await
 }
 
 async fn engine(place: &Place) -> Engine {
     Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap()
+}
+
+/// Asks until it is not told that the key is busy: the rest may take longer than a server waits.
+async fn had<T, F: Future<Output = Result<T, StoreError>>>(ask: impl Fn() -> F) -> T {
+    loop {
+        match ask().await {
+            Err(StoreError::Contended) => {}
+            told => return told.unwrap(),
+        }
+    }
 }
 
 fn again(name: &str) -> Want {
@@ -42,19 +50,19 @@ async fn a_key_that_somebody_holds_delays_its_own_callers_only() {
     let waiting: Vec<_> = (0..8)
         .map(|_| {
             let engine = engine.clone();
-            tokio::spawn(async move { engine.enqueue(again("held").offer(), "").await })
+            tokio::spawn(async move { had(|| engine.enqueue(again("held").offer(), "")).await })
         })
         .collect();
-    for number in 0..100 {
+    for number in 0..20 {
         let outcome = engine.enqueue(again(&format!("{number}")).offer(), "").await.unwrap();
         assert!(matches!(outcome, Outcome::Created(_)));
     }
     assert!(waiting.iter().all(|wait| !wait.is_finished()), "nobody overtakes the lock");
     held.rollback().await.unwrap();
     for wait in waiting {
-        assert!(matches!(wait.await.unwrap(), Ok(Outcome::Replaced { .. })));
+        assert!(matches!(wait.await.unwrap(), Outcome::Replaced { .. }));
     }
-    assert_eq!(engine.queues().await.unwrap()[0].created, 1 + 8 + 100);
+    assert_eq!(engine.queues().await.unwrap()[0].created, 1 + 8 + 20);
 }
 
 /// Housekeeping neither waits for it nor keeps other keys locked meanwhile.
@@ -128,7 +136,7 @@ async fn a_job_that_somebody_holds_delays_its_own_worker_only() {
     .unwrap();
     let waiting = tokio::spawn({
         let engine = engine.clone();
-        async move { engine.complete(first, Bearer::default(), None).await.unwrap() }
+        async move { had(|| engine.complete(first, Bearer::default(), None)).await }
     });
     for job in &jobs[1..] {
         engine.complete(job.head.id, Bearer::default(), None).await.unwrap();
@@ -154,13 +162,13 @@ async fn an_id_that_somebody_is_about_to_store_delays_its_own_callers_only() {
     let mut running = tokio::task::JoinSet::new();
     let wait = |offer: semel_core::enqueue::Offer| {
         let engine = engine.clone();
-        async move { engine.enqueue(offer, "").await.unwrap() }
+        async move { had(|| engine.enqueue(offer.clone(), "")).await }
     };
     let waiting = tokio::spawn(wait(job().id(foreign_id(7)).offer()));
     for number in 0..40 {
         running.spawn(wait(keyed(&format!("{number}")).offer()));
     }
-    let outcomes = tokio::time::timeout(Duration::from_secs(10), running.join_all()).await.unwrap();
+    let outcomes = tokio::time::timeout(Duration::from_secs(60), running.join_all()).await.unwrap();
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Created(_))));
     assert!(!waiting.is_finished());
     held.rollback().await.unwrap();

@@ -12,15 +12,10 @@ use semel_postgres::{Address, Postgres};
 use semel_store::backend::Filter;
 use semel_testkit::make::keyed;
 use tokio::task::JoinSet;
-use tokio_postgres::NoTls;
 
-use crate::place::{Place, url};
+use crate::place::{Place, client, rounds, url};
 
 const ROUNDS: u64 = 12;
-
-fn rounds() -> u64 {
-    std::env::var("SEMEL_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_under_load_lose_and_double_nothing() {
@@ -53,9 +48,8 @@ async fn connections_that_are_cut_under_load_lose_and_double_nothing() {
             }
         });
     }
-    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    for _ in 0..rounds() {
+    let client = client(&url()).await;
+    for _ in 0..rounds("SEMEL_CRASH_ROUNDS", ROUNDS) {
         let enough = next.load(Ordering::Relaxed) + 60;
         while next.load(Ordering::Relaxed) < enough {
             tokio::task::yield_now().await;

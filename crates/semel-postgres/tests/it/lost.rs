@@ -2,43 +2,65 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
-use semel_core::enqueue::Outcome;
+use semel_core::draft::{Draft, Reads};
+use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::ident::QueueName;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::StoreError;
+use semel_store::backend::{Backend, Batch, Claim, Verdict};
+use semel_testkit::crash::claim;
 use semel_testkit::make::keyed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::place::{Place, url};
+use crate::place::{Place, client, url};
 
 /// Something between a server and the database that hands everything on, until it is told to swallow the answer to the next
 /// commit and hang up. New connections are handed on again.
-struct Between {
+pub struct Between {
     port: u16,
     swallows: Arc<AtomicBool>,
+    refuses: Arc<AtomicBool>,
 }
 
 /// How a commit is known on its way.
 const COMMIT: &[u8] = b".commit(";
 
 impl Between {
-    async fn start(database: String) -> Self {
+    pub async fn start() -> Self {
+        let database = url().split('@').nth(1).unwrap().split('/').next().unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let swallows = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&swallows);
+        let refuses = Arc::new(AtomicBool::new(false));
+        let (told, hangs_up) = (Arc::clone(&swallows), Arc::clone(&refuses));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if hangs_up.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let upstream = TcpStream::connect(&database).await.unwrap();
                 tokio::spawn(hand_on(client, upstream, Arc::clone(&told)));
             }
         });
-        Self { port, swallows }
+        Self { port, swallows, refuses }
     }
 
-    fn swallow_the_answer_to_the_next_commit(&self) {
+    /// The address of a place by this way.
+    pub fn address(&self, place: &Place) -> Address {
+        let text = format!("postgres://postgres@127.0.0.1:{}/postgres", self.port);
+        Address::parse(&text).unwrap().with_schema(place.schema()).unwrap()
+    }
+
+    /// Hangs up on whoever connects from now on, or not any more.
+    pub fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    pub fn swallow_the_answer_to_the_next_commit(&self) {
         self.swallows.store(true, Ordering::SeqCst);
     }
 }
@@ -74,11 +96,8 @@ async fn hand_on(client: TcpStream, upstream: TcpStream, swallows: Arc<AtomicBoo
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_answer_is_lost_is_answered_as_what_became_of_it() {
     let place = Place::new();
-    let database = url().split('@').nth(1).unwrap().split('/').next().unwrap().to_owned();
-    let between = Between::start(database).await;
-    let address =
-        Address::parse(&format!("postgres://postgres@127.0.0.1:{}/postgres", between.port)).unwrap();
-    let address = address.with_schema(place.address().schema()).unwrap();
+    let between = Between::start().await;
+    let address = between.address(&place);
     let backend = Arc::new(Postgres::open(&address).await.unwrap());
     let engine = Engine::without_duties(backend).unwrap();
     engine.enqueue(keyed("before").offer(), "").await.unwrap();
@@ -101,16 +120,22 @@ async fn a_commit_that_the_database_gave_up_is_not_applied_and_frees_its_keys() 
     engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await.unwrap();
     let schema = place.address().schema();
     // Somebody's transaction holds a table, so that the commit waits in the middle.
-    let (mut holder, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
+    let mut holder = client(&url()).await;
     let held = holder.transaction().await.unwrap();
     held.execute(&format!("LOCK TABLE {schema}.body IN SHARE MODE"), &[]).await.unwrap();
     let waiting = tokio::spawn({
         let engine = engine.clone();
-        async move { engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await }
+        async move {
+            loop {
+                // It may be told that the table is busy before it is met in the middle.
+                match engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await {
+                    Err(StoreError::Contended) => {}
+                    told => break told,
+                }
+            }
+        }
     });
-    let (watcher, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
+    let watcher = client(&url()).await;
     let ends = format!(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%\"{schema}\".commit%'"
     );
@@ -139,8 +164,7 @@ async fn a_request_that_is_dropped_leaves_neither_a_transaction_nor_a_poisoned_c
         panic!("not created")
     };
     // Seen by another connection than those that were used: it is committed.
-    let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
+    let client = client(&url()).await;
     let schema = place.address().schema();
     let seen = client
         .query_one(
@@ -158,4 +182,74 @@ async fn a_request_that_is_dropped_leaves_neither_a_transaction_nor_a_poisoned_c
         .await
         .unwrap();
     assert_eq!(idle.get::<_, i64>(0), 0);
+}
+
+/// Commits and claims, given up at every point of their way. Whatever is acknowledged on the same connections afterwards is there
+/// when they are gone: none of them was left inside somebody's transaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_is_given_up_takes_nothing_with_it_that_is_acknowledged_later() {
+    let place = Place::new();
+    let schema = place.schema();
+    let text = format!("{}?application_name={schema}", url());
+    let address = Address::parse(&text).unwrap().with_schema(schema).unwrap();
+    let backend: Arc<dyn Backend> = Arc::new(Postgres::open(&address).await.unwrap());
+    let (mut acknowledged, mut left) = (Vec::new(), 0);
+    for round in 0..60_u32 {
+        // Two claims and a group: a transaction of several statements, of which the first is BEGIN.
+        let batch = |name: &str, claims: Vec<Claim>| {
+            let backend = Arc::clone(&backend);
+            let offer = keyed(name).offer();
+            async move {
+                let mut reads = Reads::default();
+                offer.reads(&mut reads);
+                let mut draft = Draft::new(backend.load(&reads).await.unwrap(), 7, backend.rows());
+                let Ok(Outcome::Created(head)) = enqueue(&mut draft, &offer) else { panic!("not created") };
+                (Batch { groups: vec![draft.finish()], claims }, head.id)
+            }
+        };
+        let (given_up, _) = batch(&format!("given up {round}"), vec![claim_of_nothing(); 2]).await;
+        {
+            let mut commit = backend.commit(given_up);
+            // Polled so often, unless it is done before, then dropped: whatever it has sent by then is on its way.
+            let mut done = false;
+            for _ in 0..=round % 6 {
+                done = done || poll_once(&mut commit).await.is_some();
+            }
+            left += u32::from(!done);
+        }
+        // One statement: inside of what somebody began and left it would be acknowledged and no more.
+        let (kept, id) = batch(&format!("kept {round}"), Vec::new()).await;
+        let applied = backend.commit(kept).await.unwrap();
+        if applied.groups == [Verdict::Applied] {
+            acknowledged.push(id);
+        }
+    }
+    assert!(acknowledged.len() > 50, "{}", acknowledged.len());
+    assert!(left > 0, "nothing was given up on its way");
+    let client = client(&url()).await;
+    // A transaction that somebody was left inside of would go with its connection.
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+    assert!(!client.query(cut, &[&schema]).await.unwrap().is_empty());
+    let row = client.query_one(&format!("SELECT array_agg(id::text) FROM {schema}.head"), &[]).await.unwrap();
+    let stored: Vec<String> = row.get(0);
+    for id in acknowledged {
+        assert!(stored.contains(&id.to_string()), "{id} was acknowledged and is lost");
+    }
+}
+
+fn claim_of_nothing() -> Claim {
+    Claim { queues: vec![QueueName::from_stored("nothing")], ..claim(1) }
+}
+
+/// Polls once, and lets others go on.
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let polled = std::future::poll_fn(|context| {
+        Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        })
+    })
+    .await;
+    tokio::task::yield_now().await;
+    polled
 }

@@ -8,13 +8,25 @@
 
 mod against_the_model;
 mod busy;
+#[cfg(unix)]
+mod contention;
 mod cuts;
+#[cfg(unix)]
+mod failover;
+#[cfg(unix)]
+mod hardship;
+#[cfg(unix)]
+mod kills;
 mod lost;
 mod news;
 mod place;
 mod plain;
+#[cfg(unix)]
+mod pooler;
 mod secret;
 mod servers;
+#[cfg(unix)]
+mod upgrade;
 
 use semel_testkit::{Fixture, Step, conformance, races};
 

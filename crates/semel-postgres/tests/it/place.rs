@@ -1,13 +1,17 @@
 //! Where a test has its store: a schema of its own in the server that the run was given.
 
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
+use semel_core::draft::Reads;
 use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
+use semel_testkit::crash::Account;
 use semel_testkit::database::schema_name;
 pub use semel_testkit::database::url;
 use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls};
 
 /// Connections live in here, whatever runtime a test has.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -22,8 +26,13 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
+        Self::at(&url())
+    }
+
+    /// One in a server of which the test knows more.
+    pub fn at(url: &str) -> Self {
         let schema = schema_name();
-        Self { address: Address::parse(&url()).unwrap().with_schema(&schema).unwrap(), schema }
+        Self { address: Address::parse(url).unwrap().with_schema(&schema).unwrap(), schema }
     }
 
     pub fn address(&self) -> &Address {
@@ -58,6 +67,34 @@ impl Drop for Passing {
             drop(client.batch_execute(&sql).await);
         });
     }
+}
+
+/// How often something is done: a few times, or as often as a variable says.
+pub fn rounds(variable: &str, few: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
+}
+
+/// A connection of a test's own.
+pub async fn client(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Waits until a statement says so. Who asks is let go on in between.
+pub async fn until(client: &Client, sql: &str) {
+    let begun = Instant::now();
+    while !client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never: {sql}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Judges what callers were told by a store as it is when all leases have run out.
+pub async fn judge(account: &Account, address: &Address, round: u64) {
+    let now = Postgres::open(address).await.unwrap().load(&Reads::default()).await.unwrap().now;
+    let clock = ManualClock::at(now.saturating_add(Duration::from_secs(3_600)));
+    account.judge(Arc::new(Postgres::open_with_clock(address, clock).await.unwrap()), round).await;
 }
 
 /// Waits for something outside of the test's own runtime, which may have one thread only.

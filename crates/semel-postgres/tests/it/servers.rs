@@ -11,7 +11,7 @@ use semel_testkit::make::{job, keyed};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::place::{Place, url};
+use crate::place::{Place, client, url};
 
 /// So many stores, each with connections of its own, by the database's clock.
 async fn stores(place: &Place, number: usize) -> Vec<Arc<Postgres>> {
@@ -129,8 +129,7 @@ async fn of_many_decisions_that_found_no_document_one_makes_it() {
 async fn names_of_documents_are_compared_as_bytes() {
     let place = Place::new();
     stores(&place, 1).await;
-    let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
+    let client = client(&url()).await;
     let sql = "SELECT c.collname::text FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation \
                WHERE a.attrelid = $1::text::regclass AND a.attname = 'name'";
     let table = format!("{}.document", place.schema());

@@ -47,7 +47,7 @@ impl Stream {
 
     async fn line(&mut self) -> Option<String> {
         let mut line = String::new();
-        let read = tokio::time::timeout(Duration::from_secs(20), self.0.read_line(&mut line));
+        let read = tokio::time::timeout(Duration::from_secs(60), self.0.read_line(&mut line));
         if read.await.expect("the stream says something").unwrap_or(0) == 0 { None } else { Some(line) }
     }
 
@@ -236,7 +236,7 @@ async fn streams_end_with_the_server_and_do_not_hold_it() {
     let stopping = tokio::spawn(server.stop());
     assert!(stream.next().await.unwrap().comment.contains("shutting down"));
     assert!(stream.next().await.is_none());
-    tokio::time::timeout(Duration::from_secs(20), stopping).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), stopping).await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -15,8 +15,11 @@ use semel_store::clock::{Clock, ManualClock, SystemClock};
 use semel_testkit::TempDir;
 use semel_testkit::crash::{Account, victim};
 
-/// Rounds in one file before a new one is begun, so that a long run is not a run of large files.
-const ROUNDS_PER_FILE: u64 = 25;
+/// Answers of a victim's, at most, before it is killed.
+const LINES_MAX: usize = 200;
+/// Rounds in one file before a new one is begun, so that a long run is not a run of large files. Each is an hour: after a
+/// day the first workflows would be forgotten, and their jobs, which nobody purges here, would stand for nothing.
+const ROUNDS_PER_FILE: u64 = 20;
 
 fn rounds() -> u64 {
     std::env::var("SEMEL_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25)
@@ -52,19 +55,19 @@ fn start(path: &Path, round: u64) -> Child {
         .unwrap()
 }
 
-/// Lets a victim live until it has said something, and then so long.
-fn kill_after(mut child: Child, life: Duration) -> String {
+/// Lets a victim live until it has said so many lines, and then for as long as a signal takes: a point that depends on
+/// what it has done, not on how fast.
+fn kill_after(mut child: Child, lines: usize) -> String {
     let mut out = child.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
         let (mut said, mut buffer) = (Vec::new(), [0; 1 << 16]);
-        let mut killed = false;
+        let (mut heard, mut killed) = (0, false);
         while let Ok(size) = out.read(&mut buffer)
             && size > 0
         {
             said.extend_from_slice(&buffer[..size]);
-            if !killed && said.contains(&b'@') {
-                // The random point: the only sleep here, and it is the experiment.
-                std::thread::sleep(life);
+            heard += buffer[..size].iter().filter(|byte| **byte == b'@').count();
+            if !killed && heard >= lines {
                 child.kill().unwrap();
                 killed = true;
             }
@@ -92,7 +95,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
         }
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let path = dir.path().join("semel.db");
-        let said = kill_after(start(&path, round), Duration::from_micros(random >> 33 & 0x7fff));
+        let said = kill_after(start(&path, round), 1 + (random >> 33) as usize % LINES_MAX);
         let account = Account::read(&said);
         told = (told.0 + account.created.len(), told.1 + account.acked.len());
         // The next victim's time goes on from the judge's, an hour ahead; the next judge's is another hour ahead.
@@ -128,7 +131,7 @@ async fn history(path: &Path) -> Vec<Recorded> {
 fn a_torn_log_leaves_a_prefix_of_history() {
     let (dir, runtime) = (TempDir::new(), runtime());
     let path = dir.path().join("semel.db");
-    kill_after(start(&path, 0), Duration::from_millis(60));
+    kill_after(start(&path, 0), 2 * LINES_MAX);
     let wal = std::fs::read(dir.path().join("semel.db-wal")).unwrap();
     let main = std::fs::read(&path).unwrap();
     let torn = |wal: &[u8]| {

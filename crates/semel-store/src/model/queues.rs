@@ -91,25 +91,25 @@ impl Model {
         let limit = claim.limit as usize;
         let mut granted: Vec<Head> = Vec::new();
         let mut unclaimable = Vec::new();
+        // Those under a limit keep their places, in this queue and before the next: the core may yet grant them.
+        let mut limited = 0;
         for name in &claim.queues {
             let Some(queue) = self.queues.get(name) else { continue };
-            if (queue.row.paused && !is_planted(Bug::PausedQueueGives)) || granted.len() >= limit {
+            if (queue.row.paused && !is_planted(Bug::PausedQueueGives)) || granted.len() + limited >= limit {
                 continue;
             }
-            let wanted = limit - granted.len();
+            let wanted = limit - granted.len() - limited;
             let first = granted.len();
-            let mut limited = 0;
             for id in queue.ready.first(wanted, wanted + usize::from(CLAIM_LOOKS_EXTRA), &claim.closed) {
                 let Some(head) = self.heads.get(id) else { continue };
                 match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
                     Ok(head) => granted.push(head),
                     Err(reason) => {
-                        // It keeps its place: the core may yet grant it.
                         limited += usize::from(reason == Unclaimable::Limited);
                         unclaimable.push((id, reason));
                     }
                 }
-                if granted.len() - first + limited >= wanted {
+                if granted.len() + limited >= limit {
                     break;
                 }
             }

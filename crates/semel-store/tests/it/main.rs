@@ -4,6 +4,7 @@
 
 mod abreast;
 mod aside;
+mod durable;
 mod faults;
 
 use std::sync::Arc;

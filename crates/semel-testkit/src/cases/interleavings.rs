@@ -52,6 +52,65 @@ pub async fn the_second_of_two_admissions_is_stale(f: &Fixture) {
     }
 }
 
+/// An end does not rely on the job's key, and moves its version to one that says nothing of what was there before. Whoever
+/// is admitted in the same batch, on top of that end, relies on what was there before all the same.
+pub async fn an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &Fixture) {
+    for is_looked_at_first in [true, false] {
+        let name = if is_looked_at_first { "a" } else { "b" };
+        let offer = keyed(name).offer();
+        f.create(&offer).await;
+        let (run, _) = f.claim_one().await;
+        // Another server's, which takes no notice of jobs that run.
+        let other = offered(f, &keyed(name).states(StateSet::default().with(State::Available)).offer()).await;
+        f.advance(SECOND).await;
+        let mut reads = Reads { fulls: vec![run.id], ..Reads::default() };
+        offer.reads(&mut reads);
+        let keys = if is_looked_at_first { Vec::new() } else { std::mem::take(&mut reads.keys) };
+        let mut draft = f.draft(&reads).await;
+        let settled = settle::complete(&mut draft, run.id, &bearer(&run), None).unwrap();
+        assert!(matches!(settled, settle::Settled::Done(_)), "{settled:?}");
+        let end = draft.finish();
+        if !keys.is_empty() {
+            draft.extend(f.load(&Reads { keys, ..Reads::default() }).await);
+        }
+        assert!(enqueue(&mut draft, &offer).unwrap().is_inserted(), "its holder has ended");
+        let admission = draft.finish();
+        assert_eq!(one(f, other).await, Applied);
+        assert_eq!(f.commit(vec![end, admission]).await, [Applied, Stale]);
+        let live = f.holders(offer.unique.unwrap().key).await.into_iter().filter(|head| head.state.is_live());
+        assert_eq!(live.count(), 1);
+        let (left, _) = f.claim_one().await;
+        f.complete(&left).await;
+    }
+}
+
+/// Its key was loaded while it waited, and it itself when it was gone.
+pub async fn a_holder_that_is_gone_meanwhile_is_looked_for_again(f: &Fixture) {
+    let offer = keyed("a").on_conflict("follow_up").offer();
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    let holder = f.create(&offer).await;
+    let mut draft = f.draft(&reads).await;
+    let (run, _) = f.claim_one().await;
+    f.complete(&run).await;
+    f.advance(DAY * 2).await;
+    assert_eq!(f.purge().await, 1);
+    assert!(enqueue(&mut draft, &offer).is_err());
+    draft.roll_back();
+    let missing = draft.take_missing();
+    assert_eq!((&*missing.fulls, &*missing.keys), (&[holder.id][..], &[][..]));
+    draft.extend(f.load(&missing).await);
+    assert!(enqueue(&mut draft, &offer).is_err());
+    draft.roll_back();
+    let missing = draft.take_missing();
+    assert_eq!((&*missing.fulls, missing.keys.len()), (&[][..], 1));
+    draft.extend(f.load(&missing).await);
+    assert!(enqueue(&mut draft, &offer).unwrap().is_inserted());
+    // It relies on what was there at first.
+    assert_eq!(one(f, draft.finish()).await, Stale);
+    assert!(f.enqueue(&offer).await.is_inserted());
+}
+
 /// A key does not look untouched because its holder has come, run and gone to the archive meanwhile.
 pub async fn the_second_of_two_admissions_is_stale_even_after_the_first_has_ended(f: &Fixture) {
     let offer = keyed("a").states(StateSet::ALL).offer();

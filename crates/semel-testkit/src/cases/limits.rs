@@ -61,6 +61,20 @@ pub async fn a_limited_job_does_not_overtake(f: &Fixture) {
     assert_eq!(claimed.unclaimable, [(expired.id, Unclaimable::Expired)]);
 }
 
+/// A worker that asks for an urgent queue and then for another is first shown what is urgent: were the other's job granted
+/// beside it, that one would be as good as behind it, for as long as the other queue has jobs.
+pub async fn a_limited_job_goes_before_the_next_queue(f: &Fixture) {
+    let other = QueueName::from_stored("other");
+    let urgent = f.create(&limited("k", 1)).await;
+    let next = f.create(&Offer { queue: other, ..job().offer() }).await;
+    for (limit, granted) in [(1, vec![]), (2, vec![next.id])] {
+        let applied = f.commit_all(Vec::new(), vec![claim(&["default", "other"], limit)]).await;
+        let claimed = &applied.claims[0];
+        assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), granted);
+        assert_eq!(claimed.unclaimable, [(urgent.id, Unclaimable::Limited)]);
+    }
+}
+
 /// However many there are, and only those.
 pub async fn jobs_of_closed_limits_are_passed_over(f: &Fixture) {
     for _ in 0..200 {

@@ -66,6 +66,7 @@ macro_rules! conformance {
             $crate::conformance!(@topic $fixture; limits:
                 a_limited_job_comes_back_unclaimed_in_its_place,
                 a_limited_job_does_not_overtake,
+                a_limited_job_goes_before_the_next_queue,
                 jobs_of_closed_limits_are_passed_over,
                 a_limit_counts_who_runs_and_nobody_else,
                 a_retried_job_takes_one_place_of_its_limit,
@@ -131,6 +132,8 @@ macro_rules! conformance {
             );
             $crate::conformance!(@topic $fixture; interleavings:
                 the_second_of_two_admissions_is_stale,
+                an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved,
+                a_holder_that_is_gone_meanwhile_is_looked_for_again,
                 the_second_of_two_admissions_is_stale_even_after_the_first_has_ended,
                 the_second_of_two_replacements_is_stale,
                 a_replacement_is_stale_when_its_holder_was_claimed,

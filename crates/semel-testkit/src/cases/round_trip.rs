@@ -112,11 +112,11 @@ pub async fn the_largest_values_come_back(f: &Fixture) {
             head.renewed_at = Some(Timestamp::from_micros(-1));
             head.burned_until = Some(late);
             head.state = State::Active;
-            head.lease = Some(Lease {
+            head.lease = Some(Box::new(Lease {
                 worker: "w".repeat(255).into(),
                 visible_until: late,
                 run_until: Timestamp::MAX,
-            });
+            }));
             head.follow_up = Some(JobId::from_bytes([0xff; 16]));
         })
         .await;
@@ -124,11 +124,11 @@ pub async fn the_largest_values_come_back(f: &Fixture) {
             head.priority = i8::MAX;
             head.expires_at = Some(Timestamp::EPOCH);
             head.state = State::Active;
-            head.lease = Some(Lease {
+            head.lease = Some(Box::new(Lease {
                 worker: "".into(),
                 visible_until: Timestamp::EPOCH,
                 run_until: Timestamp::from_micros(1),
-            });
+            }));
             head.follow_up = Some(JobId::from_bytes([0; 16]));
         })
         .await;

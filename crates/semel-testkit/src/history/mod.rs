@@ -8,18 +8,21 @@
 //! # Layout
 //! - [`spec`]: the decision about an offered job; [`moves`]: what one write of a job may change.
 //! - [`stored`]: a job as the commits made it; [`witness`]: commits in their order; [`answers`]: what callers were told, against them.
-//! - [`flow`]: workflows and ticks.
+//! - [`flow`]: workflows and ticks; [`runs`]: what workers were given; [`lanes`]: limits on starting jobs.
 //! - [`intervals`]: two jobs that surely held one key at one time.
 
 pub mod answers;
 pub mod flow;
 pub mod intervals;
+pub mod lanes;
 pub mod moves;
+pub mod runs;
 pub mod spec;
 pub mod stored;
 pub mod witness;
 
 pub use intervals::Holds;
+pub use lanes::Lanes;
 pub use stored::{Mark, Stored};
 pub use witness::Witness;
 

@@ -1,7 +1,9 @@
 //! Whether one write of a job's head is one that the contract allows.
 
+use std::time::Duration;
+
 use semel_core::ident::JobId;
-use semel_core::job::{Ending, Head, Role};
+use semel_core::job::{Ending, Head, Lease, Role};
 use semel_core::lease::Unclaimable;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
@@ -30,8 +32,9 @@ pub fn check_new(head: &Head, now: Timestamp) -> Checked {
 pub fn check_update(before: &Head, after: &Head, now: Timestamp) -> Checked {
     require(after.version > before.version, "its version did not move")?;
     require(after.fence >= before.fence, "its fence went back")?;
-    let fixed =
-        |head: &Head| (head.id, head.created_at, head.job_type.clone(), head.queue.clone(), head.role);
+    let fixed = |head: &Head| {
+        (head.id, head.created_at, head.job_type.clone(), head.queue.clone(), head.role, head.lane)
+    };
     require(fixed(before) == fixed(after), "what never changes was changed")?;
     require(after.key == before.key || after.key.is_none(), "its key was changed")?;
     require(
@@ -113,6 +116,18 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
 
 /// Whether a claim may grant this run. `others_run` says that another job of its key has a lease.
 pub fn check_grant(before: &Head, after: &Head, claim: &Claim, others_run: bool, now: Timestamp) -> Checked {
+    require(before.lane.is_none(), "a job under a limit was granted by the store")?;
+    check_run(before, after, others_run, now)?;
+    require(claim.queues.contains(&after.queue), "a job of another queue was granted")?;
+    let Some(lease) = &after.lease else { return Err("a grant without a lease".to_owned()) };
+    let own = u64::from(after.visibility_ms);
+    let lasts = if own == 0 { u64::from(claim.grant.visibility_ms) } else { own };
+    let until = now.saturating_add(Duration::from_millis(lasts));
+    require(lease.worker == claim.grant.worker && lease.visible_until == until, "a lease of other terms")
+}
+
+/// Whether a run may begin so, by a claim or a decision of `now`, whoever gets it.
+pub fn check_run(before: &Head, after: &Head, others_run: bool, now: Timestamp) -> Checked {
     require(before.state == State::Available, "a job that is not available was granted")?;
     require(before.available_at <= now, "it was granted before its time")?;
     require(!before.is_expired(now), "an expired job was granted")?;
@@ -122,17 +137,12 @@ pub fn check_grant(before: &Head, after: &Head, claim: &Claim, others_run: bool,
     )?;
     require(after.attempt <= after.max_attempts.max(1), "it runs beyond its attempts")?;
     require(after.version > before.version && after.fence > before.fence, "a grant without a new fence")?;
-    require(claim.queues.contains(&after.queue), "a job of another queue was granted")?;
     require(after.role == Role::Plain || !others_run, "a follow-up overlaps a run of its key")?;
-    require(
-        (after.key, after.created_at) == (before.key, before.created_at),
-        "what never changes was changed",
-    )?;
-    let Some(lease) = &after.lease else { return Err("a grant without a lease".to_owned()) };
-    let own = u64::from(after.visibility_ms);
-    let lasts = if own == 0 { u64::from(claim.grant.visibility_ms) } else { own };
-    let until = now.saturating_add(std::time::Duration::from_millis(lasts));
-    require(lease.worker == claim.grant.worker && lease.visible_until == until, "a lease of other terms")
+    let fixed = |head: &Head| (head.key, head.created_at, head.queue.clone(), head.lane);
+    require(fixed(after) == fixed(before), "what never changes was changed")?;
+    let own = Duration::from_millis(u64::from(after.visibility_ms));
+    let lasts = |lease: &Lease| own.is_zero() || lease.visible_until == now.saturating_add(own);
+    require(after.lease.as_deref().is_some_and(lasts), "a grant without a lease, or with one of other terms")
 }
 
 /// Whether a claim was right not to grant this ready job.
@@ -141,7 +151,8 @@ pub fn check_unclaimable(job: Option<&Head>, id: JobId, why: Unclaimable, now: T
     let holds = match why {
         Unclaimable::Expired => head.is_expired(now),
         Unclaimable::Overlaps => head.role == Role::FollowUp,
-        Unclaimable::Exhausted | Unclaimable::NotReady | Unclaimable::Limited => false,
+        Unclaimable::Limited => head.state == State::Available && head.lane.is_some(),
+        Unclaimable::Exhausted | Unclaimable::NotReady => false,
     };
     require(holds, &format!("{id} was not granted: {why:?}"))
 }

@@ -4,21 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use semel_core::body::Body;
-use semel_core::draft::{Full, Group, Write};
+use semel_core::draft::{Group, Write};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Ending, Head, NoteKind, Role};
-use semel_core::lease::Unclaimable;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Payload};
 use semel_core::unique::{Admission, OnMismatch, UniqueKey, UniquePolicy, admit};
 use semel_core::workflow::Workflow;
-use semel_store::backend::{Claim, QueueStats};
+use semel_store::backend::QueueStats;
 
-use super::Checked;
-use super::moves::{check_grant, check_new, check_unclaimable, check_update};
+use super::moves::{check_new, check_update};
 use super::spec::{Expected, decide};
 use super::stored::{Mark, Stored};
+use super::{Checked, Lanes};
 
 /// Everything committed so far.
 #[derive(Debug, Default)]
@@ -41,11 +40,13 @@ pub struct Witness {
     pub released: BTreeSet<UniqueKey>,
     /// Requests of crons whose ticks are skipped while a job of theirs goes on.
     pub alone: BTreeSet<u64>,
+    /// The limits on starting jobs.
+    pub lanes: Lanes,
     /// The workflows that are stored.
     pub workflows: BTreeMap<Arc<str>, Workflow>,
+    pub(super) paused: BTreeSet<QueueName>,
+    pub(super) seq: u64,
     loads: Vec<(u64, Timestamp)>,
-    paused: BTreeSet<QueueName>,
-    seq: u64,
 }
 
 /// What one group has done so far.
@@ -158,6 +159,7 @@ impl Witness {
         let body = Body::decode(body).map_err(|corrupt| corrupt.0)?;
         let mark = Mark::read(&body.meta)?;
         self.check_alone(mark)?;
+        self.lanes.admitted(head, mark)?;
         let stored = Stored {
             head: head.clone(),
             policy: body.unique,
@@ -260,6 +262,12 @@ impl Witness {
 
     fn update(&mut self, head: &Head, now: Timestamp, progress: &mut Progress) -> Checked {
         let seq = self.seq;
+        if head.state == State::Active
+            && self.jobs.get(&head.id).is_some_and(|job| job.head.state == State::Available)
+        {
+            progress.keys.extend(head.key);
+            return self.started(head, now);
+        }
         let Some(stored) = self.jobs.get_mut(&head.id).filter(|_| !self.forgotten.contains(&head.id)) else {
             return Err(format!("{} was written and does not exist", head.id));
         };
@@ -360,7 +368,7 @@ impl Witness {
     }
 
     /// Notes the present holders of a key.
-    fn remember(&mut self, key: UniqueKey) {
+    pub(super) fn remember(&mut self, key: UniqueKey) {
         let holders = self.jobs.values().filter(|job| job.head.key == Some(key));
         let heads = holders.map(|job| job.head.clone()).filter(|head| !self.forgotten.contains(&head.id));
         let state = (self.seq, heads.collect());
@@ -393,83 +401,6 @@ impl Witness {
             }
         }
         Ok(())
-    }
-
-    /// A claim was served at `now`.
-    pub fn claimed(
-        &mut self,
-        claim: &Claim,
-        granted: &[(Head, Full)],
-        unclaimable: &[(JobId, Unclaimable)],
-        now: Timestamp,
-    ) -> Checked {
-        for (id, why) in unclaimable {
-            check_unclaimable(self.jobs.get(id).map(|job| &job.head), *id, *why, now)?;
-        }
-        self.check_order(claim, granted, now)?;
-        for (head, full) in granted {
-            self.seq += 1;
-            self.grant(claim, head, full, now).map_err(|what| format!("{what}\n  in {head:?}"))?;
-        }
-        Ok(())
-    }
-
-    fn grant(&mut self, claim: &Claim, head: &Head, full: &Full, now: Timestamp) -> Checked {
-        let seq = self.seq;
-        let others_run = head.key.is_some()
-            && self.jobs.values().any(|job| {
-                job.head.key == head.key && job.head.id != head.id && job.head.state == State::Active
-            });
-        if self.paused.contains(&head.queue) {
-            return Err("a paused queue gave a job".to_owned());
-        }
-        let Some(stored) = self.jobs.get_mut(&head.id) else {
-            return Err(format!("{} was granted and does not exist", head.id));
-        };
-        check_grant(&stored.head, head, claim, others_run, now)?;
-        let body = Body::decode(&full.body).map_err(|corrupt| corrupt.0)?;
-        let payload = full.note(NoteKind::Payload).map(|text| Payload::decode(text));
-        let meta = match payload {
-            Some(payload) => payload.map_err(|corrupt| corrupt.0)?.meta.get().to_owned(),
-            None => body.meta.into_string(),
-        };
-        if Mark::read(&meta)?.n != stored.asked.0 {
-            return Err(format!("{} runs with the payload of an earlier request", head.id));
-        }
-        stored.head = head.clone();
-        stored.versions.insert(head.version);
-        stored.first_run_at.get_or_insert(seq);
-        (stored.ran_at, stored.moved_at) = (seq, seq);
-        let worker = head.lease.as_ref().map(|lease| Arc::clone(&lease.worker)).unwrap_or_default();
-        self.grants.insert((head.id, head.fence), worker);
-        if let Some(key) = head.key {
-            self.remember(key);
-        }
-        Ok(())
-    }
-
-    /// What a claim must give first, and that it gives something when there is something.
-    fn check_order(&self, claim: &Claim, granted: &[(Head, Full)], now: Timestamp) -> Checked {
-        let Some(queue) = claim.queues.first().filter(|queue| !self.paused.contains(*queue)) else {
-            return Ok(());
-        };
-        let ready = self.jobs.values().map(|job| &job.head).filter(|head| {
-            head.queue == *queue
-                && head.state == State::Available
-                && head.role == Role::Plain
-                && !head.is_expired(now)
-        });
-        let first = ready.min_by_key(|head| (std::cmp::Reverse(head.priority), head.available_at, head.id));
-        let order = |head: &Head| (std::cmp::Reverse(head.priority), head.available_at, head.id);
-        match (first, granted.first()) {
-            (Some(first), None) if claim.limit > 0 => {
-                Err(format!("{} is ready and was not granted", first.id))
-            }
-            (Some(first), Some((given, _))) if given.queue != *queue || order(given) > order(first) => {
-                Err(format!("{} was granted before {}", given.id, first.id))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Conservation: what the store counts is what was committed.

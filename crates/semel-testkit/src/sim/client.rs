@@ -79,7 +79,7 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         unique: policy.zip(class).map(|(policy, class)| Identity { policy, key: class.key }),
         body: body.encode().unwrap_or_default(),
         inspect: mark.inspect,
-        limit: None,
+        limit: super::limit::drawn(world, dice, n),
         bounded: false,
         awaited: false,
     };

@@ -11,13 +11,14 @@
 //! # Layout
 //! - [`dice`], [`executor`]: chance, and who runs next.
 //! - [`plan`]: what a seed draws; [`store`]: the shared store and its connections; [`world`]: servers and network.
-//! - [`client`], [`flow`], [`worker`], [`nemesis`]: who acts.
+//! - [`client`], [`flow`], [`limit`], [`worker`], [`nemesis`]: who acts, and what they ask for.
 //! - [`run`]: one seed from its beginning to its judgement; a smaller plan that still fails.
 
 pub mod client;
 pub mod dice;
 pub mod executor;
 pub mod flow;
+pub mod limit;
 pub mod nemesis;
 pub mod plan;
 pub mod run;

@@ -11,11 +11,12 @@ use super::dice::Dice;
 use crate::make;
 
 /// What the generator leaves out: limits that users are told of (guide, "Limits worth knowing").
-pub const LEFT_OUT: [&str; 5] = [
+pub const LEFT_OUT: [&str; 6] = [
     "replace with partial states releases a pending follow-up",
     "when_active: wait is lost on a second replace",
     "absorbed request ids are recognised only while the follow-up waits",
     "a sliding window renews only the named holder",
+    "a limit that begins to count something new knows only what was started since",
     "an operator's release, or a dead letter's way back, with thinned ended holders",
 ];
 
@@ -48,6 +49,8 @@ pub struct Plan {
     pub operators: u64,
     /// Whether callers ask for workflows and crons.
     pub flows: u64,
+    /// Whether callers ask for limits on starting jobs.
+    pub limits: u64,
 }
 
 impl Plan {
@@ -69,10 +72,11 @@ impl Plan {
             batches: dice.below(2),
             operators: dice.below(2),
             flows: dice.below(2),
+            limits: dice.below(2),
         }
     }
 
-    fn members(&mut self) -> [(&'static str, &mut u64, u64); 13] {
+    fn members(&mut self) -> [(&'static str, &mut u64, u64); 14] {
         [
             ("faults", &mut self.faults, 0),
             ("losses", &mut self.losses, 0),
@@ -82,6 +86,7 @@ impl Plan {
             ("batches", &mut self.batches, 0),
             ("operators", &mut self.operators, 0),
             ("flows", &mut self.flows, 0),
+            ("limits", &mut self.limits, 0),
             ("servers", &mut self.servers, 1),
             ("clients", &mut self.clients, 1),
             ("workers", &mut self.workers, 1),

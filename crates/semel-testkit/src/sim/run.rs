@@ -156,6 +156,7 @@ async fn drive(world: &Arc<World>) -> Checked {
 async fn drain(world: &Arc<World>) -> Checked {
     let mut dice = Dice::of(world.seed, 8);
     let began = tokio::time::Instant::now();
+    let mut waiting = super::limit::Waiting::default();
     loop {
         for name in QUEUES {
             let name = QueueName::from_stored(name);
@@ -175,6 +176,7 @@ async fn drain(world: &Arc<World>) -> Checked {
                 return Ok(());
             }
         }
+        waiting.look(world).await?;
         if began.elapsed() > HEALING {
             return Err(format!("nobody ends {:?}", live.first()));
         }

@@ -56,7 +56,7 @@ async fn claim(world: &Arc<World>, name: &Arc<str>, dice: &mut Dice) -> Vec<Job>
         .await;
     let runs = heard.answer().unwrap_or_default();
     for run in &runs {
-        let checked = world.store.witness.lock().unwrap().check_run(&run.head);
+        let checked = world.store.witness.lock().unwrap().check_handed(&run.head, &run.body.meta);
         world.judge(|| format!("a run of {}", run.head.id), checked);
         world.heard_of(run.head.id);
     }

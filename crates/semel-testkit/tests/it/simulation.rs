@@ -93,7 +93,7 @@ fn a_plan_is_read_as_it_is_shown_and_can_be_made_least() {
     while let Some(smaller) = least.smaller().into_iter().next() {
         least = smaller;
     }
-    let text = "faults=0 losses=0 crashes=0 pauses=0 jumps=0 batches=0 operators=0 flows=0 servers=1 clients=1 \
+    let text = "faults=0 losses=0 crashes=0 pauses=0 jumps=0 batches=0 operators=0 flows=0 limits=0 servers=1 clients=1 \
                 workers=1 keys=1 requests=1";
     assert_eq!(least.to_string(), text);
 }

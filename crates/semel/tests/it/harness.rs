@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 /// Longer than anything takes that works; hints make the tests fast, not this.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Job)]
 #[job(type = "email.welcome", unique(args("user_id"), on_conflict = "ignore"))]

@@ -7,6 +7,8 @@ mod crons;
 mod derive;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod directives;
+#[cfg(feature = "postgres")]
+mod drivers;
 mod enqueue;
 mod handle;
 mod harness;

@@ -1,156 +1,196 @@
-//! Jobs inside a transaction of the program's own.
-
-use std::time::Duration;
+//! Jobs inside a transaction of the program's own, whichever driver it is of.
 
 use semel::{
     Enqueued, Error, JobState, OnConflict, Return, Run, Semel, State, StoreError, Undone, Unique, Worker,
 };
 use semel_testkit::database::{store_url, url};
-use tokio_postgres::{Client, IsolationLevel, NoTls};
+use tokio_postgres::NoTls;
 
+use crate::drivers::{Driver, OfTokioPostgres, on_every_driver};
 use crate::harness::{Add, Welcome, memory, soon};
 
-async fn client() -> Client {
-    let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
+on_every_driver! {
+    a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback,
+    whoever_comes_second_waits_and_then_skips_or_goes_ahead,
+    stricter_levels_demand_to_begin_again_and_have_a_name_for_it,
+    callers_outside_wait_for_the_transaction_and_strangers_do_not,
+    a_duplicate_holds_nothing,
+    a_wait_that_was_too_long_leaves_the_transaction_as_it_was,
+    two_transactions_that_meet_in_opposite_orders_are_told_of_a_deadlock,
+    whoever_waits_hears_of_a_job_that_a_transaction_committed,
+    an_effect_and_the_end_of_its_job_are_one_commit,
+    a_run_that_lost_its_lease_cannot_end_inside_a_transaction,
+    what_a_job_is_made_of_arrives_as_it_was_sent,
+    a_queue_that_is_not_in_a_database_says_so,
 }
 
 async fn queue() -> Semel {
     Semel::open(&store_url()).await.unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback() {
-    let (semel, mut client) = (queue().await, client().await);
-    let transaction = client.transaction().await.unwrap();
-    let first = semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap();
+async fn a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback<D: Driver>() {
+    let (semel, mut db) = (queue().await, D::connect().await);
+    db.begin().await;
+    let first = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
     assert!(matches!(first, Enqueued::Created(_)));
     // Within the transaction it is there, for everybody else it is not.
-    let again = semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap();
+    let again = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
     assert!(matches!(again, Enqueued::Existing(_)) && again.id() == first.id());
     assert!(first.job().unwrap().load().await.unwrap().is_none());
-    transaction.rollback().await.unwrap();
+    db.end(false).await;
     let second = semel.enqueue(Welcome::of(1)).await.unwrap();
     assert!(second.is_inserted());
-    let transaction = client.transaction().await.unwrap();
-    let inside = semel.in_transaction(&transaction);
+    db.begin().await;
+    let inside = db.inside(&semel);
     let duplicate = inside.enqueue(Welcome::of(1)).await.unwrap();
     assert!(matches!(duplicate, Enqueued::Existing(_)) && duplicate.id() == second.id());
     let third = inside.enqueue(semel.enqueue(Welcome::of(2)).queue("mail").meta("n", 1)).await.unwrap();
     let many = inside.enqueue_many([Welcome::of(2), Welcome::of(3), Welcome::of(3)]).await.unwrap();
     assert_eq!((many.counts.inserted, many.counts.skipped), (1, 2));
-    transaction.commit().await.unwrap();
+    drop(inside);
+    db.end(true).await;
     let stored = third.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!((stored.state(), stored.queue(), stored.meta()), (JobState::Available, "mail", r#"{"n":1}"#));
     assert!(!semel.enqueue(Welcome::of(3)).await.unwrap().is_inserted());
     semel.close().await.unwrap();
 }
 
+/// Returns when the connection of that number waits for a lock.
+async fn until_it_waits(pid: &str) {
+    let mut watcher = OfTokioPostgres::connect().await;
+    let waits = format!(
+        "SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Lock'"
+    );
+    while watcher.ask(waits.clone()).await == "0" {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// What a caller whose transaction waits for another one's key is told, by how that ends.
-async fn after(commits: bool, isolation: IsolationLevel) -> Result<Enqueued, Error> {
-    let (semel, mut one, mut other, watcher) =
-        (queue().await, client().await, client().await, client().await);
-    let first = one.transaction().await.unwrap();
-    let created = semel.in_transaction(&first).enqueue(Welcome::of(1)).await.unwrap();
-    let second = other.build_transaction().isolation_level(isolation).start().await.unwrap();
-    let pid: i32 = second.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
-    let inside = semel.in_transaction(&second);
+async fn after<D: Driver>(commits: bool, begin: &'static str) -> Result<Enqueued, Error> {
+    let (semel, mut first, mut second) = (queue().await, D::connect().await, D::connect().await);
+    first.begin().await;
+    let created = first.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
+    second.begin_by(begin).await;
+    let pid = second.ask("SELECT pg_backend_pid()".to_owned()).await;
+    let inside = second.inside(&semel);
     let waiting = async { inside.enqueue(Welcome::of(1)).await };
     let ends = async {
-        let waits = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'";
-        while watcher.query(waits, &[&pid]).await.unwrap().is_empty() {
-            tokio::task::yield_now().await;
-        }
-        if commits { first.commit().await.unwrap() } else { first.rollback().await.unwrap() }
+        until_it_waits(&pid).await;
+        first.end(commits).await;
     };
     let (answer, ()) = soon(async { tokio::join!(waiting, ends) }).await;
+    drop(inside);
     if let (Ok(answer), true) = (&answer, commits) {
         assert_eq!(answer.id(), created.id());
         // Its transaction goes on.
-        second.query_one("SELECT 1", &[]).await.unwrap();
+        assert_eq!(second.ask("SELECT 1".to_owned()).await, "1");
     }
+    second.end(false).await;
     answer
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_comes_second_waits_and_then_skips_or_goes_ahead() {
-    let read_committed = IsolationLevel::ReadCommitted;
-    assert!(matches!(after(true, read_committed).await, Ok(Enqueued::Existing(_))));
-    assert!(matches!(after(false, read_committed).await, Ok(Enqueued::Created(_))));
+async fn whoever_comes_second_waits_and_then_skips_or_goes_ahead<D: Driver>() {
+    let read_committed = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    assert!(matches!(after::<D>(true, read_committed).await, Ok(Enqueued::Existing(_))));
+    assert!(matches!(after::<D>(false, read_committed).await, Ok(Enqueued::Created(_))));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stricter_levels_demand_to_begin_again_and_have_a_name_for_it() {
-    for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
-        let answer = after(true, level).await;
+async fn stricter_levels_demand_to_begin_again_and_have_a_name_for_it<D: Driver>() {
+    const REPEATABLE: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+    for begin in [REPEATABLE, "BEGIN ISOLATION LEVEL SERIALIZABLE"] {
+        let answer = after::<D>(true, begin).await;
         assert!(matches!(answer, Err(Error::Store(StoreError::Undone(Undone::Serialization)))), "{answer:?}");
         assert!(answer.unwrap_err().is_retryable());
     }
-    // Begun again, it is an ordinary duplicate.
-    let (semel, mut client) = (queue().await, client().await);
+    // Begun again, it goes ahead: its snapshot is no longer older than the key.
+    let (semel, mut db) = (queue().await, D::connect().await);
     let mut tries = 0;
     let outcome = loop {
         tries += 1;
-        let level = IsolationLevel::RepeatableRead;
-        let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
-        transaction.query_one("SELECT 1", &[]).await.unwrap();
-        match semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await {
-            Ok(outcome) => {
-                transaction.commit().await.unwrap();
-                break outcome;
-            }
+        db.begin_by(REPEATABLE).await;
+        assert_eq!(db.ask("SELECT 1".to_owned()).await, "1");
+        let answer = db.inside(&semel).enqueue(Welcome::of(1)).await;
+        db.end(answer.is_ok()).await;
+        match answer {
+            Ok(outcome) => break outcome,
             Err(error) => assert!(error.is_retryable() && tries < 3, "{error}"),
         }
     };
     assert!(outcome.is_inserted());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_outside_wait_for_the_transaction_and_strangers_do_not() {
-    let (semel, mut client) = (queue().await, client().await);
-    let transaction = client.transaction().await.unwrap();
-    let first = semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap();
-    let waiting: Vec<_> = (0..3).map(|_| tokio::spawn(semel.enqueue(Welcome::of(1)).into_future())).collect();
+async fn callers_outside_wait_for_the_transaction_and_strangers_do_not<D: Driver>() {
+    let (semel, mut db) = (queue().await, D::connect().await);
+    db.begin().await;
+    let first = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
+    let waits = async |semel: Semel| loop {
+        let begun = std::time::Instant::now();
+        match semel.enqueue(Welcome::of(1)).await {
+            // Having waited so long it is told that the key is busy.
+            Err(Error::Store(StoreError::Contended)) if begun.elapsed() >= semel_store::WAIT_MAX => {}
+            answer => return answer.unwrap(),
+        }
+    };
+    let waiting: Vec<_> = (0..3).map(|_| tokio::spawn(waits(semel.clone()))).collect();
     for user in 100..150 {
         assert!(soon(semel.enqueue(Welcome::of(user)).into_future()).await.unwrap().is_inserted());
     }
     assert!(waiting.iter().all(|wait| !wait.is_finished()));
-    transaction.commit().await.unwrap();
+    db.end(true).await;
     for wait in waiting {
-        let outcome = wait.await.unwrap().unwrap();
+        let outcome = soon(wait).await.unwrap();
         assert!(matches!(outcome, Enqueued::Existing(_)) && outcome.id() == first.id());
     }
     semel.close().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_holds_nothing() {
-    let (semel, mut client) = (queue().await, client().await);
+async fn a_duplicate_holds_nothing<D: Driver>() {
+    let (semel, mut db) = (queue().await, D::connect().await);
     semel.enqueue(Welcome::of(1)).await.unwrap();
-    let transaction = client.transaction().await.unwrap();
-    let duplicate = semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap();
+    db.begin().await;
+    let duplicate = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
     assert!(matches!(duplicate, Enqueued::Existing(_)));
     let replace = Unique::by_args(["user_id"]).on_conflict(OnConflict::Replace);
     let other = semel.enqueue(Welcome::of(1)).unique(replace).into_future();
     assert!(matches!(soon(other).await.unwrap(), Enqueued::Replaced(_)));
-    transaction.commit().await.unwrap();
+    db.end(true).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_transactions_that_meet_in_opposite_orders_are_told_of_a_deadlock() {
-    let (semel, mut one, mut other) = (queue().await, client().await, client().await);
-    let (first, second) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
-    semel.in_transaction(&first).enqueue(Welcome::of(1)).await.unwrap();
-    semel.in_transaction(&second).enqueue(Welcome::of(2)).await.unwrap();
+async fn a_wait_that_was_too_long_leaves_the_transaction_as_it_was<D: Driver>() {
+    let (semel, mut first, mut second) = (queue().await, D::connect().await, D::connect().await);
+    let table = format!("effect_{}", semel_testkit::database::schema_name());
+    first.begin().await;
+    first.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
+    second.begin().await;
+    second.execute(format!("CREATE TABLE {table} (n int); SET LOCAL lock_timeout = '20ms'")).await;
+    let answer = second.inside(&semel).enqueue(Welcome::of(1)).await;
+    assert!(matches!(answer, Err(Error::Store(StoreError::Contended))), "{answer:?}");
+    second.execute(format!("INSERT INTO {table} VALUES (1)")).await;
+    assert!(second.inside(&semel).enqueue(Welcome::of(2)).await.unwrap().is_inserted());
+    second.end(true).await;
+    first.end(false).await;
+    first.begin().await;
+    assert_eq!(first.ask(format!("SELECT sum(n) FROM {table}")).await, "1");
+    first.execute(format!("DROP TABLE {table}")).await;
+    first.end(true).await;
+    assert!(!semel.enqueue(Welcome::of(2)).await.unwrap().is_inserted());
+}
+
+async fn two_transactions_that_meet_in_opposite_orders_are_told_of_a_deadlock<D: Driver>() {
+    let (semel, mut first, mut second) = (queue().await, D::connect().await, D::connect().await);
+    first.begin().await;
+    second.begin().await;
+    first.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
+    second.inside(&semel).enqueue(Welcome::of(2)).await.unwrap();
     let here = async {
-        let answer = semel.in_transaction(&first).enqueue(Welcome::of(2)).await;
-        first.rollback().await.unwrap();
+        let answer = first.inside(&semel).enqueue(Welcome::of(2)).await;
+        first.end(false).await;
         answer
     };
     let there = async {
-        let answer = semel.in_transaction(&second).enqueue(Welcome::of(1)).await;
-        second.rollback().await.unwrap();
+        let answer = second.inside(&semel).enqueue(Welcome::of(1)).await;
+        second.end(false).await;
         answer
     };
     let (a, b) = soon(async { tokio::join!(here, there) }).await;
@@ -161,13 +201,12 @@ async fn two_transactions_that_meet_in_opposite_orders_are_told_of_a_deadlock() 
     assert!(a.is_ok() || b.is_ok());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_hears_of_a_job_that_a_transaction_committed() {
-    let (semel, mut client) = (queue().await, client().await);
+async fn whoever_waits_hears_of_a_job_that_a_transaction_committed<D: Driver>() {
+    let (semel, mut db) = (queue().await, D::connect().await);
     let working = Worker::new(&semel).handle(crate::harness::add).start().unwrap();
-    let transaction = client.transaction().await.unwrap();
-    let job = semel.in_transaction(&transaction).enqueue(Add { a: 1, b: 2 }).await.unwrap();
-    transaction.commit().await.unwrap();
+    db.begin().await;
+    let job = db.inside(&semel).enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    db.end(true).await;
     let sum: i64 = soon(async { job.result().await.unwrap() }).await;
     assert_eq!(sum, 3);
     working.stop().await;
@@ -181,37 +220,35 @@ struct Shop {
     commits: bool,
 }
 
-/// A handler whose effect and whose end are one commit.
-async fn ship(_: Add, run: Run, State(shop): State<Shop>) -> Result<Return<i64>, String> {
-    let mut client = client().await;
-    let transaction = client.transaction().await.unwrap();
-    let table = format!("shipped_{}", run.id().to_string().replace('-', ""));
-    transaction.batch_execute(&format!("CREATE TABLE {table} (n int)")).await.unwrap();
-    shop.semel.in_transaction(&transaction).complete_with(&run, &"inside").await.unwrap();
-    if shop.commits {
-        transaction.commit().await.unwrap();
-        Ok(Return(7))
-    } else {
-        transaction.rollback().await.unwrap();
-        Err("taken back".to_owned())
-    }
+/// The table that is the effect of a job.
+fn effect_of(id: semel::JobId) -> String {
+    format!("shipped_{}", id.to_string().replace('-', ""))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_effect_and_the_end_of_its_job_are_one_commit() {
+/// A handler whose effect and whose end are one commit.
+async fn ship<D: Driver>(_: Add, run: Run, State(shop): State<Shop>) -> Result<Return<i64>, String> {
+    let mut db = D::connect().await;
+    db.begin().await;
+    db.execute(format!("CREATE TABLE {} (n int)", effect_of(run.id()))).await;
+    db.inside(&shop.semel).complete_with(&run, &"inside").await.unwrap();
+    db.end(shop.commits).await;
+    if shop.commits { Ok(Return(7)) } else { Err("taken back".to_owned()) }
+}
+
+async fn an_effect_and_the_end_of_its_job_are_one_commit<D: Driver>() {
     for commits in [true, false] {
         let semel = queue().await;
         let shop = Shop { semel: semel.clone(), commits };
-        let working = Worker::new(&semel).state(shop).handle(ship).start().unwrap();
+        let working = Worker::new(&semel).state(shop).handle(ship::<D>).start().unwrap();
         let job = semel.enqueue(Add { a: 1, b: 2 }).max_attempts(1).await.unwrap();
         let finished = soon(async { job.wait().await.unwrap() }).await;
-        let client = client().await;
-        let table = format!("shipped_{}", job.id().unwrap().to_string().replace('-', ""));
-        let found = client.query_one("SELECT to_regclass($1)::text", &[&table]).await.unwrap();
-        assert_eq!(found.get::<_, Option<String>>(0).is_some(), commits);
+        let mut db = OfTokioPostgres::connect().await;
+        let table = effect_of(job.id().unwrap());
+        let found = db.ask(format!("SELECT count(*) FROM pg_tables WHERE tablename = '{table}'")).await;
+        assert_eq!(found, if commits { "1" } else { "0" });
         if commits {
             assert_eq!(finished.result::<String>().unwrap(), "inside");
-            client.batch_execute(&format!("DROP TABLE {table}")).await.unwrap();
+            db.execute(format!("DROP TABLE {table}")).await;
         } else {
             assert_eq!(finished.state(), JobState::Discarded);
         }
@@ -220,29 +257,61 @@ async fn an_effect_and_the_end_of_its_job_are_one_commit() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_lost_its_lease_cannot_end_inside_a_transaction() {
+async fn a_run_that_lost_its_lease_cannot_end_inside_a_transaction<D: Driver>() {
     let semel = queue().await;
     let (told, mut answers) = tokio::sync::mpsc::unbounded_channel::<Result<(), Error>>();
     let handler = async |_: Add, run: Run, State(semel): State<Semel>, State(told): State<Told>| {
         semel.job(run.id()).cancel().await.unwrap();
-        let mut client = client().await;
-        let transaction = client.transaction().await.unwrap();
-        told.send(semel.in_transaction(&transaction).complete(&run).await).unwrap();
+        let mut db = D::connect().await;
+        db.begin().await;
+        let answer = db.inside(&semel).complete(&run).await;
         // Refused, it leaves the transaction as it was.
-        transaction.query_one("SELECT 1", &[]).await.unwrap();
+        assert_eq!(db.ask("SELECT 1".to_owned()).await, "1");
+        db.end(false).await;
+        told.send(answer).unwrap();
     };
     let working = Worker::new(&semel).state(semel.clone()).state(told).handle(handler).start().unwrap();
     semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
-    let answer = tokio::time::timeout(Duration::from_secs(20), answers.recv()).await.unwrap().unwrap();
+    let answer = soon(answers.recv()).await.unwrap();
     assert!(matches!(answer, Err(Error::LeaseLost(_))), "{answer:?}");
     working.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_is_not_in_a_database_says_so() {
-    let (semel, mut client) = (memory().await, client().await);
-    let transaction = client.transaction().await.unwrap();
-    let refused = semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap_err();
+/// Everything a job may be made of goes through the driver as bytes of the database's own form.
+async fn what_a_job_is_made_of_arrives_as_it_was_sent<D: Driver>() {
+    let (semel, mut db) = (queue().await, D::connect().await);
+    let text = "ü\u{1F980} \"quoted\" \\ $1 '' \n".to_owned();
+    let job = Welcome { user_id: 1, text: text.clone() };
+    db.begin().await;
+    let expires = std::time::Duration::from_secs(3600);
+    let offered =
+        semel.enqueue(job.clone()).queue("a-b.c").priority(-7).meta("text", &text).expires_after(expires);
+    let outcome = db.inside(&semel).enqueue(offered).await.unwrap();
+    db.end(true).await;
+    let stored = outcome.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!(stored.payload::<Welcome>().unwrap(), job);
+    assert_eq!((stored.queue(), stored.priority()), ("a-b.c", -7));
+    assert!(stored.meta().contains("quoted"));
+}
+
+async fn a_queue_that_is_not_in_a_database_says_so<D: Driver>() {
+    let (semel, mut db) = (memory().await, D::connect().await);
+    db.begin().await;
+    let refused = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap_err();
     assert!(matches!(refused, Error::Url { .. }), "{refused:?}");
+}
+
+/// The driver's own type for a transaction, which rolls back when it is dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_tokio_postgres_is_one_as_it_is() {
+    let semel = queue().await;
+    let (mut client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let transaction = client.transaction().await.unwrap();
+    assert!(semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap().is_inserted());
+    drop(transaction);
+    let transaction = client.transaction().await.unwrap();
+    assert!(semel.in_transaction(&transaction).enqueue(Welcome::of(1)).await.unwrap().is_inserted());
+    transaction.commit().await.unwrap();
+    assert!(!semel.enqueue(Welcome::of(1)).await.unwrap().is_inserted());
 }

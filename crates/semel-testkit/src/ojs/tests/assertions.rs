@@ -98,7 +98,7 @@ async fn bodies_accept_and_refuse() {
 #[tokio::test]
 async fn timings_accept_and_refuse() {
     let server = Canned::start(|_, _| {
-        std::thread::sleep(Duration::from_millis(30));
+        std::thread::sleep(Duration::from_millis(300));
         reply(200, "{}")
     })
     .await;
@@ -107,7 +107,7 @@ async fn timings_accept_and_refuse() {
         (json!({"less_than": 10}), false),
         (json!({"greater_than": 10}), true),
         (json!({"greater_than": 10_000}), false),
-        (json!({"approximate": 60}), true),
+        (json!({"approximate": 600}), true),
         (json!({"approximate": 10_000}), false),
     ] {
         let outcome = run(&demanding(&json!({"timing_ms": timing})), &server.client()).await;

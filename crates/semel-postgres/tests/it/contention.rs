@@ -1,0 +1,287 @@
+//! Many who want the same keys: through several servers, in batches in opposite orders, and inside transactions of their own.
+//! `SEMEL_HERD_ROUNDS`, `SEMEL_OPPOSITE_ROUNDS` and `SEMEL_MIX_TURNS` say how often.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use semel_core::enqueue::{Batch, Mode, Offer, Outcome};
+use semel_core::ident::JobId;
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
+use semel_store::error::Undone;
+use semel_store::{Backend, StoreError};
+use semel_testkit::TempDir;
+use semel_testkit::cluster::Cluster;
+use semel_testkit::crash::{claim, want};
+use semel_testkit::make::keyed;
+use semel_testkit::sim::dice::Dice;
+use semel_testkit::traffic::Said;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio_postgres::{IsolationLevel, Transaction};
+
+use crate::place::{client, judge, rounds};
+
+/// What is asked here survives no crash, and is quicker for it.
+const QUICK: &[&str] = &["synchronous_commit=off"];
+/// How PostgreSQL's log tells of a deadlock.
+const DEADLOCK: &str = "deadlock detected";
+
+struct Servers {
+    cluster: Cluster,
+    address: Address,
+    backends: Vec<Arc<Postgres>>,
+    engines: Vec<Engine>,
+    // It goes last.
+    _folder: TempDir,
+}
+
+impl Servers {
+    async fn start(number: usize) -> Self {
+        let folder = TempDir::new();
+        let mut cluster = Cluster::new(&folder.path().join("a"));
+        cluster.start(QUICK);
+        let address = Address::parse(&cluster.url()).unwrap();
+        let (mut backends, mut engines) = (Vec::new(), Vec::new());
+        for _ in 0..number {
+            let backend = Arc::new(Postgres::open(&address).await.unwrap());
+            engines.push(Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap());
+            backends.push(backend);
+        }
+        Self { cluster, address, backends, engines, _folder: folder }
+    }
+
+    /// The same act at all servers at once, by so many tasks.
+    async fn at_once<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        tasks: usize,
+        act: impl Fn(usize, Engine) -> F,
+    ) -> Vec<T> {
+        let barrier = Arc::new(Barrier::new(tasks));
+        let mut running = JoinSet::new();
+        for task in 0..tasks {
+            let act = act(task, self.engines[task % self.engines.len()].clone());
+            let barrier = Arc::clone(&barrier);
+            running.spawn(async move {
+                barrier.wait().await;
+                act.await
+            });
+        }
+        running.join_all().await
+    }
+}
+
+/// Offers jobs inside a transaction.
+pub async fn inside(
+    engine: &Engine,
+    backend: &Postgres,
+    transaction: &Transaction<'_>,
+    offers: Vec<Offer>,
+) -> Result<Vec<Outcome>, StoreError> {
+    let mut inside = backend.inside(transaction);
+    let batch = engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "").await?;
+    let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
+    Ok(outcomes)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_fifty_who_want_one_key_at_three_servers_one_gets_it() {
+    let servers = Servers::start(3).await;
+    let rounds = rounds("SEMEL_HERD_ROUNDS", 40);
+    for round in 0..rounds {
+        let name = format!("round {round}");
+        let how = if round % 2 == 0 { "ignore" } else { "reject" };
+        let outcomes = servers.at_once(50, |_, engine| {
+            let offer = keyed(&name).on_conflict(how).offer();
+            async move { engine.enqueue(offer, "").await.unwrap() }
+        });
+        let outcomes = outcomes.await;
+        let created: Vec<JobId> = outcomes
+            .iter()
+            .filter_map(|outcome| match outcome {
+                Outcome::Created(head) => Some(head.id),
+                Outcome::Existing(_) | Outcome::Rejected { .. } => None,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(created.len(), 1, "{outcomes:?}");
+        let named = outcomes.iter().filter_map(Outcome::absorbed_by);
+        assert!(named.into_iter().all(|id| id == created[0]), "{outcomes:?}");
+    }
+    assert_eq!(servers.engines[0].queues().await.unwrap()[0].created, rounds);
+    assert!(!servers.cluster.log().contains(DEADLOCK), "{}", servers.cluster.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_a_thousand_keys_in_opposite_orders_lock_nobody_out() {
+    const KEYS: usize = 1_000;
+    let servers = Servers::start(2).await;
+    for round in 0..rounds("SEMEL_OPPOSITE_ROUNDS", 2) {
+        let counts = servers.at_once(2, |task, engine| {
+            let mut offers: Vec<Offer> =
+                (0..KEYS).map(|key| keyed(&format!("{round}/{key}")).on_conflict("ignore").offer()).collect();
+            if task == 1 {
+                offers.reverse();
+            }
+            async move {
+                let batch = engine.enqueue_batch(offers, Mode::Each, "").await.unwrap();
+                let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
+                outcomes.iter().filter(|outcome| outcome.is_inserted()).count()
+            }
+        });
+        let counts = counts.await;
+        assert_eq!(counts.iter().sum::<usize>(), KEYS, "{counts:?}");
+    }
+    assert!(!servers.cluster.log().contains(DEADLOCK), "{}", servers.cluster.log());
+}
+
+/// What a mix of callers has seen.
+#[derive(Clone, Default)]
+struct Mix {
+    said: Said,
+    /// Jobs of transactions that were rolled back.
+    undone: Arc<Mutex<BTreeSet<JobId>>>,
+    over: Arc<AtomicBool>,
+}
+
+/// Keys that are wanted by everybody at about the same time, and later others.
+fn number(dice: &mut Dice, turn: u64) -> u64 {
+    turn / 4 * 4 + dice.below(8)
+}
+
+impl Mix {
+    fn tell(&self, number: u64, outcome: &Outcome) {
+        match outcome {
+            Outcome::Created(head) => self.said.say(&format!("created {number} {}", head.id)),
+            Outcome::Existing(head) => self.said.say(&format!("duplicate {number} {}", head.id)),
+            other => self.said.say(&format!("error {other:?}")),
+        }
+    }
+
+    /// Transactions that enqueue once or several times, and are committed or not.
+    async fn transact(
+        self,
+        engine: Engine,
+        backend: Arc<Postgres>,
+        url: String,
+        turns: u64,
+        seed: u64,
+    ) -> [u64; 2] {
+        let levels =
+            [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
+        let mut dice = Dice::new(seed);
+        let mut client = client(&url).await;
+        let [mut committed, mut undone] = [0, 0];
+        for turn in 0..turns {
+            let level = dice.pick(&levels);
+            let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
+            let mut answers = Vec::new();
+            let mut failed = None;
+            for _ in 0..=dice.below(2) {
+                let numbers: Vec<u64> = (0..=dice.below(3)).map(|_| number(&mut dice, turn)).collect();
+                let offers = numbers.iter().map(|number| want(1, *number).on_conflict("ignore").offer());
+                match inside(&engine, &backend, &transaction, offers.collect()).await {
+                    Ok(outcomes) => answers.extend(numbers.into_iter().zip(outcomes)),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+            let is_strict = !matches!(level, IsolationLevel::ReadCommitted);
+            let is_over = match failed {
+                // The others have names, and who gets one begins again.
+                Some(StoreError::Undone(why)) => {
+                    assert!(is_strict || why == Undone::Deadlock, "{why:?}");
+                    transaction.rollback().await.unwrap();
+                    false
+                }
+                Some(error) => panic!("{error}"),
+                None if dice.below(3) == 0 => {
+                    transaction.rollback().await.unwrap();
+                    false
+                }
+                None => match transaction.commit().await {
+                    Ok(()) => true,
+                    Err(error) => {
+                        assert!(is_strict && error.as_db_error().is_some(), "{error:?}");
+                        false
+                    }
+                },
+            };
+            for (number, outcome) in answers {
+                if is_over {
+                    self.tell(number, &outcome);
+                } else if let Outcome::Created(head) = outcome {
+                    self.undone.lock().unwrap().insert(head.id);
+                }
+            }
+            if is_over { committed += 1 } else { undone += 1 }
+        }
+        [committed, undone]
+    }
+
+    /// Callers without a transaction, who wait as long as a server waits.
+    async fn call(self, engine: Engine, turns: u64, seed: u64) {
+        let mut dice = Dice::new(seed);
+        for turn in 0..turns {
+            let number = number(&mut dice, turn);
+            loop {
+                match engine.enqueue(want(1, number).on_conflict("ignore").offer(), "").await {
+                    Ok(outcome) => break self.tell(number, &outcome),
+                    Err(error) => assert!(matches!(error, StoreError::Contended), "{error}"),
+                }
+            }
+        }
+    }
+
+    async fn work(self, engine: Engine) {
+        while !self.over.load(Ordering::Relaxed) {
+            let claimed = match engine.claim(claim(5)).await {
+                Err(StoreError::Contended) => continue,
+                claimed => claimed.unwrap(),
+            };
+            for run in claimed {
+                self.said.say(&format!("claimed {}", run.head.id));
+                let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
+                while let Err(error) = engine.complete(run.head.id, bearer.clone(), None).await {
+                    assert!(matches!(error, StoreError::Contended), "{error}");
+                }
+                self.said.say(&format!("acked {}", run.head.id));
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_every_level_and_strangers_agree_on_one_history() {
+    let servers = Servers::start(2).await;
+    let turns = rounds("SEMEL_MIX_TURNS", 60);
+    let mix = Mix::default();
+    let (mut transacting, mut calling) = (JoinSet::new(), JoinSet::new());
+    for place in 0..4 {
+        let (engine, backend) =
+            (servers.engines[place % 2].clone(), Arc::clone(&servers.backends[place % 2]));
+        let url = servers.cluster.url();
+        transacting.spawn(mix.clone().transact(engine, backend, url, turns, place as u64));
+        if place < 2 {
+            calling.spawn(mix.clone().call(servers.engines[place].clone(), turns, 10 + place as u64));
+        }
+    }
+    let working = tokio::spawn(mix.clone().work(servers.engines[0].clone()));
+    let counts = transacting.join_all().await;
+    calling.join_all().await;
+    mix.over.store(true, Ordering::Relaxed);
+    working.await.unwrap();
+    let [committed, undone] = [0, 1].map(|place| counts.iter().map(|count| count[place]).sum::<u64>());
+    println!("{committed} committed, {undone} undone");
+    assert!(committed > turns / 2 && undone > turns / 2, "{committed} {undone}");
+    let undone = std::mem::take(&mut *mix.undone.lock().unwrap());
+    for id in undone {
+        assert!(servers.engines[1].job(id).await.unwrap().is_none(), "{id} was rolled back");
+    }
+    judge(&mix.said.account(), &servers.address, 1).await;
+}

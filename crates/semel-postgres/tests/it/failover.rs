@@ -1,0 +1,180 @@
+//! A database and its standby: what was acknowledged is at both, also where all that was answered was "there is one already".
+//! `SEMEL_FAILOVER_ROUNDS` says how often the standby takes over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
+use semel_store::{Backend, StoreError};
+use semel_testkit::TempDir;
+use semel_testkit::cluster::{self, Cluster};
+use semel_testkit::make::{foreign_id, job, keyed};
+use semel_testkit::traffic::Traffic;
+use tokio::time::timeout;
+
+use crate::contention::inside;
+use crate::place::{client, judge, rounds, until};
+
+/// Commits wait for whoever is the standby.
+const SAFE: &[&str] = &["synchronous_standby_names=*"];
+const LONG: Duration = Duration::from_secs(60);
+
+/// A database whose commits wait for its standby, in folders `a` and `b`.
+fn pair(folder: &TempDir, settings: &[&str]) -> (Cluster, Cluster) {
+    let mut primary = Cluster::new(&folder.path().join("a"));
+    primary.start(settings);
+    let mut standby = primary.standby(&folder.path().join("b"));
+    standby.start(settings);
+    (primary, standby)
+}
+
+async fn server(url: &str) -> Engine {
+    let backend = Arc::new(Postgres::open(&Address::parse(url).unwrap()).await.unwrap());
+    Engine::without_duties(backend).unwrap()
+}
+
+/// Asks until there is an answer.
+async fn offered(engine: Engine, name: &'static str) -> Outcome {
+    loop {
+        match engine.enqueue(keyed(name).on_conflict("ignore").offer(), "").await {
+            Ok(outcome) => return outcome,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_that_takes_over_under_load_has_all_that_was_acknowledged() {
+    let folder = TempDir::new();
+    let (mut primary, mut standby) = pair(&folder, SAFE);
+    let address = Address::parse(&primary.url_with(standby.folder())).unwrap();
+    let mut servers: Vec<Arc<dyn Backend>> = Vec::new();
+    for _ in 0..2 {
+        servers.push(Arc::new(Postgres::open(&address).await.unwrap()));
+    }
+    let traffic = Traffic::start(&servers, 1);
+    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1) {
+        traffic.more(100 + round * 13 % 37).await;
+        primary.kill();
+        standby.promote();
+        // From here on commits wait for the next standby.
+        let folder = primary.folder().to_owned();
+        let mut next = standby.standby(&folder);
+        next.start(SAFE);
+        (primary, standby) = (standby, next);
+    }
+    traffic.more(100).await;
+    while traffic.account().acked.len() <= 20 {
+        traffic.more(20).await;
+    }
+    let account = traffic.end().await;
+    println!("{} keys, {} ends", account.created.len(), account.acked.len());
+    assert!(account.created.len() > 20 && account.acked.len() > 20, "{account:?}");
+    judge(&account, &address, 1).await;
+    drop(primary);
+}
+
+/// After a restart a database shows what no standby has: a duplicate of that is answered when the standby has it, and so is
+/// whoever had stored it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_waits_until_the_standby_has_its_holder() {
+    let folder = TempDir::new();
+    let (mut primary, mut standby) = pair(&folder, SAFE);
+    let (one, other) = (server(&primary.url()).await, server(&primary.url()).await);
+    offered(one.clone(), "before").await;
+    standby.stop();
+    let first = tokio::spawn(offered(one.clone(), "a"));
+    let watcher = client(&primary.url()).await;
+    let waits = "SELECT count(*) >= 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    until(&watcher, waits).await;
+    primary.kill();
+    primary.start(SAFE);
+    let watcher = client(&primary.url()).await;
+    until(&watcher, "SELECT count(*) = 2 FROM semel.head").await;
+    let second = tokio::spawn(offered(other.clone(), "a"));
+    let both_wait = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let wait = async {
+        while watcher.query_one(both_wait, &[]).await.unwrap().get::<_, i64>(0) < 2 {
+            assert!(
+                !first.is_finished() && !second.is_finished(),
+                "answered, and the standby has no such job"
+            );
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, wait).await.unwrap();
+    standby.start(SAFE);
+    let answer = timeout(LONG, first).await.unwrap().unwrap();
+    // Who was away for too long asked again, and was told of his own.
+    let (Outcome::Created(head) | Outcome::Existing(head)) = answer else { panic!("{answer:?}") };
+    let answer = timeout(LONG, second).await.unwrap().unwrap();
+    assert!(matches!(&answer, Outcome::Existing(existing) if existing.id == head.id), "{answer:?}");
+    primary.kill();
+    standby.promote();
+    let watcher = client(&standby.url()).await;
+    until(&watcher, &format!("SELECT count(*) = 1 FROM semel.head WHERE id = '{}'", head.id)).await;
+}
+
+/// Inside a caller's own transaction that wrote nothing else, it is the transaction's commit that waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_was_told_what_is_there_waits_for_the_standby_when_it_commits() {
+    let folder = TempDir::new();
+    let (primary, mut standby) = pair(&folder, SAFE);
+    let backend = Arc::new(Postgres::open(&Address::parse(&primary.url()).unwrap()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    // By its id: a key would have been locked, which is a write too.
+    let offer = || job().id(foreign_id(7)).offer();
+    assert!(matches!(engine.enqueue(offer(), "").await.unwrap(), Outcome::Created(_)));
+    standby.stop();
+    let mut caller = client(&primary.url()).await;
+    let transaction = caller.transaction().await.unwrap();
+    let found = inside(&engine, &backend, &transaction, vec![offer()]).await.unwrap();
+    assert!(matches!(&found[..], [Outcome::Repeated(_)]), "{found:?}");
+    let mut committing = std::pin::pin!(transaction.commit());
+    let watcher = client(&primary.url()).await;
+    let waits = until(&watcher, "SELECT count(*) >= 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+    tokio::select! {
+        biased;
+        () = waits => {}
+        ended = committing.as_mut() => panic!("it did not wait: {ended:?}"),
+    }
+    standby.start(SAFE);
+    timeout(LONG, committing).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_answers_nothing_until_it_is_promoted() {
+    let folder = TempDir::new();
+    let (mut primary, standby) = pair(&folder, &[]);
+    // What names the database: a link here, a name or an address elsewhere.
+    let link = folder.path().join("now");
+    std::os::unix::fs::symlink(primary.folder(), &link).unwrap();
+    let engine = server(&cluster::address(&link)).await;
+    offered(engine.clone(), "a").await;
+    let reader = client(&standby.url()).await;
+    until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
+    until(&reader, "SELECT count(*) = 1 FROM semel.head").await;
+    let refused = Postgres::open(&Address::parse(&standby.url()).unwrap()).await.err().unwrap().to_string();
+    assert!(refused.contains("takes no writes") && refused.contains("standby"), "{refused}");
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(standby.folder(), &link).unwrap();
+    primary.kill();
+    let mut tries = 0;
+    loop {
+        // A duplicate is not for a standby to say: it may be behind.
+        let asked = engine.enqueue(keyed("a").on_conflict("ignore").offer(), "").await;
+        let Err(StoreError::Unavailable(why)) = asked else { panic!("{asked:?}") };
+        if why.contains("takes no writes") {
+            break;
+        }
+        // Connections to the one that is dead come first.
+        tries += 1;
+        assert!(tries < 50, "{why}");
+    }
+    standby.promote();
+    assert!(matches!(offered(engine.clone(), "a").await, Outcome::Existing(_)));
+    assert!(matches!(offered(engine, "b").await, Outcome::Created(_)));
+}

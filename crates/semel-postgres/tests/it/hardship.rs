@@ -1,0 +1,170 @@
+//! What else a database does to those who use it: statements that take too long, transactions that idle, a disk that is full,
+//! connections that end in the middle of a commit. Each is a sensible error, and nothing is half done.
+
+use std::sync::Arc;
+
+use semel_core::enqueue::Outcome;
+use semel_core::state::State;
+use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
+use semel_store::{Backend, StoreError};
+use semel_testkit::TempDir;
+use semel_testkit::cluster::Cluster;
+use semel_testkit::make::{foreign_id, keyed};
+use semel_testkit::traffic::Traffic;
+
+use crate::contention::inside;
+use crate::lost::Between;
+use crate::place::{Place, client, judge, until, url};
+
+/// A database whose connections have a setting of their own.
+fn with_setting(place: &Place, setting: &str) -> Address {
+    let text = format!("{}?options=-c%20{setting}", url());
+    Address::parse(&text).unwrap().with_schema(place.schema()).unwrap()
+}
+
+async fn engine(address: &Address) -> Engine {
+    Engine::without_duties(Arc::new(Postgres::open(address).await.unwrap())).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_takes_too_long_is_an_error_and_stores_nothing() {
+    let place = Place::new();
+    // The schema is made without it.
+    let schema = place.schema();
+    let free = engine(place.address()).await;
+    free.enqueue(keyed("before").offer(), "").await.unwrap();
+    let address = with_setting(&place, "statement_timeout=100ms");
+    // Opening asks too, and a machine under load may need longer for it.
+    let hurried = loop {
+        match Postgres::open(&address).await {
+            Ok(store) => break Engine::without_duties(Arc::new(store)).unwrap(),
+            Err(error) => assert!(error.to_string().contains("57014"), "{error}"),
+        }
+    };
+    let mut holder = client(&url()).await;
+    let held = holder.transaction().await.unwrap();
+    held.execute(&format!("LOCK TABLE {schema}.body IN SHARE MODE"), &[]).await.unwrap();
+    let answer = hurried.enqueue(keyed("a").offer(), "").await;
+    let Err(StoreError::Unavailable(why)) = &answer else { panic!("{answer:?}") };
+    assert!(why.contains("57014") && why.contains("statement timeout"), "{why}");
+    held.rollback().await.unwrap();
+    assert_eq!(free.queues().await.unwrap()[0].created, 1, "nothing of it was stored");
+    assert!(matches!(free.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
+}
+
+/// The store's own transactions do not idle; where one is ended all the same, what became of it is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_go_on_where_transactions_must_not_idle() {
+    let place = Place::new();
+    drop(Postgres::open(place.address()).await.unwrap());
+    let address = with_setting(&place, "idle_in_transaction_session_timeout=5ms");
+    let servers: Vec<Arc<dyn Backend>> = vec![Arc::new(Postgres::open(&address).await.unwrap())];
+    let traffic = Traffic::start(&servers, 1);
+    traffic.more(200).await;
+    let account = traffic.end().await;
+    judge(&account, place.address(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_callers_transaction_that_idled_too_long_stores_nothing_and_frees_its_key() {
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let mut caller = client(&url()).await;
+    let transaction = caller.transaction().await.unwrap();
+    let offers = || vec![keyed("a").on_conflict("ignore").offer()];
+    let outcomes = inside(&engine, &store, &transaction, offers()).await.unwrap();
+    assert!(matches!(&outcomes[..], [Outcome::Created(_)]));
+    // It idles from here on; until here a machine under load may take its time.
+    transaction.batch_execute("SET idle_in_transaction_session_timeout = 10").await.unwrap();
+    while !transaction.client().is_closed() {
+        tokio::task::yield_now().await;
+    }
+    let answer = inside(&engine, &store, &transaction, offers()).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    let outcome = engine.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+    assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
+    let folder = TempDir::new();
+    let mut cluster = Cluster::new_with(&folder.path().join("a"), &["--wal-segsize=1"]);
+    // Three megabytes and half a page for each file.
+    cluster.start_within(6_152);
+    let address = Address::parse(&cluster.url()).unwrap();
+    let server = engine(&address).await;
+    // Texts that do not become smaller.
+    let mut seed = 7_u64;
+    let mut offer = |number: usize| {
+        let text: String = (0..12_000)
+            .map(|_| {
+                seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                format!("{:016x}", seed ^ (seed >> 29))
+            })
+            .collect();
+        keyed(&format!("{number}")).args(&format!("[\"{text}\"]")).offer()
+    };
+    let mut stored = Vec::new();
+    let why = loop {
+        match server.enqueue(offer(stored.len()), "").await {
+            Ok(Outcome::Created(head)) => stored.push(head.id),
+            Err(error) => break error,
+            other => panic!("{other:?}"),
+        }
+        assert!(stored.len() < 200, "it is not full");
+    };
+    let StoreError::Unavailable(text) = &why else { panic!("{why:?}") };
+    assert!(text.contains("53100") && text.contains("disk"), "{text}");
+    assert!(why.is_retryable());
+    // It still says what it has, and takes what finds room.
+    for id in &stored {
+        assert!(server.job(*id).await.unwrap().is_some());
+    }
+    assert_eq!(server.queues().await.unwrap()[0].created, stored.len() as u64);
+    cluster.stop();
+    cluster.start(&[]);
+    let outcome = loop {
+        match server.enqueue(offer(stored.len()), "").await {
+            Ok(outcome) => break outcome,
+            // Connections of before.
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    };
+    assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
+    let stats = server.queues().await.unwrap();
+    assert_eq!(stats[0].count(State::Available), stored.len() as u64 + 1);
+}
+
+/// Nobody knows what became of a commit whose answer is lost while the database cannot be asked. The id of the job says it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gave_up_waiting_asks_again_with_the_same_id_and_is_answered_as_the_first_time() {
+    let place = Place::new();
+    let between = Between::start().await;
+    let near = engine(place.address()).await;
+    let far = engine(&between.address(&place)).await;
+    let want = keyed("a").id(foreign_id(7));
+    between.swallow_the_answer_to_the_next_commit();
+    between.refuse(true);
+    let asked = tokio::spawn({
+        let (far, offer) = (far.clone(), want.offer());
+        async move { far.enqueue(offer, "").await }
+    });
+    let watcher = client(&url()).await;
+    until(&watcher, &format!("SELECT count(*) = 1 FROM {}.head", place.schema())).await;
+    assert!(!asked.is_finished(), "what is not known is not answered");
+    // Whoever waited is gone.
+    asked.abort();
+    let again = near.enqueue(want.offer(), "").await.unwrap();
+    assert!(matches!(&again, Outcome::Repeated(head) if head.id == foreign_id(7)), "{again:?}");
+    between.refuse(false);
+    let again = loop {
+        match far.enqueue(want.offer(), "").await {
+            Ok(outcome) => break outcome,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    };
+    assert!(matches!(again, Outcome::Repeated(_)), "{again:?}");
+    assert_eq!(near.queues().await.unwrap()[0].created, 1);
+}

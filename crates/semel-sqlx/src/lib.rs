@@ -1,0 +1,104 @@
+//! Jobs inside transactions of [sqlx](https://docs.rs/sqlx), on PostgreSQL: they are there with the commit, or not at all.
+//!
+//! ```no_run
+//! use semel::{Job, Semel};
+//! use semel_sqlx::Sqlx;
+//!
+//! #[derive(serde::Serialize, serde::Deserialize, Job)]
+//! #[job(type = "order.ship", unique(args("order"), on_conflict = "ignore"))]
+//! struct Ship {
+//!     order: i64,
+//! }
+//!
+//! # async fn example(semel: Semel, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut tx = pool.begin().await?;
+//! sqlx::query("INSERT INTO orders (id) VALUES ($1)").bind(7_i64).execute(&mut *tx).await?;
+//! semel.in_transaction(Sqlx(&mut tx)).enqueue(Ship { order: 7 }).await?;
+//! tx.commit().await?; // both, or neither
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What holds inside such a transaction is said at [`semel::InTransaction`]. This crate turns on none of sqlx's runtimes, TLS
+//! or macros: a program chooses its own.
+
+use semel::session::{BoxFuture, Failure, Line, Session, Value};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{
+    PgArgumentBuffer, PgArguments, PgConnection, PgDatabaseError, PgRow, PgTypeInfo, PgValueFormat, Postgres,
+};
+use sqlx::{Arguments as _, AssertSqlSafe, Column as _, Encode, Row as _, Type, ValueRef as _};
+
+/// A transaction of sqlx: `Sqlx(&mut tx)` of a `sqlx::Transaction`, or of a connection after `BEGIN`.
+#[derive(Debug)]
+pub struct Sqlx<'a>(pub &'a mut PgConnection);
+
+impl Session for Sqlx<'_> {
+    fn run<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *self.0).await.map_err(failure)?;
+            Ok(())
+        })
+    }
+
+    fn ask<'a>(&'a mut self, sql: &'a str, values: &'a [Value]) -> BoxFuture<'a, Result<Vec<Line>, Failure>> {
+        Box::pin(async move {
+            let mut arguments = PgArguments::default();
+            for value in values {
+                arguments.add(Raw(value)).map_err(|error| failure(sqlx::Error::Encode(error)))?;
+            }
+            let query = sqlx::query_with(AssertSqlSafe(sql), arguments).persistent(false);
+            let rows = query.fetch_all(&mut *self.0).await.map_err(failure)?;
+            rows.iter().map(line).collect()
+        })
+    }
+}
+
+/// A parameter that is in the database's form already.
+struct Raw<'a>(&'a Value);
+
+impl Type<Postgres> for Raw<'_> {
+    // Each value says its own type, below.
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(0))
+    }
+}
+
+impl<'q> Encode<'q, Postgres> for Raw<'_> {
+    fn encode_by_ref(&self, out: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        let Some(bytes) = &self.0.bytes else { return Ok(IsNull::Yes) };
+        out.extend_from_slice(bytes);
+        Ok(IsNull::No)
+    }
+
+    fn produces(&self) -> Option<PgTypeInfo> {
+        Some(PgTypeInfo::with_oid(Oid(self.0.oid)))
+    }
+}
+
+fn line(row: &PgRow) -> Result<Line, Failure> {
+    let mut line = Line::default();
+    for column in row.columns() {
+        let value = row.try_get_raw(column.ordinal()).map_err(failure)?;
+        let oid = column.type_info().oid().map_or(0, |oid| oid.0);
+        if value.is_null() {
+            line.push(oid, None);
+        } else if value.format() == PgValueFormat::Binary {
+            let bytes = value.as_bytes().map_err(|error| failure(sqlx::Error::Decode(error)))?;
+            line.push(oid, Some(bytes));
+        } else {
+            return Err(failure(sqlx::Error::Protocol("an answer in text was not asked for".to_owned())));
+        }
+    }
+    Ok(line)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` calls")]
+fn failure(error: sqlx::Error) -> Failure {
+    match error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) {
+        Some(database) => Failure::of(Some(database.code()), database.message(), database.hint()),
+        None => Failure { code: None, message: error.to_string() },
+    }
+}

@@ -1,0 +1,106 @@
+//! What was decided without writing names what others wrote: it is answered when that is as durable as an answer has to be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use semel_core::draft::Reads;
+use semel_core::enqueue::{Outcome, enqueue};
+use semel_engine::Engine;
+use semel_store::backend::BoxFuture;
+use semel_store::batcher::transact;
+use semel_store::layer::Layer;
+use semel_store::memory::Memory;
+use semel_store::{Backend, StoreError};
+use semel_testkit::fixture::claim;
+use semel_testkit::make::{Want, keyed};
+use tokio::sync::Semaphore;
+
+/// A store whose standby lags.
+struct Lagging {
+    inner: Memory,
+    asked: AtomicUsize,
+    has_come: Semaphore,
+    is_gone: AtomicBool,
+}
+
+impl Layer for Lagging {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.has_come.acquire().await.unwrap().forget();
+            if self.is_gone.load(Ordering::SeqCst) {
+                return Err(StoreError::Unavailable("the standby is gone".to_owned()));
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn lagging() -> (Arc<Lagging>, Engine) {
+    let (inner, has_come) = (Memory::default(), Semaphore::new(0));
+    let (asked, is_gone) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let store = Arc::new(Lagging { inner, asked, has_come, is_gone });
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    assert!(matches!(engine.enqueue(again().offer(), "").await.unwrap(), Outcome::Created(_)));
+    assert_eq!(store.asked.load(Ordering::SeqCst), 0, "who wrote has waited in his commit");
+    (store, engine)
+}
+
+fn again() -> Want {
+    keyed("a").on_conflict("ignore")
+}
+
+async fn until_asked(store: &Lagging, times: usize) {
+    while store.asked.load(Ordering::SeqCst) < times {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_duplicate_is_answered_when_its_holder_is_durable() {
+    let (store, engine) = lagging().await;
+    let duplicate = tokio::spawn(async move { engine.enqueue(again().offer(), "").await });
+    until_asked(&store, 1).await;
+    assert!(!duplicate.is_finished());
+    store.has_come.add_permits(1);
+    assert!(matches!(duplicate.await.unwrap(), Ok(Outcome::Existing(_))));
+}
+
+/// Others of its group have had what they wanted from the commit.
+#[tokio::test]
+async fn a_duplicate_beside_a_claim_that_found_nothing_waits_and_the_claim_does_not() {
+    let (store, engine) = lagging().await;
+    let (asking, claiming) = (engine.clone(), engine);
+    // Both are in the inbox before the batcher looks.
+    let duplicate = tokio::spawn(async move { asking.enqueue(again().offer(), "").await });
+    let claimed = tokio::spawn(async move { claiming.claim(claim(&["nothing"], 1)).await });
+    assert!(claimed.await.unwrap().unwrap().is_empty());
+    until_asked(&store, 1).await;
+    assert!(!duplicate.is_finished());
+    store.has_come.add_permits(1);
+    assert!(matches!(duplicate.await.unwrap(), Ok(Outcome::Existing(_))));
+}
+
+#[tokio::test]
+async fn without_the_standby_there_is_no_answer_but_an_error() {
+    let (store, engine) = lagging().await;
+    store.is_gone.store(true, Ordering::SeqCst);
+    store.has_come.add_permits(2);
+    let told = engine.enqueue(again().offer(), "").await;
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    let offer = again().offer();
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    let told = transact(&*store, &reads, |draft| enqueue(draft, &offer)).await;
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    assert_eq!(store.asked.load(Ordering::SeqCst), 2);
+}

@@ -1,0 +1,307 @@
+//! PostgreSQL of a test's own, to be killed, filled up, copied and promoted, and a pooler in front of it. They are spoken to by
+//! sockets in a folder of theirs: no port is chosen, so none is taken by somebody else while they are down.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Says where PostgreSQL's programs are.
+pub const PROGRAMS: &str = "SEMEL_TEST_POSTGRES_PROGRAMS";
+/// Says where pgbouncer is.
+pub const POOLER: &str = "SEMEL_TEST_PGBOUNCER";
+/// Says as whom they run, `user:group` in numbers, when the run itself is root's: they refuse to be.
+pub const ACCOUNT: &str = "SEMEL_TEST_ACCOUNT";
+
+/// How long a start may take on a machine that does other things as well.
+const START: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(10);
+/// The number in a socket's name.
+const PORT: u16 = 5432;
+/// What was committed survives the death of processes; that of the machine is not played here, so nothing is synced.
+const SETTINGS: &[&str] = &[
+    "listen_addresses=",
+    "fsync=off",
+    "full_page_writes=off",
+    "synchronous_commit=on",
+    "autovacuum=off",
+    "max_connections=200",
+    "shared_buffers=32MB",
+    "deadlock_timeout=200ms",
+    "log_min_messages=warning",
+    "hot_standby=on",
+    "max_wal_senders=4",
+    "wal_keep_size=64MB",
+    "wal_retrieve_retry_interval=100ms",
+];
+
+/// What a variable says.
+fn told(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!(
+            "{variable} is not set, and this test starts programs of its own: run `cargo xtask test`, or `cargo xtask services` \
+             in another terminal and export what it prints"
+        )
+    })
+}
+
+fn account() -> Option<(u32, u32)> {
+    let told = std::env::var(ACCOUNT).ok()?;
+    let (user, group) = told.split_once(':').unwrap();
+    Some((user.parse().unwrap(), group.parse().unwrap()))
+}
+
+/// Has a command run as somebody who is not root, without what this process is told.
+fn as_somebody(mut command: Command) -> Command {
+    command.stdin(Stdio::null()).env("LC_ALL", "C").current_dir("/");
+    if let Some((user, group)) = account() {
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+/// A folder that belongs to whom the programs run as.
+fn own_folder(path: &Path) {
+    std::fs::create_dir_all(path).unwrap();
+    if let Some((user, group)) = account() {
+        chown(path, Some(user), Some(group)).unwrap();
+    }
+}
+
+/// The address of a cluster in a folder, or in what a link says.
+pub fn address(folder: &Path) -> String {
+    url(folder, PORT)
+}
+
+/// The address of a database by its socket's folder. A slash in a name is written as a number.
+fn url(folder: &Path, port: u16) -> String {
+    format!("postgres://postgres@{}:{port}/postgres", host(folder))
+}
+
+fn host(folder: &Path) -> String {
+    folder.to_str().unwrap().replace('/', "%2F")
+}
+
+/// A cluster in a folder. It ends with its owner.
+pub struct Cluster {
+    folder: PathBuf,
+    process: Option<Child>,
+}
+
+impl Cluster {
+    /// A fresh one, not started.
+    pub fn new(folder: &Path) -> Self {
+        Self::new_with(folder, &[])
+    }
+
+    /// As [`new`](Self::new), with more arguments for `initdb`.
+    pub fn new_with(folder: &Path, more: &[&str]) -> Self {
+        let cluster = Self::at(folder);
+        let mut command = cluster.command("initdb");
+        command.arg("-D").arg(cluster.data());
+        command.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]).args(more);
+        run(command);
+        cluster
+    }
+
+    /// A standby of this one in another folder, whose contents go; not started.
+    pub fn standby(&self, folder: &Path) -> Self {
+        // Those who are left of an earlier life there may still be ending.
+        let begun = Instant::now();
+        while folder.exists() && std::fs::remove_dir_all(folder).is_err() {
+            assert!(begun.elapsed() < START, "{} cannot be removed", folder.display());
+            std::thread::sleep(POLL);
+        }
+        let standby = Self::at(folder);
+        let mut command = self.command("pg_basebackup");
+        command.arg("-D").arg(standby.data()).arg("-h").arg(&self.folder);
+        command.args([
+            "-p",
+            &PORT.to_string(),
+            "-U",
+            "postgres",
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
+        ]);
+        run(command);
+        standby
+    }
+
+    fn at(folder: &Path) -> Self {
+        own_folder(folder);
+        Self { folder: folder.to_owned(), process: None }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The address of its database.
+    pub fn url(&self) -> String {
+        url(&self.folder, PORT)
+    }
+
+    /// The address of the one that takes writes, of this and another that stands or will stand in a folder.
+    pub fn url_with(&self, other: &Path) -> String {
+        format!("postgres://postgres@{}:{PORT},{}:{PORT}/postgres", host(&self.folder), host(other))
+    }
+
+    /// What it wrote to its log, over all its lives.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    fn command(&self, program: &str) -> Command {
+        as_somebody(Command::new(Path::new(&told(PROGRAMS)).join(program)))
+    }
+
+    /// Starts it, with more settings, and waits until it takes connections.
+    pub fn start(&mut self, settings: &[&str]) {
+        self.start_by(self.command("postgres"), settings);
+    }
+
+    /// Starts it so that no file of it may be longer than so many blocks of 512 bytes: the disk that is full, for who has none
+    /// of his own to fill. A number that is not a page's has a page written in part, as on a full disk.
+    pub fn start_within(&mut self, blocks: u32) {
+        let mut command = as_somebody(Command::new("sh"));
+        let postgres = Path::new(&told(PROGRAMS)).join("postgres");
+        command.args(["-c", &format!("ulimit -f {blocks}; exec \"$0\" \"$@\"")]).arg(postgres);
+        self.start_by(command, &[]);
+    }
+
+    fn start_by(&mut self, mut command: Command, settings: &[&str]) {
+        assert!(self.process.is_none(), "it is running");
+        let file: File = OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
+        command.arg("-D").arg(self.data()).arg("-k").arg(&self.folder).args(["-p", &PORT.to_string()]);
+        command.args(SETTINGS.iter().chain(settings).flat_map(|setting| ["-c", setting]));
+        command.stdout(file.try_clone().unwrap()).stderr(file);
+        let begun = Instant::now();
+        loop {
+            self.process = Some(command.spawn().unwrap());
+            // Those who are left of its last life may still be ending: then it does not start yet.
+            while !self.has_ended() {
+                if self.answers() {
+                    return;
+                }
+                assert!(begun.elapsed() < START, "PostgreSQL does not answer:\n{}", self.log());
+                std::thread::sleep(POLL);
+            }
+            assert!(begun.elapsed() < START, "PostgreSQL does not start:\n{}", self.log());
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
+    }
+
+    /// Its file says how it stands; one that an earlier life left says another process.
+    fn answers(&self) -> bool {
+        let Some(pid) = self.process.as_ref().map(|process| process.id().to_string()) else { return false };
+        let state = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let mut lines = state.lines().map(str::trim);
+        lines.next() == Some(&pid) && lines.any(|line| line == "ready" || line == "standby")
+    }
+
+    /// SIGKILL, to the process that all others depend on.
+    pub fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Ends it as a power cut does: nothing is finished.
+    pub fn stop(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        let mut command = self.command("pg_ctl");
+        command.args(["stop", "-s", "-m", "immediate", "-D"]).arg(self.data());
+        if !command.status().is_ok_and(|status| status.success()) {
+            drop(process.kill());
+        }
+        drop(process.wait());
+    }
+
+    /// Makes a standby the one that takes writes.
+    pub fn promote(&self) {
+        let mut command = self.command("pg_ctl");
+        command.args(["promote", "-s", "-w", "-t", "120", "-D"]).arg(self.data());
+        run(command);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// SIGKILL, to one process of a cluster. Says whether it was still there.
+pub fn kill_process(pid: i32) -> bool {
+    let mut command = as_somebody(Command::new("kill"));
+    command.args(["-KILL", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().unwrap().success()
+}
+
+fn run(mut command: Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A pgbouncer that hands connections from transaction to transaction. It ends with its owner.
+pub struct Pooler {
+    folder: PathBuf,
+    process: Child,
+}
+
+impl Pooler {
+    /// One in a folder, before a database at `postgres://postgres@HOST:PORT/…` or a cluster's, with so many connections.
+    pub fn start(folder: &Path, database: &str, connections: u32) -> Self {
+        own_folder(folder);
+        let place = database.split('@').nth(1).unwrap().split('/').next().unwrap();
+        let (host, port) = place.rsplit_once(':').unwrap();
+        let host = host.replace("%2F", "/");
+        let text = format!(
+            "[databases]\n* = host={host} port={port} user=postgres\n[pgbouncer]\nlisten_addr =\nlisten_port = {PORT}\n\
+             unix_socket_dir = {0}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\n\
+             max_client_conn = 1000\nlogfile = {0}/log\npidfile = {0}/pid\n",
+            folder.display()
+        );
+        let settings = folder.join("pgbouncer.ini");
+        std::fs::write(&settings, text).unwrap();
+        let mut command = as_somebody(Command::new(told(POOLER)));
+        command.arg("-q").arg(&settings).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        let socket = folder.join(format!(".s.PGSQL.{PORT}"));
+        let begun = Instant::now();
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            let log = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+            assert!(process.try_wait().unwrap().is_none(), "pgbouncer has ended: {}", log());
+            assert!(begun.elapsed() < START, "pgbouncer does not start: {}", log());
+            std::thread::sleep(POLL);
+        }
+        Self { folder: folder.to_owned(), process }
+    }
+
+    /// The address of the database behind it.
+    pub fn url(&self) -> String {
+        url(&self.folder, PORT)
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}

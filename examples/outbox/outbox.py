@@ -1,0 +1,36 @@
+"""An order and the job that follows from it, in one transaction, with psycopg.
+
+    pip install 'psycopg[binary]>=3.2,<4'
+    DATABASE_URL=postgres://localhost/shop python3 outbox.py
+"""
+
+import os
+import time
+
+import psycopg
+from psycopg.types.json import Json
+
+ORDER = 7
+ENVELOPE = {  # An Open Job Spec request. One of equal ones runs: of two such entries the second is told `existing`.
+    "type": "order.ship",
+    "args": [{"order": ORDER}],
+    "options": {"unique": {"keys": ["type", "args"], "on_conflict": "ignore"}},
+}
+
+with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db:
+    db.execute("CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY)")
+
+    with db.transaction():  # Both, or neither.
+        db.execute("INSERT INTO orders (id) VALUES (%s) ON CONFLICT DO NOTHING", [ORDER])
+        row = db.execute("INSERT INTO semel.outbox (envelope) VALUES (%s) RETURNING id", [Json(ENVELOPE)]).fetchone()
+
+    with db.transaction(force_rollback=True):  # Taken back, it never was.
+        db.execute("INSERT INTO semel.outbox (envelope) VALUES (%s)", [Json({**ENVELOPE, "args": [{"order": 8}]})])
+
+    # Nobody has to wait for it; this is what became of it, once a server has relayed it.
+    while True:
+        outcome, job = db.execute("SELECT outcome, job FROM semel.outbox WHERE id = %s", row).fetchone()
+        if outcome is not None:
+            break
+        time.sleep(0.05)
+    print(f"{outcome} {job}")

@@ -1,0 +1,145 @@
+//! What some tests need of others' programs and packages. Where one is missing and cannot be had, as without a network, those
+//! tests alone are left out; it is said before the first step and after the last.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+/// Something that is not here and cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// What it is.
+    pub what: &'static str,
+    /// A part of the names of the tests that need it, and of no others'.
+    pub tests: &'static str,
+    /// Why it cannot be had.
+    pub why: String,
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NOT TESTED HERE: what needs {} ({}): {}", self.what, self.tests, self.why)
+    }
+}
+
+/// A driver of another language, which a test installs.
+struct Driver {
+    what: &'static str,
+    tests: &'static str,
+    /// The folder that the test makes.
+    folder: &'static str,
+    /// What finds out whether its registry has the driver for us.
+    program: &'static str,
+    args: &'static [&'static str],
+}
+
+const DRIVERS: [Driver; 2] = [
+    Driver {
+        what: "Python's driver",
+        tests: "outbox_from_python",
+        folder: "psycopg-3",
+        program: "python3",
+        args: &[
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--timeout=20",
+            "--retries=1",
+            "--dest=.",
+            "psycopg[binary]>=3.2,<4",
+        ],
+    },
+    Driver {
+        what: "Node's driver",
+        tests: "outbox_from_node",
+        folder: "pg-8",
+        program: "npm",
+        args: &["view", "--fetch-retries=1", "--fetch-timeout=20000", "pg@8", "version"],
+    },
+];
+
+/// The drivers that are neither in `target` nor to be had.
+pub fn drivers(target: &Path) -> Vec<Absent> {
+    let missing = DRIVERS.into_iter().filter(|driver| !target.join("tmp").join(driver.folder).is_dir());
+    missing
+        .filter_map(|driver| {
+            let why = ask(driver.program, driver.args).err()?;
+            Some(Absent { what: driver.what, tests: driver.tests, why })
+        })
+        .collect()
+}
+
+/// Runs a command in a folder of its own, which is thrown away.
+fn ask(program: &str, args: &[&str]) -> Result<(), String> {
+    let folder = std::env::temp_dir().join(format!("semel-ask-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    let ran = Command::new(program).args(args).current_dir(&folder).output();
+    drop(std::fs::remove_dir_all(&folder));
+    let output = ran.map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let told = String::from_utf8_lossy(&output.stderr);
+    Err(told.lines().find(|line| !line.trim().is_empty()).unwrap_or("no word of why").trim().to_owned())
+}
+
+/// What is to be said to the runner of tests, so that it leaves those out.
+pub fn arguments(absent: &[Absent], has_nextest: bool) -> Vec<String> {
+    if absent.is_empty() {
+        return Vec::new();
+    }
+    if has_nextest {
+        let named: Vec<String> = absent.iter().map(|absent| format!("test({})", absent.tests)).collect();
+        return vec!["-E".to_owned(), format!("not ({})", named.join(" + "))];
+    }
+    let skipped = absent.iter().flat_map(|absent| ["--skip".to_owned(), absent.tests.to_owned()]);
+    ["--".to_owned()].into_iter().chain(skipped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Absent, DRIVERS, arguments, ask, drivers};
+
+    fn absent(tests: &'static str) -> Absent {
+        Absent { what: "x", tests, why: "y".to_owned() }
+    }
+
+    #[test]
+    fn only_what_is_absent_is_left_out() {
+        assert!(arguments(&[], true).is_empty() && arguments(&[], false).is_empty());
+        let both = [absent("a::"), absent("b")];
+        assert_eq!(arguments(&both, true), ["-E", "not (test(a::) + test(b))"]);
+        assert_eq!(arguments(&both, false), ["--", "--skip", "a::", "--skip", "b"]);
+    }
+
+    #[test]
+    fn it_says_why() {
+        assert!(ask("no-such-program-anywhere", &[]).unwrap_err().contains("no-such-program-anywhere"));
+        assert_eq!(ask("sh", &["-c", "echo no >&2; echo so >&2; exit 1"]), Err("no".to_owned()));
+        assert_eq!(ask("sh", &["-c", "true"]), Ok(()));
+    }
+
+    #[test]
+    fn what_is_there_already_is_asked_of_nobody() {
+        let target = std::env::temp_dir().join(format!("semel-absent-{}", std::process::id()));
+        for driver in &DRIVERS {
+            std::fs::create_dir_all(target.join("tmp").join(driver.folder)).unwrap();
+        }
+        assert_eq!(drivers(&target), []);
+        std::fs::remove_dir_all(&target).unwrap();
+    }
+
+    #[test]
+    fn the_tests_have_these_names() {
+        let outbox = include_str!("../../examples/tests/it/outbox.rs");
+        let tools = include_str!("../../examples/tests/it/tools.rs");
+        for driver in &DRIVERS {
+            assert!(outbox.contains(&format!("fn {}()", driver.tests)), "{}", driver.tests);
+            assert!(tools.contains(&format!("installed(\"{}\"", driver.folder)), "{}", driver.folder);
+            let is_named = |arg: &&str| tools.contains(&format!("&str = \"{arg}\";"));
+            assert!(driver.args.iter().any(is_named), "{}", driver.what);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! pgbouncer: a pooler that tests put before the database. Each starts one of its own; here it is only found, or installed.
+
+use std::path::{Path, PathBuf};
+
+use super::{install, on_path};
+use crate::absent::Absent;
+
+/// Where tests are told the program.
+pub const VARIABLE: &str = "SEMEL_TEST_PGBOUNCER";
+
+/// Where distributions keep it when that is not on the path of whoever is not root.
+const PLACES: &[&str] = &["/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer", "/opt/homebrew/bin/pgbouncer"];
+
+/// Finds pgbouncer, or installs it, and says what was done.
+///
+/// # Errors
+/// Why it cannot be had. All else of the store can be tested without.
+pub fn find() -> Result<PathBuf, Absent> {
+    let absent = |why: String| Absent { what: "a pooler", tests: "pooler::", why };
+    let found = match program() {
+        Some(found) => found,
+        None => {
+            install("pgbouncer").map_err(|reason| absent(format!("{}: {reason}", missing())))?;
+            program().ok_or_else(|| absent(missing()))?
+        }
+    };
+    println!("pgbouncer: {VARIABLE}={}", found.display());
+    Ok(found)
+}
+
+fn program() -> Option<PathBuf> {
+    let known = || PLACES.iter().map(Path::new).find(|file| file.is_file()).map(Path::to_owned);
+    on_path("pgbouncer").or_else(known)
+}
+
+fn missing() -> String {
+    "pgbouncer is not here, and the store in PostgreSQL cannot be tested behind a pooler without: install it \
+     (`apt-get install pgbouncer`, `brew install pgbouncer`) or put it on the PATH"
+        .to_owned()
+}
