@@ -409,3 +409,54 @@ fn remembered_until(head: &Head) -> Option<i64> {
         Remember::Forever => Some(Timestamp::MAX.as_micros()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use semel_core::draft::{Draft, Group, Reads};
+    use semel_core::enqueue::{Offer, enqueue};
+    use semel_store::Backend;
+    use semel_store::backend::Batch;
+    use semel_store::memory::Memory;
+    use semel_testkit::make::{foreign_id, job, keyed};
+
+    use super::Columns;
+
+    /// What is decided on these, one after the other.
+    async fn decided(store: &Memory, offers: &[Offer]) -> Vec<Group> {
+        let mut reads = Reads::default();
+        offers.iter().for_each(|offer| offer.reads(&mut reads));
+        let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
+        let mut groups = Vec::new();
+        for offer in offers {
+            drop(enqueue(&mut draft, offer).unwrap());
+            groups.push(draft.finish());
+        }
+        groups
+    }
+
+    #[tokio::test]
+    async fn new_jobs_with_new_keys_are_plain() {
+        let store = Memory::default();
+        let offers = [keyed("a").offer(), job().offer(), keyed("b").offer()];
+        assert!(Columns::of(&decided(&store, &offers).await).is_plain());
+    }
+
+    #[tokio::test]
+    async fn whatever_relies_on_something_that_is_there_is_not() {
+        let store = Memory::default();
+        let before = decided(&store, &[keyed("a").offer()]).await;
+        drop(store.commit(Batch { groups: before, claims: Vec::new() }).await.unwrap());
+        let replaces = |name: &str| keyed(name).on_conflict("replace").offer();
+        for offers in [
+            // Nothing at all.
+            vec![],
+            // Its key is held; by one of the same commit.
+            vec![job().offer(), replaces("a")],
+            vec![keyed("b").offer(), replaces("b")],
+            // Its id is not ours: somebody may have used it.
+            vec![keyed("b").offer(), job().id(foreign_id(1)).offer()],
+        ] {
+            assert!(!Columns::of(&decided(&store, &offers).await).is_plain(), "{}", offers.len());
+        }
+    }
+}

@@ -142,8 +142,8 @@ impl Batcher {
 
     /// While another group is under way, waits for a fair share of the callers there are, until that group lands: where a commit
     /// is a round trip, many small groups cost far more than a few large ones, and the callers of the group that has just
-    /// landed mostly come back at once. It never waits long. Claims wait for nobody: each is as much work as a group. Says whether the inbox is
-    /// closed.
+    /// landed mostly come back at once. It never waits long. A claim is as much work as the jobs it may take. Says whether
+    /// the inbox is closed.
     async fn gather(
         &mut self,
         requests: &mut Vec<Request>,
@@ -155,21 +155,20 @@ impl Batcher {
         }
         let mut is_closed = false;
         let mut patience = std::pin::pin!(tokio::time::sleep(GATHER_MAX));
-        while !is_closed
-            && !traffic.flights.is_empty()
-            && requests.iter().all(|request| matches!(request, Request::Decide(_)))
-        {
-            let callers = traffic.flights.iter().map(|flight| flight.callers).sum::<usize>() + requests.len();
-            traffic.callers = traffic.callers.max(callers);
-            if requests.len() >= traffic.callers.div_ceil(flights_max).min(SHARE_MAX) {
+        while !is_closed && !traffic.flights.is_empty() && requests.len() < GROUP_MAX {
+            let under_way: usize = traffic.flights.iter().map(|flight| flight.callers).sum();
+            traffic.callers = traffic.callers.max(under_way + requests.len());
+            let share = traffic.callers.div_ceil(flights_max).min(SHARE_MAX);
+            if requests.iter().map(weight).sum::<usize>() + traffic.next.len() >= share {
                 break;
             }
+            let room = GROUP_MAX - requests.len();
             tokio::select! {
                 biased;
                 // Whatever it was, there is something else to do than to wait.
                 () = traffic.move_on() => break,
                 () = &mut patience => break,
-                received = self.inbox.recv_many(requests, GROUP_MAX) => is_closed = received == 0,
+                received = self.inbox.recv_many(requests, room) => is_closed = received == 0,
             }
         }
         // Those who come no more are forgotten after a while.
@@ -219,6 +218,15 @@ impl Batcher {
         let callers = decisions.len() + claims.len();
         let flight = Box::pin(flight.fly(decisions, claims));
         traffic.flights.push(UnderWay { flight, records, is_of_waitlist, callers });
+    }
+}
+
+/// As how many decisions a request counts where a group waits for company. What only reads, and the end, wait for nobody.
+fn weight(request: &Request) -> usize {
+    match request {
+        Request::Decide(_) => 1,
+        Request::Claim(claim, _) => claim.limit as usize,
+        _ => SHARE_MAX,
     }
 }
 

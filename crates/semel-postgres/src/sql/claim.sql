@@ -22,6 +22,9 @@ DECLARE
     v_attempts int8[] := '{}';
     v_round uuid[];
     v_keys bytea[];
+    v_states int2[];           -- of those granted, as they were
+    v_some_special boolean;    -- whether one of the round has an end to its wait, no attempts left, or another job to wait for
+    v_are_merged boolean;      -- whether jobs under limits are among the round
     v_seen uuid[];
     v_wanted int4;
     v_looks int4;
@@ -76,9 +79,10 @@ BEGIN
         END IF;
         LOOP
             EXIT WHEN v_wanted <= 0 OR v_looks <= 0;
-            SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.key) FILTER (WHERE r.key IS NOT NULL), '{}')
-            INTO v_round, v_keys FROM (
-                SELECT h.id, h.key FROM @.head h
+            SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.key) FILTER (WHERE r.key IS NOT NULL), '{}'),
+                coalesce(array_agg(r.state), '{}'), coalesce(bool_or(r.is_special), false)
+            INTO v_round, v_keys, v_states, v_some_special FROM (
+                SELECT h.id, h.key, h.state, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special FROM @.head h
                 WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = v_queue AND h.id <> ALL (v_seen)
                 ORDER BY h.priority DESC, h.slot_at, h.id LIMIT least(v_wanted, v_looks) FOR UPDATE SKIP LOCKED
             ) AS r;
@@ -90,7 +94,8 @@ BEGIN
                 v_free := ARRAY(SELECT k.key FROM @.key k WHERE k.key = ANY (v_keys) FOR UPDATE SKIP LOCKED);
                 v_all_free := cardinality(v_free) = (SELECT count(DISTINCT w.key) FROM unnest(v_keys) AS w(key));
             END IF;
-            IF cardinality(v_limited) > 0 THEN
+            v_are_merged := cardinality(v_limited) > 0;
+            IF v_are_merged THEN
                 -- Both in one order; what comes after the last of this round waits for the next.
                 SELECT h.priority, h.slot_at, h.id INTO v_last FROM @.head h WHERE h.id = v_round[cardinality(v_round)];
                 v_round := ARRAY(SELECT h.id FROM @.head h
@@ -102,42 +107,50 @@ BEGIN
             END IF;
             EXIT WHEN cardinality(v_round) = 0;
             v_looks := v_looks - cardinality(v_round);
-            -- Up to where so many are granted or under limits; each goes to the worker whose turn it is then.
-            SELECT coalesce(array_agg(c.id ORDER BY c.place), '{}'), coalesce(array_agg(c.why ORDER BY c.place), '{}'),
-                coalesce(array_agg(coalesce(v_whose[v_limit - v_wanted + c.before + 1], 1) ORDER BY c.place), '{}')
-            INTO v_open, v_why, v_to FROM (
-                SELECT c.id, c.why, c.place,
-                    (count(*) FILTER (WHERE c.why IS NULL OR c.why = 3) OVER (ORDER BY c.place)
-                        - CASE WHEN c.why IS NULL OR c.why = 3 THEN 1 ELSE 0 END)::int4 AS before
-                FROM (
-                    SELECT h.id, r.place,
-                        CASE
-                            WHEN h.lane IS NOT NULL THEN 3
-                            WHEN h.expires_at <= v_now THEN 0
-                            WHEN h.exhausted THEN 1
-                            WHEN h.role <> 0 AND (
-                                EXISTS (SELECT 1 FROM @.key k, unnest(k.live) AS u(id) JOIN @.head o ON o.id = u.id
-                                    WHERE k.key = h.key AND o.id <> h.id AND o.visible_until IS NOT NULL)
-                                OR EXISTS (SELECT 1 FROM unnest(v_round) WITH ORDINALITY AS e(id, place) JOIN @.head o ON o.id = e.id
-                                    WHERE e.place < r.place AND o.lane IS NULL AND o.key = h.key AND NOT o.exhausted
-                                        AND (o.expires_at IS NULL OR o.expires_at > v_now))
-                            ) THEN 2
-                        END::int2 AS why
-                    FROM unnest(v_round) WITH ORDINALITY AS r(id, place) JOIN @.head h ON h.id = r.id
-                    WHERE v_all_free OR h.lane IS NOT NULL OR h.key IS NULL OR h.key = ANY (v_free)
-                ) AS c
-            ) AS c WHERE c.before < v_wanted;
-            v_given := v_open;
-            v_given_to := v_to;
-            IF array_remove(v_why, NULL) <> '{}' THEN
-                RETURN QUERY SELECT 3::int2, o.why::int8, o.whose, NULL::bytea, o.id, @head_nulls_rest
-                    FROM unnest(v_open, v_why, v_to) WITH ORDINALITY AS o(id, why, whose, place)
-                    WHERE o.why IS NOT NULL ORDER BY o.place;
-                v_wanted := v_wanted - cardinality(array_positions(v_why, 3::int2));
-                v_given := ARRAY(SELECT o.id FROM unnest(v_open, v_why) WITH ORDINALITY AS o(id, why, place)
-                    WHERE o.why IS NULL ORDER BY o.place);
-                v_given_to := ARRAY(SELECT o.whose FROM unnest(v_to, v_why) WITH ORDINALITY AS o(whose, why, place)
-                    WHERE o.why IS NULL ORDER BY o.place);
+            IF v_all_free AND NOT v_some_special AND NOT v_are_merged THEN
+                -- Mostly there is nothing that could keep one of them from being granted.
+                v_given := v_round;
+                v_given_to := coalesce(v_whose[v_limit - v_wanted + 1 : v_limit - v_wanted + cardinality(v_round)],
+                    array_fill(1, ARRAY[cardinality(v_round)]));
+            ELSE
+                -- Up to where so many are granted or under limits; each goes to the worker whose turn it is then.
+                SELECT coalesce(array_agg(c.id ORDER BY c.place), '{}'), coalesce(array_agg(c.why ORDER BY c.place), '{}'),
+                    coalesce(array_agg(coalesce(v_whose[v_limit - v_wanted + c.before + 1], 1) ORDER BY c.place), '{}')
+                INTO v_open, v_why, v_to FROM (
+                    SELECT c.id, c.why, c.place,
+                        (count(*) FILTER (WHERE c.why IS NULL OR c.why = 3) OVER (ORDER BY c.place)
+                            - CASE WHEN c.why IS NULL OR c.why = 3 THEN 1 ELSE 0 END)::int4 AS before
+                    FROM (
+                        SELECT h.id, r.place,
+                            CASE
+                                WHEN h.lane IS NOT NULL THEN 3
+                                WHEN h.expires_at <= v_now THEN 0
+                                WHEN h.exhausted THEN 1
+                                WHEN h.role <> 0 AND (
+                                    EXISTS (SELECT 1 FROM @.key k, unnest(k.live) AS u(id) JOIN @.head o ON o.id = u.id
+                                        WHERE k.key = h.key AND o.id <> h.id AND o.visible_until IS NOT NULL)
+                                    OR EXISTS (SELECT 1 FROM unnest(v_round) WITH ORDINALITY AS e(id, place) JOIN @.head o ON o.id = e.id
+                                        WHERE e.place < r.place AND o.lane IS NULL AND o.key = h.key AND NOT o.exhausted
+                                            AND (o.expires_at IS NULL OR o.expires_at > v_now))
+                                ) THEN 2
+                            END::int2 AS why
+                        FROM unnest(v_round) WITH ORDINALITY AS r(id, place) JOIN @.head h ON h.id = r.id
+                        WHERE v_all_free OR h.lane IS NOT NULL OR h.key IS NULL OR h.key = ANY (v_free)
+                    ) AS c
+                ) AS c WHERE c.before < v_wanted;
+                v_given := v_open;
+                v_given_to := v_to;
+                IF array_remove(v_why, NULL) <> '{}' THEN
+                    RETURN QUERY SELECT 3::int2, o.why::int8, o.whose, NULL::bytea, o.id, @head_nulls_rest
+                        FROM unnest(v_open, v_why, v_to) WITH ORDINALITY AS o(id, why, whose, place)
+                        WHERE o.why IS NOT NULL ORDER BY o.place;
+                    v_wanted := v_wanted - cardinality(array_positions(v_why, 3::int2));
+                    v_given := ARRAY(SELECT o.id FROM unnest(v_open, v_why) WITH ORDINALITY AS o(id, why, place)
+                        WHERE o.why IS NULL ORDER BY o.place);
+                    v_given_to := ARRAY(SELECT o.whose FROM unnest(v_to, v_why) WITH ORDINALITY AS o(whose, why, place)
+                        WHERE o.why IS NULL ORDER BY o.place);
+                END IF;
+                v_states := ARRAY(SELECT h.state FROM @.head h WHERE h.id = ANY (v_given));
             END IF;
             IF cardinality(v_given) > 0 THEN
                 RETURN QUERY SELECT 1::int2, o.place, o.whose, b.body, @h.head
@@ -146,8 +159,8 @@ BEGIN
                 RETURN QUERY SELECT 2::int2, x.kind::int8, NULL::int4, x.text, x.id, @head_nulls_rest
                     FROM unnest(v_given) AS o(id) JOIN @.note x ON x.id = o.id;
                 INSERT INTO @.tally (queue, what, n)
-                    SELECT v_queue, c.what, sum(c.n)::int8 FROM @.head h, LATERAL (VALUES (h.state, -1), (p_state, 1)) AS c(what, n)
-                    WHERE h.id = ANY (v_given) GROUP BY c.what;
+                    SELECT v_queue, s.state, -count(*) FROM unnest(v_states) AS s(state) GROUP BY s.state
+                    UNION ALL SELECT v_queue, p_state, cardinality(v_states);
                 -- Each write of a holder moves its key's version.
                 WITH w AS (
                     UPDATE @.head h SET

@@ -25,6 +25,7 @@ mod plain;
 mod pooler;
 mod secret;
 mod servers;
+mod together;
 #[cfg(unix)]
 mod upgrade;
 

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use semel_core::draft::{Draft, Group, Reads};
+use semel_core::enqueue::{Mode, Outcome, enqueue};
 use semel_engine::Engine;
 use semel_postgres::Postgres;
+use semel_store::Backend;
+use semel_store::backend::{Batch, Verdict};
 use semel_store::clock::ManualClock;
 use semel_testkit::make::{job, keyed};
 use tokio_postgres::NoTls;
@@ -37,7 +41,7 @@ async fn written(place: &Place, beforehand: bool) -> String {
         let make = format!("SELECT {}.make($1, '{{}}')", place.schema());
         client.execute(&make, &[&keys]).await.unwrap();
     }
-    engine.enqueue_batch(offers, semel_core::enqueue::Mode::Each, "").await.unwrap();
+    engine.enqueue_batch(offers, Mode::Each, "").await.unwrap();
     let rows = client.query_one(&ROWS.replace("@.", &format!("{}.", place.schema())), &[]).await.unwrap();
     engine.close().await;
     rows.get(0)
@@ -47,4 +51,47 @@ async fn written(place: &Place, beforehand: bool) -> String {
 async fn the_short_way_writes_what_the_long_way_writes() {
     let (short, long) = (Place::new(), Place::new());
     assert_eq!(written(&short, false).await, written(&long, true).await);
+}
+
+/// A decision to create a job with that key, taken now and not committed yet.
+async fn decided(backend: &dyn Backend, name: &str) -> Group {
+    let offer = keyed(name).offer();
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    let mut draft = Draft::new(backend.load(&reads).await.unwrap(), 7, backend.rows());
+    let Ok(Outcome::Created(_)) = enqueue(&mut draft, &offer) else { panic!("not created") };
+    draft.finish()
+}
+
+/// Two servers decide on one key, none of whose holders either has seen: the short way finds the other's row in its way, leaves
+/// nothing behind, and the long way says which of its groups that concerns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_a_key_taken_on_the_short_way_is_told_so_and_delays_nobody() {
+    let place = Place::new();
+    let one: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let other: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let groups = vec![decided(&*one, "a").await, decided(&*one, "b").await, decided(&*one, "c").await];
+    let before = vec![decided(&*other, "b").await];
+    let applied = other.commit(Batch { groups: before, claims: Vec::new() }).await.unwrap();
+    assert_eq!(applied.groups, [Verdict::Applied]);
+    let applied = one.commit(Batch { groups, claims: Vec::new() }).await.unwrap();
+    assert_eq!(applied.groups, [Verdict::Applied, Verdict::Stale, Verdict::Applied]);
+    let queues = other.queues().await.unwrap();
+    assert_eq!(queues.iter().map(|queue| queue.created).sum::<u64>(), 3);
+}
+
+/// The same where the other has not committed yet: it is waited for no longer than for any lock, and the others go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_a_key_being_made_on_the_short_way_delays_nobody() {
+    let place = Place::new();
+    let store: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let groups = vec![decided(&*store, "a").await, decided(&*store, "b").await];
+    let mut holder = crate::place::client(&crate::place::url()).await;
+    let held = holder.transaction().await.unwrap();
+    let make = format!("SELECT {}.make($1, '{{}}')", place.schema());
+    let key = semel_testkit::make::key("b");
+    held.execute(&make, &[&vec![&key.as_bytes()[..]]]).await.unwrap();
+    let applied = store.commit(Batch { groups, claims: Vec::new() }).await.unwrap();
+    assert_eq!(applied.groups, [Verdict::Applied, Verdict::Busy]);
+    held.rollback().await.unwrap();
 }
