@@ -38,11 +38,12 @@ pub(crate) struct Together<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// Puts together what can be served together.
+    /// Puts together what can be served together. Nobody overtakes a claim of the same queue.
     pub(crate) fn of(claims: &'a [Claim]) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for (place, claim) in claims.iter().enumerate() {
-            match all.iter_mut().find(|together| together.takes(claim)) {
+            let last = all.iter_mut().rfind(|together| together.concerns(claim));
+            match last.filter(|together| together.takes(claim)) {
                 Some(together) => {
                     together.claims.push(claim);
                     together.places.push(place);
@@ -51,6 +52,10 @@ impl<'a> Together<'a> {
             }
         }
         all
+    }
+
+    fn concerns(&self, claim: &Claim) -> bool {
+        self.claims.iter().flat_map(|claim| &claim.queues).any(|queue| claim.queues.contains(queue))
     }
 
     fn takes(&self, claim: &Claim) -> bool {

@@ -48,16 +48,18 @@ DECLARE
     v_fresh bytea[] := '{}';   -- keys without a row: it is made when it is known what goes into it
     v_names text[];
     v_guard record;
+    v_void text;
     v_n int4 := coalesce(cardinality(h_id), 0);
     v_live bool[];             -- of each write of a head: whether its group is applied;
     v_last bool[];             -- whether it is the last one of its job as well;
     v_made bool[];             -- whether the job is a new one
 BEGIN
+    -- Plain expressions, because a statement costs as much again to begin as these take.
     IF NOT p_waits THEN
         -- For the few locks that cannot be passed over: a row that somebody is about to insert.
-        PERFORM set_config('lock_timeout', '250ms', true);
+        v_void := set_config('lock_timeout', '250ms', true);
     END IF;
-    PERFORM pg_advisory_xact_lock(@class, hashtext(p_mark::text));
+    v_void := pg_advisory_xact_lock(@class, hashtext(p_mark::text));
     IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
         RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
     END IF;
@@ -259,7 +261,10 @@ BEGIN
             ) AS w
         ) AS w;
     END IF;
-    v_inserted := ARRAY(SELECT h_id[w.i] FROM generate_series(1, v_n) AS w(i) WHERE v_last[w.i] AND v_made[w.i]);
+    v_inserted := '{}';
+    IF true = ANY (v_made) THEN
+        v_inserted := ARRAY(SELECT h_id[w.i] FROM generate_series(1, v_n) AS w(i) WHERE v_last[w.i] AND v_made[w.i]);
+    END IF;
 
     IF v_n > 0 OR cardinality(v_fresh) > 0 THEN
         -- Keys: every write of a holder moves the version, in the order of the writes. A key without a row gets one in any case:
@@ -343,7 +348,7 @@ BEGIN
                 WHERE b_group[w.i] <> ALL (v_stale);
         END IF;
 
-        v_count := (SELECT count(*) FROM generate_series(1, v_n) AS w(i) WHERE v_last[w.i] AND NOT v_made[w.i]);
+        v_count := cardinality(array_positions(v_last, true)) - cardinality(v_inserted);
         IF v_count > 0 THEN
             UPDATE @.head h SET @head_assigned_at FROM generate_series(1, v_n) AS w(i)
                 WHERE v_last[w.i] AND NOT v_made[w.i] AND h.id = h_id[w.i] AND h.slot <> -1;

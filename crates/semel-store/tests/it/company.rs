@@ -77,16 +77,17 @@ impl Scene {
 
     fn offer(&mut self, jobs: usize) {
         for _ in 0..jobs {
-            let (engine, offer) =
-                (self.engine.clone(), keyed(&format!("{}", self.callers.len())).offer());
-            self.callers
-                .push(tokio::spawn(async move { assert!(engine.enqueue(offer, "").await.unwrap().is_inserted()) }));
+            let (engine, offer) = (self.engine.clone(), keyed(&format!("{}", self.callers.len())).offer());
+            self.callers.push(tokio::spawn(async move {
+                assert!(engine.enqueue(offer, "").await.unwrap().is_inserted())
+            }));
         }
     }
 
     fn claim(&mut self, limit: u32) {
         let engine = self.engine.clone();
-        self.callers.push(tokio::spawn(async move { drop(engine.claim(claim(&["default"], limit)).await.unwrap()) }));
+        self.callers
+            .push(tokio::spawn(async move { drop(engine.claim(claim(&["default"], limit)).await.unwrap()) }));
     }
 
     /// How large the groups were that have come as far as the commit, without anybody having waited.
