@@ -79,7 +79,7 @@ impl Scene {
         for _ in 0..jobs {
             let (engine, offer) = (self.engine.clone(), keyed(&format!("{}", self.callers.len())).offer());
             self.callers.push(tokio::spawn(async move {
-                assert!(engine.enqueue(offer, "").await.unwrap().is_inserted())
+                assert!(engine.enqueue(offer, "").await.unwrap().is_inserted());
             }));
         }
     }
