@@ -79,19 +79,3 @@ async fn who_finds_a_key_taken_on_the_short_way_is_told_so_and_delays_nobody() {
     let queues = other.queues().await.unwrap();
     assert_eq!(queues.iter().map(|queue| queue.created).sum::<u64>(), 3);
 }
-
-/// The same where the other has not committed yet: it is waited for no longer than for any lock, and the others go on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_finds_a_key_being_made_on_the_short_way_delays_nobody() {
-    let place = Place::new();
-    let store: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
-    let groups = vec![decided(&*store, "a").await, decided(&*store, "b").await];
-    let mut holder = crate::place::client(&crate::place::url()).await;
-    let held = holder.transaction().await.unwrap();
-    let make = format!("SELECT {}.make($1, '{{}}')", place.schema());
-    let key = semel_testkit::make::key("b");
-    held.execute(&make, &[&vec![&key.as_bytes()[..]]]).await.unwrap();
-    let applied = store.commit(Batch { groups, claims: Vec::new() }).await.unwrap();
-    assert_eq!(applied.groups, [Verdict::Applied, Verdict::Busy]);
-    held.rollback().await.unwrap();
-}
