@@ -1,4 +1,4 @@
-//! A quick run on a temporary file, for profiling.
+//! A quick run on a temporary file, or in the database that `STORE` names, for profiling.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for people")]
 
 #[global_allocator]
@@ -11,6 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let callers = std::env::var("CALLERS").ok().and_then(|text| text.parse().ok()).unwrap_or(512);
     let connections = std::env::var("CONNECTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let folder = std::env::temp_dir().join(format!("semel-quick-{}", std::process::id()));
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let options = semel_bench::Options {
         folder: folder.clone(),
         callers,
@@ -18,6 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         duration: std::time::Duration::from_secs_f64(seconds),
         waiting,
         connections,
+        finished: number("FINISHED"),
+        churn: std::time::Duration::from_secs(number("CHURN")),
         only: std::env::var("ONLY").ok(),
     };
     // The first are the workers', the others belong to what blocks.
@@ -38,10 +41,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let before = std::mem::replace(&mut spent.1, now.clone());
         spent.0.push((name.to_owned(), before, now));
     };
-    let report = runtime.block_on(semel_bench::run(&options, |name| next(name)));
+    let report = match std::env::var("STORE") {
+        Ok(store) => {
+            let address = semel_postgres::Address::parse(&store)?;
+            runtime.block_on(semel_bench::run_on_postgres(&address, &options, |name| next(name)))
+        }
+        Err(_) => runtime.block_on(semel_bench::run(&options, |name| next(name))),
+    };
     next("");
     let spent = spent.into_inner().0;
-    if std::env::var_os("KEEP").is_none() {
+    if folder.exists() && std::env::var_os("KEEP").is_none() {
         std::fs::remove_dir_all(folder)?;
     }
     for figure in report?.figures {

@@ -3,9 +3,11 @@
 //! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
 //! machines are not to be compared.
 
+pub mod grown;
 pub mod http;
 pub mod limit;
 pub mod load;
+pub mod on_postgres;
 pub mod postgres;
 pub mod report;
 
@@ -14,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_engine::Engine;
-use semel_postgres::{Address, Postgres};
 use semel_sqlite::Sqlite;
 
+pub use on_postgres::run_on_postgres;
 pub use report::{BenchError, Figure, Report};
 
 /// What to measure.
@@ -34,6 +36,10 @@ pub struct Options {
     pub waiting: u64,
     /// Kept connections of the case over HTTP; without any it is left out.
     pub connections: usize,
+    /// In a database: finished jobs that are kept, beside those that wait, in the second round.
+    pub finished: u64,
+    /// In a database: how long jobs come and go before the last figures are taken again; zero leaves it out.
+    pub churn: Duration,
     /// Only the cases whose names contain this.
     pub only: Option<String>,
 }
@@ -64,31 +70,6 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
         report.figures.extend(http::measure(options, &progress).await?);
     }
     Ok(report)
-}
-
-/// Runs all cases but the one over HTTP on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
-/// deleted.
-///
-/// # Errors
-/// As [`run`].
-pub async fn run_on_postgres(
-    address: &Address,
-    options: &Options,
-    progress: impl Fn(&str),
-) -> Result<Report, BenchError> {
-    let store = Arc::new(Postgres::open(address).await?);
-    progress("limits");
-    let measured = async {
-        let limit = postgres::raw_inserts(address, options.args_bytes, options.duration).await?;
-        let writes_per_second = limit.per_second;
-        let engine = Engine::start(store)?;
-        let report = measure(&engine, options, vec![limit], writes_per_second, progress).await;
-        engine.close().await;
-        report
-    };
-    let report = measured.await;
-    postgres::remove(address).await?;
-    report
 }
 
 async fn measure(

@@ -41,6 +41,12 @@ impl Figure {
             share_of_limit: None,
         }
     }
+
+    /// The same, beside a limit of so many jobs a second that was measured in the same run.
+    #[must_use]
+    pub fn beside(self, limit: f64) -> Self {
+        Self { share_of_limit: Some(self.per_second / limit), ..self }
+    }
 }
 
 /// A whole run.

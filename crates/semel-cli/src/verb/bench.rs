@@ -41,6 +41,12 @@ pub struct Bench {
     /// Kept connections of the case over HTTP; 0 leaves it out, and a database is asked without
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=4_000))]
     connections: u32,
+    /// With a database: finished jobs that are kept, beside those that wait, in the second round
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    finished: u64,
+    /// With a database: how many seconds jobs come and go before a last round; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    churn: u64,
     /// Only the cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -63,6 +69,10 @@ impl Bench {
             }
             None => None,
         };
+        if database.is_none() && (self.finished > 0 || self.churn > 0) {
+            return Err(Failure::usage("--finished and --churn are for a database")
+                .next("name one: --store postgres://…"));
+        }
         let parent = self.folder.unwrap_or_else(std::env::temp_dir);
         // A folder of its own, so that nothing but the bench's files is removed.
         let folder = parent.join(format!("semel-bench-{}", random()));
@@ -73,6 +83,8 @@ impl Bench {
             duration: Duration::from_secs(self.seconds),
             waiting: self.waiting,
             connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
+            finished: self.finished,
+            churn: Duration::from_secs(self.churn),
             only: self.only,
         };
         let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));

@@ -4,6 +4,7 @@
 
 mod abreast;
 mod aside;
+mod company;
 mod durable;
 mod faults;
 mod mixed;
