@@ -7,6 +7,7 @@ mod outbox;
 mod queues;
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use semel_core::draft::{Draft, KeyRead, Missing, Reads};
@@ -179,7 +180,7 @@ impl Engine {
         self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
         self.note(&outcome, now, source);
         if is_at_once {
-            tokio::task::yield_now().await;
+            let_others_go_on().await;
         }
         Ok(self.space.shown(outcome))
     }
@@ -223,7 +224,7 @@ impl Engine {
         let ((batch, now), is_at_once) = self.admit(reads, may_be_silent, decide).await?;
         self.count_batch(&batch, &labels, now, source);
         if is_at_once {
-            tokio::task::yield_now().await;
+            let_others_go_on().await;
         }
         Ok(self.space.shown(batch))
     }
@@ -322,6 +323,20 @@ impl Engine {
         let listing = self.shared.store.list(filter).await?;
         Ok(Listing { heads: self.space.shown(listing.heads), next: self.space.shown(listing.next) })
     }
+}
+
+/// Once round for whoever else is ready to run.
+async fn let_others_go_on() {
+    let mut is_later = false;
+    // tokio's own wakes the task when its runtime looks round, which an executor inside of it does not see.
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut is_later, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Runs the duties until told to stop or until nobody holds the engine any more: what is due at once, then what falls

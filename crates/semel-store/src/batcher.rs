@@ -155,8 +155,10 @@ impl Batcher {
         }
         let mut is_closed = false;
         let mut patience = std::pin::pin!(tokio::time::sleep(GATHER_MAX));
-        while !is_closed && !traffic.flights.is_empty() && requests.len() < GROUP_MAX {
-            let under_way: usize = traffic.flights.iter().map(|flight| flight.callers).sum();
+        // Those who wait for somebody's lock delay nobody else.
+        while !is_closed && traffic.ordinary() > 0 && requests.len() < GROUP_MAX {
+            let ordinary = traffic.flights.iter().filter(|flight| !flight.is_of_waitlist);
+            let under_way: usize = ordinary.map(|flight| flight.callers).sum();
             traffic.callers = traffic.callers.max(under_way + requests.len());
             let share = traffic.callers.div_ceil(flights_max).min(SHARE_MAX);
             if requests.iter().map(weight).sum::<usize>() + traffic.next.len() >= share {

@@ -1,7 +1,8 @@
 -- Applies groups of writes, each all or none, in one transaction: locks what they rely on and write, in one order for every
 -- caller; finds the groups whose versions have moved, and those that were decided on top of such; writes the others.
 --
--- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted.
+-- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted; last the rows
+-- of keys that had none, sorted.
 -- Nobody's commit waits for what an open transaction has locked: groups that rely on such records are `busy` and not applied. Only
 -- inside a caller's own transaction (`p_waits`) locks are waited for; its keys and queues were made beforehand.
 --
