@@ -81,7 +81,6 @@ async fn measure(
 ) -> Result<Report, BenchError> {
     let Options { callers, args_bytes, duration, waiting, .. } = options;
     let work = load::Work::new(*args_bytes, true)?;
-    let facts = engine.facts().clone();
     let wanted = |name: &str| {
         let wanted = options.wants(name);
         if wanted {
@@ -131,12 +130,5 @@ async fn measure(
         }
     }
     engine.stop().await;
-    Ok(Report {
-        engine: facts.engine.to_owned(),
-        durability: facts.durability.to_owned(),
-        cores: std::thread::available_parallelism().map_or(0, usize::from),
-        callers: *callers,
-        args_bytes: *args_bytes,
-        figures,
-    })
+    Ok(Report::of(engine.facts(), options, figures))
 }

@@ -91,19 +91,11 @@ impl<P: Fn(&str)> Run<'_, P> {
             self.round("afterwards", &limits, &mut from, &mut figures).await?;
         }
         self.engine.stop().await;
-        let facts = self.engine.facts();
-        Ok(Report {
-            engine: facts.engine.to_owned(),
-            durability: facts.durability.to_owned(),
-            cores: std::thread::available_parallelism().map_or(0, usize::from),
-            callers: *callers,
-            args_bytes: *args_bytes,
-            figures,
-        })
+        Ok(Report::of(self.engine.facts(), self.options, figures))
     }
 
     fn wants(&self, name: &str) -> bool {
-        let wants = self.options.only.as_deref().is_none_or(|only| name.contains(only));
+        let wants = self.options.wants(name);
         if wants {
             (self.progress)(name);
         }

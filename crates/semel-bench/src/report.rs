@@ -5,7 +5,10 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use semel_core::error::Invalid;
 use semel_store::StoreError;
+use semel_store::backend::Facts;
 use serde::Serialize;
+
+use crate::Options;
 
 /// One measured case.
 #[derive(Clone, Debug, Serialize)]
@@ -64,6 +67,20 @@ pub struct Report {
     pub args_bytes: usize,
     /// The figures, in the order they were measured.
     pub figures: Vec<Figure>,
+}
+
+impl Report {
+    /// The figures of a run on the store that `facts` are of.
+    pub fn of(facts: &Facts, options: &Options, figures: Vec<Figure>) -> Self {
+        Self {
+            engine: facts.engine.to_owned(),
+            durability: facts.durability.to_owned(),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            callers: options.callers,
+            args_bytes: options.args_bytes,
+            figures,
+        }
+    }
 }
 
 /// Why a run could not be finished.

@@ -12,12 +12,10 @@ CREATE OR REPLACE FUNCTION @.find(
 ) RETURNS TABLE (part int2, ref uuid, n int8, m int8, code int2, data bytea, name text, @head_declared)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
-DECLARE
-    v_clock int8 := coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8);
 BEGIN
-    RETURN QUERY SELECT 0::int2, NULL::uuid,
-        greatest(v_clock + p_ahead, p_floor, (SELECT at FROM @.event ORDER BY tx DESC, first DESC LIMIT 1),
-            (SELECT gone + 1 FROM @.fact)), v_clock,
+    -- Read once: what is answered of the clock is what the time is made of.
+    p_clock := coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8);
+    RETURN QUERY SELECT 0::int2, NULL::uuid, @now, p_clock,
         (CASE WHEN current_setting('synchronous_standby_names') <> ''
                 AND current_setting('synchronous_commit') NOT IN ('off', 'local') THEN 1 ELSE 0 END
             + CASE WHEN current_setting('transaction_read_only')::boolean THEN 2 ELSE 0 END)::int2, NULL::bytea, NULL::text, @head_nulls;
