@@ -1,4 +1,4 @@
-//! A quick run on a temporary file, for profiling.
+//! A quick run on a temporary file, or in the database that `STORE` names, for profiling.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for people")]
 
 #[global_allocator]
@@ -9,13 +9,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seconds: f64 = std::env::var("SECONDS_EACH").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0);
     let waiting = std::env::var("WAITING").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
     let callers = std::env::var("CALLERS").ok().and_then(|text| text.parse().ok()).unwrap_or(512);
+    let connections = std::env::var("CONNECTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let folder = std::env::temp_dir().join(format!("semel-quick-{}", std::process::id()));
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let options = semel_bench::Options {
         folder: folder.clone(),
         callers,
         args_bytes: 200,
         duration: std::time::Duration::from_secs_f64(seconds),
         waiting,
+        connections,
+        finished: number("FINISHED"),
+        churn: std::time::Duration::from_secs(number("CHURN")),
         only: std::env::var("ONLY").ok(),
     };
     // The first are the workers', the others belong to what blocks.
@@ -27,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name_fn(name)
-        .enable_time()
+        .enable_all()
         .build()?;
     let spent = std::cell::RefCell::new((Vec::new(), processor_time()));
     let next = |name: &str| {
@@ -36,10 +41,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let before = std::mem::replace(&mut spent.1, now.clone());
         spent.0.push((name.to_owned(), before, now));
     };
-    let report = runtime.block_on(semel_bench::run(&options, |name| next(name)));
+    let report = match std::env::var("STORE") {
+        Ok(store) => {
+            let address = semel_postgres::Address::parse(&store)?;
+            runtime.block_on(semel_bench::run_on_postgres(&address, &options, |name| next(name)))
+        }
+        Err(_) => runtime.block_on(semel_bench::run(&options, |name| next(name))),
+    };
     next("");
     let spent = spent.into_inner().0;
-    if std::env::var_os("KEEP").is_none() {
+    if folder.exists() && std::env::var_os("KEEP").is_none() {
         std::fs::remove_dir_all(folder)?;
     }
     for figure in report?.figures {

@@ -3,8 +3,11 @@
 //! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
 //! machines are not to be compared.
 
+pub mod grown;
+pub mod http;
 pub mod limit;
 pub mod load;
+pub mod on_postgres;
 pub mod postgres;
 pub mod redis;
 pub mod report;
@@ -14,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_engine::Engine;
-use semel_postgres::{Address, Postgres};
 use semel_sqlite::Sqlite;
 
+pub use on_postgres::run_on_postgres;
 pub use report::{BenchError, Figure, Report};
 
 /// What to measure.
@@ -32,8 +35,20 @@ pub struct Options {
     pub duration: Duration,
     /// Jobs already waiting in the second round; without any there is no second round.
     pub waiting: u64,
+    /// Kept connections of the case over HTTP; without any it is left out.
+    pub connections: usize,
+    /// In a database: finished jobs that are kept, beside those that wait, in the second round.
+    pub finished: u64,
+    /// In a database: how long jobs come and go before the last figures are taken again; zero leaves it out.
+    pub churn: Duration,
     /// Only the cases whose names contain this.
     pub only: Option<String>,
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
 }
 
 /// Runs all cases on new embedded stores, telling `progress` the name of each.
@@ -51,32 +66,11 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     figures.push(limit);
 
     let engine = Engine::start(Arc::new(Sqlite::open(folder.join("bench.db"))?))?;
-    measure(&engine, options, figures, writes_per_second, progress).await
-}
-
-/// Runs all cases on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
-/// deleted.
-///
-/// # Errors
-/// As [`run`].
-pub async fn run_on_postgres(
-    address: &Address,
-    options: &Options,
-    progress: impl Fn(&str),
-) -> Result<Report, BenchError> {
-    let store = Arc::new(Postgres::open(address).await?);
-    progress("limits");
-    let measured = async {
-        let limit = postgres::raw_inserts(address, options.args_bytes, options.duration).await?;
-        let writes_per_second = limit.per_second;
-        let engine = Engine::start(store)?;
-        let report = measure(&engine, options, vec![limit], writes_per_second, progress).await;
-        engine.close().await;
-        report
-    };
-    let report = measured.await;
-    postgres::remove(address).await?;
-    report
+    let mut report = measure(&engine, options, figures, writes_per_second, &progress).await?;
+    if options.connections > 0 && options.wants(http::NAME) {
+        report.figures.extend(http::measure(options, &progress).await?);
+    }
+    Ok(report)
 }
 
 /// Runs all cases on a new store in the Redis at `address`, which must have a prefix for it that nobody uses: what is under it is
@@ -113,9 +107,8 @@ async fn measure(
 ) -> Result<Report, BenchError> {
     let Options { callers, args_bytes, duration, waiting, .. } = options;
     let work = load::Work::new(*args_bytes, true)?;
-    let facts = engine.facts().clone();
     let wanted = |name: &str| {
-        let wanted = options.only.as_deref().is_none_or(|only| name.contains(only));
+        let wanted = options.wants(name);
         if wanted {
             progress(name);
         }
@@ -163,12 +156,5 @@ async fn measure(
         }
     }
     engine.stop().await;
-    Ok(Report {
-        engine: facts.engine.to_owned(),
-        durability: facts.durability.to_owned(),
-        cores: std::thread::available_parallelism().map_or(0, usize::from),
-        callers: *callers,
-        args_bytes: *args_bytes,
-        figures,
-    })
+    Ok(Report::of(engine.facts(), options, figures))
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use semel_core::body::Body;
 use semel_core::canon::Json;
-use semel_core::enqueue::{Identity, Offer, Outcome, Start};
+use semel_core::enqueue::{Batch, Identity, Mode, Offer, Outcome, Start};
 use semel_core::ident::{JobType, QueueName};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::Settled;
@@ -46,7 +46,7 @@ impl Work {
             ),
             job_type: JobType::parse("bench.work", "/type")
                 .map_err(|invalid| BenchError::invalid(&invalid))?,
-            queue: QueueName::parse("bench", "/queue").map_err(|invalid| BenchError::invalid(&invalid))?,
+            queue: queue("bench")?,
             padding: "x".repeat(args_bytes.saturating_sub(60)).into(),
             keyed,
         })
@@ -95,8 +95,21 @@ impl Work {
     }
 }
 
+/// The queue of that name.
+///
+/// # Errors
+/// When it is no name for one.
+pub fn queue(name: &str) -> Result<QueueName, BenchError> {
+    QueueName::parse(name, "/queue").map_err(|invalid| BenchError::invalid(&invalid))
+}
+
 /// Runs `callers` loops until `duration` is over; each turn does some work and says how many jobs it was.
-async fn drive<F, Fut>(name: &str, callers: usize, duration: Duration, turn: F) -> Result<Figure, BenchError>
+pub(crate) async fn drive<F, Fut>(
+    name: &str,
+    callers: usize,
+    duration: Duration,
+    turn: F,
+) -> Result<Figure, BenchError>
 where
     F: Fn(u64) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<u64, BenchError>> + Send,
@@ -199,7 +212,11 @@ pub async fn process(
     .await
 }
 
-async fn complete_all(engine: &Engine, jobs: &[semel_engine::Job]) -> Result<u64, BenchError> {
+/// Completes each of the jobs by a request of its own, all in flight at once. Says how many those were.
+///
+/// # Errors
+/// When the store fails, or one cannot be completed.
+pub async fn complete_all(engine: &Engine, jobs: &[semel_engine::Job]) -> Result<u64, BenchError> {
     let mut acks = tokio::task::JoinSet::new();
     for job in jobs {
         let (engine, id, lease) = (engine.clone(), job.head.id, Some(LeaseToken(job.head.fence)));
@@ -250,6 +267,35 @@ pub async fn cycle(
     .await
 }
 
+/// Batches of `jobs` different jobs each, all new.
+///
+/// # Errors
+/// When the store fails, or a job of them was not created.
+pub async fn bulk(
+    name: &str,
+    engine: &Engine,
+    work: &Work,
+    callers: usize,
+    duration: Duration,
+    from: u64,
+    jobs: u64,
+) -> Result<Figure, BenchError> {
+    let (engine, work) = (engine.clone(), work.clone());
+    drive(name, callers, duration, move |turn| {
+        let (engine, work) = (engine.clone(), work.clone());
+        async move {
+            let first = from + turn * jobs;
+            let offers =
+                (first..first + jobs).map(|number| work.offer(number)).collect::<Result<Vec<_>, _>>()?;
+            match engine.enqueue_batch(offers, Mode::Each, "bench").await? {
+                Batch::Done(outcomes) if outcomes.iter().all(Outcome::is_inserted) => Ok(jobs),
+                _ => Err(BenchError::Invalid("a new job of a batch was not created".to_owned())),
+            }
+        }
+    })
+    .await
+}
+
 /// Fills the queue with `count` jobs in batches of 1,000.
 ///
 /// # Errors
@@ -259,7 +305,7 @@ pub async fn fill(engine: &Engine, work: &Work, from: u64, count: u64) -> Result
     while at < from + count {
         let upto = (at + 1_000).min(from + count);
         let offers = (at..upto).map(|number| work.offer(number)).collect::<Result<Vec<_>, _>>()?;
-        engine.enqueue_batch(offers, semel_core::enqueue::Mode::Each, "bench").await?;
+        engine.enqueue_batch(offers, Mode::Each, "bench").await?;
         at = upto;
     }
     Ok(())

@@ -5,7 +5,10 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use semel_core::error::Invalid;
 use semel_store::StoreError;
+use semel_store::backend::Facts;
 use serde::Serialize;
+
+use crate::Options;
 
 /// One measured case.
 #[derive(Clone, Debug, Serialize)]
@@ -41,6 +44,12 @@ impl Figure {
             share_of_limit: None,
         }
     }
+
+    /// The same, beside a limit of so many jobs a second that was measured in the same run.
+    #[must_use]
+    pub fn beside(self, limit: f64) -> Self {
+        Self { share_of_limit: Some(self.per_second / limit), ..self }
+    }
 }
 
 /// A whole run.
@@ -58,6 +67,20 @@ pub struct Report {
     pub args_bytes: usize,
     /// The figures, in the order they were measured.
     pub figures: Vec<Figure>,
+}
+
+impl Report {
+    /// The figures of a run on the store that `facts` are of.
+    pub fn of(facts: &Facts, options: &Options, figures: Vec<Figure>) -> Self {
+        Self {
+            engine: facts.engine.to_owned(),
+            durability: facts.durability.to_owned(),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            callers: options.callers,
+            args_bytes: options.args_bytes,
+            figures,
+        }
+    }
 }
 
 /// Why a run could not be finished.

@@ -418,8 +418,17 @@ impl Draft {
     pub fn finish(&mut self) -> Group {
         self.command += 1;
         self.undo.clear();
-        let group = std::mem::take(&mut self.group);
-        if group.writes.is_empty() { Group::default() } else { group }
+        let mut group = std::mem::take(&mut self.group);
+        if group.writes.is_empty() {
+            // An answer that writes nothing is right at the moment of the load, unless it was taken on top of a write that
+            // would be applied to other holders too: then they must be those that were loaded.
+            let keys = &self.snapshot.keys;
+            let is_mixed = |key: &UniqueKey| keys.get(key).is_some_and(|view| view.is_mixed);
+            group.expect.retain(|expect| matches!(&expect.record, Record::Key(key) if is_mixed(key)));
+            group.began.retain(|(key, _)| is_mixed(key));
+            group.events.clear();
+        }
+        group
     }
 
     /// Takes back what the present decision has written so far.
@@ -460,6 +469,7 @@ impl Draft {
     pub(crate) fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
         if let Some(view) = self.snapshot.keys.get_mut(key) {
             self.undo.push(Undo::Key(*key, Box::new(view.clone())));
+            view.is_mixed |= view.command != self.command;
             view.holders.retain(|holder| holder.id != id);
         }
     }

@@ -33,9 +33,14 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
         match enqueue(draft, offer) {
             // Going on finds what else is missing, in one go.
             Err(Missing) => missing = true,
-            Ok(outcome) if mode == Mode::AllOrNothing && outcome.is_refused() && !missing => {
+            Ok(mut outcome) if mode == Mode::AllOrNothing && outcome.is_refused() && !missing => {
                 if !is_planted(Bug::BatchHalfApplied) {
                     draft.roll_back();
+                }
+                // A job that goes with the batch is never named.
+                let is_gone = |id| outcomes.iter().any(|earlier: &Outcome| earlier.inserted() == Some(id));
+                if outcome.absorbed_by().is_some_and(is_gone) {
+                    outcome.hide_holder();
                 }
                 return Ok(Batch::Refused { index, outcome });
             }

@@ -143,6 +143,12 @@ impl Usage {
     /// What the rate alone says.
     fn rate_gate(&self, now: Timestamp) -> Gate {
         let Some(rate) = self.limit.rate else { return Gate::Open };
+        // The record was read after the time was: what counted then may be noted no more, so nothing starts by it.
+        if let Some((newest, _)) = self.started.last()
+            && *newest > now.as_micros()
+        {
+            return Gate::Until(Timestamp::from_micros(*newest));
+        }
         let mut lately = self.started_lately(now);
         if lately < rate.count {
             return Gate::Open;
@@ -315,6 +321,19 @@ mod tests {
             // Nor much fewer.
             assert!(starts.len() >= 4 * count as usize, "{} of {count} a second", starts.len());
         }
+    }
+
+    /// A decision may read the record after somebody else's start and have its time from before: two that count at that
+    /// time and are noted no more would let a third start beside them.
+    #[test]
+    fn nothing_starts_by_a_time_before_the_newest_start() {
+        let mut usage = usage(2, 300);
+        for ms in [337, 340, 784] {
+            assert_eq!(usage.rate_gate(at(ms)), Gate::Open);
+            usage.start(JobId::from_bytes([0; 16]), at(ms));
+        }
+        assert_eq!(usage.rate_gate(at(635)), Gate::Until(at(784)));
+        assert_eq!(usage.rate_gate(at(784)), Gate::Open);
     }
 
     /// Those who keep to a rate are never held back, however long they do; who goes beyond it is.

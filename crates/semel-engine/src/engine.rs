@@ -7,9 +7,10 @@ mod outbox;
 mod queues;
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use semel_core::draft::{KeyRead, Reads};
+use semel_core::draft::{Draft, KeyRead, Missing, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
 use semel_core::ident::{JobId, JobType, QueueName};
@@ -166,21 +167,38 @@ impl Engine {
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
         let keyless = is_planted(Bug::FailOpen).then(|| Offer { unique: None, ..offer.clone() });
-        let decided =
-            self.shared.store.decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now()))).await;
-        let (outcome, now) = match (decided, keyless) {
+        let may_be_silent = offer.may_be_silent();
+        let decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
+        let decided = self.admit(reads, may_be_silent, decide).await;
+        let ((outcome, now), is_at_once) = match (decided, keyless) {
             (Err(StoreError::Unavailable(_)), Some(offer)) => {
-                let reads = Reads::default();
-                self.shared
-                    .store
-                    .decide(reads, move |draft| Ok((enqueue(draft, &offer)?, draft.now())))
-                    .await?
+                let decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
+                self.admit(Reads::default(), false, decide).await?
             }
             (decided, _) => decided?,
         };
         self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
         self.note(&outcome, now, source);
+        if is_at_once {
+            let_others_go_on().await;
+        }
         Ok(self.space.shown(outcome))
+    }
+
+    /// Takes the decision on what is offered: at once where all of it are duplicates of what is there and durable, else with
+    /// others'. Says whether it was at once, for then it has waited for nobody: a caller with many duplicates is to let others
+    /// go on before he has his answer.
+    async fn admit<T: Send + 'static>(
+        &self,
+        reads: Reads,
+        may_be_silent: bool,
+        mut decide: impl FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
+    ) -> Result<(T, bool), StoreError> {
+        let store = &self.shared.store;
+        if may_be_silent && let Some(decided) = store.decide_silently(&reads, &mut decide) {
+            return Ok((decided, true));
+        }
+        Ok((store.decide(reads, decide).await?, false))
     }
 
     /// Admits a batch.
@@ -201,12 +219,13 @@ impl Engine {
         offers.iter().for_each(|offer| offer.reads(&mut reads));
         let labels: Vec<_> =
             offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
-        let (batch, now) = self
-            .shared
-            .store
-            .decide(reads, move |draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now())))
-            .await?;
+        let may_be_silent = offers.iter().all(Offer::may_be_silent);
+        let decide = move |draft: &mut Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
+        let ((batch, now), is_at_once) = self.admit(reads, may_be_silent, decide).await?;
         self.count_batch(&batch, &labels, now, source);
+        if is_at_once {
+            let_others_go_on().await;
+        }
         Ok(self.space.shown(batch))
     }
 
@@ -304,6 +323,20 @@ impl Engine {
         let listing = self.shared.store.list(filter).await?;
         Ok(Listing { heads: self.space.shown(listing.heads), next: self.space.shown(listing.next) })
     }
+}
+
+/// Once round for whoever else is ready to run.
+async fn let_others_go_on() {
+    let mut is_later = false;
+    // tokio's own wakes the task when its runtime looks round, which an executor inside of it does not see.
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut is_later, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Runs the duties until told to stop or until nobody holds the engine any more: what is due at once, then what falls

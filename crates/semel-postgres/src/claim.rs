@@ -22,50 +22,101 @@ use crate::rows;
 use crate::store::Shared;
 use crate::values::Params;
 
-/// The column where a head begins, in what `claim` answers.
-const HEAD: usize = 3;
+/// The column where a head begins, in what `lease` answers.
+const HEAD: usize = 4;
+/// Jobs that claims may take together, by one statement.
+const TOGETHER_MAX: u32 = 1_000;
 
-impl Shared {
-    /// The parameters of `claim`.
-    pub(crate) fn claim_params<'a>(&self, claim: &'a Claim) -> Params<'a> {
+/// Jobs that one claim may take.
+const LIMIT_MAX: u32 = 1_000_000;
+
+/// Claims that one statement serves, one after the other: of the same one queue, with the same template but for the worker.
+pub(crate) struct Together<'a> {
+    claims: Vec<&'a Claim>,
+    /// Where each of them was among all claims.
+    pub(crate) places: Vec<usize>,
+}
+
+impl<'a> Together<'a> {
+    /// Puts together what can be served together. Nobody overtakes a claim of the same queue.
+    pub(crate) fn of(claims: &'a [Claim]) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for (place, claim) in claims.iter().enumerate() {
+            let last = all.iter_mut().rfind(|together| together.concerns(claim));
+            match last.filter(|together| together.takes(claim)) {
+                Some(together) => {
+                    together.claims.push(claim);
+                    together.places.push(place);
+                }
+                None => all.push(Self { claims: vec![claim], places: vec![place] }),
+            }
+        }
+        all
+    }
+
+    fn concerns(&self, claim: &Claim) -> bool {
+        self.claims.iter().flat_map(|claim| &claim.queues).any(|queue| claim.queues.contains(queue))
+    }
+
+    fn takes(&self, claim: &Claim) -> bool {
+        let limits = self.claims.iter().map(|claim| claim.limit).fold(claim.limit, u32::saturating_add);
+        self.claims.first().is_some_and(|first| {
+            first.queues == claim.queues
+                && first.queues.len() == 1
+                && first.grant.visibility_ms == claim.grant.visibility_ms
+                && first.closed == claim.closed
+        }) && limits <= TOGETHER_MAX
+    }
+
+    /// The parameters of `lease`.
+    pub(crate) fn params(&self, shared: &Shared) -> Params<'a> {
         let mut params = Params::default();
-        self.push_time(&mut params);
-        params.texts(claim.queues.iter().map(QueueName::as_str).collect());
-        params.push(i32::try_from(claim.limit).unwrap_or(i32::MAX), Type::INT4);
+        shared.push_time(&mut params);
+        let first = self.claims.first();
+        params.texts(first.iter().flat_map(|claim| &claim.queues).map(QueueName::as_str).collect());
+        params.texts(self.claims.iter().map(|claim| &*claim.grant.worker).collect());
+        params.places(
+            self.claims.iter().map(|claim| i32::try_from(claim.limit.min(LIMIT_MAX)).unwrap_or(0)).collect(),
+        );
         params.push(i32::from(CLAIM_LOOKS_EXTRA), Type::INT4);
-        params.push(&*claim.grant.worker, Type::TEXT);
-        params.number(i64::from(claim.grant.visibility_ms));
+        params.number(first.map_or(0, |claim| i64::from(claim.grant.visibility_ms)));
         params.number(i64::from(EXECUTION_DEFAULT_MS));
         params.push(i16::from(State::Active.code()), Type::INT2);
         params.push(Slot::Lease as i16, Type::INT2);
         params.push(i16::from(EventKind::Started.code()), Type::INT2);
-        params.numbers(claim.closed.iter().map(|lane| rows::lane_number(*lane)).collect());
+        params.numbers(
+            first.iter().flat_map(|claim| &claim.closed).map(|lane| rows::lane_number(*lane)).collect(),
+        );
         params.push(i32::from(LANE_LOOKS), Type::INT4);
         params
     }
 
-    /// What a claim took, from the rows of its answer.
-    pub(crate) fn claimed(&self, claim: &Claim, rows: &[Row]) -> Result<Claimed, PostgresError> {
+    /// What each of the claims took, from the rows of the answer.
+    pub(crate) fn claimed(&self, shared: &Shared, rows: &[Row]) -> Result<Vec<Claimed>, PostgresError> {
         let mut now = Timestamp::EPOCH;
-        let mut claimed = Claimed::default();
+        let mut all = vec![Claimed::default(); self.claims.len()];
+        let whose = |row: &Row| -> Result<usize, PostgresError> {
+            let whose = usize::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0).wrapping_sub(1);
+            if whose < self.claims.len() { Ok(whose) } else { Err(PostgresError::Answer("lease")) }
+        };
         let mut notes: HashMap<JobId, Vec<(NoteKind, Bytes)>> = HashMap::new();
         for row in rows {
             match row.try_get::<_, i16>(0)? {
-                0 => now = self.saw(row.try_get(1)?),
+                0 => now = shared.saw(row.try_get(1)?),
                 1 => {
-                    let before = rows::head(row, HEAD)?;
-                    let body = Bytes::copy_from_slice(row.try_get(2)?);
+                    let (before, whose) = (rows::head(row, HEAD)?, whose(row)?);
+                    let body = Bytes::copy_from_slice(row.try_get(3)?);
                     // The row was written by the template. The core has the last word on what a grant is.
-                    let head: Head = grant(&before, &claim.grant, now, false).map_err(|_| {
+                    let head: Head = grant(&before, &self.claims[whose].grant, now, false).map_err(|_| {
                         PostgresError::Row { id: before.id, what: "it was granted against the rule" }
                     })?;
-                    claimed.jobs.push((head, Full { body, notes: Vec::new() }));
+                    all[whose].jobs.push((head, Full { body, notes: Vec::new() }));
                 }
                 2 => {
                     let id = rows::id(row, HEAD)?;
                     let kind = u8::try_from(row.try_get::<_, i64>(1)?).ok().and_then(NoteKind::from_code);
                     let kind = kind.ok_or(PostgresError::Row { id, what: "no such note" })?;
-                    notes.entry(id).or_default().push((kind, Bytes::copy_from_slice(row.try_get(2)?)));
+                    notes.entry(id).or_default().push((kind, Bytes::copy_from_slice(row.try_get(3)?)));
                 }
                 3 => {
                     let reason = match row.try_get::<_, i64>(1)? {
@@ -73,16 +124,16 @@ impl Shared {
                         1 => Unclaimable::Exhausted,
                         2 => Unclaimable::Overlaps,
                         3 => Unclaimable::Limited,
-                        _ => return Err(PostgresError::Answer("claim")),
+                        _ => return Err(PostgresError::Answer("lease")),
                     };
-                    claimed.unclaimable.push((rows::id(row, HEAD)?, reason));
+                    all[whose(row)?].unclaimable.push((rows::id(row, HEAD)?, reason));
                 }
-                _ => return Err(PostgresError::Answer("claim")),
+                _ => return Err(PostgresError::Answer("lease")),
             }
         }
-        for (head, full) in &mut claimed.jobs {
+        for (head, full) in all.iter_mut().flat_map(|claimed| &mut claimed.jobs) {
             full.notes = notes.remove(&head.id).unwrap_or_default();
         }
-        Ok(claimed)
+        Ok(all)
     }
 }

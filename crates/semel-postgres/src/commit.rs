@@ -17,6 +17,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::batch::Columns;
+use crate::claim::Together;
 use crate::connect::ask;
 use crate::error::PostgresError;
 use crate::rows;
@@ -52,7 +53,7 @@ impl Shared {
         let answer = loop {
             tries += 1;
             let mark = new_mark();
-            match self.transact(&connection, mark, &batch.groups, &batch.claims).await {
+            match self.transact(&connection, mark, &batch.groups, &batch.claims, tries == 1).await {
                 Err(error) if error.is_lost_connection() => {
                     drop(connection);
                     return self.resolved(mark, batch, error).await;
@@ -81,8 +82,11 @@ impl Shared {
                 }
             }
         }
-        for (claim, rows) in batch.claims.iter().zip(&answer.claims) {
-            applied.claims.push(self.claimed(claim, rows)?);
+        applied.claims = vec![Claimed::default(); batch.claims.len()];
+        for (together, rows) in Together::of(&batch.claims).iter().zip(&answer.claims) {
+            for (place, claimed) in together.places.iter().zip(together.claimed(self, rows)?) {
+                applied.claims[*place] = claimed;
+            }
         }
         self.tell(batch, &applied);
         Ok(applied)
@@ -196,20 +200,24 @@ impl Shared {
         mark: Id,
         groups: &[Group],
         claims: &[Claim],
+        is_first: bool,
     ) -> Result<Answer, PostgresError> {
         let mut statements: Vec<(String, Params<'_>)> = Vec::new();
         if !groups.is_empty() {
-            let mut params = Params::default();
+            let mut params = Params::sparse();
             self.push_time(&mut params);
             params.push(mark, Type::UUID);
             params.push(false, Type::BOOL);
             params.push(i32::try_from(groups.len()).unwrap_or(i32::MAX), Type::INT4);
-            Columns::of(groups).push(&mut params);
+            let columns = Columns::of(groups);
+            // Where it was in vain once, somebody else has such a key.
+            params.push(is_first && columns.is_plain(), Type::BOOL);
+            columns.push(&mut params);
             statements.push((format!("SELECT * FROM {}({})", self.name("commit"), params.marks()), params));
         }
-        for claim in claims {
-            let params = self.claim_params(claim);
-            statements.push((format!("SELECT * FROM {}({})", self.name("claim"), params.marks()), params));
+        for together in Together::of(claims) {
+            let params = together.params(self);
+            statements.push((format!("SELECT * FROM {}({})", self.name("lease"), params.marks()), params));
         }
         let mut answers = if let [(sql, params)] = &statements[..] {
             vec![ask(connection, sql, params).await?]

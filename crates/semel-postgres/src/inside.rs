@@ -168,11 +168,12 @@ impl<S: Session> Transaction<S> {
         }
         let (keys, queues) = (Vec::from_iter(keys), Vec::from_iter(queues));
         make(&self.shared, &keys, &queues).await?;
-        let mut params = Params::default();
+        let mut params = Params::sparse();
         self.shared.push_time(&mut params);
         params.push(new_mark(), Type::UUID);
         params.push(true, Type::BOOL);
         params.push(1_i32, Type::INT4);
+        params.push(false, Type::BOOL);
         Columns::of(std::slice::from_ref(group)).without_guards().push(&mut params);
         let sql = format!("SELECT * FROM {}({})", self.shared.name("commit"), params.marks());
         let rows = self.ask(&sql, &params).await?;

@@ -19,17 +19,17 @@ use crate::error::PostgresError;
 use crate::rows;
 use crate::session::Fields;
 use crate::store::Shared;
-use crate::values::Params;
+use crate::values::{Id, Params};
 
-/// The column where a head begins, in what `load` answers.
+/// The column where a head begins, in what `find` answers.
 const HEAD: usize = 7;
 
-/// What `load` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
+/// What `find` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
 /// have been told.
 const AWAITS_STANDBY: i16 = 1;
 const TAKES_NO_WRITES: i16 = 2;
 
-/// What `load` answered, sorted by what it is.
+/// What `find` answered, sorted by what it is.
 #[derive(Default)]
 struct Answered {
     now: Timestamp,
@@ -120,7 +120,7 @@ impl Shared {
         for read in &reads.keys {
             *ended.entry(&read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
         }
-        let mut params = Params::default();
+        let mut params = Params::sparse();
         self.push_time(&mut params);
         params.ids(reads.heads.clone());
         let mut fulls = reads.fulls.clone();
@@ -135,7 +135,7 @@ impl Shared {
         params.texts(queues);
         params.codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
         params.texts(reads.documents.iter().map(|key| &*key.name).collect());
-        let sql = format!("SELECT * FROM {}({})", self.name("load"), params.marks());
+        let sql = format!("SELECT * FROM {}({})", self.name("find"), params.marks());
         let keys = ended.into_iter().map(|(key, with_ended)| (*key, with_ended)).collect();
         Question { sql, params, keys }
     }
@@ -170,8 +170,17 @@ impl Answered {
                     digest.map_err(|_| PostgresError::Row { id, what: "a digest is not of 32 bytes" })?;
                 self.absorbed.insert(id, Spent::absorbed_by(job, digest));
             }
-            5 => self.keys.entry(key(row)?).or_default().version = version()?,
-            6 => self.keys.entry(key(row)?).or_default().holders.push(rows::id(row, 1)?),
+            5 => {
+                let held = self.keys.entry(key(row)?).or_default();
+                held.version = version()?;
+                if row.field::<Option<Id>>(HEAD)?.is_some() {
+                    let head = rows::head(row, HEAD)?;
+                    held.holders.push(head.id);
+                    let until = Timestamp::from_micros(row.field(3)?);
+                    let kept = (row.field::<i16>(4)? == 1).then_some(until);
+                    self.heads.insert(head.id, (head, kept));
+                }
+            }
             7 => {
                 let name = QueueName::from_stored(row.field(6)?);
                 let settings = row.field::<Option<&[u8]>>(5)?.map(std::str::from_utf8).transpose();
@@ -202,7 +211,7 @@ impl Answered {
                 };
                 self.documents.insert(key, document);
             }
-            _ => return Err(PostgresError::Answer("load")),
+            _ => return Err(PostgresError::Answer("find")),
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ const STEPS: &[(&str, &str)] = &[
     ("tables", include_str!("sql/0001_tables.sql")),
     ("outbox", include_str!("sql/0002_outbox.sql")),
     ("outbox order", include_str!("sql/0003_outbox_order.sql")),
+    ("upkeep", include_str!("sql/0004_upkeep.sql")),
 ];
 
 /// What every version's functions are.

@@ -60,49 +60,51 @@ pub const fn lane_number(lane: Lane) -> i64 {
     lane.code().cast_signed()
 }
 
-/// Heads as columns, in the order of [`COLUMNS`].
+/// Heads as columns: those that are no numbers, then all numbers of each head in the order of [`COLUMNS`]. Every list costs
+/// the database as much as ten values.
 pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
-    let filings: Vec<Filing> = heads.iter().map(|head| Filing::of(head)).collect();
-    let times = |at: &dyn Fn(&Head) -> Option<Timestamp>| {
-        heads.iter().map(|head| at(head).map(Timestamp::as_micros)).collect()
-    };
-    let numbers = |of: &dyn Fn(&Head) -> i64| heads.iter().map(|head| of(head)).collect();
-    let codes = |of: &dyn Fn(&Head) -> i16| heads.iter().map(|head| of(head)).collect();
     params.ids(heads.iter().map(|head| head.id).collect());
     params.maybe_blobs(heads.iter().map(|head| head.key.as_ref().map(|key| &key.as_bytes()[..])).collect());
     let hold = |head: &Head| (head.hold != Hold::NONE).then(|| head.hold.to_bytes().to_vec());
     params.maybe_bytes(heads.iter().map(|head| hold(head)).collect());
     params.texts(heads.iter().map(|head| head.job_type.as_str()).collect());
     params.texts(heads.iter().map(|head| head.queue.as_str()).collect());
-    params.codes(codes(&|head| i16::from(head.priority)));
-    params.codes(codes(&|head| i16::from(head.state.code())));
-    params.codes(codes(&|head| head.role as i16));
-    params.numbers(numbers(&|head| i64::from(head.attempt)));
-    params.numbers(numbers(&|head| i64::from(head.max_attempts)));
-    params.numbers(numbers(&|head| i64::from(head.visibility_ms)));
-    params.numbers(numbers(&|head| i64::from(head.timeout_ms)));
-    params.numbers(numbers(&|head| version(head.version)));
-    params.numbers(numbers(&|head| version(head.fence)));
-    params.numbers(numbers(&|head| head.created_at.as_micros()));
-    params.numbers(numbers(&|head| head.available_at.as_micros()));
-    params.maybe_numbers(times(&|head| head.expires_at));
-    params.maybe_numbers(times(&|head| head.started_at));
-    params.maybe_numbers(times(&|head| head.finished_at));
-    params.maybe_numbers(times(&|head| head.renewed_at));
-    params.maybe_numbers(times(&|head| head.burned_until));
     params.maybe_texts(heads.iter().map(|head| head.lease.as_ref().map(|lease| &*lease.worker)).collect());
-    params.maybe_numbers(times(&|head| head.lease.as_ref().map(|lease| lease.visible_until)));
-    params.maybe_numbers(times(&|head| head.lease.as_ref().map(|lease| lease.run_until)));
     params.maybe_ids(heads.iter().map(|head| head.follow_up).collect());
-    let endings: Vec<Option<i16>> =
-        heads.iter().map(|head| head.ending.map(|ending| ending as i16)).collect();
-    params.push(endings, tokio_postgres::types::Type::INT2_ARRAY);
-    params.maybe_numbers(heads.iter().map(|head| head.lane.map(lane_number)).collect());
-    params.flags(heads.iter().map(|head| head.awaited).collect());
-    params.codes(filings.iter().map(|filing| filing.slot as i16).collect());
-    params.numbers(filings.iter().map(|filing| filing.at.as_micros()).collect());
-    params.flags(heads.iter().map(|head| !head.has_attempts_left()).collect());
-    params.flags(heads.iter().map(|head| head.is_dead_letter()).collect());
+    params.maybe_numbers(heads.iter().flat_map(|head| numbers(head)).collect());
+}
+
+/// What is a number of a head, in the order of [`COLUMNS`]; yes is 1.
+fn numbers(head: &Head) -> [Option<i64>; 25] {
+    let filing = Filing::of(head);
+    let time = |at: Option<Timestamp>| at.map(Timestamp::as_micros);
+    [
+        Some(i64::from(head.priority)),
+        Some(i64::from(head.state.code())),
+        Some(head.role as i64),
+        Some(i64::from(head.attempt)),
+        Some(i64::from(head.max_attempts)),
+        Some(i64::from(head.visibility_ms)),
+        Some(i64::from(head.timeout_ms)),
+        Some(version(head.version)),
+        Some(version(head.fence)),
+        Some(head.created_at.as_micros()),
+        Some(head.available_at.as_micros()),
+        time(head.expires_at),
+        time(head.started_at),
+        time(head.finished_at),
+        time(head.renewed_at),
+        time(head.burned_until),
+        time(head.lease.as_ref().map(|lease| lease.visible_until)),
+        time(head.lease.as_ref().map(|lease| lease.run_until)),
+        head.ending.map(|ending| ending as i64),
+        head.lane.map(lane_number),
+        Some(i64::from(head.awaited)),
+        Some(filing.slot as i64),
+        Some(filing.at.as_micros()),
+        Some(i64::from(!head.has_attempts_left())),
+        Some(i64::from(head.is_dead_letter())),
+    ]
 }
 
 /// Reads the head whose columns begin at `from`.

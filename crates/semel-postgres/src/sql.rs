@@ -8,6 +8,16 @@ use crate::rows::COLUMNS;
 const PLANNING: &str = "LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off \
      SET plan_cache_mode = force_generic_plan SET jit = off";
 
+/// The store's time: the database's clock, or the caller's in a test; plus what the caller knows the clock to have jumped back;
+/// never before what the caller has seen, nor before the last commit, and after the versions of all jobs that are gone: a new
+/// one with the id of such must not have its version. An expression and not a function, which would be planned anew by each
+/// transaction.
+const NOW: &str = "greatest(coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) + p_ahead, p_floor, \
+     (SELECT at FROM @.event ORDER BY tx DESC, first DESC LIMIT 1), (SELECT gone + 1 FROM @.fact))";
+/// How many events this transaction has told already; at least one for each record, so that no two have one place.
+const EVENTS_BEFORE: &str = "coalesce((SELECT max(before.first + greatest(cardinality(before.kinds), 1)) FROM @.event AS before \
+     WHERE before.tx = pg_current_xact_id()), 0)";
+
 /// A schema's name, checked: it becomes part of statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema(String);
@@ -52,21 +62,44 @@ impl Schema {
         let assigned: Vec<String> = COLUMNS
             .iter()
             .filter(|(name, _)| !matches!(*name, "id" | "type" | "queue"))
-            .map(|(name, _)| format!("{name} = w.{name}"))
+            .map(|(name, kind)| format!("{name} = {}", written(name, kind)))
             .collect();
-        text.replace("@head_declared", &list(&|name, kind| format!("{name} {kind}")))
-            .replace("@head_arrays", &list(&|name, kind| format!("h_{name} {kind}[]")))
-            .replace("@head_names", &list(&|name, _| format!("h_{name}")))
+        let mut text =
+            text.replace("@head_assigned_at", &assigned.join(", ")).replace("@head_at", &list(&written));
+        // The longer first: some names begin with another one.
+        let mut columns = COLUMNS.to_vec();
+        columns.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        for (name, kind) in columns {
+            text = text.replace(&format!("@w.{name}"), &written(name, kind));
+        }
+        text.replace("@now", NOW)
+            .replace("@events_before", EVENTS_BEFORE)
+            .replace("@head_declared", &list(&|name, kind| format!("{name} {kind}")))
             .replace("@head_columns", &list(&|name, _| name.to_owned()))
-            .replace("@head_assigned", &assigned.join(", "))
             .replace("@head_nulls_rest", &nulls(&COLUMNS[1..]))
             .replace("@head_nulls", &nulls(COLUMNS))
             .replace("@h.head", &list(&|name, _| format!("h.{name}")))
-            .replace("@w.head", &list(&|name, _| format!("w.{name}")))
             .replace("@class", &self.class().to_string())
             .replace("LANGUAGE plpgsql", PLANNING)
             .replace("@.", &format!("\"{}\".", self.0))
     }
+}
+
+/// A column of the head at place `w.i` among those that are to be written.
+fn written(name: &str, kind: &str) -> String {
+    let mut numbers = COLUMNS.iter().filter(|(_, kind)| is_number(kind));
+    match numbers.clone().position(|(number, _)| *number == name) {
+        Some(place) => {
+            let value = format!("h_numbers[(w.i - 1) * {} + {}]", numbers.by_ref().count(), place + 1);
+            if kind == "boolean" { format!("{value} <> 0") } else { format!("{value}::{kind}") }
+        }
+        None => format!("h_{name}[w.i]"),
+    }
+}
+
+/// Whether columns of this type go among the numbers of a head.
+pub fn is_number(kind: &str) -> bool {
+    matches!(kind, "int2" | "int8" | "boolean")
 }
 
 #[cfg(test)]

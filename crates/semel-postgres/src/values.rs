@@ -36,12 +36,15 @@ impl<'a> FromSql<'a> for Id {
 
 /// The parameters of one statement, in order.
 #[derive(Default)]
-pub struct Params<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
+pub struct Params<'a> {
+    values: Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>,
+    is_sparse: bool,
+}
 
 impl<'a> Params<'a> {
     /// Adds one.
     pub fn push(&mut self, value: impl ToSql + Sync + Send + 'a, kind: Type) {
-        self.0.push((Box::new(value), kind));
+        self.values.push((Box::new(value), kind));
     }
 
     /// Adds a number.
@@ -49,74 +52,96 @@ impl<'a> Params<'a> {
         self.push(value, Type::INT8);
     }
 
+    /// Those of a function for which a list without anything in it is as good as NULL. It costs the database nothing, and most
+    /// lists of a commit are that.
+    pub fn sparse() -> Self {
+        Self { is_sparse: true, ..Self::default() }
+    }
+
+    /// Adds a list.
+    fn list<T: ToSql + Sync + Send + 'a>(&mut self, values: Vec<T>, kind: Type) {
+        if self.is_sparse && values.is_empty() {
+            return self.push(None::<Vec<T>>, kind);
+        }
+        self.push(values, kind);
+    }
+
     /// Adds a list of numbers.
     pub fn numbers(&mut self, values: Vec<i64>) {
-        self.push(values, Type::INT8_ARRAY);
+        self.list(values, Type::INT8_ARRAY);
     }
 
     /// Adds a list of numbers or nothing.
     pub fn maybe_numbers(&mut self, values: Vec<Option<i64>>) {
-        self.push(values, Type::INT8_ARRAY);
+        self.maybe(values, Type::INT8_ARRAY);
+    }
+
+    /// Adds a list of something or nothing.
+    fn maybe<T: ToSql + Sync + Send + 'a>(&mut self, values: Vec<Option<T>>, kind: Type) {
+        if self.is_sparse && values.iter().all(Option::is_none) {
+            return self.push(None::<Vec<Option<T>>>, kind);
+        }
+        self.push(values, kind);
     }
 
     /// Adds a list of numbers below 2^31: groups, guards.
     pub fn places(&mut self, values: Vec<i32>) {
-        self.push(values, Type::INT4_ARRAY);
+        self.list(values, Type::INT4_ARRAY);
     }
 
     /// Adds a list of codes.
     pub fn codes(&mut self, values: Vec<i16>) {
-        self.push(values, Type::INT2_ARRAY);
+        self.list(values, Type::INT2_ARRAY);
     }
 
     /// Adds a list of yes and no.
     pub fn flags(&mut self, values: Vec<bool>) {
-        self.push(values, Type::BOOL_ARRAY);
+        self.list(values, Type::BOOL_ARRAY);
     }
 
     /// Adds a list of ids.
     pub fn ids(&mut self, values: Vec<JobId>) {
-        self.push(values.into_iter().map(Id).collect::<Vec<_>>(), Type::UUID_ARRAY);
+        self.list(values.into_iter().map(Id).collect::<Vec<_>>(), Type::UUID_ARRAY);
     }
 
     /// Adds a list of ids or nothing.
     pub fn maybe_ids(&mut self, values: Vec<Option<JobId>>) {
-        self.push(values.into_iter().map(|id| id.map(Id)).collect::<Vec<_>>(), Type::UUID_ARRAY);
+        self.maybe(values.into_iter().map(|id| id.map(Id)).collect::<Vec<_>>(), Type::UUID_ARRAY);
     }
 
     /// Adds a list of texts.
     pub fn texts(&mut self, values: Vec<&'a str>) {
-        self.push(values, Type::TEXT_ARRAY);
+        self.list(values, Type::TEXT_ARRAY);
     }
 
     /// Adds a list of texts or nothing.
     pub fn maybe_texts(&mut self, values: Vec<Option<&'a str>>) {
-        self.push(values, Type::TEXT_ARRAY);
+        self.maybe(values, Type::TEXT_ARRAY);
     }
 
     /// Adds a list of bytes.
     pub fn blobs(&mut self, values: Vec<&'a [u8]>) {
-        self.push(values, Type::BYTEA_ARRAY);
+        self.list(values, Type::BYTEA_ARRAY);
     }
 
     /// Adds a list of bytes or nothing.
     pub fn maybe_blobs(&mut self, values: Vec<Option<&'a [u8]>>) {
-        self.push(values, Type::BYTEA_ARRAY);
+        self.maybe(values, Type::BYTEA_ARRAY);
     }
 
     /// Adds a list of owned bytes or nothing.
     pub fn maybe_bytes(&mut self, values: Vec<Option<Vec<u8>>>) {
-        self.push(values, Type::BYTEA_ARRAY);
+        self.maybe(values, Type::BYTEA_ARRAY);
     }
 
     /// As the client takes them.
     pub fn typed(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
-        self.0.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
+        self.values.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
     }
 
     /// `$1, $2, …` for all of them.
     pub fn marks(&self) -> String {
-        let marks: Vec<String> = (1..=self.0.len()).map(|place| format!("${place}")).collect();
+        let marks: Vec<String> = (1..=self.values.len()).map(|place| format!("${place}")).collect();
         marks.join(", ")
     }
 }

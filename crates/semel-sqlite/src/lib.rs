@@ -27,6 +27,7 @@ mod reader;
 mod replay;
 mod rows;
 pub mod store;
+mod view;
 mod writer;
 
 pub use error::SqliteError;

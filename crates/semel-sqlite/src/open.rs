@@ -60,6 +60,8 @@ pub struct Loaded {
     pub next_row: u64,
     /// The last time anything was committed.
     pub floor: Timestamp,
+    /// Whether this may not be how the store is.
+    pub is_in_doubt: bool,
 }
 
 impl Loaded {
@@ -238,6 +240,7 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
         record: Record::default(),
         next_row: 1,
         floor: Timestamp::from_micros(fact(db, "floor")?),
+        is_in_doubt: false,
     };
     let used: i64 = db.query_row("SELECT coalesce(max(seq), 0) FROM job", [], |row| row.get(0))?;
     let mut replay = Replay::new(db, read_queues(db)?, used);
@@ -257,6 +260,8 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
     }
     loaded.model.note_gone(fact(db, "gone")?.unsigned_abs());
     loaded.floor = loaded.floor.max(loaded.model.after_the_gone());
+    // What was loaded is durable: who opened the file brought it to the disk.
+    loaded.model.note_moves();
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
     Ok(loaded)
 }

@@ -2,22 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rusqlite::Connection;
-use semel_core::draft::{Full, Reads, Snapshot};
+use semel_core::draft::{Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
-use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
 };
 use semel_store::clock::{Clock, SteadyTime, SystemClock};
 use semel_store::{LogPage, StoreError};
 
+use crate::change::Record;
 use crate::documents;
 use crate::error::SqliteError;
 use crate::filing::{self, Patience};
@@ -26,8 +25,8 @@ use crate::journal::Journal;
 use crate::lock::FileLock;
 use crate::log;
 use crate::open::{Loaded, bring_to_disk, brought, carried, identity, load, open, secret, set_fact};
-use crate::pending::Remembered;
 use crate::reader;
+use crate::view::{self, Glance, hold, look};
 use crate::writer::{Writer, purgeable};
 
 /// Rows the purge looks at in one go.
@@ -36,8 +35,6 @@ const PURGE_LOOKS: u32 = 2_000;
 const JOURNAL_MAX: usize = 192 << 20;
 /// The longest that making a copy may hold up the writing of rows; commits go on meanwhile.
 const COPY_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
-/// Remembered heads whose place in the file is kept in mind between a load and a commit.
-const SEEN_MAX: usize = 10_000;
 
 /// The embedded store.
 pub struct Sqlite {
@@ -52,11 +49,12 @@ pub struct Sqlite {
 struct Inner {
     /// Reads only.
     db: Connection,
-    at: Loaded,
+    /// Let go while a commit's record is on its way to the disk, for those who [peek](Peek).
+    at: Arc<RwLock<Loaded>>,
     journal: Journal,
     /// Moves when `at` is read again: what was prepared before says nothing about it.
     generation: u64,
-    time: SteadyTime,
+    time: Arc<SteadyTime>,
     lock: FileLock,
     patience: Patience,
     purge_cursor: i64,
@@ -132,10 +130,10 @@ impl Sqlite {
         entries.extend(newer);
         let at = load(&db, entries)?;
         let rows = Arc::new(AtomicU64::new(at.next_row));
-        let time = SteadyTime::new(clock, at.floor);
+        let time = Arc::new(SteadyTime::new(clock, at.floor));
         let inner = Inner {
             db,
-            at,
+            at: Arc::new(RwLock::new(at)),
             journal,
             generation: 0,
             time,
@@ -204,9 +202,10 @@ impl Sqlite {
         let (prepared, generation, now) = self.with(|inner, rows| {
             let now = inner.time.now();
             let patience = patience.unwrap_or(inner.patience);
-            filing::begin(&mut inner.at, patience, now, || inner.journal.rotate());
+            let at = &mut *hold(&inner.at);
+            filing::begin(at, patience, now, || inner.journal.rotate());
             let next_row = rows.load(Ordering::Relaxed);
-            Ok((filing::prepare(&mut inner.at, next_row, now), inner.generation, now))
+            Ok((filing::prepare(at, next_row, now), inner.generation, now))
         })?;
         let Some(piece) = prepared else {
             let kept = self.keep_house(carrier, now);
@@ -223,7 +222,10 @@ impl Sqlite {
                 inner.doubtful = true;
                 return Err(error);
             }
-            let over = filing::settle(&mut inner.at, &piece);
+            let at = &mut *hold(&inner.at);
+            let over = filing::settle(at, &piece);
+            // No commit is under way, and what left memory here is in the rows.
+            at.model.settle();
             if let Some(round) = &over {
                 inner.journal.carried(round.upto);
             }
@@ -240,7 +242,8 @@ impl Sqlite {
         if !over.is_empty() {
             // The journal may say otherwise by now: a window was renewed.
             let inner = self.lock();
-            over.retain(|(key, _, _)| !inner.at.pending.memory.contains_key(key));
+            let at = look(&inner.at);
+            over.retain(|(key, _, _)| !at.pending.memory.contains_key(key));
         }
         // An id is free again once nothing keeps it, and may be given away in the next commit.
         carrier.db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
@@ -266,15 +269,22 @@ impl Inner {
             Ok(at) => {
                 rows.fetch_max(at.next_row, Ordering::Relaxed);
                 self.time.not_before(at.floor);
-                self.at = at;
+                *hold(&self.at) = at;
+                self.at.clear_poison();
                 self.doubtful = false;
             }
             Err(error) => {
                 let error = StoreError::from(error);
                 tracing::error!(%error, "the store could not be read again after a failed commit");
-                self.failed = Some(StoreError::Poisoned(error.to_string()));
+                self.give_up(&error);
             }
         }
+    }
+
+    /// Does not go on: nor does who peeks get an answer any more.
+    fn give_up(&mut self, error: &StoreError) {
+        hold(&self.at).is_in_doubt = true;
+        self.failed = Some(StoreError::Poisoned(error.to_string()));
     }
 
     fn read_again(&self) -> Result<Loaded, SqliteError> {
@@ -290,7 +300,7 @@ impl Inner {
         let error = StoreError::from(error);
         if fatal {
             tracing::error!(%error, "the store has failed; every call fails until it is opened again");
-            self.failed = Some(StoreError::Poisoned(error.to_string()));
+            self.give_up(&error);
         }
         error
     }
@@ -301,65 +311,39 @@ impl Inner {
         let now = self.time.now();
         // A panic in here would leave the two apart.
         self.doubtful = !is_planted(Bug::FailedCommitKept);
-        let applied = Writer::new(&self.db, &mut self.at, rows, now).apply(batch)?;
-        let written = self.at.record.len();
-        if written > 0 {
-            self.journal.append(now, self.at.record.bytes())?;
-            self.at.pending.bytes += written;
-            self.at.pending.since.get_or_insert(now);
-            self.at.log.committed(self.journal.last(), now);
+        let (applied, mut record) = self.apply(batch, rows, now)?;
+        if record.len() > 0 {
+            self.journal.append(now, record.bytes())?;
         }
-        self.time.not_before(self.at.model.after_the_gone());
+        self.settle(record, now);
         self.doubtful = false;
         Ok(applied)
     }
 
-    fn load(&mut self, reads: &Reads) -> Result<Snapshot, SqliteError> {
-        let now = self.time.now();
-        let mut snapshot = Snapshot::with_room_for(now, reads);
-        let (db, at) = (&self.db, &mut self.at);
-        at.model.load(reads, &mut snapshot);
-        for read in &reads.keys {
-            let looks_at_ends = read.states.intersects(StateSet::FINISHED);
-            let mut view = if looks_at_ends { at.model.key_view(read, now) } else { continue };
-            for (seq, Remembered { head, forget_at }) in reader::remembered(db, at, &read.key)? {
-                // One that came back to memory, or is on its way out of it, is already in the view.
-                if at.model.head(head.id).is_none() && forget_at.is_none_or(|until| is_kept(until, now)) {
-                    see(at, head.id, read.key, seq);
-                    view.holders.push(head);
-                }
-            }
-            // Those in memory may outlive those that are filed, and the other way round.
-            leave_out_outlived(&mut view.holders);
-            view.states = StateSet::ALL;
-            snapshot.add_key(read.key, view);
+    /// Applies a batch to memory. Whoever peeks sees nothing of it before it has [settled](Self::settle).
+    fn apply(
+        &self,
+        batch: Batch,
+        rows: &AtomicU64,
+        now: Timestamp,
+    ) -> Result<(Applied, Record), SqliteError> {
+        let mut at = hold(&self.at);
+        let applied = Writer::new(&self.db, &mut at, rows, now).apply(batch)?;
+        self.time.not_before(at.model.after_the_gone());
+        Ok((applied, std::mem::take(&mut at.record)))
+    }
+
+    /// The record of a commit is on the disk, if there is anything in it.
+    fn settle(&self, record: Record, now: Timestamp) {
+        let mut at = hold(&self.at);
+        if record.len() > 0 {
+            at.pending.bytes += record.len();
+            at.pending.since.get_or_insert(now);
+            at.log.committed(self.journal.last(), now);
         }
-        for key in &reads.documents {
-            snapshot.add_document(key.clone(), documents::get(db, &at.pending.documents, key)?);
-        }
-        for id in &reads.heads {
-            if !snapshot.has_head(*id) {
-                snapshot.add_head(*id, reader::filed(db, at, *id)?.map(|(_, head)| head));
-            }
-        }
-        for id in &reads.fulls {
-            let row = match (reader::head(db, at, *id)?, reader::seq(db, at, *id)?) {
-                (Some(head), Some(seq)) => {
-                    let body = reader::body(db, at, *id, seq)?.unwrap_or_default();
-                    let has_none = at.model.head(*id).is_some() && !at.noted.contains_key(id);
-                    let notes = if has_none { Vec::new() } else { reader::notes(db, at, *id, seq)? };
-                    Some((head, Full { body, notes }))
-                }
-                _ => None,
-            };
-            if row.is_none()
-                && let Some(spent) = reader::spent(db, at, *id)?
-            {
-                snapshot.add_spent(*id, spent);
-            }
-            snapshot.add_full(*id, row);
-        }
-        Ok(snapshot)
+        // Its room is for the next one.
+        at.record = record;
+        at.model.settle();
     }
 }
 
@@ -393,21 +377,19 @@ impl Carrier {
     }
 }
 
-fn see(at: &mut Loaded, id: JobId, key: UniqueKey, seq: i64) {
-    if at.seen.len() >= SEEN_MAX {
-        at.seen.clear();
-    }
-    at.seen.insert(id, (key, seq));
-}
-
 impl Backend for Sqlite {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
-        self.answer(|inner, _| inner.load(reads))
+        self.answer(|inner, _| view::snapshot(&inner.db, &inner.at, reads, inner.time.now()))
+    }
+
+    fn peeks(&self) -> Option<Arc<dyn Peek>> {
+        let inner = self.lock();
+        Some(Arc::new(Glance::new(&inner.at, &inner.time)))
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         // Nobody has to keep house for the journal to stay bounded.
-        if self.lock().at.journal_bytes() > JOURNAL_MAX
+        if look(&self.lock().at).journal_bytes() > JOURNAL_MAX
             && let Ok(mut carrier) = self.carrier.try_lock()
             && let Err(error) = self.carry(&mut carrier, Some(Patience::NONE))
         {
@@ -422,7 +404,7 @@ impl Backend for Sqlite {
             if due == Due::Purge {
                 let ids = purgeable(
                     &inner.db,
-                    &inner.at,
+                    &look(&inner.at),
                     &mut inner.purge_cursor,
                     now,
                     PURGE_LOOKS,
@@ -430,30 +412,31 @@ impl Backend for Sqlite {
                 )?;
                 return Ok(DueIds { now, ids, next: None });
             }
-            let (ids, next) = inner.at.model.due(due, now, limit as usize);
+            let (ids, next) = look(&inner.at).model.due(due, now, limit as usize);
             Ok(DueIds { now, ids, next })
         })
     }
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        self.answer(|inner, _| reader::list(&inner.db, &inner.at, &filter))
+        self.answer(|inner, _| reader::list(&inner.db, &look(&inner.at), &filter))
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
-        self.answer(|inner, _| Ok(inner.at.model.queues()))
+        self.answer(|inner, _| Ok(look(&inner.at).model.queues()))
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
         self.answer(|inner, _| {
             let now = inner.time.now();
-            documents::find(&inner.db, &inner.at.pending.documents, &seek, now)
+            documents::find(&inner.db, &look(&inner.at).pending.documents, &seek, now)
         })
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         self.answer(|inner, _| {
             let last = inner.journal.last();
-            inner.at.log.page(&inner.db, &inner.at.names, last, cursor, limit as usize)
+            let at = &*look(&inner.at);
+            at.log.page(&inner.db, &at.names, last, cursor, limit as usize)
         })
     }
 
@@ -469,6 +452,7 @@ impl Backend for Sqlite {
             carrier.clear(rows.load(Ordering::Relaxed), last)?;
             inner.journal.carried(last);
             inner.doubtful = true;
+            hold(&inner.at).is_in_doubt = true;
             Ok(())
         });
         Box::pin(std::future::ready(cleared))
@@ -499,3 +483,6 @@ impl Backend for Sqlite {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

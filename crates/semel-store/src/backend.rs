@@ -46,6 +46,11 @@ pub trait Backend: Send + Sync + 'static {
     /// its id is [spent](semel_core::draft::Spent).
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>>;
 
+    /// What can be said without a load, if this store can say anything so. Who closes the store asks it no more.
+    fn peeks(&self) -> Option<Arc<dyn Peek>> {
+        None
+    }
+
     /// Applies the groups in order, then serves the claims; one durability wait for all of them.
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>>;
 
@@ -276,6 +281,14 @@ pub struct Listing {
     /// Where the next page begins, if there may be more. A page may be short, or empty, and still have a next one:
     /// a store looks at a bounded number of rows for each.
     pub next: Option<JobId>,
+}
+
+/// What a store can say of held keys at once, beside its batcher: for decisions that will write nothing.
+pub trait Peek: Send + Sync {
+    /// What `reads` names, if that is keys alone, each with a holder, and nothing has to be waited for. All of it is durable
+    /// already, so an answer that names it holds whatever crashes next, and it is as new as the last answer that anybody was
+    /// given. `None` says nothing: who gets it asks the batcher.
+    fn peek(&self, reads: &Reads) -> Option<Snapshot>;
 }
 
 /// A queue for people.

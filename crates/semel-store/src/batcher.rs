@@ -28,6 +28,12 @@ use crate::waitlist::{WAIT_MAX, Waitlist};
 
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
+/// So long a group waits for company: far less than a commit that goes well takes, and one that does not delays nobody.
+const GATHER_MAX: Duration = Duration::from_millis(1);
+/// A group of so many waits for no more.
+const SHARE_MAX: usize = 32;
+/// Of the callers that there have been, a part so small is forgotten with each group.
+const CALLERS_FADE: usize = 16;
 /// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
 const READS_MAX: usize = 2;
 /// How long a decision without a batcher rests when somebody else has locked its records.
@@ -55,6 +61,8 @@ struct Traffic {
     /// Those whose records a group has that is under way.
     held: Vec<Tried>,
     waitlist: Waitlist,
+    /// How many callers there have been at once lately.
+    callers: usize,
 }
 
 struct UnderWay {
@@ -62,6 +70,8 @@ struct UnderWay {
     /// What the group's decisions read. Not kept where there is one group at a time.
     records: HashSet<Record>,
     is_of_waitlist: bool,
+    /// How many wait for it.
+    callers: usize,
 }
 
 impl Batcher {
@@ -103,11 +113,8 @@ impl Batcher {
                 traffic.move_on().await;
                 continue;
             }
-            while requests.len() < GROUP_MAX
-                && let Ok(request) = self.inbox.try_recv()
-            {
-                requests.push(request);
-            }
+            self.take_more(&mut requests);
+            is_closed |= self.gather(&mut requests, &mut traffic, flights_max).await;
             let mut decisions = std::mem::take(&mut traffic.next);
             let mut claims = Vec::new();
             for request in requests.drain(..) {
@@ -122,6 +129,53 @@ impl Batcher {
             }
             self.take_off(&mut traffic, decisions, claims, flights_max, false);
         }
+    }
+
+    /// Takes what else has been offered.
+    fn take_more(&mut self, requests: &mut Vec<Request>) {
+        while requests.len() < GROUP_MAX
+            && let Ok(request) = self.inbox.try_recv()
+        {
+            requests.push(request);
+        }
+    }
+
+    /// While another group is under way, waits for a fair share of the callers there are, until that group lands: where a commit
+    /// is a round trip, many small groups cost far more than a few large ones, and the callers of the group that has just
+    /// landed mostly come back at once. It never waits long. A claim is as much work as the jobs it may take. Says whether
+    /// the inbox is closed.
+    async fn gather(
+        &mut self,
+        requests: &mut Vec<Request>,
+        traffic: &mut Traffic,
+        flights_max: usize,
+    ) -> bool {
+        if flights_max == 1 {
+            return false;
+        }
+        let mut is_closed = false;
+        let mut patience = std::pin::pin!(tokio::time::sleep(GATHER_MAX));
+        // Those who wait for somebody's lock delay nobody else.
+        while !is_closed && traffic.ordinary() > 0 && requests.len() < GROUP_MAX {
+            let ordinary = traffic.flights.iter().filter(|flight| !flight.is_of_waitlist);
+            let under_way: usize = ordinary.map(|flight| flight.callers).sum();
+            traffic.callers = traffic.callers.max(under_way + requests.len());
+            let share = traffic.callers.div_ceil(flights_max).min(SHARE_MAX);
+            if requests.iter().map(weight).sum::<usize>() + traffic.next.len() >= share {
+                break;
+            }
+            let room = GROUP_MAX - requests.len();
+            tokio::select! {
+                biased;
+                // Whatever it was, there is something else to do than to wait.
+                () = traffic.move_on() => break,
+                () = &mut patience => break,
+                received = self.inbox.recv_many(requests, room) => is_closed = received == 0,
+            }
+        }
+        // Those who come no more are forgotten after a while.
+        traffic.callers -= traffic.callers.div_ceil(CALLERS_FADE);
+        is_closed
     }
 
     /// Sends a group on its way, but for decisions that read what another group is about to write.
@@ -163,8 +217,18 @@ impl Batcher {
             entropy: self.entropy,
             answers: self.answers.another(),
         };
+        let callers = decisions.len() + claims.len();
         let flight = Box::pin(flight.fly(decisions, claims));
-        traffic.flights.push(UnderWay { flight, records, is_of_waitlist });
+        traffic.flights.push(UnderWay { flight, records, is_of_waitlist, callers });
+    }
+}
+
+/// As how many decisions a request counts where a group waits for company. What only reads, and the end, wait for nobody.
+fn weight(request: &Request) -> usize {
+    match request {
+        Request::Decide(_) => 1,
+        Request::Claim(claim, _) => claim.limit as usize,
+        _ => SHARE_MAX,
     }
 }
 

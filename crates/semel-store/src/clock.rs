@@ -1,7 +1,7 @@
 //! The store's clock: the only place that reads the machine's.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_core::time::Timestamp;
@@ -28,6 +28,12 @@ impl Clock for SystemClock {
 /// from where it was, at the clock's pace; so no window opens again and nothing scheduled freezes.
 pub struct SteadyTime {
     clock: Box<dyn Clock>,
+    shown: Mutex<Shown>,
+}
+
+/// What has been shown.
+struct Shown {
+    /// By how much time is ahead of the clock.
     ahead: Duration,
     last: Timestamp,
 }
@@ -35,26 +41,30 @@ pub struct SteadyTime {
 impl SteadyTime {
     /// Time by `clock`, never before `floor`.
     pub fn new(clock: impl Clock, floor: Timestamp) -> Self {
-        let mut time = Self { clock: Box::new(clock), ahead: Duration::ZERO, last: floor };
+        let shown = Mutex::new(Shown { ahead: Duration::ZERO, last: floor });
+        let time = Self { clock: Box::new(clock), shown };
         // A clock behind the floor is noticed now, so that time goes on from here and not from the first look.
         time.now();
         time
     }
 
     /// The present time.
-    pub fn now(&mut self) -> Timestamp {
-        let shown = self.clock.now().saturating_add(self.ahead);
-        if shown < self.last {
-            self.ahead += self.last.since(shown);
+    pub fn now(&self) -> Timestamp {
+        let mut before = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = self.clock.now().saturating_add(before.ahead);
+        if shown < before.last {
+            let gap = before.last.since(shown);
+            before.ahead += gap;
         } else {
-            self.last = shown;
+            before.last = shown;
         }
-        self.last
+        before.last
     }
 
     /// Time is never before `floor` from now on.
-    pub fn not_before(&mut self, floor: Timestamp) {
-        self.last = self.last.max(floor);
+    pub fn not_before(&self, floor: Timestamp) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.last = shown.last.max(floor);
     }
 }
 
@@ -99,7 +109,7 @@ mod tests {
     #[test]
     fn time_neither_goes_back_nor_stands_still_when_the_clock_jumps() {
         let clock = ManualClock::default();
-        let mut time = SteadyTime::new(clock.clone(), Timestamp::EPOCH);
+        let time = SteadyTime::new(clock.clone(), Timestamp::EPOCH);
         let before = time.now();
         clock.set(Timestamp::from_millis(before.as_millis() - 86_400_000));
         assert_eq!(time.now(), before);

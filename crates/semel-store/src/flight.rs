@@ -57,15 +57,16 @@ impl Flight {
         let (decided, groups) = self.decide(decisions).await.unwrap_or_default();
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
         let mut ready = self.hints.gather(&groups);
-        if groups.iter().all(Group::is_empty) && claims.is_empty() {
+        if !groups.iter().any(Group::is_checked) && claims.is_empty() {
             self.answer_silent(decided).await;
             return Landed::default();
         }
         let (decided, groups) = answer_too_soon(decided, groups);
         let groups = replace_in_two_steps(&*self.backend, groups).await;
         // Decisions that wrote nothing are answered with the rest: what they name may be in this very commit.
-        let written: Vec<bool> = groups.iter().map(|group| !group.is_empty()).collect();
-        let groups = groups.into_iter().filter(|group| !group.is_empty()).collect();
+        let sent: Vec<(bool, bool)> =
+            groups.iter().map(|group| (group.is_checked(), !group.is_empty())).collect();
+        let groups = groups.into_iter().filter(Group::is_checked).collect();
         let applied = match self.backend.commit(Batch { groups, claims }).await {
             Ok(applied) => applied,
             Err(error) => {
@@ -78,14 +79,20 @@ impl Flight {
                 return Landed::default();
             }
         };
-        // What was written and waited for comes after all that was seen.
-        let has_waited = applied.groups.contains(&Verdict::Applied);
         let mut landed = Landed::default();
         let mut silent = Vec::new();
         let mut verdicts = applied.groups.into_iter();
+        let told: Vec<(Verdict, bool)> = sent
+            .into_iter()
+            .map(|(is_checked, written)| {
+                let verdict = if is_checked { verdicts.next() } else { Some(Verdict::Applied) };
+                (verdict.unwrap_or(Verdict::Stale), written)
+            })
+            .collect();
+        // What was written and waited for comes after all that was seen.
+        let has_waited = told.contains(&(Verdict::Applied, true));
         let mut any_stale = false;
-        for (mut tried, written) in decided.into_iter().zip(written) {
-            let verdict = if written { verdicts.next().unwrap_or(Verdict::Stale) } else { Verdict::Applied };
+        for (mut tried, (verdict, written)) in decided.into_iter().zip(told) {
             // What a silent decision saw may have been overlaid by a group that did not hold.
             let is_stale = verdict == Verdict::Stale || (any_stale && !written);
             if verdict == Verdict::Busy {

@@ -54,6 +54,43 @@ impl Entry {
     }
 }
 
+/// Keys that moved since the last time they settled, by their tags: it may say so of others, and misses none.
+#[derive(Debug)]
+struct Moved {
+    bits: Box<[u64; Self::WORDS]>,
+    tags: Vec<Tag>,
+}
+
+impl Moved {
+    /// With a commit's worth of keys one look in a hundred finds another's bit.
+    const WORDS: usize = 1024;
+
+    fn new() -> Self {
+        Self { bits: Box::new([0; Self::WORDS]), tags: Vec::new() }
+    }
+
+    const fn place(tag: Tag) -> (usize, u64) {
+        (tag as usize / 64 % Self::WORDS, 1 << (tag % 64))
+    }
+
+    fn note(&mut self, tag: Tag) {
+        let (word, bit) = Self::place(tag);
+        self.bits[word] |= bit;
+        self.tags.push(tag);
+    }
+
+    fn has(&self, tag: Tag) -> bool {
+        let (word, bit) = Self::place(tag);
+        self.bits[word] & bit != 0
+    }
+
+    fn settle(&mut self) {
+        for tag in self.tags.drain(..) {
+            self.bits[Self::place(tag).0] = 0;
+        }
+    }
+}
+
 /// Entries by key. Every entry has a holder whose head is in [`Heads`] and carries the key.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
@@ -61,6 +98,8 @@ pub(crate) struct Holders {
     /// The holders of shared keys, but for the first of each.
     others: Map<UniqueKey, Vec<Place>>,
     hasher: RandomState,
+    /// Where the store wants to know.
+    moved: Option<Moved>,
 }
 
 impl Holders {
@@ -73,9 +112,26 @@ impl Holders {
         Some(Held { version: entry.version, first: entry.first(), others })
     }
 
+    /// Notes from now on which keys move.
+    pub(crate) fn note_moves(&mut self) {
+        self.moved = Some(Moved::new());
+    }
+
+    /// Whether a key may have moved since all of them [settled](Self::settle).
+    pub(crate) fn has_moved(&self, key: &UniqueKey) -> bool {
+        self.moved.as_ref().is_some_and(|moved| moved.has(self.tag(key)))
+    }
+
+    /// What has moved so far is as it is to stay.
+    pub(crate) fn settle(&mut self) {
+        if let Some(moved) = &mut self.moved {
+            moved.settle();
+        }
+    }
+
     /// Moves a key's version for a write of a head at version `written`. Says whether there is such an entry.
     pub(crate) fn touch(&mut self, heads: &Heads, key: &UniqueKey, written: u64) -> bool {
-        let tag = self.tag(key);
+        let tag = self.moving(key);
         let found = self.table.find_mut(spread(tag), |entry| entry.holds(heads, tag, key));
         found.map(|entry| entry.version = (entry.version + 1).max(written)).is_some()
     }
@@ -83,7 +139,7 @@ impl Holders {
     /// Adds a holder, whose head was written at version `written`, and moves the key's version. `absent` is the version
     /// of a key without an entry.
     pub(crate) fn add(&mut self, heads: &Heads, key: &UniqueKey, place: Place, written: u64, absent: u64) {
-        let tag = self.tag(key);
+        let tag = self.moving(key);
         match self.table.find_mut(spread(tag), |entry| entry.holds(heads, tag, key)) {
             Some(entry) => {
                 entry.version = (entry.version + 1).max(written);
@@ -106,10 +162,19 @@ impl Holders {
         tag(self.hasher.hash_one(key))
     }
 
+    /// The tag of a key that is about to move.
+    fn moving(&mut self, key: &UniqueKey) -> Tag {
+        let tag = self.tag(key);
+        if let Some(moved) = &mut self.moved {
+            moved.note(tag);
+        }
+        tag
+    }
+
     /// Keeps only the holders that `wanted` wants; forgets the key with its last holder. Must be called while the
     /// heads still carry the key.
     pub(crate) fn retain(&mut self, heads: &Heads, key: &UniqueKey, wanted: impl Fn(Place) -> bool) {
-        let tag = self.tag(key);
+        let tag = self.moving(key);
         let Ok(mut found) = self.table.find_entry(spread(tag), |entry| entry.holds(heads, tag, key)) else {
             return;
         };

@@ -8,7 +8,7 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::slot::Due;
 
 use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
 };
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -25,6 +25,11 @@ pub trait Layer: Send + Sync + 'static {
     /// See [`Backend::load`].
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         self.inner().load(reads)
+    }
+
+    /// See [`Backend::peeks`]. A layer that says nothing of it is not gone past.
+    fn peeks(&self) -> Option<Arc<dyn Peek>> {
+        None
     }
 
     /// See [`Backend::commit`].
@@ -51,6 +56,10 @@ pub trait Layer: Send + Sync + 'static {
 impl<L: Layer> Backend for L {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         Layer::load(self, reads)
+    }
+
+    fn peeks(&self) -> Option<Arc<dyn Peek>> {
+        Layer::peeks(self)
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {

@@ -14,8 +14,8 @@ use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 
 use crate::backend::{
-    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
-    Unwritten, Verdict,
+    Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats,
+    Seek, Unwritten, Verdict,
 };
 use crate::clock::{Clock, SteadyTime, SystemClock};
 use crate::documents::Documents;
@@ -29,7 +29,7 @@ const EVENTS_MAX: usize = 100_000;
 
 /// The store that lives in memory.
 pub struct Memory {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
     rows: Arc<AtomicU64>,
     secret: [u8; 16],
 }
@@ -65,12 +65,16 @@ impl Memory {
             dropped: 0,
             time: SteadyTime::new(clock, Timestamp::EPOCH),
         };
-        Self { inner: Mutex::new(inner), rows: Arc::new(AtomicU64::new(1)), secret: random::secret() }
+        Self {
+            inner: Arc::new(Mutex::new(inner)),
+            rows: Arc::new(AtomicU64::new(1)),
+            secret: random::secret(),
+        }
     }
 
     fn lock(&self) -> (MutexGuard<'_, Inner>, Timestamp) {
         // A panic elsewhere leaves the model between two writes of one group at worst; nothing here panics.
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let now = inner.time.now();
         (inner, now)
     }
@@ -165,6 +169,13 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, Result<T, StoreError>> {
     Box::pin(std::future::ready(Ok(value)))
 }
 
+impl Peek for Mutex<Inner> {
+    fn peek(&self, reads: &Reads) -> Option<Snapshot> {
+        let inner = self.try_lock().ok()?;
+        inner.model.peek(reads, inner.time.now())
+    }
+}
+
 impl Backend for Memory {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         let (inner, now) = self.lock();
@@ -185,6 +196,10 @@ impl Backend for Memory {
             snapshot.add_document(key.clone(), inner.documents.get(key).cloned());
         }
         ready(snapshot)
+    }
+
+    fn peeks(&self) -> Option<Arc<dyn Peek>> {
+        Some(Arc::clone(&self.inner) as Arc<dyn Peek>)
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {

@@ -91,6 +91,36 @@ impl Model {
         }
     }
 
+    /// What a [`Peek`](crate::backend::Peek) says at `now`: keys alone, each of them held and settled. Ended holders that
+    /// are kept elsewhere are left to who looks there too.
+    pub fn peek(&self, reads: &semel_core::draft::Reads, now: Timestamp) -> Option<Snapshot> {
+        if reads.keys.is_empty() || !reads.is_only_keys() {
+            return None;
+        }
+        let mut snapshot = Snapshot::with_room_for(now, reads);
+        for read in &reads.keys {
+            if self.keys.has_moved(&read.key) {
+                return None;
+            }
+            let view = self.key_view(read, now);
+            if view.holders.is_empty() {
+                return None;
+            }
+            snapshot.add_key(read.key, view);
+        }
+        Some(snapshot)
+    }
+
+    /// Notes from now on which keys move, for a store whose writes become durable later than they are seen here.
+    pub fn note_moves(&mut self) {
+        self.keys.note_moves();
+    }
+
+    /// All that was written here is durable.
+    pub fn settle(&mut self) {
+        self.keys.settle();
+    }
+
     /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
     /// not here, `document` that of a document.
     pub fn is_current(

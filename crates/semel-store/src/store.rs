@@ -1,5 +1,6 @@
 //! The handle on a store: each request goes to the batcher and waits for its answer.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use semel_core::draft::{Draft, Missing, Reads, Snapshot};
@@ -7,7 +8,7 @@ use semel_core::slot::Due;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, mpsc, oneshot, watch};
 
 use crate::answers::Answers;
-use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Seek};
+use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, Peek, QueueStats, Seek};
 use crate::batcher::Batcher;
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -38,6 +39,7 @@ pub struct Store {
     hints: Arc<Hints>,
     facts: Arc<crate::backend::Facts>,
     secret: [u8; 16],
+    peek: Option<Arc<dyn Peek>>,
 }
 
 impl Store {
@@ -84,8 +86,9 @@ impl Store {
         let (ended, alive) = watch::channel(());
         let weak = Arc::downgrade(&backend);
         let hinted = Arc::clone(&hints);
+        let peek = backend.peeks();
         let batcher = Batcher { rows: backend.rows(), backend, hints: hinted, inbox, entropy, answers };
-        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts, secret };
+        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts, secret, peek };
         (store, batcher.run(ended))
     }
 
@@ -111,6 +114,23 @@ impl Store {
         D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
     {
         self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }))).await
+    }
+
+    /// The outcome of a decision that writes nothing, without a wait: where the store can [say](Peek) what `reads` names,
+    /// and that is all that the decision asks for. Otherwise nothing, and nothing has happened: the same decision is for
+    /// [`decide`](Self::decide) then.
+    pub fn decide_silently<T>(
+        &self,
+        reads: &Reads,
+        decide: impl FnOnce(&mut Draft) -> Result<T, Missing>,
+    ) -> Option<T> {
+        let peek = self.peek.as_ref().filter(|_| !self.requests.is_closed())?;
+        // Whoever mints an id makes more than an answer; nothing is drawn from the store's own numbers meanwhile.
+        let minted = Arc::new(AtomicU64::new(0));
+        let mut draft = Draft::new(peek.peek(reads)?, 0, Arc::clone(&minted));
+        let outcome = decide(&mut draft).ok()?;
+        let is_silent = !draft.finish().is_checked() && minted.load(Ordering::Relaxed) == 0;
+        is_silent.then_some(outcome)
     }
 
     /// Takes up to `claim.limit` ready jobs.

@@ -22,6 +22,7 @@ file; in a database it is a new schema, in Redis a new prefix, deleted afterward
 Examples:
   semel bench
   semel bench --seconds 10 --waiting 1000000
+  semel bench --only HTTP --waiting 0
   semel bench --only cycle --folder /data/bench --json
   semel bench --store postgres://semel@db.example/jobs --callers 64
   semel bench --store redis://redis.example --callers 64")]
@@ -38,6 +39,15 @@ pub struct Bench {
     /// Jobs already waiting in a second round; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     waiting: u64,
+    /// Kept connections of the case over HTTP; 0 leaves it out, and a database is asked without
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=4_000))]
+    connections: u32,
+    /// With a database: finished jobs that are kept, beside those that wait, in the second round
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    finished: u64,
+    /// With a database: how many seconds jobs come and go before a last round; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    churn: u64,
     /// Only the cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -59,6 +69,10 @@ impl Bench {
                 "leave --store out, say where with --folder DIR, or name a database: --store postgres://…, redis://…",
             ));
         }
+        if !matches!(place, Some(Place::Postgres(_))) && (self.finished > 0 || self.churn > 0) {
+            return Err(Failure::usage("--finished and --churn are for PostgreSQL")
+                .next("name one: --store postgres://…"));
+        }
         let parent = self.folder.unwrap_or_else(std::env::temp_dir);
         // A folder of its own, so that nothing but the bench's files is removed.
         let folder = parent.join(format!("semel-bench-{}", random()));
@@ -68,6 +82,9 @@ impl Bench {
             args_bytes: usize::try_from(self.args_bytes).unwrap_or(usize::MAX),
             duration: Duration::from_secs(self.seconds),
             waiting: self.waiting,
+            connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
+            finished: self.finished,
+            churn: Duration::from_secs(self.churn),
             only: self.only,
         };
         let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));

@@ -209,3 +209,23 @@ fn events_are_shown_from_where_one_left_off_and_a_lost_place_is_an_error() {
     let lost = folder.run(&["events", "--after", "evt_999999999999999999"]);
     assert!(lost.code != 0 && lost.err.contains("410"), "{}", lost.err);
 }
+
+/// Over HTTP too, beside the same server with nothing to do.
+#[test]
+fn the_bench_asks_over_http_beside_a_constant_answer() {
+    let folder = Folder::new();
+    let asked = ["--seconds", "1", "--waiting", "0", "--only", "HTTP", "--connections", "4", "--folder", "."];
+    let report = folder.json(&[&["bench"], &asked[..]].concat());
+    let figures = report["figures"].as_array().unwrap();
+    let [.., limit, figure] = &figures[..] else { panic!("{report}") };
+    assert_eq!(
+        (&limit["name"], limit["share_of_limit"].is_null()),
+        (&"limit: a constant answer over HTTP".into(), true)
+    );
+    assert_eq!(figure["name"], "unique enqueue over HTTP");
+    assert!(limit["jobs"].as_u64() > Some(0) && figure["jobs"].as_u64() > Some(0), "{report}");
+    assert!(figure["share_of_limit"].as_f64() > Some(0.0), "{report}");
+    let without =
+        folder.json(&["bench", "--seconds", "1", "--waiting", "0", "--only", "HTTP", "--connections", "0"]);
+    assert!(without["figures"].as_array().unwrap().len() < figures.len(), "{without}");
+}

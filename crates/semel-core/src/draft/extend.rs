@@ -51,7 +51,10 @@ impl Snapshot {
             dirty.sort_by_key(|head| head.version);
             if let Some(known) = self.keys.get(&key) {
                 (view.version, view.loaded) = (known.version, known.loaded);
+                view.is_mixed = known.is_mixed;
             }
+            // Whoever wrote these may have done so before anybody knew the key.
+            view.is_mixed |= !dirty.is_empty();
             let known = self.keys.contains_key(&key);
             for head in dirty {
                 let version = view.version;

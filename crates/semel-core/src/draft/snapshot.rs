@@ -36,11 +36,12 @@ pub struct Reads {
 impl Reads {
     /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty()
-            && self.fulls.is_empty()
-            && self.keys.is_empty()
-            && self.queues.is_empty()
-            && self.documents.is_empty()
+        self.keys.is_empty() && self.is_only_keys()
+    }
+
+    /// Whether nothing but keys is asked for.
+    pub fn is_only_keys(&self) -> bool {
+        self.heads.is_empty() && self.fulls.is_empty() && self.queues.is_empty() && self.documents.is_empty()
     }
 
     /// Empties the lists, keeping their memory.
@@ -83,6 +84,9 @@ pub struct KeyView {
     pub(super) command: u32,
     /// The last decision that wrote to a holder, and the version before it did.
     pub(super) written: (u32, u64),
+    /// Whether a decision of the group's batch has changed a holder without relying on the key. It is applied whatever
+    /// becomes of the other holders meanwhile, so what is seen here then need never have been in the store.
+    pub(super) is_mixed: bool,
 }
 
 impl KeyView {
@@ -97,6 +101,7 @@ impl KeyView {
             loaded: version,
             command: 0,
             written: (0, 0),
+            is_mixed: false,
         }
     }
 
@@ -113,6 +118,7 @@ impl KeyView {
         if self.written.0 != command {
             self.written = (command, self.version);
         }
+        self.is_mixed |= self.command != command;
         self.version = (self.version + 1).max(head.version);
         let place =
             if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };

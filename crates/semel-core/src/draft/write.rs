@@ -118,6 +118,11 @@ impl Group {
         self.writes.is_empty()
     }
 
+    /// Whether a commit has to look at it: it writes, or what it was decided on may never have been in the store.
+    pub fn is_checked(&self) -> bool {
+        !self.writes.is_empty() || !self.expect.is_empty()
+    }
+
     /// Whether it relies on there being no such job, and does not add it either. To such a group a job whose head is
     /// kept for its key alone is none.
     pub fn found_none(&self, id: JobId) -> bool {

@@ -9,7 +9,7 @@ use crate::draft::{KeyRead, Reads};
 use crate::ident::{JobId, JobType, QueueName};
 use crate::limit::Limit;
 use crate::time::Timestamp;
-use crate::unique::{UniqueKey, UniquePolicy};
+use crate::unique::{OnConflict, UniqueKey, UniquePolicy};
 
 /// A job as it is offered. Whatever could be computed without the store has been.
 #[derive(Clone, Debug)]
@@ -87,6 +87,12 @@ pub enum Start {
 }
 
 impl Offer {
+    /// Whether a duplicate of what holds its key may well leave everything as it is, but for the count of it.
+    pub fn may_be_silent(&self) -> bool {
+        let conflict = self.unique.as_ref().map(|identity| identity.policy.on_conflict());
+        matches!(conflict, Some(OnConflict::Reject | OnConflict::Ignore))
+    }
+
     /// What admitting this job will surely need to know.
     pub fn reads(&self, reads: &mut Reads) {
         if let Some(id) = self.id {

@@ -87,8 +87,26 @@ pub enum Outcome {
 
 impl Outcome {
     /// Whether a job of its own was created by this very request.
-    pub const fn is_inserted(&self) -> bool {
-        matches!(self, Self::Created(_) | Self::Replaced { .. } | Self::FollowUp(_))
+    pub fn is_inserted(&self) -> bool {
+        self.inserted().is_some()
+    }
+
+    /// The job that this very request created.
+    pub fn inserted(&self) -> Option<JobId> {
+        match self {
+            Self::Created(head) | Self::Replaced { head, .. } | Self::FollowUp(head) => Some(head.id),
+            _ => None,
+        }
+    }
+
+    /// Has the answer name nobody.
+    pub(super) fn hide_holder(&mut self) {
+        if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } = self {
+            holder.disclose = Disclose::Never;
+        }
+        if let Self::Mismatch { pointers, .. } = self {
+            pointers.clear();
+        }
     }
 
     /// Whether a batch of which all or none is to be stored fails by it.

@@ -1,74 +1,101 @@
--- How many events this transaction has told already; at least one for each record, so that no two have one place.
-CREATE OR REPLACE FUNCTION @.events_before() RETURNS int4
-LANGUAGE sql VOLATILE AS $$
-    SELECT coalesce(max(first + greatest(cardinality(kinds), 1)), 0) FROM @.event WHERE tx = pg_current_xact_id()
-$$;
-
--- Grants leases on ready jobs, by a template: at most `p_limit`, from the queues in the order named, within one by
--- (priority descending, slot_at, id). Jobs that others have locked are passed over. Ready jobs that may not be granted
--- come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits that are not closed.
+-- Grants leases on ready jobs, by a template: at most as many as `p_limits` say together, from the queues in the order named,
+-- within one by (priority descending, slot_at, id); in that order they go to `p_workers`, to each as many as it may have. Where
+-- there are several of these there is one queue. Jobs that others have locked are passed over. Ready jobs that may not be
+-- granted come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits that are not closed.
 -- part 0: the time; 1: a granted job as it was before, its body in `data`; 2: one of its notes (n: the kind);
--- 3: one that was not granted (n: why).
-CREATE OR REPLACE FUNCTION @.claim(
+-- 3: one that was not granted (n: why). `whose` says for which of the workers: 1 is the first.
+CREATE OR REPLACE FUNCTION @.lease(
     p_clock int8, p_ahead int8, p_floor int8,
-    p_queues text[], p_limit int4, p_looks int4, p_worker text, p_visibility_ms int8, p_timeout_ms int8,
+    p_queues text[], p_workers text[], p_limits int4[], p_looks int4, p_visibility_ms int8, p_timeout_ms int8,
     p_state int2, p_slot int2, p_event int2, p_closed int8[], p_lane_looks int4
-) RETURNS TABLE (part int2, n int8, data bytea, @head_declared)
+) RETURNS TABLE (part int2, n int8, whose int4, data bytea, @head_declared)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now int8 := @.time(p_clock, p_ahead, p_floor);
+    v_now int8;
     v_queue text;
+    v_whose int4[];
+    v_limit int4 := p_limits[1];
     v_granted uuid[] := '{}';
+    v_types text[] := '{}';
+    v_from text[] := '{}';
+    v_attempts int8[] := '{}';
     v_round uuid[];
+    v_keys bytea[];
+    v_states int2[];           -- of those granted, as they were
+    v_some_special boolean;    -- whether one of the round has an end to its wait, no attempts left, or another job to wait for
+    v_are_merged boolean;      -- whether jobs under limits are among the round
     v_seen uuid[];
-    -- Those under limits that were shown keep their places, before the next queue too.
-    v_wanted int4 := p_limit;
+    v_wanted int4;
     v_looks int4;
     v_free bytea[];
+    v_all_free boolean;
     v_open uuid[];
     v_why int2[];
+    v_to int4[];
     v_given uuid[];
+    v_given_to int4[];
     v_limited uuid[];
     v_is_last boolean;
     v_last record;
+    v_ids uuid[];
+    v_some_types text[];
+    v_some_attempts int8[];
 BEGIN
-    RETURN QUERY SELECT 0::int2, v_now, NULL::bytea, @head_nulls;
+    IF cardinality(p_workers) > 1 THEN
+        v_whose := ARRAY(SELECT w.place::int4 FROM unnest(p_limits) WITH ORDINALITY AS w(n, place), generate_series(1, w.n)
+            ORDER BY w.place);
+        v_limit := cardinality(v_whose);
+    END IF;
+    -- Those under limits that were shown keep their places, before the next queue too.
+    v_wanted := v_limit;
+    SELECT @now INTO v_now;
+    RETURN QUERY SELECT 0::int2, v_now, NULL::int4, NULL::bytea, @head_nulls;
     FOREACH v_queue IN ARRAY p_queues LOOP
         EXIT WHEN v_wanted <= 0;
         CONTINUE WHEN EXISTS (SELECT 1 FROM @.queue q WHERE q.name = v_queue AND q.paused);
         v_looks := v_wanted + p_looks;
         v_seen := '{}';
-        -- The first of each limit, found from limit to limit; not locked, because nothing is done to them here.
-        v_limited := ARRAY(
-            WITH RECURSIVE lanes AS (
-                SELECT (SELECT h.lane FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue
-                    ORDER BY h.lane LIMIT 1) AS lane
-                UNION ALL
-                SELECT (SELECT h.lane FROM @.head h
-                    WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane > l.lane
-                    ORDER BY h.lane LIMIT 1)
-                FROM lanes l WHERE l.lane IS NOT NULL
-            )
-            SELECT f.id FROM lanes l CROSS JOIN LATERAL (
-                SELECT h.id, h.priority, h.slot_at FROM @.head h
-                WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane = l.lane
-                ORDER BY h.priority DESC, h.slot_at, h.id LIMIT least(v_wanted, p_lane_looks)
-            ) AS f
-            WHERE l.lane IS NOT NULL AND l.lane <> ALL (p_closed)
-            ORDER BY f.priority DESC, f.slot_at, f.id LIMIT v_looks);
+        v_limited := '{}';
+        IF EXISTS (SELECT 1 FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue) THEN
+            -- The first of each limit, found from limit to limit; not locked, because nothing is done to them here.
+            v_limited := ARRAY(
+                WITH RECURSIVE lanes AS (
+                    SELECT (SELECT h.lane FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue
+                        ORDER BY h.lane LIMIT 1) AS lane
+                    UNION ALL
+                    SELECT (SELECT h.lane FROM @.head h
+                        WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane > l.lane
+                        ORDER BY h.lane LIMIT 1)
+                    FROM lanes l WHERE l.lane IS NOT NULL
+                )
+                SELECT f.id FROM lanes l CROSS JOIN LATERAL (
+                    SELECT h.id, h.priority, h.slot_at FROM @.head h
+                    WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane = l.lane
+                    ORDER BY h.priority DESC, h.slot_at, h.id LIMIT least(v_wanted, p_lane_looks)
+                ) AS f
+                WHERE l.lane IS NOT NULL AND l.lane <> ALL (p_closed)
+                ORDER BY f.priority DESC, f.slot_at, f.id LIMIT v_looks);
+        END IF;
         LOOP
             EXIT WHEN v_wanted <= 0 OR v_looks <= 0;
-            v_round := ARRAY(SELECT h.id FROM @.head h
+            SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.key) FILTER (WHERE r.key IS NOT NULL), '{}'),
+                coalesce(array_agg(r.state), '{}'), coalesce(bool_or(r.is_special), false)
+            INTO v_round, v_keys, v_states, v_some_special FROM (
+                SELECT h.id, h.key, h.state, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special FROM @.head h
                 WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = v_queue AND h.id <> ALL (v_seen)
-                ORDER BY h.priority DESC, h.slot_at, h.id LIMIT least(v_wanted, v_looks) FOR UPDATE SKIP LOCKED);
+                ORDER BY h.priority DESC, h.slot_at, h.id LIMIT least(v_wanted, v_looks) FOR UPDATE SKIP LOCKED
+            ) AS r;
             v_is_last := cardinality(v_round) < least(v_wanted, v_looks);
             v_seen := v_seen || v_round;
             -- Others lock keys before heads; who has the heads must not wait for a key.
-            v_free := ARRAY(SELECT k.key FROM @.key k
-                WHERE k.key = ANY (ARRAY(SELECT h.key FROM @.head h WHERE h.id = ANY (v_round) AND h.key IS NOT NULL))
-                FOR UPDATE SKIP LOCKED);
-            IF cardinality(v_limited) > 0 THEN
+            v_all_free := true;
+            IF cardinality(v_keys) > 0 THEN
+                v_free := ARRAY(SELECT k.key FROM @.key k WHERE k.key = ANY (v_keys) FOR UPDATE SKIP LOCKED);
+                v_all_free := cardinality(v_free) = (SELECT count(DISTINCT w.key) FROM unnest(v_keys) AS w(key));
+            END IF;
+            v_are_merged := cardinality(v_limited) > 0;
+            IF v_are_merged THEN
                 -- Both in one order; what comes after the last of this round waits for the next.
                 SELECT h.priority, h.slot_at, h.id INTO v_last FROM @.head h WHERE h.id = v_round[cardinality(v_round)];
                 v_round := ARRAY(SELECT h.id FROM @.head h
@@ -80,62 +107,85 @@ BEGIN
             END IF;
             EXIT WHEN cardinality(v_round) = 0;
             v_looks := v_looks - cardinality(v_round);
-            SELECT array_agg(c.id ORDER BY c.place), array_agg(c.why ORDER BY c.place) INTO v_open, v_why FROM (
-                SELECT h.id, r.place,
-                    CASE
-                        WHEN h.lane IS NOT NULL THEN 3
-                        WHEN h.expires_at <= v_now THEN 0
-                        WHEN h.exhausted THEN 1
-                        WHEN h.role <> 0 AND (
-                            EXISTS (SELECT 1 FROM @.key k, unnest(k.live) AS u(id) JOIN @.head o ON o.id = u.id
-                                WHERE k.key = h.key AND o.id <> h.id AND o.visible_until IS NOT NULL)
-                            OR EXISTS (SELECT 1 FROM unnest(v_round) WITH ORDINALITY AS e(id, place) JOIN @.head o ON o.id = e.id
-                                WHERE e.place < r.place AND o.lane IS NULL AND o.key = h.key AND NOT o.exhausted
-                                    AND (o.expires_at IS NULL OR o.expires_at > v_now))
-                        ) THEN 2
-                    END::int2 AS why
-                FROM unnest(v_round) WITH ORDINALITY AS r(id, place) JOIN @.head h ON h.id = r.id
-                WHERE h.lane IS NOT NULL OR h.key IS NULL OR h.key = ANY (v_free)
-            ) AS c;
-            -- Up to where so many are granted or under limits.
-            SELECT array_agg(c.id ORDER BY c.place), array_agg(c.why ORDER BY c.place) INTO v_open, v_why FROM (
-                SELECT o.id, o.why, o.place,
-                    count(*) FILTER (WHERE o.why IS NULL OR o.why = 3) OVER (ORDER BY o.place)
-                        - CASE WHEN o.why IS NULL OR o.why = 3 THEN 1 ELSE 0 END AS before
-                FROM unnest(v_open, v_why) WITH ORDINALITY AS o(id, why, place)
-            ) AS c WHERE c.before < v_wanted;
-            v_given := ARRAY(SELECT o.id FROM unnest(v_open, v_why) WITH ORDINALITY AS o(id, why, place)
-                WHERE o.why IS NULL ORDER BY o.place);
-            RETURN QUERY SELECT 3::int2, o.why::int8, NULL::bytea, o.id, @head_nulls_rest
-                FROM unnest(v_open, v_why) WITH ORDINALITY AS o(id, why, place) WHERE o.why IS NOT NULL ORDER BY o.place;
-            v_wanted := v_wanted - (SELECT count(*)::int4 FROM unnest(v_why) AS o(why) WHERE o.why = 3);
+            IF v_all_free AND NOT v_some_special AND NOT v_are_merged THEN
+                -- Mostly there is nothing that could keep one of them from being granted.
+                v_given := v_round;
+                v_given_to := coalesce(v_whose[v_limit - v_wanted + 1 : v_limit - v_wanted + cardinality(v_round)],
+                    array_fill(1, ARRAY[cardinality(v_round)]));
+            ELSE
+                -- Up to where so many are granted or under limits; each goes to the worker whose turn it is then.
+                SELECT coalesce(array_agg(c.id ORDER BY c.place), '{}'), coalesce(array_agg(c.why ORDER BY c.place), '{}'),
+                    coalesce(array_agg(coalesce(v_whose[v_limit - v_wanted + c.before + 1], 1) ORDER BY c.place), '{}')
+                INTO v_open, v_why, v_to FROM (
+                    SELECT c.id, c.why, c.place,
+                        (count(*) FILTER (WHERE c.why IS NULL OR c.why = 3) OVER (ORDER BY c.place)
+                            - CASE WHEN c.why IS NULL OR c.why = 3 THEN 1 ELSE 0 END)::int4 AS before
+                    FROM (
+                        SELECT h.id, r.place,
+                            CASE
+                                WHEN h.lane IS NOT NULL THEN 3
+                                WHEN h.expires_at <= v_now THEN 0
+                                WHEN h.exhausted THEN 1
+                                WHEN h.role <> 0 AND (
+                                    EXISTS (SELECT 1 FROM @.key k, unnest(k.live) AS u(id) JOIN @.head o ON o.id = u.id
+                                        WHERE k.key = h.key AND o.id <> h.id AND o.visible_until IS NOT NULL)
+                                    OR EXISTS (SELECT 1 FROM unnest(v_round) WITH ORDINALITY AS e(id, place) JOIN @.head o ON o.id = e.id
+                                        WHERE e.place < r.place AND o.lane IS NULL AND o.key = h.key AND NOT o.exhausted
+                                            AND (o.expires_at IS NULL OR o.expires_at > v_now))
+                                ) THEN 2
+                            END::int2 AS why
+                        FROM unnest(v_round) WITH ORDINALITY AS r(id, place) JOIN @.head h ON h.id = r.id
+                        WHERE v_all_free OR h.lane IS NOT NULL OR h.key IS NULL OR h.key = ANY (v_free)
+                    ) AS c
+                ) AS c WHERE c.before < v_wanted;
+                v_given := v_open;
+                v_given_to := v_to;
+                IF array_remove(v_why, NULL) <> '{}' THEN
+                    RETURN QUERY SELECT 3::int2, o.why::int8, o.whose, NULL::bytea, o.id, @head_nulls_rest
+                        FROM unnest(v_open, v_why, v_to) WITH ORDINALITY AS o(id, why, whose, place)
+                        WHERE o.why IS NOT NULL ORDER BY o.place;
+                    v_wanted := v_wanted - cardinality(array_positions(v_why, 3::int2));
+                    v_given := ARRAY(SELECT o.id FROM unnest(v_open, v_why) WITH ORDINALITY AS o(id, why, place)
+                        WHERE o.why IS NULL ORDER BY o.place);
+                    v_given_to := ARRAY(SELECT o.whose FROM unnest(v_to, v_why) WITH ORDINALITY AS o(whose, why, place)
+                        WHERE o.why IS NULL ORDER BY o.place);
+                END IF;
+                v_states := ARRAY(SELECT h.state FROM @.head h WHERE h.id = ANY (v_given));
+            END IF;
             IF cardinality(v_given) > 0 THEN
-                RETURN QUERY SELECT 1::int2, o.place, b.body, @h.head
-                    FROM unnest(v_given) WITH ORDINALITY AS o(id, place)
+                RETURN QUERY SELECT 1::int2, o.place, o.whose, b.body, @h.head
+                    FROM unnest(v_given, v_given_to) WITH ORDINALITY AS o(id, whose, place)
                     JOIN @.head h ON h.id = o.id JOIN @.body b ON b.id = o.id ORDER BY o.place;
-                RETURN QUERY SELECT 2::int2, x.kind::int8, x.text, x.id, @head_nulls_rest
+                RETURN QUERY SELECT 2::int2, x.kind::int8, NULL::int4, x.text, x.id, @head_nulls_rest
                     FROM unnest(v_given) AS o(id) JOIN @.note x ON x.id = o.id;
                 INSERT INTO @.tally (queue, what, n)
-                    SELECT c.queue, c.what, sum(c.n)::int8 FROM (
-                        SELECT h.queue, h.state, -1 FROM @.head h WHERE h.id = ANY (v_given)
-                        UNION ALL
-                        SELECT h.queue, p_state, 1 FROM @.head h WHERE h.id = ANY (v_given)
-                    ) AS c(queue, what, n) GROUP BY c.queue, c.what;
-                UPDATE @.head h SET
-                    state = p_state, slot = p_slot, attempt = h.attempt + 1,
-                    version = greatest(h.version + 1, v_now), fence = greatest(h.fence + 1, v_now),
-                    started_at = v_now, worker = p_worker,
-                    visible_until = v_now + 1000 * CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
-                    run_until = v_now + 1000 * CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END,
-                    slot_at = v_now + 1000 * least(
-                        CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
-                        CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END)
-                WHERE h.id = ANY (v_given);
-                UPDATE @.key k SET version = greatest(k.version + w.n, w.least)
-                    FROM (SELECT h.key, count(*) AS n, max(h.version) + count(*) - 1 AS least FROM @.head h
-                        WHERE h.id = ANY (v_given) AND h.key IS NOT NULL GROUP BY h.key) AS w
-                    WHERE k.key = w.key;
-                v_granted := v_granted || v_given;
+                    SELECT v_queue, s.state, -count(*) FROM unnest(v_states) AS s(state) GROUP BY s.state
+                    UNION ALL SELECT v_queue, p_state, cardinality(v_states);
+                -- Each write of a holder moves its key's version.
+                WITH w AS (
+                    UPDATE @.head h SET
+                        state = p_state, slot = p_slot, attempt = h.attempt + 1,
+                        version = greatest(h.version + 1, v_now), fence = greatest(h.fence + 1, v_now),
+                        started_at = v_now, worker = p_workers[v_given_to[o.place]],
+                        visible_until = v_now + 1000 * CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
+                        run_until = v_now + 1000 * CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END,
+                        slot_at = v_now + 1000 * least(
+                            CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
+                            CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END)
+                    FROM generate_series(1, cardinality(v_given)) AS o(place) WHERE h.id = v_given[o.place]
+                    RETURNING o.place, h.id, h.key, h.type, h.attempt, h.version
+                ), moved AS (
+                    UPDATE @.key k SET version = greatest(k.version + m.n, m.least)
+                    FROM (SELECT w.key, count(*) AS n, max(w.version) + count(*) - 1 AS least FROM w
+                        WHERE w.key IS NOT NULL GROUP BY w.key) AS m
+                    WHERE k.key = m.key
+                )
+                SELECT array_agg(w.id), array_agg(w.type), array_agg(w.attempt)
+                INTO v_ids, v_some_types, v_some_attempts FROM (SELECT * FROM w ORDER BY w.place) AS w;
+                v_granted := v_granted || v_ids;
+                v_types := v_types || v_some_types;
+                v_attempts := v_attempts || v_some_attempts;
+                v_from := v_from || array_fill(v_queue, ARRAY[cardinality(v_ids)]);
                 v_wanted := v_wanted - cardinality(v_given);
             END IF;
             EXIT WHEN v_is_last;
@@ -143,10 +193,8 @@ BEGIN
     END LOOP;
     IF cardinality(v_granted) > 0 THEN
         INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts)
-            SELECT pg_current_xact_id(), @.events_before(), v_now, array_agg(p_event), array_agg(h.id ORDER BY w.place),
-                array_agg(h.type ORDER BY w.place), array_agg(h.queue ORDER BY w.place),
-                array_agg(h.attempt ORDER BY w.place), array_agg(0::int8)
-            FROM unnest(v_granted) WITH ORDINALITY AS w(id, place) JOIN @.head h ON h.id = w.id;
+            VALUES (pg_current_xact_id(), @events_before, v_now, array_fill(p_event, ARRAY[cardinality(v_granted)]), v_granted,
+                v_types, v_from, v_attempts, array_fill(0::int8, ARRAY[cardinality(v_granted)]));
     END IF;
 END
 $$;

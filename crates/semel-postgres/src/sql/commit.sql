@@ -1,13 +1,17 @@
 -- Applies groups of writes, each all or none, in one transaction: locks what they rely on and write, in one order for every
 -- caller; finds the groups whose versions have moved, and those that were decided on top of such; writes the others.
 --
--- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted.
+-- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted; last the rows
+-- of keys that had none, sorted.
 -- Nobody's commit waits for what an open transaction has locked: groups that rely on such records are `busy` and not applied. Only
 -- inside a caller's own transaction (`p_waits`) locks are waited for; its keys and queues were made beforehand.
+--
+-- A list without anything in it may be NULL: that costs nothing on its way.
 CREATE OR REPLACE FUNCTION @.commit(
     p_clock int8, p_ahead int8, p_floor int8,
     p_mark uuid,                                                           -- its own, to be asked about later
     p_waits boolean, p_groups int4,                                        -- whether locks are waited for; how many groups
+    p_plain boolean,                                                       -- only new jobs, with keys that nobody holds
     p_stale int4[],                                                        -- groups that are stale whatever is stored
     p_guards int4[], p_owned int4[],                                       -- what must be absent; what is to be taken
     ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs
@@ -17,7 +21,8 @@ CREATE OR REPLACE FUNCTION @.commit(
     c_group int4[], c_version int8[],                                      -- versions of new jobs whose ids callers chose
     p_after int4[], p_before int4[],                                       -- the first is decided on top of the second
     p_keys bytea[], p_lookup uuid[],                                       -- to lock; whose keys are to be locked as well
-    h_group int4[], h_insert boolean[], h_until int8[], @head_arrays,
+    h_group int4[], h_insert boolean[], h_until int8[], h_id uuid[], h_key bytea[], h_hold bytea[], h_type text[], h_queue text[],
+    h_worker text[], h_follow_up uuid[], h_numbers int8[],                 -- heads; what is a number of each, one after the other
     b_group int4[], b_id uuid[], b_body bytea[],
     n_group int4[], n_id uuid[], n_kind int2[], n_text bytea[],
     s_group int4[], s_id uuid[], s_job uuid[], s_digest bytea[],
@@ -30,25 +35,58 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now int8;
-    v_stale int4[];
+    v_stale int4[] := coalesce(p_stale, '{}');
     v_more int4[];
-    v_inserted uuid[];
     v_ids uuid[];
+    v_inserted uuid[];
     v_doomed uuid[];
     v_count int8;
+    v_done int8;
     v_crowded bytea[] := '{}';
     v_busy int4[] := '{}';
     v_keys bytea[];
+    v_locked bytea[];
+    v_fresh bytea[] := '{}';   -- keys without a row: it is made when it is known what goes into it
     v_names text[];
     v_guard record;
+    v_void text;
+    v_n int4 := coalesce(cardinality(h_id), 0);
+    v_live bool[];             -- of each write of a head: whether its group is applied;
+    v_last bool[];             -- whether it is the last one of its job as well;
+    v_made bool[];             -- whether the job is a new one
 BEGIN
+    -- Plain expressions, because a statement costs as much again to begin as these take.
     IF NOT p_waits THEN
         -- For the few locks that cannot be passed over: a row that somebody is about to insert.
-        PERFORM set_config('lock_timeout', '250ms', true);
+        v_void := set_config('lock_timeout', '250ms', true);
     END IF;
-    PERFORM pg_advisory_xact_lock(@class, hashtext(p_mark::text));
+    v_void := pg_advisory_xact_lock(@class, hashtext(p_mark::text));
     IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
         RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
+    END IF;
+    IF p_plain THEN
+        -- Nothing to lock and nothing to compare: what is in the way is found out by making the rows. It does what the rest of
+        -- this function would do.
+        SELECT @now INTO v_now;
+        INSERT INTO @.key (key, version, live, done)
+            SELECT h_key[w.i], greatest(1, @w.version), ARRAY[h_id[w.i]], '{}'
+            FROM (SELECT w.i FROM generate_series(1, v_n) AS w(i) WHERE h_key[w.i] IS NOT NULL ORDER BY h_key[w.i]) AS w
+            ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        IF v_count <> coalesce(cardinality(p_keys), 0) THEN
+            RAISE EXCEPTION 'a key is there already' USING ERRCODE = 'serialization_failure';
+        END IF;
+        INSERT INTO @.tally (queue, what, n)
+            SELECT h_queue[w.i], c.what, count(*)
+            FROM generate_series(1, v_n) AS w(i), LATERAL (VALUES (@w.state), (100::int2)) AS c(what)
+            GROUP BY 1, 2;
+        INSERT INTO @.head (@head_columns) SELECT @head_at FROM generate_series(1, v_n) AS w(i);
+        INSERT INTO @.body (id, body) SELECT b_id[w.i], b_body[w.i] FROM generate_series(1, v_n) AS w(i);
+        INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
+            VALUES (pg_current_xact_id(), @events_before, v_now, coalesce(v_kind, '{}'), coalesce(v_job, '{}'), coalesce(v_type, '{}'),
+                coalesce(v_queue, '{}'), coalesce(v_attempt, '{}'), coalesce(v_amount, '{}'), p_mark, v_stale);
+        RETURN QUERY SELECT v_now, v_stale, v_crowded, v_busy;
+        RETURN;
     END IF;
     IF cardinality(p_guards) > 0 OR cardinality(p_owned) > 0 THEN
         FOR v_guard IN
@@ -65,37 +103,61 @@ BEGIN
     END IF;
 
     IF cardinality(p_lookup) > 0 THEN
-        p_keys := p_keys || ARRAY(
+        p_keys := ARRAY(SELECT unnest(p_keys) UNION
             SELECT h.key FROM unnest(p_lookup) AS w(id) JOIN @.head h ON h.id = w.id WHERE h.key IS NOT NULL);
     END IF;
     IF cardinality(p_keys) > 0 THEN
-        PERFORM @.make(p_keys, '{}');
         IF p_waits THEN
+            PERFORM @.make(p_keys, '{}');
             PERFORM 1 FROM @.key WHERE key = ANY (p_keys) ORDER BY key FOR UPDATE;
         ELSE
-            v_keys := ARRAY(SELECT key FROM @.key WHERE key = ANY (p_keys) ORDER BY key FOR UPDATE SKIP LOCKED);
-            v_keys := ARRAY(SELECT unnest(p_keys) EXCEPT SELECT unnest(v_keys));
+            -- Mostly keys are either new, and there is nothing to lock, or there, and all are locked.
+            v_keys := p_keys;
+            IF 0 = ANY (ek_version) THEN
+                v_fresh := ARRAY(SELECT DISTINCT e.key FROM unnest(ek_key, ek_version) AS e(key, version)
+                    WHERE e.version = 0 AND NOT EXISTS (SELECT 1 FROM @.key k WHERE k.key = e.key));
+                IF cardinality(v_fresh) = cardinality(p_keys) THEN
+                    v_keys := '{}';
+                ELSIF cardinality(v_fresh) > 0 THEN
+                    v_keys := ARRAY(SELECT unnest(p_keys) EXCEPT SELECT unnest(v_fresh));
+                END IF;
+            END IF;
             IF cardinality(v_keys) > 0 THEN
-                v_busy := ARRAY(
-                    SELECT w.g FROM unnest(ek_group, ek_key) AS w(g, key) WHERE w.key = ANY (v_keys)
-                    UNION SELECT w.g FROM unnest(h_group, h_key) AS w(g, key) WHERE w.key = ANY (v_keys)
-                    UNION SELECT w.g FROM unnest(h_group || f_group, h_id || f_id) AS w(g, id)
-                        JOIN @.head h ON h.id = w.id WHERE w.id = ANY (p_lookup) AND h.key = ANY (v_keys));
+                v_locked := ARRAY(SELECT key FROM @.key WHERE key = ANY (v_keys) ORDER BY key FOR UPDATE SKIP LOCKED);
+                IF cardinality(v_locked) < cardinality(v_keys) THEN
+                    v_keys := ARRAY(SELECT unnest(v_keys) EXCEPT SELECT unnest(v_locked));
+                    v_locked := ARRAY(SELECT w.key FROM unnest(v_keys) AS w(key)
+                        WHERE NOT EXISTS (SELECT 1 FROM @.key k WHERE k.key = w.key));
+                    v_fresh := v_fresh || v_locked;
+                    v_keys := ARRAY(SELECT unnest(v_keys) EXCEPT SELECT unnest(v_locked));
+                    IF cardinality(v_keys) > 0 THEN
+                        v_busy := ARRAY(
+                            SELECT w.g FROM unnest(ek_group, ek_key) AS w(g, key) WHERE w.key = ANY (v_keys)
+                            UNION SELECT w.g FROM unnest(h_group, h_key) AS w(g, key) WHERE w.key = ANY (v_keys)
+                            UNION SELECT w.g FROM unnest(h_group || f_group, h_id || f_id) AS w(g, id)
+                                JOIN @.head h ON h.id = w.id WHERE w.id = ANY (p_lookup) AND h.key = ANY (v_keys));
+                    END IF;
+                END IF;
             END IF;
         END IF;
     END IF;
-    v_inserted := ARRAY(SELECT w.id FROM unnest(h_id, h_insert) AS w(id, made) WHERE w.made);
-    v_ids := ej_id || ARRAY(SELECT w.id FROM unnest(h_id, h_insert) AS w(id, made) WHERE NOT w.made) || n_id || f_id;
+    IF cardinality(ej_id) > 0 OR cardinality(n_id) > 0 OR cardinality(f_id) > 0 OR false = ANY (h_insert) THEN
+        v_ids := ARRAY(
+            SELECT unnest(ej_id) UNION SELECT w.id FROM unnest(h_id, h_insert) AS w(id, made) WHERE NOT w.made
+            UNION SELECT unnest(n_id) UNION SELECT unnest(f_id));
+    END IF;
     IF cardinality(v_ids) > 0 THEN
         IF p_waits THEN
             PERFORM 1 FROM @.head WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE;
         ELSE
             v_doomed := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE SKIP LOCKED);
-            v_doomed := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) EXCEPT SELECT unnest(v_doomed));
-            IF cardinality(v_doomed) > 0 THEN
-                v_busy := v_busy || ARRAY(
-                    SELECT w.g FROM unnest(ej_group || h_group || n_group || f_group, ej_id || h_id || n_id || f_id) AS w(g, id)
-                    WHERE w.id = ANY (v_doomed));
+            IF cardinality(v_doomed) < cardinality(v_ids) THEN
+                v_doomed := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) EXCEPT SELECT unnest(v_doomed));
+                IF cardinality(v_doomed) > 0 THEN
+                    v_busy := v_busy || ARRAY(
+                        SELECT w.g FROM unnest(ej_group || h_group || n_group || f_group, ej_id || h_id || n_id || f_id) AS w(g, id)
+                        WHERE w.id = ANY (v_doomed));
+                END IF;
             END IF;
         END IF;
     END IF;
@@ -128,103 +190,154 @@ BEGIN
     IF cardinality(ej_id) > 0 THEN
         PERFORM 1 FROM @.absorbed WHERE id = ANY (ej_id) ORDER BY id FOR UPDATE;
     END IF;
-    v_now := @.time(p_clock, p_ahead, p_floor);
+    SELECT @now INTO v_now;
 
-    v_stale := ARRAY(
-        SELECT unnest(p_stale || v_busy)
-        UNION
-        SELECT e.g FROM unnest(ej_group, ej_id, ej_version, ej_none) AS e(g, id, version, none)
+    v_stale := v_stale || v_busy;
+    IF cardinality(ej_id) > 0 THEN
+        v_stale := v_stale || ARRAY(
+            SELECT e.g FROM unnest(ej_group, ej_id, ej_version, ej_none) AS e(g, id, version, none)
             LEFT JOIN @.head h ON h.id = e.id
-            LEFT JOIN @.absorbed a ON a.id = e.id
             WHERE e.version <> CASE
-                WHEN h.id IS NULL AND a.id IS NULL THEN 0
-                WHEN h.id IS NULL THEN 1
+                WHEN h.id IS NULL THEN CASE WHEN EXISTS (SELECT 1 FROM @.absorbed a WHERE a.id = e.id) THEN 1 ELSE 0 END
                 WHEN h.slot = -1 AND e.none THEN 0
-                ELSE h.version END
-        UNION
-        SELECT e.g FROM unnest(ek_group, ek_key, ek_more, ek_least, ek_version) AS e(g, key, more, least, version)
-            LEFT JOIN @.key k ON k.key = e.key
-            WHERE e.version <> greatest(coalesce(k.version, 0) + e.more, e.least)
-        UNION
-        SELECT e.g FROM unnest(eq_group, eq_name, eq_version) AS e(g, name, version)
+                ELSE h.version END);
+    END IF;
+    IF cardinality(ek_key) > 0 THEN
+        IF cardinality(v_fresh) = cardinality(p_keys) THEN
+            -- Whoever makes one of them meanwhile is found out when they are made here.
+            v_stale := v_stale || ARRAY(
+                SELECT e.g FROM unnest(ek_group, ek_more, ek_least, ek_version) AS e(g, more, least, version)
+                WHERE e.version <> greatest(e.more, e.least));
+        ELSE
+            v_stale := v_stale || ARRAY(
+                SELECT e.g FROM unnest(ek_group, ek_key, ek_more, ek_least, ek_version) AS e(g, key, more, least, version)
+                LEFT JOIN @.key k ON k.key = e.key
+                WHERE e.version <> greatest(coalesce(k.version, 0) + e.more, e.least));
+        END IF;
+    END IF;
+    IF cardinality(eq_name) > 0 THEN
+        v_stale := v_stale || ARRAY(
+            SELECT e.g FROM unnest(eq_group, eq_name, eq_version) AS e(g, name, version)
             LEFT JOIN @.queue q ON q.name = e.name
-            WHERE e.version <> coalesce(q.version, 0)
-        UNION
-        SELECT e.g FROM unnest(ed_group, ed_kind, ed_name, ed_version) AS e(g, kind, name, version)
+            WHERE e.version <> coalesce(q.version, 0));
+    END IF;
+    IF cardinality(ed_name) > 0 THEN
+        v_stale := v_stale || ARRAY(
+            SELECT e.g FROM unnest(ed_group, ed_kind, ed_name, ed_version) AS e(g, kind, name, version)
             LEFT JOIN @.document d ON d.kind = e.kind AND d.name = e.name
-            WHERE e.version <> coalesce(d.version, 0)
-        UNION
+            WHERE e.version <> coalesce(d.version, 0));
+    END IF;
+    IF cardinality(c_group) > 0 THEN
         -- Decided on before an earlier job with that id was gone, it would have that one's version.
-        SELECT e.g FROM unnest(c_group, c_version) AS e(g, version), @.fact f WHERE e.version <= f.gone);
+        v_stale := v_stale || ARRAY(
+            SELECT e.g FROM unnest(c_group, c_version) AS e(g, version), @.fact f WHERE e.version <= f.gone);
+    END IF;
     IF cardinality(v_stale) > 0 THEN
+        v_stale := ARRAY(SELECT DISTINCT unnest(v_stale));
         LOOP
             v_more := ARRAY(SELECT DISTINCT e.later FROM unnest(p_after, p_before) AS e(later, earlier)
                 WHERE e.earlier = ANY (v_stale) AND e.later <> ALL (v_stale));
             EXIT WHEN cardinality(v_more) = 0;
             v_stale := v_stale || v_more;
         END LOOP;
-        v_inserted := ARRAY(SELECT w.id FROM unnest(h_id, h_insert, h_group) AS w(id, made, g)
-            WHERE w.made AND w.g <> ALL (v_stale));
+        IF cardinality(v_stale) >= p_groups THEN
+            RETURN QUERY SELECT v_now, v_stale, v_crowded, v_busy;
+            RETURN;
+        END IF;
     END IF;
 
-    IF cardinality(h_id) > 0 THEN
-        -- The counters, while the old states are still there.
-        INSERT INTO @.tally (queue, what, n)
-        WITH newest AS (
-            SELECT DISTINCT ON (w.id) w.id, w.queue, w.state
-            FROM unnest(h_group, h_id, h_queue, h_state) WITH ORDINALITY AS w(g, id, queue, state, place)
-            WHERE w.g <> ALL (v_stale) ORDER BY w.id, w.place DESC
-        )
-        SELECT c.queue, c.what, sum(c.n)::int8 FROM (
-            SELECT w.queue, w.state, 1 FROM newest w LEFT JOIN @.head h ON h.id = w.id
-                WHERE h.id IS NULL OR h.slot <> -1
-            UNION ALL
-            SELECT h.queue, h.state, -1 FROM newest w JOIN @.head h ON h.id = w.id WHERE h.slot <> -1
-            UNION ALL
-            SELECT w.queue, 100::int2, 1 FROM newest w WHERE w.id = ANY (v_inserted)
-        ) AS c(queue, what, n) GROUP BY c.queue, c.what HAVING sum(c.n) <> 0;
+    -- The writes of heads, by their places, so that no statement has to look for what another one has found.
+    IF cardinality(v_stale) = 0 AND (SELECT count(DISTINCT w.id) FROM unnest(h_id) AS w(id)) = v_n THEN
+        v_live := array_fill(true, ARRAY[v_n]);
+        v_last := v_live;
+        v_made := h_insert;
+    ELSE
+        SELECT array_agg(w.live ORDER BY w.i), array_agg(w.live AND w.back = 1 ORDER BY w.i), array_agg(w.made ORDER BY w.i)
+        INTO v_live, v_last, v_made FROM (
+            SELECT w.i, w.live, row_number() OVER (PARTITION BY w.id, w.live ORDER BY w.i DESC) AS back,
+                bool_or(w.made) OVER (PARTITION BY w.id, w.live) AS made
+            FROM (
+                SELECT w.i, h_id[w.i] AS id, h_group[w.i] <> ALL (v_stale) AS live, h_insert[w.i] AS made
+                FROM generate_series(1, v_n) AS w(i)
+            ) AS w
+        ) AS w;
+    END IF;
+    v_inserted := '{}';
+    IF true = ANY (v_made) THEN
+        v_inserted := ARRAY(SELECT h_id[w.i] FROM generate_series(1, v_n) AS w(i) WHERE v_last[w.i] AND v_made[w.i]);
+    END IF;
 
-        -- Keys: every write of a holder moves the version, in the order of the writes.
-        WITH moved AS (
-            SELECT w.key, count(*) AS n, max(w.version + w.later) AS least FROM (
-                SELECT w.key, w.version, row_number() OVER (PARTITION BY w.key ORDER BY w.place DESC) - 1 AS later
-                FROM unnest(h_group, h_key, h_version) WITH ORDINALITY AS w(g, key, version, place)
-                WHERE w.g <> ALL (v_stale) AND w.key IS NOT NULL
-            ) AS w GROUP BY w.key
-        ), newest AS (
-            SELECT DISTINCT ON (w.id) w.id, w.key, w.slot
-            FROM unnest(h_group, h_id, h_key, h_slot) WITH ORDINALITY AS w(g, id, key, slot, place)
-            WHERE w.g <> ALL (v_stale) ORDER BY w.id, w.place DESC
-        ), holders AS (
-            SELECT coalesce(w.key, h.key) AS key, array_agg(w.id) AS ids,
-                coalesce(array_agg(w.id) FILTER (WHERE w.key IS NOT NULL AND w.slot <> 4), '{}') AS live,
-                coalesce(array_agg(w.id) FILTER (WHERE w.key IS NOT NULL AND w.slot = 4), '{}') AS done,
-                bool_or(w.key IS NULL) AS is_released
-            FROM newest w LEFT JOIN @.head h ON w.key IS NULL AND h.id = w.id
-            WHERE coalesce(w.key, h.key) IS NOT NULL
-            GROUP BY coalesce(w.key, h.key)
+    IF v_n > 0 OR cardinality(v_fresh) > 0 THEN
+        -- Keys: every write of a holder moves the version, in the order of the writes. A key without a row gets one in any case:
+        -- what was decided relies on there being none.
+        WITH w AS MATERIALIZED (
+            SELECT x.key, count(*) FILTER (WHERE x.keyed) AS n, max(x.version + x.later) FILTER (WHERE x.keyed) AS least,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last), '{}') AS ids,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot <> 4), '{}') AS live,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot = 4), '{}') AS done,
+                coalesce(bool_or(NOT x.keyed) FILTER (WHERE x.last), false) AS is_released,
+                bool_or(x.id IS NULL) AS is_fresh
+            FROM (
+                SELECT x.*, row_number() OVER (PARTITION BY x.key, x.keyed ORDER BY x.i DESC) - 1 AS later
+                FROM (
+                    SELECT w.i, h_id[w.i] AS id, @w.version AS version, @w.slot AS slot, v_last[w.i] AS last,
+                        h_key[w.i] IS NOT NULL AS keyed,
+                        CASE WHEN h_key[w.i] IS NULL AND v_last[w.i] AND NOT v_made[w.i]
+                            THEN (SELECT h.key FROM @.head h WHERE h.id = h_id[w.i])
+                            ELSE h_key[w.i] END AS key
+                    FROM generate_series(1, v_n) AS w(i) WHERE v_live[w.i]
+                    UNION ALL
+                    SELECT NULL, NULL, NULL, NULL, false, false, f.key FROM unnest(v_fresh) AS f(key)
+                ) AS x WHERE x.key IS NOT NULL
+            ) AS x GROUP BY x.key
+        ), fresh AS (
+            INSERT INTO @.key (key, version, live, done)
+            SELECT w.key, greatest(w.n, w.least), w.live,
+                CASE WHEN w.done = '{}' THEN w.done
+                    ELSE ARRAY(SELECT u.id FROM unnest(w.done) AS u(id) WHERE u.id = ANY (v_inserted)) END
+            FROM w WHERE w.is_fresh ORDER BY w.key
+            ON CONFLICT DO NOTHING RETURNING 1
         ), written AS (
             UPDATE @.key k SET
-                version = greatest(k.version + coalesce(m.n, 1), m.least),
-                live = ARRAY(SELECT u.id FROM unnest(k.live) AS u(id) WHERE u.id <> ALL (w.ids)) || w.live,
+                version = greatest(k.version + greatest(w.n, 1), w.least),
+                live = CASE WHEN k.live = '{}' OR k.live = w.ids THEN w.live
+                    ELSE ARRAY(SELECT u.id FROM unnest(k.live) AS u(id) WHERE u.id <> ALL (w.ids)) || w.live END,
                 -- Ended holders that were left out in favour of a later one are released with the key, and do not come
                 -- back by being written.
-                done = CASE WHEN w.is_released THEN '{}'
+                done = CASE WHEN w.is_released OR k.done = '{}' THEN '{}'
                         ELSE ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL (w.ids)) END
-                    || ARRAY(SELECT u.id FROM unnest(w.done) AS u(id)
-                        WHERE u.id = ANY (k.live) OR u.id = ANY (k.done) OR u.id = ANY (v_inserted))
-            FROM holders w LEFT JOIN moved m ON m.key = w.key
-            WHERE k.key = w.key
+                    || CASE WHEN w.done = '{}' OR w.done = k.live THEN w.done
+                        ELSE ARRAY(SELECT u.id FROM unnest(w.done) AS u(id)
+                            WHERE u.id = ANY (k.live) OR u.id = ANY (k.done) OR u.id = ANY (v_inserted)) END
+            FROM w
+            WHERE NOT w.is_fresh AND k.key = w.key
             RETURNING k.key, cardinality(k.done) AS n
         )
         -- Looked over when they have doubled.
-        SELECT coalesce(array_agg(key), '{}') INTO v_crowded FROM written WHERE n >= 8 AND n & (n - 1) = 0;
+        SELECT (SELECT count(*) FROM fresh),
+            ARRAY(SELECT written.key FROM written WHERE written.n >= 8 AND written.n & (written.n - 1) = 0)
+        INTO v_count, v_crowded;
+        IF v_count <> cardinality(v_fresh) THEN
+            RAISE EXCEPTION 'a key was taken meanwhile' USING ERRCODE = 'serialization_failure';
+        END IF;
+    END IF;
+
+    IF v_n > 0 THEN
+        -- The counters, while the old states are still there.
+        INSERT INTO @.tally (queue, what, n)
+        SELECT c.queue, c.what, sum(c.n)::int8 FROM (
+            SELECT h_queue[w.i], c.what, 1 FROM generate_series(1, v_n) AS w(i), LATERAL (VALUES (@w.state), (100::int2)) AS c(what)
+                WHERE v_last[w.i] AND v_made[w.i]
+            UNION ALL
+            SELECT c.queue, c.what, c.n FROM generate_series(1, v_n) AS w(i) JOIN @.head h ON h.id = h_id[w.i],
+                LATERAL (VALUES (h_queue[w.i], @w.state, 1), (h.queue, h.state, -1)) AS c(queue, what, n)
+                WHERE v_last[w.i] AND NOT v_made[w.i] AND h.slot <> -1
+        ) AS c(queue, what, n) GROUP BY c.queue, c.what HAVING sum(c.n) <> 0;
 
         IF cardinality(v_inserted) > 0 THEN
             INSERT INTO @.head (@head_columns)
-                SELECT DISTINCT ON (w.id) @w.head
-                FROM unnest(h_group, @head_names) WITH ORDINALITY AS w(g, @head_columns, place)
-                WHERE w.g <> ALL (v_stale) AND w.id = ANY (v_inserted) ORDER BY w.id, w.place DESC
+                SELECT @head_at
+                FROM (SELECT w.i FROM generate_series(1, v_n) AS w(i) WHERE v_last[w.i] AND v_made[w.i] ORDER BY h_id[w.i]) AS w
                 ON CONFLICT DO NOTHING;
             GET DIAGNOSTICS v_count = ROW_COUNT;
             IF v_count <> cardinality(v_inserted) THEN
@@ -232,33 +345,27 @@ BEGIN
                 RAISE EXCEPTION 'an id was taken meanwhile' USING ERRCODE = 'serialization_failure';
             END IF;
             INSERT INTO @.body (id, body)
-                SELECT w.id, w.body FROM unnest(b_group, b_id, b_body) AS w(g, id, body) WHERE w.g <> ALL (v_stale);
+                SELECT b_id[w.i], b_body[w.i] FROM generate_series(1, cardinality(b_id)) AS w(i)
+                WHERE b_group[w.i] <> ALL (v_stale);
         END IF;
 
-        IF cardinality(h_id) > cardinality(v_inserted) THEN
-            UPDATE @.head h SET @head_assigned
-            FROM (
-                SELECT DISTINCT ON (w.id) @w.head
-                FROM unnest(h_group, @head_names) WITH ORDINALITY AS w(g, @head_columns, place)
-                WHERE w.g <> ALL (v_stale) AND w.id <> ALL (v_inserted) ORDER BY w.id, w.place DESC
-            ) AS w
-            WHERE h.id = w.id AND h.slot <> -1;
-            -- Heads that are kept for their keys alone are filed by the end of that, or not at all.
-            v_doomed := ARRAY(
-                SELECT DISTINCT ON (w.id) CASE WHEN w.key IS NULL OR w.until IS NULL THEN w.id END
-                FROM unnest(h_group, h_id, h_key, h_until) WITH ORDINALITY AS w(g, id, key, until, place)
-                JOIN @.head h ON h.id = w.id
-                WHERE w.g <> ALL (v_stale) AND h.slot = -1 ORDER BY w.id, w.place DESC);
-            IF cardinality(v_doomed) > 0 THEN
-                UPDATE @.head h SET version = w.version, renewed_at = w.renewed_at, slot_at = w.until
-                FROM (
-                    SELECT DISTINCT ON (w.id) w.*
-                    FROM unnest(h_group, h_id, h_version, h_renewed_at, h_until) WITH ORDINALITY
-                        AS w(g, id, version, renewed_at, until, place)
-                    WHERE w.g <> ALL (v_stale) ORDER BY w.id, w.place DESC
-                ) AS w
-                WHERE h.id = w.id AND h.slot = -1 AND h.id <> ALL (array_remove(v_doomed, NULL));
-                PERFORM @.forget(array_remove(v_doomed, NULL), v_now);
+        v_count := cardinality(array_positions(v_last, true)) - cardinality(v_inserted);
+        IF v_count > 0 THEN
+            UPDATE @.head h SET @head_assigned_at FROM generate_series(1, v_n) AS w(i)
+                WHERE v_last[w.i] AND NOT v_made[w.i] AND h.id = h_id[w.i] AND h.slot <> -1;
+            GET DIAGNOSTICS v_done = ROW_COUNT;
+            IF v_done < v_count THEN
+                -- Heads that are kept for their keys alone are filed by the end of that, or not at all.
+                v_doomed := ARRAY(
+                    SELECT CASE WHEN h_key[w.i] IS NULL OR h_until[w.i] IS NULL THEN h.id END
+                    FROM generate_series(1, v_n) AS w(i) JOIN @.head h ON h.id = h_id[w.i]
+                    WHERE v_last[w.i] AND h.slot = -1);
+                IF cardinality(v_doomed) > 0 THEN
+                    UPDATE @.head h SET version = @w.version, renewed_at = @w.renewed_at, slot_at = h_until[w.i]
+                    FROM generate_series(1, v_n) AS w(i)
+                    WHERE v_last[w.i] AND h.id = h_id[w.i] AND h.slot = -1 AND h.id <> ALL (array_remove(v_doomed, NULL));
+                    PERFORM @.forget(array_remove(v_doomed, NULL), v_now);
+                END IF;
             END IF;
         END IF;
     END IF;
@@ -337,20 +444,22 @@ BEGIN
             ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, due = excluded.due, text = excluded.text;
     END IF;
 
-    IF cardinality(v_stale) = p_groups THEN
-        RETURN QUERY SELECT v_now, v_stale, v_crowded, v_busy;
-        RETURN;
-    END IF;
     -- Also when there is nothing to tell: it says when the last commit was.
-    INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
-        SELECT pg_current_xact_id(), @.events_before(), v_now,
-            coalesce(array_agg(w.kind ORDER BY w.place), '{}'), coalesce(array_agg(w.job ORDER BY w.place), '{}'),
-            coalesce(array_agg(w.type ORDER BY w.place), '{}'), coalesce(array_agg(w.queue ORDER BY w.place), '{}'),
-            coalesce(array_agg(w.attempt ORDER BY w.place), '{}'), coalesce(array_agg(w.amount ORDER BY w.place), '{}'),
-            p_mark, v_stale
-        FROM unnest(v_group, v_kind, v_job, v_type, v_queue, v_attempt, v_amount) WITH ORDINALITY
-            AS w(g, kind, job, type, queue, attempt, amount, place)
-        WHERE w.g <> ALL (v_stale);
+    IF cardinality(v_stale) = 0 THEN
+        INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
+            VALUES (pg_current_xact_id(), @events_before, v_now, coalesce(v_kind, '{}'), coalesce(v_job, '{}'), coalesce(v_type, '{}'),
+                coalesce(v_queue, '{}'), coalesce(v_attempt, '{}'), coalesce(v_amount, '{}'), p_mark, v_stale);
+    ELSE
+        INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
+            SELECT pg_current_xact_id(), @events_before, v_now,
+                coalesce(array_agg(w.kind ORDER BY w.place), '{}'), coalesce(array_agg(w.job ORDER BY w.place), '{}'),
+                coalesce(array_agg(w.type ORDER BY w.place), '{}'), coalesce(array_agg(w.queue ORDER BY w.place), '{}'),
+                coalesce(array_agg(w.attempt ORDER BY w.place), '{}'), coalesce(array_agg(w.amount ORDER BY w.place), '{}'),
+                p_mark, v_stale
+            FROM unnest(v_group, v_kind, v_job, v_type, v_queue, v_attempt, v_amount) WITH ORDINALITY
+                AS w(g, kind, job, type, queue, attempt, amount, place)
+            WHERE w.g <> ALL (v_stale);
+    END IF;
 
     RETURN QUERY SELECT v_now, v_stale, v_crowded, v_busy;
 END

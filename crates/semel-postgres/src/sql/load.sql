@@ -1,40 +1,34 @@
 -- Everything a decision reads, of one snapshot: STABLE, so that every query in here sees what the caller's statement sees.
 -- part 0: the time and the raw clock (code: 1 when commits wait for a standby, 2 more when the database takes no writes);
 -- 1: a head (n: 1 when it is kept for its key alone, m: until when); 2: a body; 3: a note (n: its kind);
--- 4: an absorbed id (ref: by which job, data: the digest); 5: a key (n: its version); 6: one of its holders (ref: the job, the
--- head's own row is part 1); 7: a queue's settings (n: its version, code: 1 when paused, data: what the core keeps with it);
--- 8: one of a queue's counters (n: the number, code: of what); 9: a document (n: its version, m: when it is due, code: its kind).
-CREATE OR REPLACE FUNCTION @.load(
+-- 4: an absorbed id (ref: by which job, data: the digest); 5: a key (n: its version), once for each of its holders, with the holder's
+-- head (code: 1 when it is kept for its key alone, m: until when), or once without; 7: a queue's settings (n: its version, code: 1
+-- when paused, data: what the core keeps with it); 8: one of a queue's counters (n: the number, code: of what); 9: a document (n: its
+-- version, m: when it is due, code: its kind). A list without anything in it may be NULL.
+CREATE OR REPLACE FUNCTION @.find(
     p_clock int8, p_ahead int8, p_floor int8,
     p_heads uuid[], p_fulls uuid[], p_keys bytea[], p_ended boolean[], p_queues text[],
     p_kinds int2[], p_names text[]
 ) RETURNS TABLE (part int2, ref uuid, n int8, m int8, code int2, data bytea, name text, @head_declared)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
-DECLARE
-    v_clock int8 := coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8);
-    v_holders uuid[];
 BEGIN
-    RETURN QUERY SELECT 0::int2, NULL::uuid,
-        greatest(v_clock + p_ahead, p_floor, (SELECT at FROM @.event ORDER BY tx DESC, first DESC LIMIT 1),
-            (SELECT gone + 1 FROM @.fact)), v_clock,
+    -- Read once: what is answered of the clock is what the time is made of.
+    p_clock := coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8);
+    RETURN QUERY SELECT 0::int2, NULL::uuid, @now, p_clock,
         (CASE WHEN current_setting('synchronous_standby_names') <> ''
                 AND current_setting('synchronous_commit') NOT IN ('off', 'local') THEN 1 ELSE 0 END
             + CASE WHEN current_setting('transaction_read_only')::boolean THEN 2 ELSE 0 END)::int2, NULL::bytea, NULL::text, @head_nulls;
     IF cardinality(p_keys) > 0 THEN
-        RETURN QUERY SELECT 5::int2, NULL::uuid, k.version, NULL::int8, NULL::int2, k.key, NULL::text, @head_nulls
-            FROM unnest(p_keys, p_ended) AS w(key, ended) JOIN @.key k ON k.key = w.key;
-        RETURN QUERY SELECT 6::int2, u.id, NULL::int8, NULL::int8, NULL::int2, k.key, NULL::text, @head_nulls
-            FROM unnest(p_keys, p_ended) AS w(key, ended) JOIN @.key k ON k.key = w.key,
-            unnest(CASE WHEN w.ended THEN k.live || k.done ELSE k.live END) AS u(id);
-        v_holders := ARRAY(SELECT u.id
-            FROM unnest(p_keys, p_ended) AS w(key, ended) JOIN @.key k ON k.key = w.key,
-            unnest(CASE WHEN w.ended THEN k.live || k.done ELSE k.live END) AS u(id));
+        RETURN QUERY SELECT 5::int2, NULL::uuid, k.version, h.slot_at, (h.slot = -1)::int4::int2, k.key, NULL::text, @h.head
+            FROM unnest(p_keys, p_ended) AS w(key, ended) JOIN @.key k ON k.key = w.key
+            LEFT JOIN LATERAL (SELECT o.* FROM unnest(CASE WHEN w.ended THEN k.live || k.done ELSE k.live END) AS u(id)
+                JOIN @.head o ON o.id = u.id) AS h ON true;
     END IF;
-    IF cardinality(p_heads) > 0 OR cardinality(p_fulls) > 0 OR cardinality(v_holders) > 0 THEN
+    IF cardinality(p_heads) > 0 OR cardinality(p_fulls) > 0 THEN
         RETURN QUERY SELECT 1::int2, NULL::uuid, CASE WHEN h.slot = -1 THEN 1 ELSE 0 END::int8, h.slot_at, NULL::int2,
             NULL::bytea, NULL::text, @h.head
-            FROM (SELECT DISTINCT unnest(p_heads || p_fulls || v_holders)) AS w(id) JOIN @.head h ON h.id = w.id;
+            FROM (SELECT DISTINCT unnest(p_heads || p_fulls)) AS w(id) JOIN @.head h ON h.id = w.id;
     END IF;
     IF cardinality(p_fulls) > 0 THEN
         RETURN QUERY SELECT 2::int2, b.id, NULL::int8, NULL::int8, NULL::int2, b.body, NULL::text, @head_nulls

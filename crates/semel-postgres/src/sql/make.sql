@@ -4,16 +4,17 @@ CREATE OR REPLACE FUNCTION @.make(p_keys bytea[], p_queues text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    IF cardinality(p_keys) > 0 THEN
-        INSERT INTO @.key (key, version, live, done)
-            SELECT w.key, 0, '{}', '{}' FROM (SELECT DISTINCT unnest(p_keys)) AS w(key)
-            WHERE NOT EXISTS (SELECT 1 FROM @.key k WHERE k.key = w.key) ORDER BY w.key
-            ON CONFLICT DO NOTHING;
-    END IF;
+    -- Queues first, as a commit makes them.
     IF cardinality(p_queues) > 0 THEN
         INSERT INTO @.queue (name, paused, version)
             SELECT w.name, false, 0 FROM (SELECT DISTINCT unnest(p_queues)) AS w(name)
             WHERE NOT EXISTS (SELECT 1 FROM @.queue q WHERE q.name = w.name) ORDER BY w.name
+            ON CONFLICT DO NOTHING;
+    END IF;
+    IF cardinality(p_keys) > 0 THEN
+        INSERT INTO @.key (key, version, live, done)
+            SELECT w.key, 0, '{}', '{}' FROM (SELECT DISTINCT unnest(p_keys)) AS w(key)
+            WHERE NOT EXISTS (SELECT 1 FROM @.key k WHERE k.key = w.key) ORDER BY w.key
             ON CONFLICT DO NOTHING;
     END IF;
 END

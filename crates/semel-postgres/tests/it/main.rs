@@ -20,10 +20,12 @@ mod kills;
 mod lost;
 mod news;
 mod place;
+mod plain;
 #[cfg(unix)]
 mod pooler;
 mod secret;
 mod servers;
+mod together;
 #[cfg(unix)]
 mod upgrade;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::JobId;
 use semel_core::state::StateSet;
+use semel_engine::Engine;
 use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::backend::Backend;
 use semel_store::{Store, StoreError};
@@ -17,9 +18,12 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+fn args(bytes: usize) -> String {
+    format!("[\"{}\"]", "x".repeat(bytes))
+}
+
 pub(crate) async fn offer(store: &Store, number: u32, bytes: usize) -> Result<JobId, StoreError> {
-    let want =
-        keyed(&format!("key {number}")).states(StateSet::ALL).args(&format!("[\"{}\"]", "x".repeat(bytes)));
+    let want = keyed(&format!("key {number}")).states(StateSet::ALL).args(&args(bytes));
     let offer = want.offer();
     let mut reads = semel_core::draft::Reads::default();
     offer.reads(&mut reads);
@@ -220,14 +224,26 @@ fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
     runtime().block_on(async {
         let store =
             Store::open(Arc::new(Sqlite::open(dir.join("semel.db")).unwrap().filing_at_once())).unwrap();
+        let engine = Engine::on(store.clone());
+        let duplicate =
+            |number| keyed(&format!("key {number}")).args(&args(10)).on_conflict("ignore").offer();
         let mut told = String::new();
         for number in 0..100 {
             match offer(&store, number, 10).await {
-                Ok(id) => told.push_str(&format!("{id}\n")),
+                Ok(id) => {
+                    told.push_str(&format!("{id}\n"));
+                    let answer = engine.enqueue(duplicate(number), "").await;
+                    assert!(matches!(answer, Ok(Outcome::Existing(_))), "{answer:?}");
+                }
                 Err(error) => {
                     assert!(matches!(error, StoreError::Poisoned(_)), "{error:?}");
                     assert!(matches!(offer(&store, 1_000, 10).await, Err(StoreError::Poisoned(_))));
                     assert!(matches!(store.queues().await, Err(StoreError::Poisoned(_))));
+                    // Nor is a duplicate of what was acknowledged: it is not gone past.
+                    for number in 0..=number {
+                        let answer = engine.enqueue(duplicate(number), "").await;
+                        assert!(matches!(answer, Err(StoreError::Poisoned(_))), "{answer:?}");
+                    }
                     std::fs::write(dir.join("told"), told).unwrap();
                     println!("@played");
                     return;

@@ -4,8 +4,11 @@
 
 mod abreast;
 mod aside;
+mod company;
 mod durable;
 mod faults;
+mod mixed;
+mod silent;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -58,6 +58,13 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
     let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
     assert!(matches!(batch, Batch::Refused { index: 1, .. }), "{batch:?}");
     assert!(f.holders(key("a")).await.is_empty() && f.holders(key("c")).await.is_empty());
+    // What is in the way may be of the batch itself, and is gone with it: it has no name.
+    let offers = [keyed("a").offer(), keyed("a").offer()];
+    let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
+    let Batch::Refused { index: 1, outcome: Outcome::Rejected { holder, .. } } = batch else {
+        panic!("{batch:?}")
+    };
+    assert_eq!(holder.named(), None);
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 

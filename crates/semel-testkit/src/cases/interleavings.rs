@@ -52,6 +52,21 @@ pub async fn the_second_of_two_admissions_is_stale(f: &Fixture) {
     }
 }
 
+/// The end of a run, and the draft in which it was decided; the key that `offer` asks about was loaded before it or after.
+async fn ended(f: &Fixture, run: &Head, offer: &Offer, is_looked_at_first: bool) -> (Draft, Group) {
+    let mut reads = Reads { fulls: vec![run.id], ..Reads::default() };
+    offer.reads(&mut reads);
+    let keys = if is_looked_at_first { Vec::new() } else { std::mem::take(&mut reads.keys) };
+    let mut draft = f.draft(&reads).await;
+    let settled = settle::complete(&mut draft, run.id, &bearer(run), None).unwrap();
+    assert!(matches!(settled, settle::Settled::Done(_)), "{settled:?}");
+    let end = draft.finish();
+    if !keys.is_empty() {
+        draft.extend(f.load(&Reads { keys, ..Reads::default() }).await);
+    }
+    (draft, end)
+}
+
 /// An end does not rely on the job's key, and moves its version to one that says nothing of what was there before. Whoever
 /// is admitted in the same batch, on top of that end, relies on what was there before all the same.
 pub async fn an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &Fixture) {
@@ -63,22 +78,44 @@ pub async fn an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &F
         // Another server's, which takes no notice of jobs that run.
         let other = offered(f, &keyed(name).states(StateSet::default().with(State::Available)).offer()).await;
         f.advance(SECOND).await;
-        let mut reads = Reads { fulls: vec![run.id], ..Reads::default() };
-        offer.reads(&mut reads);
-        let keys = if is_looked_at_first { Vec::new() } else { std::mem::take(&mut reads.keys) };
-        let mut draft = f.draft(&reads).await;
-        let settled = settle::complete(&mut draft, run.id, &bearer(&run), None).unwrap();
-        assert!(matches!(settled, settle::Settled::Done(_)), "{settled:?}");
-        let end = draft.finish();
-        if !keys.is_empty() {
-            draft.extend(f.load(&Reads { keys, ..Reads::default() }).await);
-        }
+        let (mut draft, end) = ended(f, &run, &offer, is_looked_at_first).await;
         assert!(enqueue(&mut draft, &offer).unwrap().is_inserted(), "its holder has ended");
         let admission = draft.finish();
         assert_eq!(one(f, other).await, Applied);
         assert_eq!(f.commit(vec![end, admission]).await, [Applied, Stale]);
         let live = f.holders(offer.unique.unwrap().key).await.into_iter().filter(|head| head.state.is_live());
         assert_eq!(live.count(), 1);
+        let (left, _) = f.claim_one().await;
+        f.complete(&left).await;
+    }
+}
+
+/// The same of an answer that writes nothing. Two hold the key; one ends in the same batch, and the other is in the way. If
+/// that one has ended meanwhile, there was no moment at which it alone was: the answer must not be given.
+pub async fn an_answer_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &Fixture) {
+    for (name, is_looked_at_first, has_moved) in
+        [("a", true, true), ("b", true, false), ("c", false, true), ("d", false, false)]
+    {
+        f.create(&keyed(name).offer()).await;
+        let (other, _) = f.claim_one().await;
+        f.create(&keyed(name).states(StateSet::default().with(State::Available)).offer()).await;
+        let (run, _) = f.claim_one().await;
+        f.advance(SECOND).await;
+        let offer = keyed(name).on_conflict("ignore").offer();
+        let (mut draft, end) = ended(f, &run, &offer, is_looked_at_first).await;
+        let outcome = enqueue(&mut draft, &offer).unwrap();
+        assert!(matches!(&outcome, Outcome::Existing(head) if head.id == other.id), "{outcome:?}");
+        let answer = draft.finish();
+        assert!(answer.is_empty() && answer.is_checked());
+        if has_moved {
+            f.complete(&other).await;
+        }
+        let verdict = if has_moved { Stale } else { Applied };
+        assert_eq!(f.commit(vec![end, answer]).await, [Applied, verdict], "{name}");
+        if !has_moved {
+            f.complete(&other).await;
+        }
+        assert!(f.enqueue(&offer).await.is_inserted(), "nobody is left");
         let (left, _) = f.claim_one().await;
         f.complete(&left).await;
     }

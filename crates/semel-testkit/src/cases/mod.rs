@@ -133,6 +133,7 @@ macro_rules! conformance {
             $crate::conformance!(@topic $fixture; interleavings:
                 the_second_of_two_admissions_is_stale,
                 an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved,
+                an_answer_on_top_of_an_end_is_stale_when_the_key_has_moved,
                 a_holder_that_is_gone_meanwhile_is_looked_for_again,
                 the_second_of_two_admissions_is_stale_even_after_the_first_has_ended,
                 the_second_of_two_replacements_is_stale,
@@ -220,6 +221,7 @@ macro_rules! conformance {
                 the_log_tells_what_happened_in_order,
                 the_log_is_paged_by_its_cursor,
                 the_log_says_how_far_it_reaches,
+                a_glance_says_what_a_load_says,
                 clearing_leaves_nothing,
             );
             $crate::conformance!(@topic $fixture; documents:

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel_core::draft::Reads;
 use semel_core::event::{EventKind, Place};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::life;
@@ -198,6 +199,48 @@ pub async fn the_log_says_how_far_it_reaches(f: &Fixture) {
     let again = f.backend().events(cleared.newest, 9).await.unwrap();
     assert_eq!((again.events.len(), again.place(cleared.newest)), (1, Place::Kept));
     assert_eq!(again.place(last), Place::TooOld);
+}
+
+/// Where it says anything: of held keys what a load says, of all else nothing.
+pub async fn a_glance_says_what_a_load_says(f: &Fixture) {
+    if f.backend().peeks().is_none() {
+        return;
+    }
+    let glance = |reads: &Reads| f.backend().peeks().and_then(|glance| glance.peek(reads));
+    let (mut held, offer) = (Reads::default(), keyed("a").offer());
+    offer.reads(&mut held);
+    let same = async || {
+        let loaded = f.backend().load(&held).await.unwrap();
+        let seen = glance(&held).expect("nothing is under way");
+        assert_eq!(seen.peek_key(&key("a")).unwrap().holders, loaded.peek_key(&key("a")).unwrap().holders);
+        assert!(seen.now >= loaded.now, "time does not go back");
+    };
+    assert!(glance(&held).is_none() && glance(&Reads::default()).is_none());
+    let first = f.create(&offer).await;
+    same().await;
+    for other in [
+        Reads { heads: vec![first.id], ..held.clone() },
+        Reads { fulls: vec![first.id], ..held.clone() },
+        Reads { queues: vec![first.queue.clone()], ..held.clone() },
+    ] {
+        assert!(glance(&other).is_none(), "{other:?}");
+    }
+    f.claim("default", 1).await;
+    same().await;
+    f.maintain().await;
+    same().await;
+    f.complete(&f.head(first.id).await.unwrap()).await;
+    if glance(&held).is_some() {
+        // One that keeps ended jobs with the others may show them too.
+        same().await;
+    }
+    f.create(&offer).await;
+    same().await;
+    let before = f.backend().peeks().unwrap();
+    f.backend().clear().await.unwrap();
+    assert!(before.peek(&held).is_none(), "nothing is left");
+    f.create(&offer).await;
+    same().await;
 }
 
 /// For tests, and then everything works as on the first day.

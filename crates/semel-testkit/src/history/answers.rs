@@ -37,7 +37,8 @@ impl Witness {
                 Err(format!("request {} was answered as a repetition of another", mark.n))
             }
             Outcome::IdTaken(id) => match self.jobs.get(id) {
-                Some(stored) if stored.mark != mark => Ok(()),
+                // What was asked for went with the body: nobody can say that it is the same.
+                Some(stored) if stored.mark != mark || stored.is_purged => Ok(()),
                 _ => Err(format!("request {} was told that its own id is taken", mark.n)),
             },
             Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => {

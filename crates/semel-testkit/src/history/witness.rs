@@ -109,9 +109,17 @@ impl Witness {
         for (follow_up, after) in progress.linked {
             // A later item of the batch may have ended either.
             let waits = self.jobs.get(&follow_up).is_some_and(|job| job.head.state == State::Pending);
+            let links = |head: &Head| head.follow_up == Some(follow_up);
+            // Or one goes before it that was started, waits again for this holder's end, and is linked itself.
+            let goes_before = |id: JobId| {
+                let head = self.jobs.get(&id).map(|job| &job.head).filter(|_| after.contains(&id));
+                head.is_some_and(|head| {
+                    head.role == Role::FollowUp && head.state == State::Pending && links(head)
+                })
+            };
             let forgot = |id: &&JobId| {
-                let holder = self.jobs.get(id).filter(|job| job.head.state.is_live());
-                holder.is_some_and(|job| job.head.follow_up != Some(follow_up))
+                let holder = self.jobs.get(id).map(|job| &job.head).filter(|head| head.state.is_live());
+                holder.is_some_and(|head| !links(head) && !head.follow_up.is_some_and(goes_before))
             };
             if let Some(id) = after.iter().find(forgot).filter(|_| waits) {
                 return Err(format!("the follow-up {follow_up} is not linked from {id}"));

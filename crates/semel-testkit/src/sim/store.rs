@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel_core::draft::{Reads, Snapshot, Write};
+use semel_core::draft::{Expect, Group, Reads, Record, Snapshot, Write};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::LogPage;
 use semel_store::backend::{
-    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek, Verdict,
+    Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
+    Verdict,
 };
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
@@ -233,13 +234,32 @@ fn lost() -> StoreError {
     StoreError::Unavailable("the connection was lost".to_owned())
 }
 
-/// The groups that may arrive twice. A minted job without a key relies on no version that its own group moves; a store
-/// of rows would refuse its second row by its primary key.
-fn fenced(batch: &Batch) -> Batch {
+/// The groups of those applied that may arrive twice. One that was not, because of another that it was decided on top of,
+/// would hold without that one; one that writes nothing moves nothing. A minted job without a key relies on no version that its own group moves; a store
+/// of rows would refuse its second row by its primary key. And a document that was not there is not there again when it
+/// has been deleted meanwhile: no connection repeats what it carried so long ago.
+fn fenced(batch: &Batch, applied: &Applied) -> Batch {
     let is_loose =
         |write: &Write| matches!(write, Write::Insert { head, minted: true, .. } if head.key.is_none());
-    let groups = batch.groups.iter().filter(|group| !group.writes.iter().any(is_loose)).cloned().collect();
+    let is_new = |expect: &Expect| expect.version == 0 && matches!(expect.record, Record::Document(_));
+    let may_hold_again = |group: &Group| {
+        group.is_empty() || group.writes.iter().any(is_loose) || group.expect.iter().any(is_new)
+    };
+    let done = batch.groups.iter().zip(&applied.groups).filter(|(_, verdict)| **verdict == Verdict::Applied);
+    let groups = done.map(|(group, _)| group).filter(|group| !may_hold_again(group)).cloned().collect();
     Batch { groups, claims: Vec::new() }
+}
+
+impl Peek for SharedStore {
+    /// Every other time, so that batches have duplicates too.
+    fn peek(&self, reads: &Reads) -> Option<Snapshot> {
+        if self.strikes() || self.draw(|dice| dice.chance(512)) {
+            return None;
+        }
+        let snapshot = self.memory.peeks()?.peek(reads)?;
+        self.witness.lock().unwrap().loaded(snapshot.now);
+        Some(snapshot)
+    }
 }
 
 impl Backend for Connection {
@@ -249,6 +269,10 @@ impl Backend for Connection {
             self.shared.witness.lock().unwrap().loaded(snapshot.now);
             Ok(snapshot)
         }))
+    }
+
+    fn peeks(&self) -> Option<Arc<dyn Peek>> {
+        Some(Arc::clone(&self.shared) as Arc<dyn Peek>)
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
@@ -272,8 +296,9 @@ impl Backend for Connection {
                 Fate::Unanswered => return shared.apply(batch).await.and(Err(lost())),
                 Fate::Answered => shared.apply(batch).await,
                 Fate::Twice => {
-                    let again = fenced(&batch);
+                    let sent = batch.clone();
                     let applied = shared.apply(batch).await;
+                    let again = applied.as_ref().map(|applied| fenced(&sent, applied)).unwrap_or_default();
                     self.shared.handle.spawn(Owner::World, async move {
                         way(&shared).await;
                         let verdicts = shared.apply(again).await.map(|applied| applied.groups);

@@ -14,6 +14,7 @@ use super::client::QUEUES;
 use super::dice::Dice;
 use super::plan::LEASE;
 use super::world::World;
+use crate::history::Stored;
 
 /// Takes jobs and settles them until the run is over. The name is shared by some workers: a name is no lease.
 pub async fn worker(world: Arc<World>, name: Arc<str>, mut dice: Dice) {
@@ -114,7 +115,9 @@ async fn end(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: Bearer) {
         let is_known = bearer.lease == Some(LeaseToken(head.fence));
         let gone = {
             let witness = world.store.witness.lock().unwrap();
-            witness.jobs.get(&id).is_none_or(|job| job.is_purged || job.was_revived)
+            // Another may have its id when it is gone for good.
+            let is_other = |job: &Stored| job.head.created_at != head.created_at;
+            witness.jobs.get(&id).is_none_or(|job| job.is_purged || job.was_revived || is_other(job))
         };
         let checked = match again {
             Settled::Repeated(_) => Ok(()),

@@ -74,6 +74,21 @@ fn shard_3() {
     shard(3);
 }
 
+/// Of a million: answers by what was not in the store, starts by a time before the last one, a follow-up that goes after
+/// another; and what the judge took for wrong: a commit repeated after a deletion or without what it hung on, a request
+/// sent again long after its job was purged.
+#[test]
+fn seeds_that_found_something_once() {
+    for seed in [
+        57_237, 61_726, 90_081, 97_080, 104_649, 114_395, 130_425, 146_268, 153_111, 196_756, 272_609,
+        275_182, 326_657,
+    ] {
+        if let Err(failure) = play(seed, &Plan::of(seed)) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// Were a run not a function of its seed, a failure could not be played again.
 #[test]
 fn the_same_seed_is_the_same_run() {

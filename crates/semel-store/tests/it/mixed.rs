@@ -1,0 +1,171 @@
+//! Groups in which some decisions write and some do not: whoever writes nothing is answered with those who do, by what was
+//! committed.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use semel_core::draft::{Draft, Group, Missing, Reads};
+use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::settle::{Settled, complete};
+use semel_core::state::{State, StateSet};
+use semel_store::backend::{Applied, Batch, BoxFuture, Verdict};
+use semel_store::batcher::transact;
+use semel_store::clock::ManualClock;
+use semel_store::layer::Layer;
+use semel_store::memory::Memory;
+use semel_store::{Backend, Store, StoreError};
+use semel_testkit::fixture::{bearer, claim};
+use semel_testkit::make::{Want, keyed};
+
+/// A store to which another server commits just before the next commit comes.
+struct Shared {
+    inner: Memory,
+    other: Mutex<Option<Group>>,
+    confirmed: AtomicUsize,
+}
+
+impl Layer for Shared {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(async move {
+            let other = self.other.lock().unwrap().take();
+            if let Some(group) = other {
+                let first = self.inner.commit(Batch { groups: vec![group], claims: Vec::new() }).await?;
+                assert_eq!(first.groups, [Verdict::Applied]);
+            }
+            self.inner.commit(batch).await
+        })
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.confirmed.fetch_add(1, Ordering::SeqCst);
+        self.inner.confirm()
+    }
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let inner = Memory::new(ManualClock::default());
+        Arc::new(Self { inner, other: Mutex::default(), confirmed: AtomicUsize::new(0) })
+    }
+
+    async fn offered(&self, want: &Want) -> Outcome {
+        let offer = want.offer();
+        transact(self, &reads(want), |draft| enqueue(draft, &offer)).await.unwrap()
+    }
+
+    /// A job that runs.
+    async fn started(&self, want: &Want) -> Head {
+        assert!(self.offered(want).await.is_inserted());
+        let batch = Batch { groups: Vec::new(), claims: vec![claim(&["default"], 1)] };
+        self.inner.commit(batch).await.unwrap().claims.remove(0).jobs.remove(0).0
+    }
+
+    /// Another server has decided this, and commits it when somebody else does.
+    async fn decided_elsewhere<T>(
+        &self,
+        reads: &Reads,
+        decide: impl FnOnce(&mut Draft) -> Result<T, Missing>,
+    ) {
+        let mut draft = Draft::new(self.inner.load(reads).await.unwrap(), 9, self.inner.rows());
+        assert!(decide(&mut draft).is_ok());
+        *self.other.lock().unwrap() = Some(draft.finish());
+    }
+}
+
+fn reads(want: &Want) -> Reads {
+    let mut reads = Reads::default();
+    want.offer().reads(&mut reads);
+    reads
+}
+
+fn whole(id: JobId) -> Reads {
+    Reads { fulls: vec![id], ..Reads::default() }
+}
+
+/// Takes both decisions in one group, in this order.
+async fn together<T: Send + 'static, U: Send + 'static>(
+    shared: &Arc<Shared>,
+    first: (Reads, impl FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static),
+    second: (Reads, impl FnMut(&mut Draft) -> Result<U, Missing> + Send + 'static),
+) -> (T, U) {
+    let (store, batcher) = Store::with_batcher(Arc::clone(shared) as Arc<dyn Backend>, 7);
+    // Both are in the inbox before the batcher looks.
+    let both = async { tokio::join!(store.decide(first.0, first.1), store.decide(second.0, second.1)) };
+    tokio::select! {
+        biased;
+        (first, second) = both => (first.unwrap(), second.unwrap()),
+        () = batcher => panic!("the batcher has ended"),
+    }
+}
+
+/// Two jobs of a key run here. One is acknowledged, and a duplicate comes, in one group: to the duplicate the other is in
+/// the way. But that one has been acknowledged elsewhere, before; so it was in the way as long as the first was, and
+/// never alone.
+#[tokio::test]
+async fn an_answer_on_top_of_an_end_is_given_anew_when_the_other_holder_has_ended_too() {
+    let shared = Shared::new();
+    let elsewhere = shared.started(&keyed("a")).await;
+    let beside = keyed("a").states(StateSet::default().with(State::Available));
+    let run = shared.started(&beside).await;
+    let end = |draft: &mut Draft| complete(draft, elsewhere.id, &bearer(&elsewhere), None);
+    shared.decided_elsewhere(&whole(elsewhere.id), end).await;
+    let want = keyed("a").on_conflict("ignore");
+    let (asked, offer) = (reads(&want), want.offer());
+    let (settled, outcome) = together(
+        &shared,
+        (whole(run.id), move |draft: &mut Draft| complete(draft, run.id, &bearer(&run), None)),
+        (asked, move |draft: &mut Draft| enqueue(draft, &offer)),
+    )
+    .await;
+    assert!(matches!(settled, Settled::Done(_)), "an end does not rely on its key: {settled:?}");
+    assert!(matches!(outcome, Outcome::Created(_)), "nobody is left: {outcome:?}");
+}
+
+/// What it saw was to be written by a decision that turned out stale.
+#[tokio::test]
+async fn an_answer_that_names_what_was_not_written_is_given_anew() {
+    let shared = Shared::new();
+    let want = keyed("a").on_conflict("ignore");
+    let offer = want.offer();
+    shared.decided_elsewhere(&reads(&want), |draft| enqueue(draft, &offer)).await;
+    let (one, two) = (want.offer(), want.offer());
+    let (first, second) = together(
+        &shared,
+        (reads(&want), move |draft: &mut Draft| enqueue(draft, &one)),
+        (reads(&want), move |draft: &mut Draft| enqueue(draft, &two)),
+    )
+    .await;
+    let Outcome::Existing(stored) = shared.offered(&want).await else { panic!("the other's job is there") };
+    for outcome in [first, second] {
+        assert!(matches!(&outcome, Outcome::Existing(head) if head.id == stored.id), "{outcome:?}");
+    }
+}
+
+/// The commit that it has waited for came after all that it saw.
+#[tokio::test]
+async fn a_duplicate_beside_a_write_is_answered_with_it_and_waits_for_nothing_more() {
+    let shared = Shared::new();
+    let want = keyed("a").on_conflict("ignore");
+    assert!(shared.offered(&want).await.is_inserted());
+    for (other, more) in [(keyed("b"), 0), (keyed("b").on_conflict("ignore"), 1)] {
+        let before = shared.confirmed.load(Ordering::SeqCst);
+        let (new, known) = (other.offer(), want.offer());
+        let (first, second) = together(
+            &shared,
+            (reads(&other), move |draft: &mut Draft| enqueue(draft, &new)),
+            (reads(&want), move |draft: &mut Draft| enqueue(draft, &known)),
+        )
+        .await;
+        assert_eq!(first.is_inserted(), more == 0);
+        assert!(matches!(second, Outcome::Existing(_)), "{second:?}");
+        assert_eq!(shared.confirmed.load(Ordering::SeqCst), before + more, "where nobody writes it is asked");
+    }
+}
