@@ -33,6 +33,15 @@ local function key_record(key)
     return found
 end
 
+local function is_in(list, id)
+    for at = 1, #list do
+        if list[at] == id then
+            return true
+        end
+    end
+    return false
+end
+
 local function take_out(list, id)
     for at = 1, #list do
         if list[at] == id then
@@ -221,11 +230,13 @@ local function update(id, new, kept)
     if key then
         local found = key_record(key)
         touch_key(found, number(new, 5))
-        local was_live = take_out(found.live, id)
+        -- A holder keeps its place among the others: decisions see them in the order in which they came.
         if byte(new, 1) ~= 4 then
-            take_out(found.done, id)
-            found.live[#found.live + 1] = id
-        elseif take_out(found.done, id) or was_live then
+            if not is_in(found.live, id) then
+                take_out(found.done, id)
+                found.live[#found.live + 1] = id
+            end
+        elseif take_out(found.live, id) or take_out(found.done, id) then
             -- One that was left out in favour of a later one does not come back by being written.
             found.done[#found.done + 1] = id
             local n = #found.done
