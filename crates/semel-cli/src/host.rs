@@ -53,8 +53,12 @@ impl Opened {
                     failure
                         .next("see that Redis is up, and that its user may run scripts on the store's keys")
                 })?;
-                if !store.durability().is_strong() {
-                    tracing::warn!("what is acknowledged may be lost: {}", store.durability().words());
+                match store.survey().await {
+                    Ok(survey) => survey
+                        .findings()
+                        .iter()
+                        .for_each(|finding| tracing::warn!("what is acknowledged may be lost: {finding}")),
+                    Err(error) => tracing::warn!(%error, "it is not known how Redis is set"),
                 }
                 return Ok(Self { backend: Arc::new(store), file: None, database: None });
             }

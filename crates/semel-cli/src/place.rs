@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use semel_postgres::Address;
 
+use crate::failure::Failure;
+
 /// The store's URL when nobody says otherwise.
 pub const STORE_DEFAULT: &str = "sqlite:./semel.db";
 
@@ -20,6 +22,23 @@ pub enum Place {
     Redis(Box<semel_redis::Address>),
     /// In this process's memory.
     Memory,
+}
+
+impl Place {
+    /// The same, where so many replicas must have what is acknowledged.
+    ///
+    /// # Errors
+    /// Only a Redis can be told to wait for replicas; a database says it by its own settings.
+    pub fn with_replicas(&self, replicas: u32) -> Result<Self, Failure> {
+        let Self::Redis(address) = self else {
+            return Err(Failure::usage("--min-replicas is for a store in Redis")
+                .next("leave it out: what a database's commit waits for is set there"));
+        };
+        let address = address.with_replicas(replicas);
+        address
+            .map(|address| Self::Redis(Box::new(address)))
+            .map_err(|error| Failure::usage(error.to_string()))
+    }
 }
 
 impl FromStr for Place {

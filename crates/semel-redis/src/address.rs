@@ -11,6 +11,8 @@ use crate::error::RedisError;
 const PREFIX_DEFAULT: &str = "semel";
 /// A prefix is in every key.
 const PREFIX_BYTES_MAX: usize = 64;
+/// More replicas than anybody has.
+const REPLICAS_MAX: u32 = 64;
 /// The only partition there is yet. The braces are the hash tag: all keys of a partition are on one node of a cluster.
 const PARTITION: &str = "{p0}";
 
@@ -21,11 +23,14 @@ pub struct Address {
     prefix: String,
     /// The certificates of those who vouch for Redis; the system's, if none are named.
     roots: Option<PathBuf>,
+    /// Replicas that must have what is acknowledged.
+    replicas: u32,
 }
 
 impl Address {
     /// Parses an address: `redis://`, encrypted `rediss://`, or `redis+unix://` with a socket's path. `?prefix=NAME` says how all
     /// keys of the store begin: `semel` if nothing does. A database may have several stores under different prefixes.
+    /// `?replicas=NUMBER` says how many replicas must have a write before it is acknowledged: none, unless it is said.
     ///
     /// # Errors
     /// [`RedisError::Address`], without repeating the address, which may have a password in it.
@@ -45,14 +50,21 @@ impl Address {
             ));
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
-        let (mut prefix, mut others, mut roots) = (PREFIX_DEFAULT, Vec::new(), None);
+        let (mut prefix, mut others, mut roots, mut replicas) = (PREFIX_DEFAULT, Vec::new(), None, 0);
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("prefix", name)) => prefix = name,
                 Some(("cacert", path)) if text.starts_with("rediss://") => roots = Some(PathBuf::from(path)),
+                Some(("replicas", number)) => {
+                    replicas = number.parse().map_err(|_| refuse("?replicas= takes a number"))?;
+                }
                 // A socket's path has no room for them.
                 Some(("db" | "user" | "pass", _)) if is_socket => others.push(part),
-                _ => return Err(refuse("the parameters are ?prefix=NAME and, of rediss://, ?cacert=FILE")),
+                _ => {
+                    return Err(refuse(
+                        "the parameters are ?prefix=NAME, ?replicas=NUMBER and, of rediss://, ?cacert=FILE",
+                    ));
+                }
             }
         }
         if base.contains('#') {
@@ -61,7 +73,7 @@ impl Address {
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
         let info = plain.into_connection_info();
         let info = info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?;
-        Self { info, prefix: String::new(), roots }.with_prefix(prefix)
+        Self { info, prefix: String::new(), roots, replicas: 0 }.with_prefix(prefix)?.with_replicas(replicas)
     }
 
     /// The same, under another prefix.
@@ -76,6 +88,22 @@ impl Address {
             )));
         }
         Ok(Self { prefix: prefix.to_owned(), ..self.clone() })
+    }
+
+    /// The same, where so many replicas must have a write before it is acknowledged.
+    ///
+    /// # Errors
+    /// [`RedisError::Address`] for more than 64.
+    pub fn with_replicas(&self, replicas: u32) -> Result<Self, RedisError> {
+        if replicas > REPLICAS_MAX {
+            return Err(RedisError::Address(format!("a commit waits for {REPLICAS_MAX} replicas at most")));
+        }
+        Ok(Self { replicas, ..self.clone() })
+    }
+
+    /// How many replicas must have a write before it is acknowledged.
+    pub const fn replicas(&self) -> u32 {
+        self.replicas
     }
 
     /// How it is connected to.
@@ -106,7 +134,8 @@ impl PartialEq for Address {
             let user = (settings.username().map(str::to_owned), settings.password().map(str::to_owned));
             (address.info.addr().to_string(), settings.db(), user)
         };
-        self.prefix == other.prefix && self.roots == other.roots && of(self) == of(other)
+        let own = |address: &Self| (address.prefix.clone(), address.roots.clone(), address.replicas);
+        own(self) == own(other) && of(self) == of(other)
     }
 }
 
@@ -121,7 +150,8 @@ impl fmt::Display for Address {
         };
         let settings = self.info.redis_settings();
         let user = settings.username().map(|user| format!("{user}@")).unwrap_or_default();
-        write!(f, "{scheme}://{user}{}/{}?prefix={}", self.info.addr(), settings.db(), self.prefix)
+        write!(f, "{scheme}://{user}{}/{}?prefix={}", self.info.addr(), settings.db(), self.prefix)?;
+        if self.replicas > 0 { write!(f, "&replicas={}", self.replicas) } else { Ok(()) }
     }
 }
 
@@ -140,7 +170,9 @@ mod tests {
         let address = Address::parse("redis://ann:hush@example.com:7000/3?prefix=shop").unwrap();
         assert_eq!(address.to_string(), "redis://ann@example.com:7000/3?prefix=shop");
         assert!(!format!("{address:?}").contains("hush"));
-        assert_eq!(address.base(), "shop{p0}");
+        assert_eq!((address.base().as_str(), address.replicas()), ("shop{p0}", 0));
+        let address = Address::parse("redis://example.com?replicas=2").unwrap();
+        assert_eq!(address.to_string(), "redis://example.com:6379/0?prefix=semel&replicas=2");
         let address = Address::parse("rediss://example.com").unwrap();
         assert_eq!(address.to_string(), "rediss://example.com:6379/0?prefix=semel");
         let address = Address::parse("redis+unix:///run/redis/sock?db=2&prefix=a").unwrap();
@@ -156,6 +188,8 @@ mod tests {
             "redis://u:hush@x?prefix={a}",
             "redis://u:hush@x?prefix=a*",
             "redis://u:hush@x?other=1",
+            "redis://u:hush@x?replicas=most",
+            "redis://u:hush@x?replicas=65",
             "redis://u:hush@x?cacert=verifies-nothing.pem",
             "rediss://u:hush@x/0#insecure",
             "redis+cluster://u:hush@x",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use semel_core::ident::JobId;
 use semel_core::unique::{UniqueKey, leave_out_outlived};
 use semel_store::News;
@@ -10,11 +10,12 @@ use semel_store::backend::{Applied, Batch, Claimed, Verdict};
 use tokio::time::Instant;
 
 use crate::error::RedisError;
-use crate::link::{Request, Said};
+use crate::link::{Link, Request, Said};
 use crate::request;
 use crate::scripts::Script;
 use crate::store::Shared;
 use crate::values::{Values, bytes};
+use crate::writers::Writers;
 
 /// How long a commit whose answer was lost is sent again.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
@@ -27,25 +28,26 @@ impl Shared {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
         }
+        let link = self.commits();
         // The first request on a link that has none yet must know the scripts.
-        self.link.connection().await?;
+        link.connection().await?;
         let turn = self.turns.take();
         let mut commands = Vec::with_capacity(1 + batch.claims.len());
         if !batch.groups.is_empty() {
-            let mut command = self.link.call(Script::Commit);
+            let mut command = link.call(Script::Commit);
             command.arg(turn.groups()).arg(turn.number);
             self.push_time(&mut command);
             request::push(&mut command, &batch.groups);
             commands.push(command);
         }
         for (place, claim) in batch.claims.iter().enumerate() {
-            let mut command = self.link.call(Script::Claim);
+            let mut command = link.call(Script::Claim);
             command.arg(turn.claim(place)).arg(turn.number);
             self.push_time(&mut command);
             self.push_claim(&mut command, claim);
             commands.push(command);
         }
-        let said = self.send_until_answered(&Request::of(commands)).await?;
+        let said = self.send_until_answered(link, commands).await?;
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
         let applied = self.applied(batch, said).await?;
@@ -94,11 +96,42 @@ impl Shared {
         Ok(applied)
     }
 
-    /// Sends requests that have turns, and again as they are when the answer was lost: Redis tells them from new ones.
-    async fn send_until_answered(&self, request: &Request) -> Result<Said, RedisError> {
+    /// The connection of the next commit.
+    fn commits(&self) -> &Link {
+        self.writers.as_ref().and_then(Writers::next).unwrap_or(&self.link)
+    }
+
+    /// Waits until replicas have all that was seen so far.
+    pub(crate) async fn confirm(&self) -> Result<(), RedisError> {
+        let Some(writers) = &self.writers else { return Ok(()) };
+        let Some(link) = writers.next() else { return Ok(()) };
+        let begun = Instant::now();
+        loop {
+            let said = link.send(&writers.again(Vec::new())).await;
+            match said.and_then(|said| writers.unwrap(said, true)) {
+                Ok(_) => return Ok(()),
+                Err(error) if !error.is_lost_connection() => return Err(error),
+                Err(error) => check(Some(begun), &error)?,
+            }
+            tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+    }
+
+    /// Sends requests that have turns, and again as they are when the answer was lost or too few replicas have it: Redis tells
+    /// them from new ones.
+    async fn send_until_answered(&self, link: &Link, commands: Vec<Cmd>) -> Result<Said, RedisError> {
+        let (first, again) = match &self.writers {
+            None => (Request::of(commands), None),
+            Some(writers) => (writers.first(commands.clone()), Some(writers.again(commands))),
+        };
         let mut lost_at: Option<Instant> = None;
         loop {
-            let error = match self.link.send(request).await {
+            let request = if lost_at.is_some() { again.as_ref().unwrap_or(&first) } else { &first };
+            let mut said = link.send(request).await;
+            if let Some(writers) = &self.writers {
+                said = said.and_then(|said| writers.unwrap(said, lost_at.is_some()));
+            }
+            let error = match said {
                 Ok(said) => {
                     let is_unknown = |said: &Result<Value, RedisError>| {
                         said.as_ref().is_err_and(RedisError::is_unknown_script)
@@ -107,10 +140,10 @@ impl Shared {
                         |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::is_not_yet);
                     if said.iter().any(is_unknown) {
                         tracing::info!("Redis did not know the scripts any more, and is told them again");
-                        match self.link.teach().await {
+                        match link.teach().await {
                             Ok(()) => {
                                 lost_at = lost_at.or(Some(Instant::now()));
-                                self.check(lost_at)?;
+                                check(lost_at, &RedisError::Silent)?;
                                 continue;
                             }
                             Err(error) => error,
@@ -126,19 +159,11 @@ impl Shared {
                 Err(error) => error,
             };
             if lost_at.is_none() {
-                tracing::info!(%error, "the answer to a commit was lost; it is sent again");
+                tracing::info!(%error, "a commit is not answered yet; it is sent again");
             }
             lost_at = lost_at.or(Some(Instant::now()));
-            self.check(lost_at)?;
+            check(lost_at, &error)?;
             tokio::time::sleep(RESOLVE_PAUSE).await;
-        }
-    }
-
-    /// Whether it may be tried on.
-    fn check(&self, lost_at: Option<Instant>) -> Result<(), RedisError> {
-        match lost_at {
-            Some(at) if at.elapsed() >= RESOLVE_MAX => Err(RedisError::Unknown),
-            _ => Ok(()),
         }
     }
 
@@ -165,5 +190,16 @@ impl Shared {
         leave_out_outlived(&mut kept);
         let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
         Ok(outlived.map(|head| head.id).collect())
+    }
+}
+
+/// Whether it may be tried on, after `error`.
+fn check(lost_at: Option<Instant>, error: &RedisError) -> Result<(), RedisError> {
+    match lost_at {
+        Some(at) if at.elapsed() >= RESOLVE_MAX => Err(match error {
+            RedisError::Lagging => RedisError::Lagging,
+            _ => RedisError::Unknown,
+        }),
+        _ => Ok(()),
     }
 }

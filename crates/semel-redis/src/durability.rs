@@ -1,12 +1,12 @@
 //! What an answer survives: that is Redis's to keep, by how it is set.
 
-use redis::aio::MultiplexedConnection;
-
 /// What an acknowledged write survives, by what Redis says of its settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// `appendonly yes`, `appendfsync always`: every answer comes after its write is on the disk.
     Always,
+    /// The same, but for the time in which the file is rewritten: `no-appendfsync-on-rewrite yes`.
+    Rewrites,
     /// `appendonly yes`, `appendfsync everysec`: a crash of Redis loses nothing, one of the machine the last second or two.
     EverySecond,
     /// `appendonly yes`, `appendfsync no`: the system writes when it likes.
@@ -21,23 +21,20 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Asks Redis.
-    pub(crate) async fn of(connection: &mut MultiplexedConnection) -> Self {
-        let mut asked = redis::cmd("CONFIG");
-        asked.arg("GET").arg("append*").arg("maxmemory-policy");
-        let said: Result<Vec<(String, String)>, _> = asked.query_async(connection).await;
-        let Ok(said) = said else { return Self::Unknown };
-        let of = |name: &str| said.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-        Self::by(of("appendonly"), of("appendfsync"), of("maxmemory-policy"))
-    }
-
-    fn by(append: Option<&str>, sync: Option<&str>, eviction: Option<&str>) -> Self {
-        match (eviction, append, sync) {
-            (Some(policy), _, _) if policy != "noeviction" => Self::Evicts,
-            (_, Some("no"), _) => Self::Never,
-            (Some(_), Some("yes"), Some("always")) => Self::Always,
-            (Some(_), Some("yes"), Some("everysec")) => Self::EverySecond,
-            (Some(_), Some("yes"), Some("no")) => Self::Lazily,
+    /// By what is set; none is what Redis does not say.
+    pub(crate) fn by(
+        append: Option<&str>,
+        sync: Option<&str>,
+        rewrite: Option<&str>,
+        eviction: Option<&str>,
+    ) -> Self {
+        match (eviction, append, sync, rewrite) {
+            (Some(policy), ..) if policy != "noeviction" => Self::Evicts,
+            (_, Some("no"), ..) => Self::Never,
+            (Some(_), Some("yes"), Some("always"), Some("yes")) => Self::Rewrites,
+            (Some(_), Some("yes"), Some("always"), _) => Self::Always,
+            (Some(_), Some("yes"), Some("everysec"), _) => Self::EverySecond,
+            (Some(_), Some("yes"), Some("no"), _) => Self::Lazily,
             _ => Self::Unknown,
         }
     }
@@ -47,10 +44,29 @@ impl Durability {
         matches!(self, Self::Always)
     }
 
+    /// In words, where commits wait for replicas.
+    pub const fn words_with_replicas(self) -> &'static str {
+        match self {
+            Self::Always => {
+                "every answer after Redis has its write on the disk (appendfsync always) and the replicas that are waited for \
+                 have it in memory"
+            }
+            Self::EverySecond | Self::Lazily | Self::Rewrites => {
+                "every answer after the replicas that are waited for have its write in memory; on disks it is later \
+                 (appendfsync): a crash of all machines may lose what was answered last"
+            }
+            _ => self.words(),
+        }
+    }
+
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Always => "every answer after Redis has its write on the disk (appendfsync always)",
+            Self::Rewrites => {
+                "every answer after Redis has its write on the disk (appendfsync always), but not while its file is rewritten \
+                 (set no-appendfsync-on-rewrite no)"
+            }
             Self::EverySecond => {
                 "every answer after Redis has its write in its file, which is on the disk a second or two later \
                  (appendfsync everysec): a crash of the machine may lose what was answered in between"
@@ -110,13 +126,17 @@ mod tests {
 
     #[test]
     fn only_what_is_on_the_disk_before_the_answer_is_strong() {
-        let by = |append, sync, eviction| Durability::by(Some(append), Some(sync), Some(eviction));
+        let by =
+            |append, sync, eviction| Durability::by(Some(append), Some(sync), Some("no"), Some(eviction));
         assert_eq!(by("yes", "always", "noeviction"), Durability::Always);
         assert_eq!(by("yes", "everysec", "noeviction"), Durability::EverySecond);
         assert_eq!(by("yes", "no", "noeviction"), Durability::Lazily);
         assert_eq!(by("no", "always", "noeviction"), Durability::Never);
         assert_eq!(by("yes", "always", "allkeys-lru"), Durability::Evicts);
-        assert_eq!(Durability::by(Some("yes"), Some("always"), None), Durability::Unknown);
+        let with_rewrites = Durability::by(Some("yes"), Some("always"), Some("yes"), Some("noeviction"));
+        assert_eq!(with_rewrites, Durability::Rewrites);
+        assert!(!with_rewrites.is_strong());
+        assert_eq!(Durability::by(Some("yes"), Some("always"), Some("no"), None), Durability::Unknown);
         assert!(by("yes", "always", "noeviction").is_strong() && !Durability::Unknown.is_strong());
     }
 

@@ -35,6 +35,12 @@ pub enum RedisError {
          request with the same id again"
     )]
     Unknown,
+    /// It is done, and too few replicas have it.
+    #[error(
+        "too few replicas have confirmed it in time: it is stored, and a primary that takes over may not have it. Send the same \
+         request with the same id again"
+    )]
+    Lagging,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -58,10 +64,10 @@ impl RedisError {
         matches!(self.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN"))
     }
 
-    /// Whether the connection was lost, or no answer came: what was asked on it may have been done or not.
+    /// Whether the connection was lost, no answer came, or replicas did not confirm it: what was asked may have been done or not.
     pub(crate) fn is_lost_connection(&self) -> bool {
         match self {
-            Self::Silent => true,
+            Self::Silent | Self::Lagging => true,
             Self::Redis(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse),
             _ => false,
         }
@@ -75,9 +81,11 @@ impl From<RedisError> for StoreError {
             RedisError::Head { .. } | RedisError::Answer(_) => Self::Corrupt(message),
             RedisError::Unsupported(_) | RedisError::Address(_) => Self::Unsupported(message),
             RedisError::Redis(_) if matches!(error.code(), Some("WRONGTYPE")) => Self::Corrupt(message),
-            RedisError::Redis(_) | RedisError::Silent | RedisError::Unknown | RedisError::GivenUp(_) => {
-                Self::Unavailable(message)
-            }
+            RedisError::Redis(_)
+            | RedisError::Silent
+            | RedisError::Unknown
+            | RedisError::Lagging
+            | RedisError::GivenUp(_) => Self::Unavailable(message),
         }
     }
 }

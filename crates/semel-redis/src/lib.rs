@@ -11,8 +11,8 @@
 //! store can say what is kept. Memory follows all jobs that are kept, ended ones too.
 //!
 //! # What is not here
-//! Clusters, sentinels, waiting for replicas: such addresses are refused. Whatever fails over by itself loses what the replica
-//! does not have, and nothing here can tell.
+//! Clusters and sentinels: such addresses are refused. Whatever fails over by itself loses what the replica does not have, unless
+//! commits wait for it (`?replicas=1`).
 //!
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `link`: connections; `scripts`: their texts.
@@ -21,7 +21,8 @@
 //! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
-//! - [`durability`]: what an answer survives, by how Redis is set.
+//! - [`survey`]: how Redis is set, and what of it loses something; [`durability`]: what an answer survives by that; `writers`:
+//!   commits that wait for replicas.
 
 pub mod address;
 mod claim;
@@ -37,12 +38,15 @@ mod people;
 mod request;
 mod scripts;
 pub mod store;
+pub mod survey;
 mod teller;
 mod turn;
 mod upkeep;
 mod values;
+mod writers;
 
 pub use address::Address;
 pub use durability::Durability;
 pub use error::RedisError;
 pub use store::Redis;
+pub use survey::{Finding, Survey};

@@ -12,6 +12,7 @@ use crate::address::Address;
 use crate::durability::{Durability, Server};
 use crate::error::RedisError;
 use crate::scripts::Script;
+use crate::survey::Survey;
 use crate::values;
 
 /// How long a connection may take, on a machine that does other things as well.
@@ -64,6 +65,7 @@ pub type Said = Vec<Result<Value, RedisError>>;
 pub struct Link {
     client: Client,
     base: String,
+    replicas: u32,
     sums: OnceLock<Vec<String>>,
     now: Mutex<Now>,
     /// Held while a connection is made, so that one is made at a time.
@@ -102,6 +104,7 @@ impl Link {
         Ok(Self {
             client,
             base: address.base(),
+            replicas: address.replicas(),
             sums: OnceLock::new(),
             now: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -139,10 +142,7 @@ impl Link {
         if let Some(found) = self.present() {
             return Ok(found);
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT))
-            .set_response_timeout(Some(ANSWER));
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection = self.fresh().await?;
         let known = self.introduce(&mut connection).await?;
         let mut now = self.now();
         now.number += 1;
@@ -184,12 +184,24 @@ impl Link {
         sent
     }
 
-    /// Whether a store is there. Makes none.
-    pub async fn is_there(&self) -> Result<bool, RedisError> {
+    /// A connection of its own, on which nothing was said yet.
+    async fn fresh(&self) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER));
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(self.client.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+
+    /// How Redis is set.
+    pub async fn survey(&self) -> Result<Survey, RedisError> {
+        let mut connection = self.fresh().await?;
+        let () = redis::cmd("PING").exec_async(&mut connection).await?;
+        Ok(Survey::of(&mut connection, self.replicas).await)
+    }
+
+    /// Whether a store is there. Makes none.
+    pub async fn is_there(&self) -> Result<bool, RedisError> {
+        let mut connection = self.fresh().await?;
         let found: i64 =
             redis::cmd("EXISTS").arg(format!("{}!", self.base)).query_async(&mut connection).await?;
         Ok(found > 0)
@@ -240,7 +252,7 @@ impl Link {
         }
         let secret = values::bytes(opened.take()?)?;
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
-        Ok(Known { secret, durability: Durability::of(connection).await })
+        Ok(Known { secret, durability: Survey::of(connection, self.replicas).await.durability() })
     }
 }
 

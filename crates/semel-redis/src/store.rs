@@ -24,9 +24,11 @@ use crate::error::RedisError;
 use crate::link::{Link, Request};
 use crate::listener;
 use crate::scripts::Script;
+use crate::survey::Survey;
 use crate::teller::{self, Teller};
 use crate::turn::Turns;
 use crate::values::Values;
+use crate::writers::Writers;
 
 /// The store in a Redis.
 pub struct Redis {
@@ -40,6 +42,8 @@ pub struct Redis {
 /// What units of work need.
 pub(crate) struct Shared {
     pub(crate) link: Link,
+    /// The connections of commits, where they wait for replicas.
+    pub(crate) writers: Option<Writers>,
     pub(crate) address: Address,
     pub(crate) turns: Turns,
     pub(crate) teller: Arc<Teller>,
@@ -148,6 +152,7 @@ impl Redis {
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let shared = Arc::new(Shared {
             link,
+            writers: Writers::new(address)?,
             address: address.clone(),
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),
@@ -167,6 +172,22 @@ impl Redis {
     /// What an answer survives, by how Redis was set when it was last connected to.
     pub fn durability(&self) -> Durability {
         self.shared.link.known().map(|known| known.durability).unwrap_or_default()
+    }
+
+    /// How its Redis is set now.
+    ///
+    /// # Errors
+    /// When Redis cannot be reached.
+    pub async fn survey(&self) -> Result<Survey, RedisError> {
+        self.shared.link.survey().await
+    }
+
+    /// How the Redis at `address` is set, whether there is a store or not.
+    ///
+    /// # Errors
+    /// When Redis cannot be reached.
+    pub async fn survey_at(address: &Address) -> Result<Survey, RedisError> {
+        Link::new(address)?.survey().await
     }
 
     /// Does a unit of work to its end, whoever waits for it.
@@ -201,6 +222,13 @@ impl Backend for Redis {
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        if self.shared.writers.is_none() {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        Box::pin(self.unit(|shared| async move { shared.confirm().await }))
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
@@ -249,7 +277,11 @@ impl Backend for Redis {
         Facts {
             engine: "redis",
             mechanism: "versioned commit in one atomic script",
-            durability: self.durability().words(),
+            durability: if self.shared.writers.is_some() {
+                self.durability().words_with_replicas()
+            } else {
+                self.durability().words()
+            },
             is_strong: self.durability().is_strong(),
             commits_in_flight: 2,
             blocks: false,

@@ -35,6 +35,31 @@ fn what_only_other_stores_can_is_refused_in_words() {
     assert!(told.err.contains("cannot be used yet") && !told.err.contains("s3cret"), "{}", told.err);
 }
 
+/// The Redis that the tests are given loses nothing, so only what is asked of it beyond that is found.
+#[test]
+fn the_doctor_names_what_contradicts_the_promise() {
+    let (folder, store) = (Folder::new(), store_url());
+    let well = folder.run(&["doctor", "--store", &store]);
+    assert!(well.code == 0 && well.err.contains("nothing in how this Redis is set"), "{}", well.err);
+    let server = Server::start(&folder, &["--store", &store]);
+    let well = folder.json(&["doctor", "--store", &store]);
+    assert_eq!((&well["unique_job_strength"], &well["findings"]), (&"strong".into(), &serde_json::json!([])));
+    let asked = folder.json(&["doctor", "--server", &server.url]);
+    assert_eq!(asked["durability"], well["durability"]);
+    assert_eq!(server.stop().0.code(), Some(0));
+    let ill = folder.run(&["doctor", "--json", "--store", &format!("{store}&replicas=1")]);
+    let said: serde_json::Value = serde_json::from_str(&ill.out).unwrap();
+    assert_eq!((ill.code, &said["findings"][0]["setting"]), (1, &"connected_slaves".into()), "{}", ill.err);
+    assert!(ill.err.contains("contradict"), "{}", ill.err);
+}
+
+#[test]
+fn only_a_redis_is_told_to_wait_for_replicas() {
+    let folder = Folder::new();
+    let told = folder.run(&["serve", "--store", "memory:", "--min-replicas", "1"]);
+    assert!(told.code == 2 && told.err.contains("is for a store in Redis"), "{}", told.err);
+}
+
 #[test]
 fn the_bench_measures_a_redis_and_leaves_nothing_there() {
     let folder = Folder::new();

@@ -11,6 +11,8 @@ mod kills;
 mod lost;
 mod own;
 mod place;
+#[cfg(unix)]
+mod replicas;
 mod servers;
 #[cfg(unix)]
 mod settings;

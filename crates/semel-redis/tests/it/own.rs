@@ -59,6 +59,21 @@ impl Own {
         }
     }
 
+    /// SIGSTOP: it is there, and does nothing.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(name).arg(self.process.id().to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+
     /// SIGKILL, and a new start on what it left.
     pub async fn kill(&mut self) {
         self.process.kill().unwrap();

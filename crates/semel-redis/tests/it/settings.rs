@@ -16,19 +16,39 @@ use crate::own::Own;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_says_what_its_redis_promises() {
+    // What is set, what the store says of it, in which words, and what it finds wrong.
     let settings = [
-        (&["--appendfsync", "always"][..], Durability::Always, "appendfsync always"),
-        (&["--appendfsync", "everysec"], Durability::EverySecond, "appendfsync everysec"),
-        (&["--maxmemory-policy", "allkeys-lru"], Durability::Evicts, "noeviction"),
-        (&["--appendonly", "no"], Durability::Never, "appendonly yes"),
+        (&["--appendfsync", "always"][..], Durability::Always, "appendfsync always", None),
+        (
+            &["--appendfsync", "everysec"],
+            Durability::EverySecond,
+            "appendfsync everysec",
+            Some("appendfsync"),
+        ),
+        (
+            &["--appendfsync", "always", "--no-appendfsync-on-rewrite", "yes"],
+            Durability::Rewrites,
+            "no-appendfsync-on-rewrite no",
+            Some("no-appendfsync-on-rewrite"),
+        ),
+        (
+            &["--appendfsync", "always", "--maxmemory-policy", "allkeys-lru"],
+            Durability::Evicts,
+            "noeviction",
+            Some("maxmemory-policy"),
+        ),
+        (&["--appendonly", "no"], Durability::Never, "appendonly yes", Some("appendonly")),
     ];
-    for (settings, says, words) in settings {
+    for (settings, says, words, wrong) in settings {
         let folder = TempDir::new();
         let own = Own::start(folder.path(), settings).await;
         let store = Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap();
         let facts = store.facts();
         assert_eq!((store.durability(), facts.is_strong), (says, says == Durability::Always));
         assert!(facts.durability.contains(words), "{}", facts.durability);
+        let findings = store.survey().await.unwrap().findings();
+        let named: Vec<&str> = findings.iter().map(|finding| finding.setting).collect();
+        assert_eq!(named, Vec::from_iter(wrong));
     }
 }
 
