@@ -1,13 +1,19 @@
 //! Groups as the arguments of the script that applies them.
 
+use std::collections::HashSet;
+
 use redis::Cmd;
 use semel_core::draft::{Document, DocumentKey, Expect, Group, QueueRow, Record, Write};
 use semel_core::event::Event;
+use semel_core::ident::JobId;
+use semel_core::unique::UniqueKey;
 
 use crate::head::{self, NO_PLACE, place, push_text};
 
 /// Adds groups to a call of the script.
 pub fn push(command: &mut Cmd, groups: &[Group]) {
+    let about = About::of(groups);
+    command.arg(about.jobs).arg(about.keys);
     let began: Vec<_> = groups.iter().flat_map(|group| &group.began).collect();
     command.arg(began.len());
     for (key, version) in began {
@@ -31,6 +37,53 @@ pub fn push(command: &mut Cmd, groups: &[Group]) {
             push_event(&mut events, event);
         }
         command.arg(events);
+    }
+}
+
+/// The jobs and keys that groups are about, each once, one behind the other: the script reads them all at once.
+#[derive(Default)]
+struct About {
+    jobs: Vec<u8>,
+    keys: Vec<u8>,
+    seen: HashSet<Record>,
+}
+
+impl About {
+    fn of(groups: &[Group]) -> Self {
+        let mut about = Self::default();
+        for group in groups {
+            group.began.iter().for_each(|(key, _)| about.key(*key));
+            for expect in &group.expect {
+                match &expect.record {
+                    Record::Job(id) => about.job(*id),
+                    Record::Key(key) => about.key(*key),
+                    Record::Queue(_) | Record::Document(_) => {}
+                }
+            }
+            for write in &group.writes {
+                match write {
+                    Write::Insert { head, .. } | Write::Update { head } => {
+                        about.job(head.id);
+                        head.key.into_iter().for_each(|key| about.key(key));
+                    }
+                    Write::Forget { job, .. } => about.job(*job),
+                    _ => {}
+                }
+            }
+        }
+        about
+    }
+
+    fn job(&mut self, id: JobId) {
+        if self.seen.insert(Record::Job(id)) {
+            self.jobs.extend_from_slice(&id.to_bytes());
+        }
+    }
+
+    fn key(&mut self, key: UniqueKey) {
+        if self.seen.insert(Record::Key(key)) {
+            self.keys.extend_from_slice(key.as_bytes());
+        }
     }
 }
 

@@ -6,8 +6,12 @@
 local turn = tonumber(ARGV[2])
 local now = time_of(ARGV[3], ARGV[4], ARGV[5])
 
-local function whole(id, h)
-    return { id, h, call('GET', BASE .. 'b' .. id) or '', call('HGETALL', BASE .. 'n' .. id) }
+local function whole(ids, found)
+    local jobs, bodies, notes = {}, get_all('b', ids), notes_of_all(ids)
+    for i = 1, #ids do
+        jobs[i] = { ids[i], found[i], bodies[i] or '', notes[i] }
+    end
+    return jobs
 end
 
 local said, refused = mark_of(ARGV[1], turn)
@@ -15,16 +19,16 @@ if refused then
     return refused
 end
 if said then
-    local jobs = {}
+    local ids, found = {}, {}
     for from = 1, #said, 24 do
         local id = sub(said, from, from + 15)
         local h = call('GET', BASE .. 'h' .. id)
         -- Still this grant's.
         if h and sub(h, 13, 20) == sub(said, from + 16, from + 23) and byte(h, 1) == 3 then
-            jobs[#jobs + 1] = whole(id, h)
+            ids[#ids + 1], found[#found + 1] = id, h
         end
     end
-    return { digits(now), jobs, {} }
+    return { digits(now), whole(ids, found), {} }
 end
 begin_writes(now)
 local now_place = place_of(now)
@@ -103,7 +107,38 @@ local function why_not(id, h)
     return nil
 end
 
+-- Reads the heads of candidates and their keys, those that are not known yet.
+local function fetch(members)
+    local ids, wanted = {}, {}
+    for i = 1, #members do
+        local id = sub(members[i], 10)
+        if heads[id] == nil then
+            ids[#ids + 1] = id
+        end
+    end
+    fetch_heads(ids)
+    local asked = {}
+    for i = 1, #ids do
+        local key = heads[ids[i]] and key_of(heads[ids[i]])
+        if key and not keys[key] and not asked[key] then
+            asked[key] = true
+            wanted[#wanted + 1] = key
+        end
+    end
+    fetch_keys(wanted)
+end
+
 local granted, refused_jobs, events, marks, limited = {}, {}, {}, {}, 0
+-- By how long they are from now.
+local places = {}
+local function place_after(milliseconds)
+    local found = places[milliseconds]
+    if not found then
+        found = place_of(now + 1000 * milliseconds)
+        places[milliseconds] = found
+    end
+    return found
+end
 
 local function grant(id, h)
     local _, _, _, _, version, fence, attempt, own_visibility, own_timeout = unpack_bytes('>BBBBI8I8I4I4I4', h)
@@ -114,7 +149,6 @@ local function grant(id, h)
         own_timeout = timeout
     end
     version, fence, attempt = max(version + 1, now), max(fence + 1, now), attempt + 1
-    local visible_until, run_until = now + 1000 * own_visibility, now + 1000 * own_timeout
     local after, queue = names_of(h)
     local key_end = after - 1
     if flag(h, 16) then
@@ -122,7 +156,8 @@ local function grant(id, h)
     end
     local old_worker = unpack_bytes('>I2', h, key_end + 1)
     local new = char(3, state) .. sub(h, 3, 4) .. pack('>I8I8I4', version, fence, attempt) .. sub(h, 25, 32)
-        .. place_of(math.min(visible_until, run_until)) .. NONE .. now_place .. place_of(visible_until) .. place_of(run_until)
+        .. place_after(math.min(own_visibility, own_timeout)) .. NONE .. now_place
+        .. place_after(own_visibility) .. place_after(own_timeout)
         .. sub(h, 73, key_end) .. pack('>I2', #worker) .. worker .. sub(h, key_end + 3 + old_worker)
     file(id, h, new)
     put_head(id, new)
@@ -145,6 +180,7 @@ for q = 15, 14 + queues do
     end
     if call('GETRANGE', BASE .. 'q' .. queue, 8, 8) ~= '\1' then
         local found = candidates(queue, wanted)
+        fetch(found)
         for i = 1, #found do
             local id = sub(found[i], 10)
             local h = head_of(id)
@@ -171,8 +207,10 @@ if #granted > 0 then
     flush()
     tell(table.concat(events))
     set_mark(ARGV[1], turn, table.concat(marks))
+    local found = {}
     for i = 1, #granted do
-        jobs[i] = whole(granted[i], heads[granted[i]])
+        found[i] = heads[granted[i]]
     end
+    jobs = whole(granted, found)
 end
 return { digits(now), jobs, refused_jobs }

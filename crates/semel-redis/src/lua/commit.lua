@@ -1,7 +1,7 @@
 -- Applies groups of writes in order, each all or none: a group whose records have moved is stale and touches nothing; so is one that
 -- relies on what a stale group would have written.
--- ARGV: mark, turn, clock, ahead, floor, how many versions before the batch, they (key, version); then for each group how many
--- expectations and writes, they, and its events. Answers the time, a letter for each group, and the keys to be looked over.
+-- ARGV: mark, turn, clock, ahead, floor, the ids and the keys that it is about (each one behind the other), how many versions
+-- before the batch, they (key, version); then for each group how many expectations and writes, they, and its events. Answers the time, a letter for each group, and the keys to be looked over.
 local turn = tonumber(ARGV[2])
 local now = time_of(ARGV[3], ARGV[4], ARGV[5])
 local said, refused = mark_of(ARGV[1], turn)
@@ -12,6 +12,16 @@ if said then
     return { digits(now), said }
 end
 begin_writes(now)
+
+local function cut(text, size)
+    local parts = {}
+    for from = 1, #text, size do
+        parts[#parts + 1] = sub(text, from, from + size - 1)
+    end
+    return parts
+end
+fetch_heads(cut(ARGV[6], 16))
+fetch_keys(cut(ARGV[7], 32))
 
 local function version_of(kind, name, is_none)
     if kind == 'K' then
@@ -42,8 +52,8 @@ local function note(record)
     is_any_unwritten = true
 end
 
-local at = 7
-for _ = 1, tonumber(ARGV[6]) do
+local at = 9
+for _ = 1, tonumber(ARGV[8]) do
     local key = sub(ARGV[at], 1, 32)
     if pack('>I8', key_record(key).version) ~= sub(ARGV[at], 33) then
         note('K' .. key)

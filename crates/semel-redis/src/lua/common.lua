@@ -90,3 +90,41 @@ local function parse_key(text)
     end
     return found
 end
+
+local function in_pieces(list, work)
+    for from = 1, #list, 2000 do
+        work(from, math.min(from + 1999, #list))
+    end
+end
+
+-- The records of one kind with these names, read all at once: a call for each costs more than what it reads.
+local function get_all(letter, names)
+    local records, found = {}, {}
+    for i = 1, #names do
+        records[i] = BASE .. letter .. names[i]
+    end
+    in_pieces(records, function(from, to)
+        local piece = call('MGET', unpack(records, from, to))
+        for i = from, to do
+            found[i] = piece[i - from + 1]
+        end
+    end)
+    return found
+end
+
+-- The notes of these jobs. Few have any.
+local function notes_of_all(ids)
+    local records, found, any = {}, {}, 0
+    for i = 1, #ids do
+        records[i], found[i] = BASE .. 'n' .. ids[i], {}
+    end
+    in_pieces(records, function(from, to)
+        any = any + call('EXISTS', unpack(records, from, to))
+    end)
+    if any > 0 then
+        for i = 1, #ids do
+            found[i] = call('HGETALL', records[i])
+        end
+    end
+    return found
+end

@@ -8,7 +8,22 @@ local KEY_KEPT = 3600000
 -- How long it is known what became of a commit, in milliseconds: longer than anybody asks.
 local MARK_KEPT = 3600000
 
-local heads, keys, pending, counts, crowded = {}, {}, {}, {}, {}
+local heads, keys, texts, pending, counts, crowded = {}, {}, {}, {}, {}, {}
+
+-- Reads what is known to be needed.
+local function fetch_heads(ids)
+    local found = get_all('h', ids)
+    for i = 1, #ids do
+        heads[ids[i]] = found[i]
+    end
+end
+
+local function fetch_keys(wanted)
+    local found = get_all('k', wanted)
+    for i = 1, #wanted do
+        keys[wanted[i]] = parse_key(found[i])
+    end
+end
 
 local function head_of(id)
     local h = heads[id]
@@ -21,7 +36,7 @@ end
 
 local function put_head(id, h)
     heads[id] = h
-    call('SET', BASE .. 'h' .. id, h)
+    texts['h' .. id] = h
 end
 
 local function key_record(key)
@@ -144,7 +159,7 @@ end
 
 local function insert(id, h, body)
     put_head(id, h)
-    call('SET', BASE .. 'b' .. id, body)
+    texts['b' .. id] = body
     file(id, nil, h)
     place('j', id, true)
     local _, queue = names_of(h)
@@ -174,7 +189,8 @@ local function forget(id, kept)
         count(queue, byte(old, 2), -1)
         count(queue, 'p', 1)
     end
-    call('DEL', BASE .. 'b' .. id, BASE .. 'n' .. id)
+    texts['b' .. id] = false
+    call('DEL', BASE .. 'n' .. id)
     local spent = call('SMEMBERS', BASE .. 'y' .. id)
     for at = 1, #spent do
         call('DEL', BASE .. 's' .. spent[at])
@@ -191,7 +207,7 @@ local function forget(id, kept)
     file(id, old, nil)
     place('j', id, false)
     heads[id] = false
-    call('DEL', BASE .. 'h' .. id)
+    texts['h' .. id] = false
     local key = key_of(old)
     if key then
         local found = key_record(key)
@@ -253,14 +269,33 @@ local function update(id, new, kept)
     end
 end
 
-local function in_pieces(list, work)
-    for from = 1, #list, 2000 do
-        work(from, math.min(from + 1999, #list))
-    end
-end
-
 -- Writes what was gathered.
 local function flush()
+    for key, found in pairs(keys) do
+        if found.moved then
+            local text = pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done)
+            if #text == 12 then
+                call('SET', BASE .. 'k' .. key, text, 'PX', KEY_KEPT)
+            else
+                texts['k' .. key] = text
+            end
+        end
+    end
+    local set, deleted = {}, {}
+    for name, text in pairs(texts) do
+        if text then
+            set[#set + 1] = BASE .. name
+            set[#set + 1] = text
+        else
+            deleted[#deleted + 1] = BASE .. name
+        end
+    end
+    in_pieces(set, function(from, to)
+        call('MSET', unpack(set, from, to))
+    end)
+    in_pieces(deleted, function(from, to)
+        call('DEL', unpack(deleted, from, to))
+    end)
     for set, members in pairs(pending) do
         local gone, added = {}, {}
         for member, is_in in pairs(members) do
@@ -279,16 +314,6 @@ local function flush()
         end)
         if byte(set) == 108 and #gone > 0 and call('EXISTS', BASE .. set) == 0 then
             call('SREM', BASE .. 'i' .. sub(set, 2, -9), sub(set, -8))
-        end
-    end
-    for key, found in pairs(keys) do
-        if found.moved then
-            local text = pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done)
-            if #text == 12 then
-                call('SET', BASE .. 'k' .. key, text, 'PX', KEY_KEPT)
-            else
-                call('SET', BASE .. 'k' .. key, text)
-            end
         end
     end
     for queue, of in pairs(counts) do

@@ -212,7 +212,9 @@ async fn a_request_that_comes_late_is_refused() {
     let base = format!("{}{{p0}}", base.split("prefix=").nth(1).unwrap());
     let mut turn = async |number: u64, settings: &str| -> redis::RedisResult<Vec<String>> {
         let mut command = redis::cmd("EVAL");
-        command.arg(COMMIT).arg(1).arg(&base).arg("sender").arg(number).arg("").arg(0).arg(0).arg(0);
+        command.arg(COMMIT).arg(1).arg(&base).arg("sender").arg(number).arg("").arg(0).arg(0);
+        // About no job and no key.
+        command.arg("").arg("").arg(0);
         // One group without expectations that writes a queue's settings.
         command.arg(&[0_u8, 0, 0, 0, 0, 0, 0, 1][..]).arg("Qmail").arg(settings).arg("");
         let said: redis::RedisResult<Vec<redis::Value>> = command.query_async(&mut connection).await;
