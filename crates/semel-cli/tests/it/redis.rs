@@ -35,6 +35,29 @@ fn what_only_other_stores_can_is_refused_in_words() {
     assert!(told.err.contains("cannot be used yet") && !told.err.contains("s3cret"), "{}", told.err);
 }
 
+/// Each opens the store itself, and finds what the one before left there.
+#[test]
+fn verbs_do_on_a_redis_what_they_do_elsewhere() {
+    let (folder, store) = (Folder::new(), store_url());
+    let json = |words: &[&str]| folder.json(&[words, &["--store", &store]].concat());
+    let unique = ["enqueue", "a.b", "1", "--key", "one"];
+    let job = json(&unique);
+    let id = job["job"]["id"].as_str().unwrap();
+    let twice = folder.run(&[&unique[..], &["--store", &store]].concat());
+    assert_eq!(twice.code, 3, "{}", twice.err);
+    assert_eq!(json(&["jobs"])["jobs"][0]["id"], id);
+    assert_eq!(json(&["queues"])["queues"][0]["name"], "default");
+    for words in [&["queues", "pause", "default"][..], &["queues", "resume", "default"]] {
+        json(words);
+    }
+    for words in
+        [&["dead"][..], &["crons"], &["workflows"], &["webhooks"], &["keys"], &["explain", "a.b", "1"]]
+    {
+        assert!(json(words).is_object(), "{words:?}");
+    }
+    assert_eq!(json(&["job", id, "cancel"])["state"], "cancelled");
+}
+
 /// The Redis that the tests are given loses nothing, so only what is asked of it beyond that is found.
 #[test]
 fn the_doctor_names_what_contradicts_the_promise() {
