@@ -52,13 +52,16 @@ local function is_first(a, b)
     return false
 end
 
+-- Ready jobs of a queue: as many as are wanted, and whether those that may be looked at beyond are left out. They are asked for
+-- only when some of the first may not be granted, which is seldom.
 local function candidates(queue, wanted)
-    local looks = wanted + extra
-    local found = call('ZRANGE', BASE .. 'r' .. queue, 0, looks - 1)
     local lanes = call('SMEMBERS', BASE .. 'i' .. queue)
     if #lanes == 0 then
-        return found
+        local found = call('ZRANGE', BASE .. 'r' .. queue, 0, wanted - 1)
+        return found, #found == wanted
     end
+    local looks = wanted + extra
+    local found = call('ZRANGE', BASE .. 'r' .. queue, 0, looks - 1)
     for l = 1, #lanes do
         if not closed[lanes[l]] then
             local limited = call('ZRANGE', BASE .. 'l' .. queue .. lanes[l], 0, math.min(wanted, lane_looks) - 1)
@@ -71,7 +74,7 @@ local function candidates(queue, wanted)
     for i = #found, looks + 1, -1 do
         found[i] = nil
     end
-    return found
+    return found, false
 end
 
 -- Whether another holder of its key has a lease.
@@ -172,32 +175,43 @@ local function grant(id, h)
     events[#events + 1] = event .. id .. pack('>I4I4', attempt, 0) .. sub(h, 81, after - 1)
 end
 
+local function is_full()
+    return #granted + limited >= limit
+end
+
+local function look_at(found)
+    fetch(found)
+    for i = 1, #found do
+        local id = sub(found[i], 10)
+        local h = head_of(id)
+        if h then
+            local why = why_not(id, h)
+            if why then
+                refused_jobs[#refused_jobs + 1] = { id, why }
+                if why == 3 then
+                    limited = limited + 1
+                end
+            else
+                grant(id, h)
+            end
+        end
+        if is_full() then
+            break
+        end
+    end
+end
+
 for q = 15, 14 + queues do
     local queue = ARGV[q]
-    local wanted = limit - #granted - limited
-    if wanted <= 0 then
+    if is_full() then
         break
     end
     if call('GETRANGE', BASE .. 'q' .. queue, 8, 8) ~= '\1' then
-        local found = candidates(queue, wanted)
-        fetch(found)
-        for i = 1, #found do
-            local id = sub(found[i], 10)
-            local h = head_of(id)
-            if h then
-                local why = why_not(id, h)
-                if why then
-                    refused_jobs[#refused_jobs + 1] = { id, why }
-                    if why == 3 then
-                        limited = limited + 1
-                    end
-                else
-                    grant(id, h)
-                end
-            end
-            if #granted + limited >= limit then
-                break
-            end
+        local wanted = limit - #granted - limited
+        local found, are_more = candidates(queue, wanted)
+        look_at(found)
+        if are_more and not is_full() then
+            look_at(call('ZRANGE', BASE .. 'r' .. queue, wanted, wanted + extra - 1))
         end
     end
 end
