@@ -6,9 +6,10 @@ use redis::{Cmd, Value};
 use semel_core::ident::JobId;
 use semel_core::unique::{UniqueKey, leave_out_outlived};
 use semel_store::News;
-use semel_store::backend::{Applied, Batch, Claimed, Verdict};
+use semel_store::backend::{Applied, Batch, Claim, Claimed, Verdict};
 use tokio::time::Instant;
 
+use crate::claim::is_alike;
 use crate::error::RedisError;
 use crate::link::{Link, Request, Said};
 use crate::request;
@@ -21,6 +22,8 @@ use crate::writers::Writers;
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
+/// Claims that are served by one script at most: it blocks all others while it runs.
+const TAKERS_MAX: usize = 64;
 
 impl Shared {
     /// Applies a batch.
@@ -40,24 +43,26 @@ impl Shared {
             request::push(&mut command, &batch.groups);
             commands.push(command);
         }
-        for (place, claim) in batch.claims.iter().enumerate() {
+        let claims: Vec<&[Claim]> =
+            batch.claims.chunk_by(is_alike).flat_map(|alike| alike.chunks(TAKERS_MAX)).collect();
+        for (place, claims) in claims.iter().enumerate() {
             let mut command = link.call(Script::Claim);
             command.arg(turn.claim(place)).arg(turn.number);
             self.push_time(&mut command);
-            self.push_claim(&mut command, claim);
+            self.push_claims(&mut command, claims);
             commands.push(command);
         }
         let said = self.send_until_answered(link, commands).await?;
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
-        let applied = self.applied(batch, said).await?;
+        let applied = self.applied(batch, &claims, said).await?;
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
         self.teller.note(News::of(done, &applied.claims));
         Ok(applied)
     }
 
-    async fn applied(&self, batch: &Batch, said: Said) -> Result<Applied, RedisError> {
+    async fn applied(&self, batch: &Batch, claims: &[&[Claim]], said: Said) -> Result<Applied, RedisError> {
         let mut said = said.into_iter();
         let mut next = || said.next().ok_or(RedisError::Answer("commit"));
         let mut applied = Applied::default();
@@ -81,14 +86,14 @@ impl Shared {
                 }
             }
         }
-        for _ in &batch.claims {
-            let claimed = next()?.and_then(|value| self.claimed(value));
-            applied.claims.push(match claimed {
+        for claims in claims {
+            let claimed = next()?.and_then(|value| self.all_claimed(value, claims.len()));
+            applied.claims.extend(match claimed {
                 Ok(claimed) => claimed,
                 // The groups are applied, whatever became of the claims.
                 Err(error) if !batch.groups.is_empty() => {
                     tracing::debug!(%error, "a claim of a commit found nothing");
-                    Claimed::default()
+                    vec![Claimed::default(); claims.len()]
                 }
                 Err(error) => return Err(error),
             });

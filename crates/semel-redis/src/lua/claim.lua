@@ -1,8 +1,9 @@
--- Grants leases on ready jobs, by a template: at most so many, from the queues in the order named, within one by their places. Ready
--- jobs that may not be granted come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits
--- that are not closed.
--- ARGV: mark, turn, clock, ahead, floor, limit, looks beyond it, worker, visibility, timeout, state, event, looks per limit,
--- how many queues, they, the closed limits. Answers the time, the jobs (id, head, body, notes), those not granted (id, why).
+-- Grants leases on ready jobs, by a template: to each taker at most so many, from the queues in the order named, within one by their
+-- places; the first taker gets the first. Ready jobs that may not be granted come back as well, unchanged, for the program to settle;
+-- so do, in their places, jobs under limits that are not closed.
+-- ARGV: mark, turn, clock, ahead, floor, looks beyond the limits, visibility, timeout, state, event, looks per limit, how many takers,
+-- each one's worker and limit, how many queues, they, the closed limits. Answers the time, and for each taker the jobs (id, head,
+-- body, notes) and those not granted (id, why).
 local turn = tonumber(ARGV[2])
 local now = time_of(ARGV[3], ARGV[4], ARGV[5])
 
@@ -18,26 +19,35 @@ local said, refused = mark_of(ARGV[1], turn)
 if refused then
     return refused
 end
+local takers = tonumber(ARGV[12])
 if said then
-    local ids, found = {}, {}
-    for from = 1, #said, 24 do
-        local id = sub(said, from, from + 15)
+    local taken = {}
+    for t = 1, takers do
+        taken[t] = { ids = {}, heads = {} }
+    end
+    for from = 1, #said, 26 do
+        local id = sub(said, from + 2, from + 17)
         local h = call('GET', BASE .. 'h' .. id)
+        local of = taken[unpack_bytes('>I2', said, from)]
         -- Still this grant's.
-        if h and sub(h, 13, 20) == sub(said, from + 16, from + 23) and byte(h, 1) == 3 then
-            ids[#ids + 1], found[#found + 1] = id, h
+        if of and h and sub(h, 13, 20) == sub(said, from + 18, from + 25) and byte(h, 1) == 3 then
+            of.ids[#of.ids + 1], of.heads[#of.heads + 1] = id, h
         end
     end
-    return { digits(now), whole(ids, found), {} }
+    local answer = { digits(now) }
+    for t = 1, takers do
+        answer[t + 1] = { whole(taken[t].ids, taken[t].heads), {} }
+    end
+    return answer
 end
 begin_writes(now)
 local now_place = place_of(now)
-local limit, extra, worker = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local visibility, timeout = tonumber(ARGV[9]), tonumber(ARGV[10])
-local state, event, lane_looks = tonumber(ARGV[11]), char(tonumber(ARGV[12])), tonumber(ARGV[13])
-local queues = tonumber(ARGV[14])
+local extra, visibility, timeout = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local state, event, lane_looks = tonumber(ARGV[9]), char(tonumber(ARGV[10])), tonumber(ARGV[11])
+local first_queue = 14 + 2 * takers
+local queues = tonumber(ARGV[first_queue - 1])
 local closed = {}
-for i = 15 + queues, #ARGV do
+for i = first_queue + queues, #ARGV do
     closed[ARGV[i]] = true
 end
 
@@ -131,7 +141,18 @@ local function fetch(members)
     fetch_keys(wanted)
 end
 
-local granted, refused_jobs, events, marks, limited = {}, {}, {}, {}, 0
+local granted, events, marks = {}, {}, {}
+local shares, left = {}, 0
+for t = 1, takers do
+    local limit = tonumber(ARGV[12 + 2 * t])
+    shares[t] = { worker = ARGV[11 + 2 * t], left = limit, ids = {}, refused = {} }
+    left = left + limit
+end
+-- Whose turn it is.
+local taker = 1
+local function take_one(share)
+    share.left, left = share.left - 1, left - 1
+end
 -- By how long they are from now.
 local places = {}
 local function place_after(milliseconds)
@@ -143,7 +164,8 @@ local function place_after(milliseconds)
     return found
 end
 
-local function grant(id, h)
+local function grant(id, h, share)
+    local worker = share.worker
     local _, _, _, _, version, fence, attempt, own_visibility, own_timeout = unpack_bytes('>BBBBI8I8I4I4I4', h)
     if own_visibility == 0 then
         own_visibility = visibility
@@ -171,60 +193,64 @@ local function grant(id, h)
         touch_key(key_record(key), version)
     end
     granted[#granted + 1] = id
-    marks[#marks + 1] = id .. sub(new, 13, 20)
+    share.ids[#share.ids + 1] = id
+    take_one(share)
+    marks[#marks + 1] = pack('>I2', taker) .. id .. sub(new, 13, 20)
     events[#events + 1] = event .. id .. pack('>I4I4', attempt, 0) .. sub(h, 81, after - 1)
-end
-
-local function is_full()
-    return #granted + limited >= limit
 end
 
 local function look_at(found)
     fetch(found)
     for i = 1, #found do
+        while left > 0 and shares[taker].left == 0 do
+            taker = taker + 1
+        end
+        if left == 0 then
+            break
+        end
+        local share = shares[taker]
         local id = sub(found[i], 10)
         local h = head_of(id)
         if h then
             local why = why_not(id, h)
             if why then
-                refused_jobs[#refused_jobs + 1] = { id, why }
+                share.refused[#share.refused + 1] = { id, why }
                 if why == 3 then
-                    limited = limited + 1
+                    take_one(share)
                 end
             else
-                grant(id, h)
+                grant(id, h, share)
             end
-        end
-        if is_full() then
-            break
         end
     end
 end
 
-for q = 15, 14 + queues do
+for q = first_queue, first_queue + queues - 1 do
     local queue = ARGV[q]
-    if is_full() then
+    if left == 0 then
         break
     end
     if call('GETRANGE', BASE .. 'q' .. queue, 8, 8) ~= '\1' then
-        local wanted = limit - #granted - limited
+        local wanted = left
         local found, are_more = candidates(queue, wanted)
         look_at(found)
-        if are_more and not is_full() then
+        if are_more and left > 0 then
             look_at(call('ZRANGE', BASE .. 'r' .. queue, wanted, wanted + extra - 1))
         end
     end
 end
 
-local jobs = {}
 if #granted > 0 then
     flush()
     tell(table.concat(events))
     set_mark(ARGV[1], turn, table.concat(marks))
-    local found = {}
-    for i = 1, #granted do
-        found[i] = heads[granted[i]]
-    end
-    jobs = whole(granted, found)
 end
-return { digits(now), jobs, refused_jobs }
+local answer = { digits(now) }
+for t = 1, takers do
+    local share, found = shares[t], {}
+    for i = 1, #share.ids do
+        found[i] = heads[share.ids[i]]
+    end
+    answer[t + 1] = { whole(share.ids, found), share.refused }
+end
+return answer

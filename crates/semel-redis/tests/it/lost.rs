@@ -152,16 +152,17 @@ async fn a_claim_whose_answer_is_lost_is_answered_with_the_jobs_it_took() {
         engine.enqueue(keyed(name).offer(), "").await.unwrap();
     }
     between.next(SWALLOW_ANSWER);
-    let batch = Batch { groups: Vec::new(), claims: vec![claim(2)] };
+    // Two that one script serves.
+    let batch = Batch { groups: Vec::new(), claims: vec![claim(2), claim(2)] };
     let applied = backend.commit(batch).await.unwrap();
     between.assert_done();
-    let [claimed] = &applied.claims[..] else { panic!("one claim") };
-    assert_eq!(claimed.jobs.len(), 2);
-    for (head, full) in &claimed.jobs {
+    let taken: Vec<usize> = applied.claims.iter().map(|claimed| claimed.jobs.len()).collect();
+    assert_eq!(taken, [2, 1], "dealt out in their order");
+    for (head, full) in applied.claims.iter().flat_map(|claimed| &claimed.jobs) {
         assert_eq!((head.state, head.attempt), (State::Active, 1));
         assert!(!full.body.is_empty());
     }
-    assert_eq!(engine.queues().await.unwrap()[0].count(State::Active), 2, "and no more were taken");
+    assert_eq!(engine.queues().await.unwrap()[0].count(State::Active), 3, "and each was taken once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
