@@ -145,6 +145,13 @@ impl Link {
         let mut connection = self.fresh().await?;
         let known = self.introduce(&mut connection).await?;
         let mut now = self.now();
+        // Keys of tenants are made with it: with another one they would be others.
+        if now.known.is_some_and(|before| before.secret != known.secret) {
+            return Err(RedisError::Unsupported(
+                "another store is at this address than the one that was opened: start the program again to use it"
+                    .to_owned(),
+            ));
+        }
         now.number += 1;
         now.known = Some(known);
         now.connection = Some(connection.clone());
@@ -242,7 +249,9 @@ impl Link {
         }
         self.load_scripts(connection).await?;
         let mut open = self.call(Script::Open);
-        open.arg(LAYOUT).arg(&random::secret()[..]).arg(&server.run);
+        // A Redis that came back with nothing is the same store, emptied.
+        let secret = self.known().map_or_else(random::secret, |known| known.secret);
+        open.arg(LAYOUT).arg(&secret[..]).arg(&server.run);
         let mut opened = values::Values::of(plain(connection.send_packed_command(&open).await)??)?;
         let layout = values::text(opened.take()?)?;
         if layout != LAYOUT {

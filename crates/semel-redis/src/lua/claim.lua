@@ -72,12 +72,22 @@ local function candidates(queue, wanted)
     end
     local looks = wanted + extra
     local found = call('ZRANGE', BASE .. 'r' .. queue, 0, looks - 1)
+    -- Limits are as many as callers name. What comes among the first is under a limit whose own first does, so only as many limits
+    -- as there are looks are read further.
+    local firsts, lane_of = {}, {}
     for l = 1, #lanes do
-        if not closed[lanes[l]] then
-            local limited = call('ZRANGE', BASE .. 'l' .. queue .. lanes[l], 0, math.min(wanted, lane_looks) - 1)
-            for i = 1, #limited do
-                found[#found + 1] = limited[i]
-            end
+        local first = not closed[lanes[l]] and call('ZRANGE', BASE .. 'l' .. queue .. lanes[l], 0, 0)[1]
+        if first then
+            firsts[#firsts + 1] = first
+            lane_of[first] = lanes[l]
+        end
+    end
+    table.sort(firsts, is_first)
+    for f = 1, math.min(#firsts, looks) do
+        local lane = BASE .. 'l' .. queue .. lane_of[firsts[f]]
+        local limited = call('ZRANGE', lane, 0, math.min(wanted, lane_looks) - 1)
+        for i = 1, #limited do
+            found[#found + 1] = limited[i]
         end
     end
     table.sort(found, is_first)

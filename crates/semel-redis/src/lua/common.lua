@@ -12,6 +12,8 @@ local sub, byte, char, format, max = string.sub, string.byte, string.char, strin
 local pack, unpack_bytes = struct.pack, struct.unpack
 local NONE = '\0\0\0\0\0\0\0\0'
 local KEPT = 255
+-- How much later than anything that was told time begins after a restart of the server, in microseconds.
+local LEAD = 2000000
 
 local function number(text, at)
     return (unpack_bytes('>I8', text, at or 1))
@@ -68,8 +70,14 @@ local function time_of(clock, ahead, floor)
     else
         raw = tonumber(clock)
     end
-    local fact = call('HMGET', BASE .. '!', 'at', 'gone')
-    return max(raw + tonumber(ahead), tonumber(floor), tonumber(fact[1] or 0), tonumber(fact[2] or 0) + 1), raw
+    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead')
+    local clocked = raw + tonumber(ahead)
+    local now = max(clocked, tonumber(floor), tonumber(fact[1] or 0), tonumber(fact[2] or 0) + 1)
+    -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock.
+    if now == tonumber(fact[3] or 0) and now - clocked <= LEAD then
+        raw = now - tonumber(ahead)
+    end
+    return now, raw
 end
 
 -- A key's record: its version, how many live holders, they, and the ended ones.

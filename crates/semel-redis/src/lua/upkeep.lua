@@ -34,8 +34,7 @@ elseif what == 'outlived' then
         found.moved = take_out(found.done, ARGV[i]) or found.moved
     end
     if found.moved then
-        call('SET', BASE .. 'k' .. ARGV[5],
-            pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done))
+        flush()
     end
     return 0
 elseif what == 'clear' then

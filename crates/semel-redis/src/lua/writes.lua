@@ -227,10 +227,15 @@ local function update(id, new, kept)
     if byte(old, 1) == KEPT then
         if not key or kept == NONE then
             forget(id, NONE)
+            if not key then
+                -- Those that were left out are released with it.
+                key_record(held).done = {}
+            end
             return
         end
         note_gone(new)
-        new = char(KEPT) .. sub(new, 2, 32) .. kept .. sub(new, 41)
+        -- Whatever its program says: a head that is kept for its key alone is no dead letter.
+        new = char(KEPT) .. sub(new, 2, 2) .. char(bit.band(byte(new, 3), 251)) .. sub(new, 4, 32) .. kept .. sub(new, 41)
         file(id, old, new)
         put_head(id, new)
         touch_key(key_record(key), number(new, 5))
@@ -269,16 +274,21 @@ local function update(id, new, kept)
     end
 end
 
+-- Writes what was gathered of a key.
+local function put_key(key, found)
+    local text = pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done)
+    if #text == 12 then
+        call('SET', BASE .. 'k' .. key, text, 'PX', KEY_KEPT)
+    else
+        texts['k' .. key] = text
+    end
+end
+
 -- Writes what was gathered.
 local function flush()
     for key, found in pairs(keys) do
         if found.moved then
-            local text = pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done)
-            if #text == 12 then
-                call('SET', BASE .. 'k' .. key, text, 'PX', KEY_KEPT)
-            else
-                texts['k' .. key] = text
-            end
+            put_key(key, found)
         end
     end
     local set, deleted = {}, {}

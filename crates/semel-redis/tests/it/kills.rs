@@ -57,4 +57,37 @@ async fn a_new_run_of_the_server_numbers_nothing_again() {
     own.kill().await;
     let after = open().await.load(&Reads::default()).await.unwrap().now;
     assert_eq!(after, before.saturating_add(Duration::from_secs(2)));
+    // The clock comes to it, however often that happens: time is not ahead of it for good.
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(10));
+        let store = Arc::new(open().await);
+        let engine = semel_engine::Engine::without_duties(Arc::clone(&store) as _).unwrap();
+        engine.enqueue(semel_testkit::make::job().offer(), "").await.unwrap();
+        assert_eq!(store.load(&Reads::default()).await.unwrap().now, semel_store::clock::Clock::now(&clock));
+        own.kill().await;
+        open().await.load(&Reads::default()).await.unwrap();
+    }
+}
+
+/// A Redis that comes back with nothing is the same store, emptied: whoever comes later makes the keys of tenants as those do who were
+/// there before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_store_keeps_its_secret() {
+    let folder = TempDir::new();
+    let mut own = Own::start(folder.path(), &["--appendonly", "no"]).await;
+    let address = Address::parse(&own.url()).unwrap();
+    let before = Redis::open(&address).await.unwrap();
+    own.kill().await;
+    before.load(&Reads::default()).await.unwrap();
+    assert_eq!(Redis::open(&address).await.unwrap().secret(), before.secret());
+    // Somebody else's store is put in its place.
+    let mut connection = own.connection().await;
+    let mut other = redis::cmd("HSET");
+    other.arg("semel{p0}!").arg("secret").arg("0123456789abcdef");
+    let () = other.query_async(&mut connection).await.unwrap();
+    let mut lost = redis::cmd("CLIENT");
+    lost.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let () = lost.query_async(&mut connection).await.unwrap();
+    let refused = before.load(&Reads::default()).await.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("another store"), "{refused}");
 }

@@ -93,6 +93,24 @@ async fn an_account_of_its_own_needs_its_keys_and_no_more() {
     assert!(!refused.contains("wrong"), "{refused}");
 }
 
+/// Whoever lacks one command would leave something half done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_may_not_write_all_of_it_writes_nothing() {
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let mut connection = own.connection().await;
+    for denied in ["xadd", "zrem", "mset"] {
+        let mut account = redis::cmd("ACL");
+        account.arg("SETUSER").arg("clerk").arg(&["reset", "on", ">hush", "~*", "&*", "+@all"]);
+        let () = account.arg(format!("-{denied}")).query_async(&mut connection).await.unwrap();
+        let url = format!("{}?user=clerk&pass=hush", own.url());
+        let refused = Redis::open(&Address::parse(&url).unwrap()).await.map(drop).unwrap_err().to_string();
+        assert!(refused.contains(&denied.to_uppercase()), "{refused}");
+        let stored: i64 = redis::cmd("DBSIZE").query_async(&mut connection).await.unwrap();
+        assert_eq!(stored, 0);
+    }
+}
+
 /// What is not admitted for want of room is not half there, and goes through once there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_without_room_refuses_and_stores_nothing_by_halves() {

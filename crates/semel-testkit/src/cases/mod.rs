@@ -112,6 +112,7 @@ macro_rules! conformance {
                 holders_that_ended_differently_are_all_remembered,
                 a_released_ended_holder_stays_released,
                 a_released_key_is_released_by_holders_that_were_left_out,
+                a_key_is_released_by_all_who_are_remembered_under_it,
                 a_holder_left_out_does_not_come_back,
                 a_dead_letter_stands_in_for_nobody,
                 many_dead_letters_are_in_nobodys_way,
