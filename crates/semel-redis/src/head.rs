@@ -144,7 +144,7 @@ pub struct Stored {
     pub kept: Option<Timestamp>,
 }
 
-/// Reads the head of a job; nothing when it is not what [`write`] and the scripts write.
+/// Reads the head of a job; nothing when it is not what [`write`](fn@write) and the scripts write.
 pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
     let mut bytes = Reader(bytes);
     let [slot, state, flags, priority] = bytes.take()?;

@@ -27,6 +27,13 @@ async fn info(connection: &mut MultiplexedConnection) -> String {
     redis::cmd("INFO").arg("replication").query_async(connection).await.unwrap()
 }
 
+/// How often a connection has waited for replicas.
+async fn waits(connection: &mut MultiplexedConnection) -> u64 {
+    let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
+    let of_wait = said.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+    of_wait.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
 /// A primary, and a replica that has caught up with it.
 async fn pair(folders: [&TempDir; 2]) -> (Own, Own) {
     // Whoever has the number by then, it is asked again: a port cannot be had before it is used.
@@ -56,6 +63,8 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     let careless = engine(&address).await;
     let careful = engine(&address.with_replicas(1).unwrap()).await;
     assert!(matches!(careful.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
+    let mut connection = primary.connection().await;
+    let before = waits(&mut connection).await;
     replica.pause();
     // Who waits for nobody is answered.
     assert!(matches!(careless.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
@@ -66,13 +75,14 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     };
     // Who names that job is not: it has written something only to have something to wait for.
     let duplicate = enqueue("b");
-    let mut connection = primary.connection().await;
     until("a duplicate waits for nobody", async || {
         redis::cmd("EXISTS").arg("semel{p0}@").query_async::<i64>(&mut connection).await.unwrap() == 1
     })
     .await;
     let created = enqueue("c");
     until("it is not stored", async || careless.queues().await.unwrap()[0].created == 3).await;
+    // Nor is that no replica has it taken for an answer: they wait once more.
+    until("it is not waited for once more", async || waits(&mut connection).await >= before + 3).await;
     assert!(!duplicate.is_finished() && !created.is_finished());
     replica.go_on();
     let done = async {
