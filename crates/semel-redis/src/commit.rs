@@ -31,6 +31,9 @@ impl Shared {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
         }
+        if self.writers.as_ref().is_some_and(Writers::is_behind) {
+            self.confirm().await?;
+        }
         let link = self.commits();
         // The first request on a link that has none yet must know the scripts.
         link.connection().await?;

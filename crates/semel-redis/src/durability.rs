@@ -32,7 +32,7 @@ impl Durability {
             (Some(policy), ..) if policy != "noeviction" => Self::Evicts,
             (_, Some("no"), ..) => Self::Never,
             (Some(_), Some("yes"), Some("always"), Some("yes")) => Self::Rewrites,
-            (Some(_), Some("yes"), Some("always"), _) => Self::Always,
+            (Some(_), Some("yes"), Some("always"), Some("no")) => Self::Always,
             (Some(_), Some("yes"), Some("everysec"), _) => Self::EverySecond,
             (Some(_), Some("yes"), Some("no"), _) => Self::Lazily,
             _ => Self::Unknown,

@@ -120,6 +120,12 @@ impl Link {
         self.now().known
     }
 
+    /// Another link to the same store: should it have to make it anew, then with the same secret.
+    pub fn with_known(self, known: Option<Known>) -> Self {
+        self.now().known = known;
+        self
+    }
+
     /// The client, for connections of another kind.
     pub fn client(&self) -> &Client {
         &self.client

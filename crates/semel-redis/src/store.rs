@@ -152,7 +152,7 @@ impl Redis {
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let shared = Arc::new(Shared {
             link,
-            writers: Writers::new(address)?,
+            writers: Writers::new(address, known)?,
             address: address.clone(),
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),

@@ -1,14 +1,14 @@
 //! Connections for what is not acknowledged before replicas have it. `WAIT` is sent behind the writes, in the same pipeline, and
 //! Redis takes nothing else from a connection that waits: so nobody else asks on these.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use crate::address::Address;
 use crate::error::RedisError;
-use crate::link::{Link, Request, Said};
+use crate::link::{Known, Link, Request, Said};
 use crate::values::number;
 
 /// As many as the commits that are on their way at once, and one for answers that wrote nothing.
@@ -22,6 +22,8 @@ const NUDGE_KEPT: u32 = 60_000;
 pub struct Writers {
     links: Vec<Link>,
     next: AtomicUsize,
+    /// Whether too few replicas had the last write.
+    is_behind: AtomicBool,
     replicas: u32,
     /// What is written so that there is something to wait for.
     nudge: Cmd,
@@ -30,22 +32,36 @@ pub struct Writers {
 
 impl Writers {
     /// Those of a store; none where nobody waits for replicas.
-    pub fn new(address: &Address) -> Result<Option<Self>, RedisError> {
+    pub fn new(address: &Address, known: Known) -> Result<Option<Self>, RedisError> {
         let replicas = address.replicas();
         if replicas == 0 {
             return Ok(None);
         }
-        let links = (0..LINKS).map(|_| Link::new(address)).collect::<Result<_, _>>()?;
+        let link = |_| Link::new(address).map(|link| link.with_known(Some(known)));
+        let links = (0..LINKS).map(link).collect::<Result<_, _>>()?;
         let mut nudge = redis::cmd("SET");
         nudge.arg(format!("{}@", address.base())).arg("").arg("PX").arg(NUDGE_KEPT);
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX));
-        Ok(Some(Self { links, next: AtomicUsize::new(0), replicas, nudge, wait }))
+        Ok(Some(Self {
+            links,
+            next: AtomicUsize::new(0),
+            is_behind: AtomicBool::new(false),
+            replicas,
+            nudge,
+            wait,
+        }))
     }
 
     /// The next one.
     pub fn next(&self) -> Option<&Link> {
         self.links.get(self.next.fetch_add(1, Ordering::Relaxed) % self.links.len())
+    }
+
+    /// Whether it is to be seen first that replicas are there again. Otherwise claims would go on to take jobs for whoever is told of
+    /// a failure, until these have no attempt left.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire)
     }
 
     /// Commands, and that replicas are waited for behind them.
@@ -72,10 +88,14 @@ impl Writers {
             return Ok(said);
         }
         match reached {
-            Ok(Value::Int(reached)) if reached >= i64::from(self.replicas) => Ok(said),
+            Ok(Value::Int(reached)) if reached >= i64::from(self.replicas) => {
+                self.is_behind.store(false, Ordering::Release);
+                Ok(said)
+            }
             Ok(other) => {
                 let reached: i64 = number(other)?;
                 tracing::debug!(reached, wanted = self.replicas, "too few replicas have a commit yet");
+                self.is_behind.store(true, Ordering::Release);
                 Err(RedisError::Lagging)
             }
             Err(error) => Err(error),

@@ -221,7 +221,8 @@ local function look_at(found)
         local share = shares[taker]
         local id = sub(found[i], 10)
         local h = head_of(id)
-        if h then
+        -- A queue may be named twice: what was granted just now is filed elsewhere when all is written.
+        if h and byte(h, 1) == 0 then
             local why = why_not(id, h)
             if why then
                 share.refused[#share.refused + 1] = { id, why }

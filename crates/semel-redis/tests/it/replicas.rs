@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use semel_core::enqueue::Outcome;
+use semel_core::state::State;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_testkit::TempDir;
+use semel_testkit::crash::claim;
 use semel_testkit::make::keyed;
 
 use crate::own::Own;
@@ -96,6 +98,35 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     let after = engine(&Address::parse(&replica.url()).unwrap()).await;
     assert_eq!(after.queues().await.unwrap()[0].created, 3);
     assert!(matches!(after.enqueue(offer("c"), "").await.unwrap(), Outcome::Existing(_)));
+}
+
+/// A claim that nobody is told of spends an attempt of the job: while replicas are away, one may, and no others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_jobs_are_taken_while_it_is_known_that_nobody_would_be_told() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, replica) = pair([&one, &other]).await;
+    let address = Address::parse(&primary.url()).unwrap();
+    let careless = engine(&address).await;
+    let careful = engine(&address.with_replicas(1).unwrap()).await;
+    for name in ["a", "b"] {
+        careful.enqueue(keyed(name).offer(), "").await.unwrap();
+    }
+    let mut connection = primary.connection().await;
+    replica.pause();
+    let take = || {
+        let careful = careful.clone();
+        tokio::spawn(async move { careful.claim(claim(1)).await })
+    };
+    let before = waits(&mut connection).await;
+    let first = take();
+    until("it does not wait", async || waits(&mut connection).await >= before + 2).await;
+    let second = take();
+    let before = waits(&mut connection).await;
+    until("they do not wait on", async || waits(&mut connection).await >= before + 4).await;
+    assert_eq!(careless.queues().await.unwrap()[0].count(State::Active), 1);
+    replica.go_on();
+    let both = async { first.await.unwrap().unwrap().len() + second.await.unwrap().unwrap().len() };
+    assert_eq!(tokio::time::timeout(PATIENCE, both).await.unwrap(), 2);
 }
 
 /// A server that is told by its Redis that scripts are unknown, on the connections that wait too.

@@ -157,6 +157,7 @@ macro_rules! conformance {
             $crate::conformance!(@topic $fixture; claims:
                 higher_priority_first_then_the_longest_waiting_then_the_older_id,
                 the_queue_named_first_is_emptied_first,
+                a_queue_named_twice_gives_each_job_once,
                 a_claim_is_bounded_by_its_limit,
                 two_claims_in_one_commit_never_share_a_job,
                 a_paused_queue_gives_nothing_until_it_is_resumed,
