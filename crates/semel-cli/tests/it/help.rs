@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 22] = [
+const VERBS: [&str; 23] = [
     "serve",
     "demo",
     "enqueue",
@@ -24,6 +24,7 @@ const VERBS: [&str; 22] = [
     "backup",
     "restore",
     "migrate",
+    "doctor",
     "token",
     "bench",
     "completions",
