@@ -28,6 +28,7 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/load.sql"),
     include_str!("sql/make.sql"),
     include_str!("sql/commit.sql"),
+    include_str!("sql/brief.sql"),
     include_str!("sql/resolve.sql"),
     include_str!("sql/queues.sql"),
 ];
