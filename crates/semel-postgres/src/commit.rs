@@ -255,7 +255,7 @@ impl Shared {
         }
         for together in Together::of(claims) {
             let params = together.params(self);
-            statements.push((format!("SELECT * FROM {}({})", self.name("lease"), params.marks()), params));
+            statements.push((format!("SELECT * FROM {}({})", self.name("take"), params.marks()), params));
         }
         let mut answers = if let [(sql, params)] = &statements[..] {
             vec![ask(connection, sql, params).await?]
