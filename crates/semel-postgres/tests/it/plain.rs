@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_core::draft::{Draft, Group, Reads};
 use semel_core::enqueue::{Mode, Outcome, enqueue};
 use semel_core::lease::{Bearer, LeaseToken};
-use semel_core::settle::Settled;
+use semel_core::settle::{Settled, complete};
 use semel_engine::{Engine, Job};
 use semel_postgres::Postgres;
 use semel_store::Backend;
@@ -107,4 +107,37 @@ async fn who_finds_a_key_taken_on_the_short_way_is_told_so_and_delays_nobody() {
     assert_eq!(applied.groups, [Verdict::Applied, Verdict::Stale, Verdict::Applied]);
     let queues = other.queues().await.unwrap();
     assert_eq!(queues.iter().map(|queue| queue.created).sum::<u64>(), 3);
+}
+
+/// An end that was decided on a job as it was before somebody else ended it, or whose key somebody has locked, is told so; a claim
+/// that went with it stands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_said_in_short_is_said_at_length_and_claims_beside_it_stand() {
+    let place = Place::new();
+    let backend: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend)).unwrap();
+    let offers = (0..4).map(|number| keyed(&number.to_string()).offer()).collect();
+    engine.enqueue_batch(offers, Mode::Each, "").await.unwrap();
+    let jobs = engine.claim(claim(&["default"], 2)).await.unwrap();
+    let mut ends = Vec::new();
+    for job in &jobs {
+        let reads = Reads { heads: vec![job.head.id], ..Reads::default() };
+        let mut draft = Draft::new(backend.load(&reads).await.unwrap(), 7, backend.rows());
+        let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
+        complete(&mut draft, job.head.id, &bearer, None).unwrap();
+        ends.push(draft.finish());
+    }
+    let bearer = Bearer { lease: Some(LeaseToken(jobs[0].head.fence)), worker: None };
+    engine.complete(jobs[0].head.id, bearer, None).await.unwrap();
+    let batch = || Batch { groups: ends.clone(), claims: vec![claim(&["default"], 1)] };
+    let mut holder = crate::place::client(&crate::place::url()).await;
+    let held = holder.transaction().await.unwrap();
+    let key = jobs[1].head.key.unwrap();
+    let lock = format!("SELECT 1 FROM {}.key WHERE key = $1 FOR UPDATE", place.schema());
+    held.query_one(&lock, &[&&key.as_bytes()[..]]).await.unwrap();
+    let applied = backend.commit(batch()).await.unwrap();
+    assert_eq!((applied.groups, applied.claims[0].jobs.len()), (vec![Verdict::Stale, Verdict::Busy], 1));
+    held.rollback().await.unwrap();
+    let applied = backend.commit(batch()).await.unwrap();
+    assert_eq!((applied.groups, applied.claims[0].jobs.len()), (vec![Verdict::Stale, Verdict::Applied], 1));
 }
