@@ -12,11 +12,9 @@ use semel_core::slot::{Filing, Slot};
 use semel_core::unique::UniqueKey;
 use tokio_postgres::types::Type;
 
+use crate::people::CREATED;
 use crate::rows::{push_heads, version};
 use crate::values::Params;
-
-/// The counter of the jobs that a queue ever had, beside those of states.
-const EVER: i16 = 100;
 
 /// Groups that can be applied in short.
 #[derive(Default)]
@@ -41,13 +39,17 @@ impl<'a> Brief<'a> {
             if !group.began.is_empty() {
                 return None;
             }
+            let mut relied_on = HashSet::new();
             for expect in &group.expect {
                 let is_another = match &expect.record {
                     // What is absent has a guard.
                     Record::Job(id) if expect.version != 0 => {
                         stored.insert(*id, version(expect.version)).is_none()
                     }
-                    Record::Key(key) => brief.keys.insert(key, version(expect.version)).is_none(),
+                    Record::Key(key) => {
+                        relied_on.insert(key);
+                        brief.keys.insert(key, version(expect.version)).is_none()
+                    }
                     Record::Job(_) | Record::Queue(_) | Record::Document(_) => false,
                 };
                 if !is_another {
@@ -55,6 +57,11 @@ impl<'a> Brief<'a> {
                 }
             }
             for write in &group.writes {
+                if let Write::Insert { head, .. } | Write::Update { head } = write
+                    && let Some(key) = &head.key
+                {
+                    relied_on.remove(key);
+                }
                 match write {
                     Write::Insert { head, body, minted: true } if Filing::of(head).slot != Slot::Done => {
                         brief.new.push((head, body));
@@ -63,6 +70,10 @@ impl<'a> Brief<'a> {
                     Write::Note { job, kind, text: Some(text) } => brief.notes.push((*job, *kind, text)),
                     _ => return None,
                 }
+            }
+            // What is only looked at is compared at length.
+            if !relied_on.is_empty() {
+                return None;
             }
             brief.events.extend(&group.events);
         }
@@ -73,7 +84,7 @@ impl<'a> Brief<'a> {
         (stored.is_empty() && brief.is_each_another()).then_some(brief)
     }
 
-    /// Whether no two writes are of one job, one key or one note, and nothing is relied on but what is written.
+    /// Whether no two writes are of one job, one key or one note, and each relies on its key.
     fn is_each_another(&self) -> bool {
         let mut jobs = HashSet::new();
         let mut keys: HashSet<&UniqueKey> = HashSet::new();
@@ -89,7 +100,6 @@ impl<'a> Brief<'a> {
         }
         let mut notes = HashSet::new();
         !jobs.is_empty()
-            && self.keys.keys().all(|key| keys.contains(*key))
             && self.notes.iter().all(|(job, kind, _)| jobs.contains(job) && notes.insert((job, kind.code())))
     }
 
@@ -122,7 +132,7 @@ impl<'a> Brief<'a> {
             *counts.entry((head.queue.as_str(), i16::from(head.state.code()))).or_default() += 1;
         }
         for (head, _) in &self.new {
-            *counts.entry((head.queue.as_str(), EVER)).or_default() += 1;
+            *counts.entry((head.queue.as_str(), CREATED)).or_default() += 1;
         }
         params.texts(counts.keys().map(|(queue, _)| *queue).collect());
         params.codes(counts.keys().map(|(_, what)| *what).collect());

@@ -25,15 +25,22 @@ DECLARE
     v_n int4 := cardinality(h_id);
     v_count int8;
     v_gone boolean;
+    v_there boolean;
     v_void text;
     v_queues text[];
     v_states int2[];
 BEGIN
     v_void := set_config('lock_timeout', '250ms', true);
     v_void := pg_advisory_xact_lock(@class, hashtext(p_mark::text));
-    SELECT @now, EXISTS (SELECT 1 FROM @.void v WHERE v.mark = p_mark) INTO now_at, v_gone;
+    SELECT @now, EXISTS (SELECT 1 FROM @.void v WHERE v.mark = p_mark), EXISTS (SELECT 1 FROM @.key k WHERE k.key = ANY (k_key))
+        INTO now_at, v_gone, v_there;
     IF v_gone THEN
         RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
+    END IF;
+    IF v_there THEN
+        -- A key that was made and never held has a row: an insert would wait for whoever is writing that.
+        now_at := NULL;
+        RETURN;
     END IF;
     stale := '{}';
     crowded := '{}';

@@ -1,4 +1,4 @@
--- What `lease` does, in two statements where nothing keeps the first jobs of one queue from being granted, which is most of the time;
+-- What `lease` does, in three statements where nothing keeps the first jobs of one queue from being granted, which is most of the time;
 -- else it is `lease` that is asked. It takes what that takes and answers the same, a head in few columns.
 CREATE OR REPLACE FUNCTION @.take(
     p_clock int8, p_ahead int8, p_floor int8,
@@ -86,6 +86,7 @@ BEGIN
     )
     SELECT 1::int2, w.place::int8, w.whose, w.body, @w_short FROM w
     UNION ALL
-    SELECT 2::int2, x.kind::int8, NULL::int4, x.text, x.id, @short_nulls_rest FROM w JOIN @.note x ON x.id = w.id;
+    SELECT 2::int2, x.kind::int8, NULL::int4, x.text, x.id, @short_nulls_rest FROM w JOIN @.note x ON x.id = w.id
+    ORDER BY 1, 2;
 END
 $$;

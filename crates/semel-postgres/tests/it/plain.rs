@@ -30,23 +30,25 @@ const ROWS: &str = "SELECT jsonb_build_object(
     'event', (SELECT jsonb_agg(to_jsonb(e) - 'tx' - 'jobs' - 'mark'
         || jsonb_build_object('told', (SELECT count(*) FROM @.head h WHERE h.id = ANY (e.jobs))) ORDER BY e.tx) FROM @.event e))::text";
 
-/// What is stored after jobs with keys and without have come, been claimed, ended and come again; where nothing `may_be_brief`, by
-/// commits that are said in full.
+/// What is stored after jobs with keys and without have come, been claimed, ended and come again: by commits that are all said in
+/// short or, where nothing `may_be_brief`, in full.
 async fn written(place: &Place, may_be_brief: bool) -> String {
     let clock = ManualClock::default();
     let store = Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap();
     let engine = Engine::without_duties(Arc::new(store)).unwrap();
     let (client, connection) = tokio_postgres::connect(&crate::place::url(), NoTls).await.unwrap();
     tokio::spawn(connection);
+    // Each place has one way only: by the other one nothing is written, or that something has moved is all it says.
+    let (other, instead) =
+        if may_be_brief { ("commit", "RAISE EXCEPTION 'not in short';") } else { ("brief", "RETURN;") };
     let of = format!(
-        "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = 'brief' AND pronamespace = '{}'::regnamespace",
+        "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = '{other}' AND pronamespace = '{}'::regnamespace",
         place.schema()
     );
     let text: String = client.query_one(&of, &[]).await.unwrap().get(0);
-    if !may_be_brief {
-        // It always says that something has moved.
-        client.batch_execute(&text.replacen("\nBEGIN\n", "\nBEGIN RETURN;\n", 1)).await.unwrap();
-    }
+    let spoilt = text.replacen("\nBEGIN\n", &format!("\nBEGIN {instead}\n"), 1);
+    assert_ne!(spoilt, text);
+    client.batch_execute(&spoilt).await.unwrap();
     let offers = vec![keyed("a").offer(), job().offer(), keyed("b").offer(), keyed("c").offer()];
     engine.enqueue_batch(offers, Mode::Each, "").await.unwrap();
     clock.advance(Duration::from_secs(1));
@@ -140,4 +142,30 @@ async fn what_cannot_be_said_in_short_is_said_at_length_and_claims_beside_it_sta
     held.rollback().await.unwrap();
     let applied = backend.commit(batch()).await.unwrap();
     assert_eq!((applied.groups, applied.claims[0].jobs.len()), (vec![Verdict::Stale, Verdict::Applied], 1));
+}
+
+/// A key whose row was made and is about to be held by somebody's open transaction is passed over: whoever wants it waits for his turn,
+/// and the others are committed at once, together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_an_open_transaction_is_about_to_hold_delays_nobody() {
+    let place = Place::new();
+    let backend: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let mut holder = crate::place::client(&crate::place::url()).await;
+    let schema = place.schema();
+    let key = semel_testkit::make::key("b");
+    let make = format!("INSERT INTO {schema}.key (key, version, live, done) VALUES ($1, 0, '{{}}', '{{}}')");
+    holder.execute(&make, &[&&key.as_bytes()[..]]).await.unwrap();
+    let mut groups = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        groups.push(decided(&*backend, name).await);
+    }
+    let held = holder.transaction().await.unwrap();
+    let hold = format!("UPDATE {schema}.key SET version = 7 WHERE key = $1");
+    held.execute(&hold, &[&&key.as_bytes()[..]]).await.unwrap();
+    let applied = backend.commit(Batch { groups, claims: Vec::new() }).await.unwrap();
+    assert_eq!(applied.groups, [Verdict::Applied, Verdict::Busy, Verdict::Applied, Verdict::Applied]);
+    let records = format!("SELECT count(*) FROM {schema}.event WHERE kinds <> '{{}}'");
+    let records: i64 = held.query_one(&records, &[]).await.unwrap().get(0);
+    assert_eq!(records, 1, "they were told one after the other");
+    held.rollback().await.unwrap();
 }
