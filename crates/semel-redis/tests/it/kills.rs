@@ -57,15 +57,13 @@ async fn a_new_run_of_the_server_numbers_nothing_again() {
     own.kill().await;
     let after = open().await.load(&Reads::default()).await.unwrap().now;
     assert_eq!(after, before.saturating_add(Duration::from_secs(2)));
-    // The clock comes to it, however often that happens: time is not ahead of it for good.
+    // The clock comes to it, however often that happens: whoever saw time stand does not take it for a clock that jumped back.
     for _ in 0..3 {
+        store.load(&Reads::default()).await.unwrap();
         clock.advance(Duration::from_secs(10));
-        let store = Arc::new(open().await);
-        let engine = semel_engine::Engine::without_duties(Arc::clone(&store) as _).unwrap();
         engine.enqueue(semel_testkit::make::job().offer(), "").await.unwrap();
         assert_eq!(store.load(&Reads::default()).await.unwrap().now, semel_store::clock::Clock::now(&clock));
         own.kill().await;
-        open().await.load(&Reads::default()).await.unwrap();
     }
 }
 
