@@ -13,13 +13,22 @@ use tower_service::Service as _;
 
 use super::*;
 use crate::Config;
+use crate::auth::Tokens;
 
 /// All files together, in bytes.
 const BYTES_MAX: usize = 300_000;
 
-async fn ask(path: &str, known: Option<&HeaderValue>) -> (StatusCode, HeaderMap, String) {
+/// The whole server, of tokens that nobody has: the files need none.
+fn server() -> Router {
     let engine = Engine::start(Arc::new(Memory::default())).unwrap();
-    let mut router = crate::router(engine, Config::default());
+    crate::router(engine, Config { tokens: Tokens::new(["nobody-knows-this-one"]), ..Config::default() })
+}
+
+async fn ask(
+    router: &mut Router,
+    path: &str,
+    known: Option<&HeaderValue>,
+) -> (StatusCode, HeaderMap, String) {
     let mut request = Request::builder().uri(path);
     if let Some(tag) = known {
         request = request.header(IF_NONE_MATCH, tag);
@@ -40,23 +49,28 @@ fn scripts() -> impl Iterator<Item = &'static File> {
 
 #[tokio::test]
 async fn every_file_is_served_with_its_policy() {
+    let mut server = server();
+    let server = &mut server;
     for file in FILES {
-        let (status, headers, body) = ask(file.path, None).await;
+        let (status, headers, body) = ask(server, file.path, None).await;
         assert_eq!((status, body.as_str()), (StatusCode::OK, file.text), "{}", file.path);
         assert_eq!(headers[CONTENT_TYPE], file.media, "{}", file.path);
         assert_eq!(headers[CONTENT_SECURITY_POLICY], POLICY, "{}", file.path);
         assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff", "{}", file.path);
         assert_eq!(headers[CACHE_CONTROL], "no-cache", "{}", file.path);
 
-        let (status, again, body) = ask(file.path, Some(&headers[ETAG])).await;
+        let (status, again, body) = ask(server, file.path, Some(&headers[ETAG])).await;
         assert_eq!((status, body.as_str()), (StatusCode::NOT_MODIFIED, ""), "{}", file.path);
         assert_eq!(again[ETAG], headers[ETAG]);
         assert_eq!(again[CONTENT_SECURITY_POLICY], POLICY, "{}", file.path);
     }
-    let (status, ..) = ask("/", Some(&HeaderValue::from_static("\"another\""))).await;
+    let (status, ..) = ask(server, "/", Some(&HeaderValue::from_static("\"another\""))).await;
     assert_eq!(status, StatusCode::OK);
-    let (status, ..) = ask("/dashboard/none.js", None).await;
+    let (status, ..) = ask(server, "/dashboard/none.js", None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
+    // What the page then asks is another matter.
+    let (status, ..) = ask(server, "/ojs/v1/jobs", None).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
 }
 
 #[test]

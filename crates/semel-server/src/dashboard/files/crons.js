@@ -62,11 +62,12 @@ export async function cron({ params, signal }) {
         ? button("Disable", () => act("disable", "It ticks no more."))
         : button("Enable", () => act("enable", "It ticks again."))),
     part("Last ticks", table([
-      { label: "Tick", cell: (tick) => clock(tick.scheduled_at ?? tick.scheduled_for ?? tick.at) ?? "–" },
-      { label: "Became", cell: (tick) => tick.outcome ?? tick.decision ?? tick.status ?? "–" },
-      { label: "Because", kind: "long", cell: (tick) => tick.reason ?? "–" },
+      { label: "Tick", cell: (tick) => clock(tick.scheduled_at) },
+      { label: "Decided", cell: (tick) => clock(tick.decided_at) },
+      { label: "Became", cell: (tick) => `${tick.outcome}${tick.by_hand ? " (by hand)" : ""}` },
       { label: "Job", cell: (tick) => (tick.job_id ? jobLink(tick.job_id) : "–") },
-    ], [...told.history], { caption: "Its last fifty ticks", empty: "It has not ticked yet." })),
+      { label: "Met", cell: (tick) => (tick.existing_job_id ? jobLink(tick.existing_job_id) : "–") },
+    ], told.history, { caption: "Its last fifty ticks", empty: "It has not ticked yet." })),
     part("Its job", json(cron.job_template)),
   ];
 }

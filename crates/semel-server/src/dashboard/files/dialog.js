@@ -1,4 +1,4 @@
-// A question in front of the page. Escape and Cancel say no.
+// A question in front of the page. Escape and Back say no.
 
 import { h } from "./dom.js";
 
@@ -18,7 +18,7 @@ export function ask({ title, body, yes, danger, check }) {
         body,
         wrong,
         h("p", { class: "actions" },
-          h("button", { type: "button", onclick: () => dialog.close("") }, "Cancel"),
+          h("button", { type: "button", onclick: () => dialog.close("") }, "Back"),
           h("button", { type: "submit", class: danger ? "danger" : "main" }, yes))));
     dialog.addEventListener("close", () => {
       dialog.remove();

@@ -71,8 +71,10 @@ function uniqueness(job, again) {
   return [
     again ? h("p", { class: "sentence" }, again.sentences[0]) : members(job.unique),
     verdict ? h("p", {}, verdict) : null,
-    diagram(job.unique, job.state),
-    facts([["Key", job.unique_key ? keyLink(job.unique_key, true) : "released"]]),
+    diagram(job.unique, job.unique_key ? job.state : null),
+    job.unique_key
+      ? facts([["Key", keyLink(job.unique_key, true)]])
+      : h("p", { class: "note" }, "It holds nothing any more: its key was released, or a newer job took it."),
     h("p", { class: "actions" }, h("a", { class: "button", href: link("why", { of: job.id }) }, "What if it came again?")),
   ];
 }

@@ -67,6 +67,7 @@ async function cancelAll(filter) {
       facts([["States", states.join(", ")], ["Queue", filter.queue ?? "all"], ["Type", filter.type ?? "all"]]),
       h("p", {}, "Such as:"),
       h("ul", {}, found.items.map((job) => h("li", {}, jobLink(job.id), ` ${job.type} · ${job.state}`))),
+      h("p", {}, "Then:"),
       h("ul", {},
         h("li", {}, "Their keys are free at once."),
         h("li", {}, "Runs under way are told at their next heartbeat, and their late acks are refused."),
@@ -78,7 +79,7 @@ async function cancelAll(filter) {
   });
   if (!words) return;
   try {
-    const filters = { state: states.join(","), ...(filter.queue ? { queue: filter.queue } : {}), ...(filter.type ? { type: filter.type } : {}) };
+    const filters = { state: states, ...(filter.queue ? { queue: filter.queue } : {}), ...(filter.type ? { type: filter.type } : {}) };
     const told = await post("admin/jobs/bulk/cancel", { confirm: true, filter: filters, limit: BULK_MAX });
     tell(`Cancelled ${count(told.cancelled ?? 0)}; ${count(told.failed ?? 0)} had moved on.`);
   } catch (error) {

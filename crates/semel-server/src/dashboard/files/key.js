@@ -18,7 +18,7 @@ const CALLS_SHOWN = 20;
 
 export async function key({ params, signal }) {
   const found = await maybe(get(`unique-jobs/${at(params.key)}`, {}, signal));
-  if (!found) return [h("h1", {}, "Key ", h("span", { class: "mono" }, params.key)), free()];
+  if (!found) return [h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, params.key)), free()];
   const holders = found.holders;
   const first = holders.find((holder) => holder.holds) ?? holders[0];
   const told = holders.slice(0, HOLDERS_TOLD);

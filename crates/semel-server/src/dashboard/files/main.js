@@ -57,6 +57,8 @@ const who = document.querySelector("#who");
 
 function drawMenu() {
   const here = place();
+  // On a narrow screen the menu scrolls, and must show where one is.
+  requestAnimationFrame(() => menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }));
   put(menu, MENU.map(({ path, title, letter }) =>
     h("a", { href: link(path), title: `g ${letter}`, "aria-current": path === here ? "page" : null }, title)));
 }

@@ -133,7 +133,7 @@ function queueTable(queues, again) {
     document.activeElement?.blur();
     await again();
   }, { "aria-label": `${queue.paused ? "Resume" : "Pause"} ${queue.name}` });
-  const of = (state) => ({ label: state, kind: "num", cell: (queue) => h("a", { href: link("jobs", { queue: queue.name, state }) }, count(queue[state])) });
+  const of = (state) => ({ label: state, kind: "num", cell: (queue) => h("a", { class: queue[state] === 0 ? "zero" : "", href: link("jobs", { queue: queue.name, state }) }, count(queue[state])) });
   return table([
     { label: "Queue", cell: (queue) => [h("a", { href: link("jobs", { queue: queue.name }) }, queue.name), queue.paused ? h("span", { class: "badge failed" }, "paused") : null] },
     { label: "Live", cell: depth },

@@ -34,8 +34,7 @@ function only(filter) {
 async function test(hook) {
   try {
     const told = await post(`webhooks/subscriptions/${at(hook.id)}/test`);
-    const isHere = told.delivered ?? told.success;
-    tell(isHere ? "It arrived." : `It did not arrive${told.status ?? told.status_code ? ` (status ${told.status ?? told.status_code})` : ""}${told.error ? `: ${told.error}` : "."}`);
+    tell(told.delivered ? `It arrived in ${told.took_ms} ms.` : `It did not arrive: ${told.error}`);
   } catch (error) {
     tell(error.message);
   }

@@ -27,6 +27,7 @@ export async function why({ query, signal }) {
   const input = h("textarea", { name: "payload", rows: "22", spellcheck: "false", "data-key": "/", "aria-label": "Payload" });
   input.value = query.of ? JSON.stringify(await offer(query.of, signal), null, 2) : JSON.stringify(SAMPLE, null, 2);
   const out = h("div", { "aria-live": "polite" });
+  const hasHidden = query.of && input.value.includes("[sensitive]");
   const run = async () => {
     try {
       const text = input.value;
@@ -47,7 +48,8 @@ export async function why({ query, signal }) {
     h("p", { class: "lead" }, "Paste the body of an enqueue request. The server says what would become of it now, and why. Nothing is stored."),
     h("div", { class: "split" },
       h("div", {}, input, h("p", { class: "actions" },
-        button("Ask", run, { class: "main" }), h("span", { class: "dim" }, "Ctrl + Enter"))),
+        button("Ask", run, { class: "main" }), h("span", { class: "dim" }, "Ctrl + Enter")),
+      hasHidden ? h("p", { class: "note" }, "The job's hidden values stand here as [sensitive]. Where they count for the key, put the real ones in before you believe the answer.") : null),
       out),
   ];
 }
