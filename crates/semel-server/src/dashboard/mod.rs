@@ -100,11 +100,8 @@ pub(crate) fn routes() -> Router {
 }
 
 fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
-    let mut response = if knows(asked, tag) {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        file.text.into_response()
-    };
+    let mut response =
+        if knows(asked, tag) { StatusCode::NOT_MODIFIED.into_response() } else { file.text.into_response() };
     let headers = response.headers_mut();
     headers.insert(ETAG, tag.clone());
     for (name, value) in [

@@ -146,9 +146,15 @@ fn modules_load_own_modules_and_every_module_is_loaded() {
 #[test]
 fn text_goes_in_as_text_and_nothing_comes_from_outside() {
     for file in FILES.iter().filter(|file| file.media != HTML) {
-        for mark in
-            ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "import("]
-        {
+        for mark in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "import(",
+        ] {
             assert!(!file.text.contains(mark), "{}: {mark}", file.path);
         }
         for mark in ["//cdn", "https://", "url(", "@import", "localStorage", "document.cookie"] {

@@ -5,7 +5,6 @@ import { ask } from "./dialog.js";
 import { button, facts, h, json, none, part } from "./dom.js";
 import { badge, clock, count, jobLink, keyLink, mono, when } from "./format.js";
 import { callers, keyless } from "./key.js";
-import { ofJobs } from "./log.js";
 import { tell } from "./notice.js";
 import { askAgain, diagram, LIVE, members } from "./policy.js";
 import { link, refresh } from "./router.js";
@@ -14,8 +13,7 @@ import { timeline } from "./timeline.js";
 
 export async function job({ params, signal }) {
   const { job } = await get(`jobs/${params.id}`, {}, signal);
-  const [log, again, carriers] = await Promise.all([
-    maybe(ofJobs([job.id], job.created_at, signal)),
+  const [again, carriers] = await Promise.all([
     askAgain(job, signal),
     job.unique_key ? maybe(get(`unique-jobs/${job.unique_key}`, {}, signal)) : null,
   ]);
@@ -47,7 +45,7 @@ export async function job({ params, signal }) {
       ? part(`Duplicates suppressed: ${count(job.unique.duplicates.count)}`, callers([{ job_id: job.id, duplicates: job.unique.duplicates }]))
       : null,
     failures(job),
-    log ? part("Timeline", timeline(log, [job.id], false)) : null,
+    part("Timeline", timeline([job.id], job.created_at, false, signal)),
     lineage(job, carriers),
     part("Args", json(job.args)),
     Object.keys(job.meta ?? {}).length > 0 ? part("Meta", json(job.meta)) : null,

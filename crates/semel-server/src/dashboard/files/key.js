@@ -4,7 +4,6 @@ import { at, get, maybe, remove } from "./api.js";
 import { ask } from "./dialog.js";
 import { button, facts, field, h, none, part } from "./dom.js";
 import { badge, clock, count, duration, jobLink, when } from "./format.js";
-import { ofJobs } from "./log.js";
 import { tell } from "./notice.js";
 import { admission, askAgain, diagram, members, strategies } from "./policy.js";
 import { link, refresh } from "./router.js";
@@ -23,11 +22,7 @@ export async function key({ params, signal }) {
   const first = holders.find((holder) => holder.holds) ?? holders[0];
   const told = holders.slice(0, HOLDERS_TOLD);
   const oldest = told.at(-1);
-  const [shown, log] = await Promise.all([
-    maybe(get(`jobs/${first.job_id}`, {}, signal)),
-    ofJobs(told.map((holder) => holder.job_id), oldest.created_at, signal),
-  ]);
-  const job = shown?.job;
+  const job = (await maybe(get(`jobs/${first.job_id}`, {}, signal)))?.job;
   const again = job ? await askAgain(job, signal) : null;
   const suppressed = holders.reduce((sum, holder) => sum + (holder.duplicates?.count ?? 0), 0);
   return [
@@ -58,7 +53,7 @@ export async function key({ params, signal }) {
       : null,
     holders.length > 1 ? part(`All ${holders.length} holders`, holderTable(holders)) : null,
     part("Last callers whose job was a duplicate (ten are kept for each holder)", callers(holders)),
-    part("Timeline", timeline(log, told.map((holder) => holder.job_id), holders.length > 1)),
+    part("Timeline", timeline(told.map((holder) => holder.job_id), oldest.created_at, holders.length > 1, signal)),
   ];
 }
 

@@ -2,7 +2,7 @@
 
 import { button, h, none, put } from "./dom.js";
 import { clock, duration, jobLink } from "./format.js";
-import { read } from "./log.js";
+import { ofJobs, read } from "./log.js";
 import { problem } from "./notice.js";
 
 const WORDS = {
@@ -54,8 +54,22 @@ export function line(event, names) {
     names === "full" ? h("span", { class: "dim" }, event.data.job_type ?? "") : null);
 }
 
-/** The events of jobs; asks for the rest of a long log when told to. */
-export function timeline(reading, ids, names) {
+/** The events of jobs. The log may be long, so the rest of the screen does not wait for them. */
+export function timeline(ids, createdAt, names, signal) {
+  const slot = h("div", { "aria-live": "polite" }, none("Reading the log…"));
+  const fetched = async () => {
+    try {
+      put(slot, events(await ofJobs(ids, createdAt, signal), ids, names));
+    } catch (error) {
+      if (!signal.aborted) put(slot, problem(error, fetched));
+    }
+  };
+  fetched();
+  return slot;
+}
+
+/** Those that were found; asks for the rest of a long log when told to. */
+function events(reading, ids, names) {
   const list = h("ol", { class: "timeline" }, reading.events.map((event) => line(event, names)));
   const foot = h("div", {});
   const rest = (from) => {
