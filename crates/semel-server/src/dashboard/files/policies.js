@@ -59,7 +59,7 @@ function card({ sample, jobs, duplicates }, told) {
     h("h2", {}, sample.type),
     told ? h("p", { class: "sentence" }, told.sentences[0]) : members(sample.unique),
     diagram(sample.unique),
-    h("p", {}, h("strong", {}, `${share.toFixed(1)} %`), ` duplicates: ${count(duplicates)} met ${count(jobs)} jobs. For instance `, jobLink(sample.id), "."),
+    h("p", {}, h("strong", {}, `${share.toFixed(1)} %`), ` duplicates: ${count(duplicates)} met ${jobs === 1 ? "one job" : `${count(jobs)} jobs`}. For instance `, jobLink(sample.id), "."),
     advice(sample, jobs, duplicates));
 }
 
