@@ -2,7 +2,7 @@
 
 import { get, maybe, post } from "./api.js";
 import { ask } from "./dialog.js";
-import { button, facts, field, form, h, part } from "./dom.js";
+import { button, facts, field, form, h } from "./dom.js";
 import { badge, count, jobLink, keyLink, when } from "./format.js";
 import { tell } from "./notice.js";
 import { LIVE, STATES } from "./policy.js";
@@ -12,8 +12,7 @@ import { pager, table } from "./table.js";
 const PER_PAGE = 50;
 const BULK_MAX = 10_000;
 
-/** The columns that lists of jobs have in common. */
-export const COLUMNS = [
+const COLUMNS = [
   { label: "Job", cell: (job) => jobLink(job.id) },
   { label: "Type", cell: (job) => job.type },
   { label: "Queue", cell: (job) => job.queue },
@@ -86,9 +85,4 @@ async function cancelAll(filter) {
     tell(error.message);
   }
   refresh();
-}
-
-/** A part with a few jobs. */
-export function jobList(title, found, caption) {
-  return part(title, table(COLUMNS, found, { caption }));
 }

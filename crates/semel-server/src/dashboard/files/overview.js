@@ -57,7 +57,12 @@ async function keepLooking(view, signal) {
   while (!signal.aborted) {
     await rest(LOOK_MS, signal);
     if (signal.aborted || isPaused || document.hidden) continue;
-    await look(view, signal).catch(() => {});
+    try {
+      await look(view, signal);
+    } catch (error) {
+      // Whoever would not give a token is not asked every few seconds.
+      if (error.status === 401) return;
+    }
   }
 }
 

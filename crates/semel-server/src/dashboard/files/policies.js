@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import { count, jobLink } from "./format.js";
 import { asRequested, askAgain, diagram, members } from "./policy.js";
+import { link } from "./router.js";
 
 const PAGE = 200;
 const PAGES = 3;
@@ -59,7 +60,8 @@ function card({ sample, jobs, duplicates }, told) {
     h("h2", {}, sample.type),
     told ? h("p", { class: "sentence" }, told.sentences[0]) : members(sample.unique),
     diagram(sample.unique),
-    h("p", {}, h("strong", {}, `${share.toFixed(1)} %`), ` duplicates: ${count(duplicates)} met ${jobs === 1 ? "one job" : `${count(jobs)} jobs`}. For instance `, jobLink(sample.id), "."),
+    h("p", {}, h("strong", {}, `${share.toFixed(1)} %`), ` duplicates: ${count(duplicates)} met ${jobs === 1 ? "one job" : `${count(jobs)} jobs`}. For instance `, jobLink(sample.id), ". ",
+      h("a", { href: link("keys", { type: sample.type }) }, "Keys held by this type →")),
     advice(sample, jobs, duplicates));
 }
 

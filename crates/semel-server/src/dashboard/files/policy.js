@@ -5,7 +5,7 @@ import { facts, h } from "./dom.js";
 
 /** The states of a job, in the order of its life. */
 export const LIVE = ["scheduled", "available", "pending", "active", "retryable"];
-export const ENDED = ["completed", "cancelled", "discarded"];
+const ENDED = ["completed", "cancelled", "discarded"];
 export const STATES = [...LIVE, ...ENDED];
 
 /** What an admission would be, in words. */
@@ -48,7 +48,7 @@ export async function askAgain(job, signal) {
 }
 
 /** The policy in a few words, for lists. */
-export function inShort(unique) {
+function inShort(unique) {
   const what = unique.key !== undefined && typeof unique.key === "string"
     ? `key given by the caller${unique.scope === "global" ? ", across types" : ""}`
     : (unique.keys ?? ["type"]).map((name) => {
@@ -91,7 +91,7 @@ export function members(unique) {
   ]);
 }
 
-/** Which states stand in a request as a sentence would say them. */
+/** What each strategy would do, as rows. */
 export function strategies(told) {
   return Object.entries(told.strategies ?? {}).map(([name, result]) => ({ name, result }));
 }
