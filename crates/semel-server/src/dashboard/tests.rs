@@ -162,3 +162,76 @@ fn text_goes_in_as_text_and_nothing_comes_from_outside() {
         }
     }
 }
+
+/// The name of a function of `api.js`, and the method it asks with; `send` is told which.
+const ASKED_WITH: [(&str, &str); 6] = [
+    ("get", "GET"),
+    ("post", "POST"),
+    ("put", "PUT"),
+    ("patch", "PATCH"),
+    ("remove", "DELETE"),
+    ("send", ""),
+];
+
+/// Every request of a module: its method and its path as written. The path must be written where it is asked.
+fn asked(file: &File) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (name, method) in ASKED_WITH {
+        let call = format!("{name}(");
+        for (at, _) in file.text.match_indices(&call) {
+            let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '$' | '#');
+            if file.text[..at].ends_with(is_part) {
+                continue;
+            }
+            let given = &file.text[at + call.len()..];
+            let (method, given) = match literal(given) {
+                Some((method, rest)) if name == "send" => (method, rest.trim_start_matches([',', ' '])),
+                _ => (method, given),
+            };
+            match literal(given) {
+                Some((path, _)) => found.push((method.to_owned(), path.to_owned())),
+                // The `put` of `dom.js`, which is given a node.
+                None if name == "put" => {}
+                None => panic!("{}: no path after {name}(", file.path),
+            }
+        }
+    }
+    found
+}
+
+/// The literal that a text begins with, and what follows it.
+fn literal(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|quote| matches!(quote, '"' | '`'))?;
+    text[1..].split_once(quote)
+}
+
+/// Whether a path as written is a route's: a name that is put in stands for a parameter, anything else that is put in
+/// for a word. So a name that did not go through `at`, and may have a slash, is found too.
+fn is_of(written: &str, route: &str) -> bool {
+    let written = if written.starts_with('/') { written.to_owned() } else { format!("/ojs/v1/{written}") };
+    let (written, route): (Vec<&str>, Vec<&str>) = (written.split('/').collect(), route.split('/').collect());
+    written.len() == route.len()
+        && written.iter().zip(route).all(|(written, route)| {
+            if written.starts_with("${at(") {
+                route.starts_with('{')
+            } else if written.starts_with("${") {
+                !route.starts_with('{')
+            } else {
+                *written == route
+            }
+        })
+}
+
+#[test]
+fn what_is_asked_for_is_an_endpoint() {
+    let table = crate::routes::table();
+    let mut known = 0;
+    for file in scripts().filter(|file| file.path != "/dashboard/api.js") {
+        for (method, path) in asked(file) {
+            let is_there = |row: &crate::routes::Endpoint| row.method == *method && is_of(&path, row.path);
+            assert!(table.iter().any(is_there), "{}: {method} {path}", file.path);
+            known += 1;
+        }
+    }
+    assert!(known >= 30, "{known} requests were found");
+}

@@ -149,6 +149,32 @@ async fn a_token_is_asked_for_when_one_is_set() {
     server.stop().await;
 }
 
+#[tokio::test]
+async fn pages_of_other_sites_are_kept_out_without_a_token() {
+    let body = Some(r#"{"type":"a.b","args":[]}"#);
+    let server = Server::start().await;
+    for (name, value, status) in [
+        ("sec-fetch-site", "cross-site", 403),
+        ("sec-fetch-site", "same-origin", 201),
+        ("host", "rebound.example:8080", 403),
+        ("host", "localhost:8080", 201),
+    ] {
+        let mut headers = header("accept-language", "en");
+        headers.extend(header(name, value));
+        let told = server.ask(Method::POST, "/ojs/v1/jobs", body, headers).await;
+        assert_eq!(told.status, status, "{name}: {value}: {}", told.body);
+        if status == 403 {
+            assert_problem(&told, 403, "forbidden");
+        }
+    }
+    let mut headers = header("accept-language", "en");
+    headers.extend(header("host", "rebound.example"));
+    let told = server.ask(Method::GET, "/ojs/v1/jobs", None, headers).await;
+    assert_problem(&told, 403, "forbidden");
+    assert_eq!(server.stored().await, 2);
+    server.stop().await;
+}
+
 #[test]
 fn strangers_are_kept_out_without_a_token() {
     let open = Config::default();

@@ -1,6 +1,6 @@
 // The server's public API, as anybody could ask it.
 
-import { askForToken, headers } from "./session.js";
+import { askForToken, headers, tenant } from "./session.js";
 
 const ROOT = "/ojs/v1/";
 
@@ -15,8 +15,12 @@ export class Refusal extends Error {
   }
 }
 
-/** Sends a request, with the token there is. When the server wants one, it is asked for once. */
+/** Sends a request, with the token there is. When the server wants one, it is asked for, and the request sent again: but
+ * not to a tenant that was chosen meanwhile, for which it was not meant. */
 export async function send(method, path, { query, body, signal, extra } = {}) {
+  // A browser would go up by such a part, to another endpoint.
+  if (path.split("/").some((part) => part === "." || part === "..")) throw new Error("There is nothing of that name.");
+  const meant = tenant();
   const set = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== "");
   const text = new URLSearchParams(set).toString();
   const address = `${path.startsWith("/") ? path : ROOT + path}${text ? `?${text}` : ""}`;
@@ -33,6 +37,7 @@ export async function send(method, path, { query, body, signal, extra } = {}) {
     const told = await response.json().catch(() => null);
     const refusal = new Refusal(response.status, told?.error);
     if (response.status !== 401 || attempt > 3 || !(await askForToken(refusal.message))) throw refusal;
+    if (tenant() !== meant) throw new Error("Another tenant is looked at now, so this was not asked again.");
   }
 }
 
@@ -53,12 +58,12 @@ export const post = (path, body, signal) => answer("POST", path, { body, signal 
 export const put = (path, body) => answer("PUT", path, { body });
 export const patch = (path, body) => answer("PATCH", path, { body });
 export const remove = (path, body) => answer("DELETE", path, { body });
-/** The answer, or nothing where there is none or it may not be seen. */
-export async function maybe(answered) {
+/** The answer, or nothing where there is none or, unless `absent` says otherwise, it may not be seen. */
+export async function maybe(answered, absent = [403, 404]) {
   try {
     return await answered;
   } catch (error) {
-    if (error instanceof Refusal && [403, 404].includes(error.status)) return null;
+    if (error instanceof Refusal && absent.includes(error.status)) return null;
     throw error;
   }
 }

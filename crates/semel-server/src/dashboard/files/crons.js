@@ -27,11 +27,13 @@ export async function crons({ query, signal }) {
 }
 
 export async function cron({ params, signal }) {
-  const path = `cron/${at(params.name)}`;
-  const [{ cron }, told] = await Promise.all([get(path, {}, signal), get(`${path}/history`, {}, signal)]);
+  const [{ cron }, told] = await Promise.all([
+    get(`cron/${at(params.name)}`, {}, signal),
+    get(`cron/${at(params.name)}/history`, {}, signal),
+  ]);
   const act = async (verb, words) => {
     try {
-      await post(`${path}/${verb}`);
+      await post(`cron/${at(params.name)}/${verb}`);
       tell(words);
     } catch (error) {
       tell(error.message);

@@ -1,6 +1,6 @@
 // What was suppressed of late: the holders that absorbed most, and requests whose content did not fit their key.
 
-import { get, maybe } from "./api.js";
+import { at, get, maybe } from "./api.js";
 import { h, part } from "./dom.js";
 import { badge, count, duration, jobLink, keyLink } from "./format.js";
 import { callers } from "./key.js";
@@ -15,11 +15,13 @@ const TOGETHER = 5;
 
 export async function duplicates({ query, signal }) {
   const minutes = Number(query.minutes ?? 60);
-  const after = await since(Date.now() - minutes * 60_000, signal);
+  const from = Date.now() - minutes * 60_000;
+  const after = await since(from, signal);
   const told = await read({ types: "job.deduplicated" }, after, signal);
-  const holders = sum(told.events);
+  // The place found in the log may lie before that time.
+  const holders = sum(told.events.filter((event) => Date.parse(event.time) >= from));
   const top = holders.slice(0, SHOWN);
-  const jobs = await each(top, async (holder) => (await maybe(get(`jobs/${holder.id}`, {}, signal)))?.job);
+  const jobs = await each(top, async (holder) => (await maybe(get(`jobs/${at(holder.id)}`, {}, signal)))?.job);
   const rows = top.map((holder, index) => ({ ...holder, job: jobs[index] }));
   const all = holders.reduce((total, holder) => total + holder.count, 0);
   const wrong = holders.filter((holder) => holder.mismatches > 0).slice(0, SHOWN);

@@ -1,5 +1,6 @@
 // Times, numbers and ids as people read them.
 
+import { at } from "./api.js";
 import { h } from "./dom.js";
 import { link } from "./router.js";
 
@@ -54,12 +55,12 @@ export function short(id) {
 
 /** A job's id that leads to its page. */
 export function jobLink(id, whole = false) {
-  return h("a", { class: "mono", href: link(`jobs/${id}`), title: id }, whole ? id : short(id));
+  return h("a", { class: "mono", href: link(`jobs/${at(id)}`), title: id }, whole ? id : short(id));
 }
 
 /** A unique key that leads to its page. */
 export function keyLink(key, whole = false) {
-  return h("a", { class: "mono", href: link(`keys/${key}`), title: key }, whole ? key : short(key));
+  return h("a", { class: "mono", href: link(`keys/${at(key)}`), title: key }, whole ? key : short(key));
 }
 
 /** A state as a word with its colour. */

@@ -1,6 +1,6 @@
 // One job: what it is, what became of it and why, its key and what it suppressed, and whom it is related to.
 
-import { get, maybe, post, remove } from "./api.js";
+import { at, get, maybe, post, remove } from "./api.js";
 import { ask } from "./dialog.js";
 import { button, facts, h, json, none, part } from "./dom.js";
 import { badge, clock, count, jobLink, keyLink, mono, when } from "./format.js";
@@ -12,10 +12,12 @@ import { table } from "./table.js";
 import { timeline } from "./timeline.js";
 
 export async function job({ params, signal }) {
-  const { job } = await get(`jobs/${params.id}`, {}, signal);
+  const { job } = await get(`jobs/${at(params.id)}`, {}, signal);
+  // What is done to a job is asked for by its id, so the answer must be about the one that the address names.
+  if (job.id !== params.id) throw new Error("That is no job's id.");
   const [again, carriers] = await Promise.all([
     askAgain(job, signal),
-    job.unique_key ? maybe(get(`unique-jobs/${job.unique_key}`, {}, signal)) : null,
+    job.unique_key ? maybe(get(`unique-jobs/${at(job.unique_key)}`, {}, signal)) : null,
   ]);
   const isLive = LIVE.includes(job.state);
   const isDead = job.state === "discarded" && job.retry?.on_exhaustion === "dead_letter";
@@ -39,7 +41,7 @@ export async function job({ params, signal }) {
       isLive ? button("Cancel this job…", () => cancel(job), { class: "danger" }) : null,
       isDead ? button("Offer it again", () => replay(job), { class: "main" }) : null,
       ["pending", "scheduled"].includes(job.state) && !job.workflow_id
-        ? button("Make it available now", () => act(post(`jobs/${job.id}/activate`), "It is available.")) : null),
+        ? button("Make it available now", () => act(post(`jobs/${at(job.id)}/activate`), "It is available.")) : null),
     part("Uniqueness", job.unique ? uniqueness(job, again) : keyless()),
     job.unique?.duplicates
       ? part(`Duplicates suppressed: ${count(job.unique.duplicates.count)}`, callers([{ job_id: job.id, duplicates: job.unique.duplicates }]))
@@ -91,7 +93,7 @@ function failures(job) {
 function lineage(job, carriers) {
   const others = (carriers?.holders ?? []).filter((holder) => holder.job_id !== job.id);
   const rows = [
-    job.workflow_id ? ["Workflow", h("a", { class: "mono", href: link(`workflows/${job.workflow_id}`) }, job.workflow_id)] : null,
+    job.workflow_id ? ["Workflow", h("a", { class: "mono", href: link(`workflows/${at(job.workflow_id)}`) }, job.workflow_id)] : null,
     job.follow_up_id ? ["Follow-up that waits for it", jobLink(job.follow_up_id, true)] : null,
     ...others.slice(0, 10).map((holder) => ["Carries the same key", h("span", {}, jobLink(holder.job_id, true), " ", badge(holder.state))]),
   ].filter(Boolean);
@@ -108,11 +110,11 @@ async function cancel(job) {
     yes: "Cancel it",
     danger: true,
   });
-  if (done) await act(remove(`jobs/${job.id}`), "It is cancelled.");
+  if (done) await act(remove(`jobs/${at(job.id)}`), "It is cancelled.");
 }
 
 async function replay(job) {
-  await act(post(`dead-letter/${job.id}/retry`), "It was offered again and admitted.");
+  await act(post(`dead-letter/${at(job.id)}/retry`), "It was offered again and admitted.");
 }
 
 async function act(answered, words) {

@@ -10,6 +10,7 @@ import { go, refresh } from "./router.js";
 import { pager, table } from "./table.js";
 
 const PER_PAGE = 50;
+/** What one request takes, and as far as the server counts. */
 const BULK_MAX = 10_000;
 
 const COLUMNS = [
@@ -71,7 +72,7 @@ async function cancelAll(filter) {
         h("li", {}, "Their keys are free at once."),
         h("li", {}, "Runs under way are told at their next heartbeat, and their late acks are refused."),
         h("li", {}, "It cannot be taken back."),
-        total > BULK_MAX ? h("li", {}, `${count(total)} match; one request takes ${count(BULK_MAX)}. Do it again for the rest.`) : null),
+        total >= BULK_MAX ? h("li", {}, `${count(BULK_MAX)} or more match; one request takes ${count(BULK_MAX)}. Do it again for the rest.`) : null),
     ],
     yes: "Cancel them",
     danger: true,

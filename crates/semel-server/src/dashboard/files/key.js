@@ -16,13 +16,13 @@ const REASON_CHARS_MAX = 500;
 const CALLS_SHOWN = 20;
 
 export async function key({ params, signal }) {
-  const found = await maybe(get(`unique-jobs/${at(params.key)}`, {}, signal));
+  const found = await maybe(get(`unique-jobs/${at(params.key)}`, {}, signal), [404]);
   if (!found) return [h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, params.key)), free()];
   const holders = found.holders;
   const first = holders.find((holder) => holder.holds) ?? holders[0];
   const told = holders.slice(0, HOLDERS_TOLD);
   const oldest = told.at(-1);
-  const job = (await maybe(get(`jobs/${first.job_id}`, {}, signal)))?.job;
+  const job = (await maybe(get(`jobs/${at(first.job_id)}`, {}, signal)))?.job;
   const again = job ? await askAgain(job, signal) : null;
   const suppressed = holders.reduce((sum, holder) => sum + (holder.duplicates?.count ?? 0), 0);
   return [
@@ -59,7 +59,7 @@ export async function key({ params, signal }) {
 
 function free() {
   return h("div", { class: "verdict good" },
-    h("p", {}, h("strong", {}, "Nobody holds this key. "), "The next job with it is admitted. It was released, its holders' time is over, it never was held, or whoever holds it does not disclose it."));
+    h("p", {}, h("strong", {}, "Nobody that may be shown holds this key. "), "It was released, its holders' time is over, it never was held, or whoever holds it does not disclose it."));
 }
 
 function verdict(holder, again) {

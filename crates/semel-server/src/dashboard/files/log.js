@@ -23,16 +23,26 @@ async function page(query, signal) {
   }
 }
 
+/** The first event after a place. A page may have none and more behind it, so a few are read. */
+async function first(after, signal) {
+  let told = await page({ after, limit: 1 }, signal);
+  for (let turn = 1; turn < PAGES_MAX && told.events.length === 0 && told.has_more; turn++) {
+    told = await page({ after: told.cursor, limit: 1 }, signal);
+  }
+  return told;
+}
+
 /** A cursor after which everything since `time` (in ms) is found. */
 export async function since(time, signal) {
-  const first = await page({ limit: 1 }, signal);
-  if (first.events.length === 0 || Date.parse(first.events[0].time) >= time) return undefined;
+  const begin = await first(undefined, signal);
+  if (begin.events.length === 0) return begin.has_more ? begin.cursor : undefined;
+  if (Date.parse(begin.events[0].time) >= time) return undefined;
   const end = await get("events", { after: "end", limit: 1 }, signal);
-  let low = place(first.cursor);
+  let low = place(begin.cursor);
   let high = place(end.cursor);
   for (let step = 0; step < HALVES_MAX && high > low + 1n; step++) {
     const middle = (low + high) / 2n;
-    const next = await page({ after: cursor(middle), limit: 1 }, signal);
+    const next = await first(cursor(middle), signal);
     if (next.events.length > 0 && Date.parse(next.events[0].time) < time) low = place(next.cursor);
     else high = middle;
   }

@@ -20,10 +20,10 @@ import { why } from "./whynot.js";
 import { workflow, workflows } from "./workflows.js";
 
 const MENU = [
+  { path: "overview", title: "Overview", letter: "o" },
   { path: "keys", title: "Keys", letter: "k" },
   { path: "why", title: "Why not?", letter: "y" },
   { path: "jobs", title: "Jobs", letter: "j" },
-  { path: "overview", title: "Overview", letter: "o" },
   { path: "duplicates", title: "Duplicates", letter: "u" },
   { path: "policies", title: "Policies", letter: "p" },
   { path: "workflows", title: "Workflows", letter: "f" },
@@ -83,4 +83,4 @@ addEventListener("session", () => {
 });
 drawWho();
 listen(MENU);
-start(SCREENS, document.querySelector("#main"), "keys");
+start(SCREENS, document.querySelector("#main"), "overview");

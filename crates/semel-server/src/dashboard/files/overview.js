@@ -32,6 +32,7 @@ export async function overview({ signal }) {
   const toggle = button("", () => {
     isPaused = !isPaused;
     label();
+    stir();
     if (!isPaused) look(view, signal).catch(() => {});
   }, { "data-key": "p" });
   const label = () => {
@@ -42,7 +43,7 @@ export async function overview({ signal }) {
   await look(view, signal);
   label();
   keepLooking(view, signal);
-  watch(feed, status, label, signal);
+  const stir = watch(feed, status, label, signal);
   return [
     h("div", { class: "head" }, h("h1", {}, "Overview"), h("p", { class: "actions" }, status, toggle)),
     tiles,
@@ -66,17 +67,40 @@ async function keepLooking(view, signal) {
   }
 }
 
+/** Tells what happens while the page is seen and nobody has paused it. Answers what to call when that may have changed. */
 function watch(feed, status, label, signal) {
-  const heard = (event) => {
-    if (isPaused) return;
-    feed.prepend(line(event, "full"));
+  let following = null;
+  let isRefused = false;
+  let heard = [];
+  const draw = () => {
+    feed.prepend(...heard.map((event) => line(event, "full")));
+    heard = [];
     while (feed.children.length > FEED_MAX) feed.lastChild.remove();
   };
+  // Any number of events between two frames is drawn at once, and no more of them than are shown.
+  const hear = (event) => {
+    if (heard.unshift(event) === 1) requestAnimationFrame(draw);
+    heard.splice(FEED_MAX);
+  };
   const changed = (isLive, refusal) => {
+    isRefused = Boolean(refusal);
     status.dataset.live = isLive ? "Live" : refusal ? "Not live: the token may not read events" : "Connecting…";
     if (!isPaused) label();
   };
-  follow({ after: "end" }, heard, changed, signal);
+  const stir = () => {
+    const isWanted = !signal.aborted && !isPaused && !document.hidden && !isRefused;
+    if (isWanted === (following !== null)) return;
+    following?.abort();
+    following = isWanted ? new AbortController() : null;
+    if (!isWanted) return;
+    changed(false);
+    const own = following.signal;
+    follow({ after: "end" }, hear, (isLive, refusal) => own.aborted || changed(isLive, refusal), own);
+  };
+  document.addEventListener("visibilitychange", stir, { signal });
+  signal.addEventListener("abort", stir);
+  stir();
+  return stir;
 }
 
 async function look(view, signal) {

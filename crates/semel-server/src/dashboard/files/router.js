@@ -46,8 +46,6 @@ export function place() {
 
 async function show() {
   const [path, query] = location.hash.slice(2).split("?", 2);
-  const parts = path.split("/").map(decodeURIComponent);
-  const found = routes.map((route) => [route, match(route.parts, parts)]).find(([, params]) => params);
   current?.abort();
   const leaving = (current = new AbortController());
   dispatchEvent(new CustomEvent("screen"));
@@ -55,9 +53,12 @@ async function show() {
   const isSame = outlet.dataset.place === location.hash;
   outlet.dataset.place = location.hash;
   // The old view stays until the new one has something to show, so that nothing flickers.
-  const context = { params: found?.[1] ?? {}, query: Object.fromEntries(new URLSearchParams(query)), signal: leaving.signal };
+  let found = null;
   try {
+    const parts = path.split("/").map(decodeURIComponent);
+    found = routes.map((route) => [route, match(route.parts, parts)]).find(([, params]) => params);
     if (!found) throw new Error("There is no such screen.");
+    const context = { params: found[1], query: Object.fromEntries(new URLSearchParams(query)), signal: leaving.signal };
     document.title = `${found[0].title} · Semel`;
     put(view, await found[0].screen(context));
   } catch (error) {

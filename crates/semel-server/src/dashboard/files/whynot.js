@@ -56,7 +56,7 @@ export async function why({ query, signal }) {
 
 /** The request that a stored job was made by, as far as it is stored. */
 async function offer(id, signal) {
-  const { job } = await get(`jobs/${id}`, {}, signal);
+  const { job } = await get(`jobs/${at(id)}`, {}, signal);
   const options = { queue: job.queue, ...(job.unique ? { unique: asRequested(job.unique) } : {}) };
   return { type: job.type, args: job.args, ...(Object.keys(job.meta ?? {}).length > 0 ? { meta: job.meta } : {}), options };
 }

@@ -20,7 +20,7 @@ export async function workflows({ query, signal }) {
       field("State", select("state", [["", "any"], "running", "completed", "failed", "cancelled"], query.state)),
       h("button", { type: "submit" }, "Filter")),
     table([
-      { label: "Workflow", cell: (flow) => h("a", { href: link(`workflows/${flow.id}`), class: "mono", title: flow.id }, short(flow.id)) },
+      { label: "Workflow", cell: (flow) => h("a", { href: link(`workflows/${at(flow.id)}`), class: "mono", title: flow.id }, short(flow.id)) },
       { label: "Name", cell: (flow) => flow.name ?? "–" },
       { label: "Kind", cell: (flow) => flow.type },
       { label: "State", cell: (flow) => badge(flow.state) },
