@@ -6,6 +6,7 @@
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
 //! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
+//! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
 //! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
 //!   `stream`, `explain`, `unique_jobs`, [`webhooks`], `admin`, `system`.
@@ -28,6 +29,7 @@ mod admin;
 mod batch;
 mod caller;
 mod crons;
+mod dashboard;
 mod dead_letter;
 mod edge;
 mod events;
