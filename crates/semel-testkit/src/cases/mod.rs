@@ -202,6 +202,7 @@ macro_rules! conformance {
                 a_request_absorbed_before_is_answered_without_writing,
                 a_follow_up_is_not_activated_by_hand,
                 a_follow_up_that_waits_again_goes_before_the_next_one,
+                a_run_that_ends_first_does_not_cut_off_one_that_waits_again,
             );
             $crate::conformance!(@topic $fixture; history:
                 a_finished_job_can_be_read_until_it_is_purged,
