@@ -27,15 +27,16 @@ export function refresh() {
 
 let routes = [];
 let outlet = null;
+let first = "";
 
 /** Shows in `node` what the address asks for, now and whenever it changes. `table`: names of screens, `:part` binds. */
 export function start(table, node, home) {
   routes = table.map(([pattern, screen, title]) => ({ parts: pattern.split("/"), screen, title }));
   outlet = node;
+  first = home;
   addEventListener("hashchange", () => {
     if (location.hash.startsWith("#/") || location.hash === "") show();
   });
-  if (!location.hash.startsWith("#/")) history.replaceState(null, "", link(home));
   show();
 }
 
@@ -45,6 +46,8 @@ export function place() {
 }
 
 async function show() {
+  // An address that names no screen is the first one's.
+  if (!/^#\/[^?]/.test(location.hash)) history.replaceState(null, "", link(first));
   const [path, query] = location.hash.slice(2).split("?", 2);
   current?.abort();
   const leaving = (current = new AbortController());
