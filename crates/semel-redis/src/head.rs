@@ -9,7 +9,7 @@ use semel_core::limit::Lane;
 use semel_core::slot::{Filing, Slot};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Hold, Remember, UniqueKey, must_remember};
+use semel_core::unique::{Hold, UniqueKey, must_remember};
 
 /// The slot of a head that is kept for its key alone.
 const KEPT: u8 = 255;
@@ -58,11 +58,7 @@ pub fn maybe_time(bytes: [u8; 8]) -> Option<Timestamp> {
 
 /// Until when a head that is kept for its key alone is kept, by what it says now, as a place.
 pub fn kept_until(head: &Head) -> [u8; 8] {
-    match must_remember(&head.hold, head, Timestamp::EPOCH) {
-        Remember::Forget => NO_PLACE,
-        Remember::Until(until) => place(until),
-        Remember::Forever => place(Timestamp::MAX),
-    }
+    maybe_place(must_remember(&head.hold, head, Timestamp::EPOCH).until())
 }
 
 /// Adds a text behind its length.

@@ -1,11 +1,10 @@
 //! Tells other servers on the same store what was committed here: by PUBLISH, seldom, and never in the way of a commit.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use semel_core::ident::JobId;
-use semel_store::{News, random};
-use tokio::sync::Notify;
+use semel_store::{News, Untold, random};
 
 use crate::head::Reader;
 use crate::link::Request;
@@ -19,18 +18,13 @@ const JOBS_MAX: usize = 200;
 /// What is to be told.
 pub struct Teller {
     name: [u8; 8],
-    pending: Mutex<News>,
-    wake: Notify,
+    untold: Untold,
 }
 
 impl Teller {
     /// One with nothing to tell.
     pub fn new() -> Self {
-        Self { name: random::number().to_be_bytes(), pending: Mutex::default(), wake: Notify::new() }
-    }
-
-    fn pending(&self) -> MutexGuard<'_, News> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { name: random::number().to_be_bytes(), untold: Untold::new(JOBS_MAX) }
     }
 
     /// What this server calls itself.
@@ -40,15 +34,12 @@ impl Teller {
 
     /// Has news told, soon.
     pub fn note(&self, news: News) {
-        if !news.is_empty() {
-            self.pending().add(news, JOBS_MAX);
-            self.wake.notify_one();
-        }
+        self.untold.note(news);
     }
 
     /// Has the task look whether the store is still there.
     pub fn end(&self) {
-        self.wake.notify_one();
+        self.untold.wake();
     }
 }
 
@@ -58,9 +49,9 @@ pub async fn run(store: Weak<Shared>) {
         let Some(shared) = store.upgrade() else { return };
         let teller = std::sync::Arc::clone(&shared.teller);
         drop(shared);
-        teller.wake.notified().await;
+        teller.untold.woken().await;
         let Some(shared) = store.upgrade() else { return };
-        let news = std::mem::take(&mut *teller.pending());
+        let news = teller.untold.take();
         if !news.is_empty() {
             let mut command = redis::cmd("PUBLISH");
             command.arg(shared.address.channel()).arg(write(teller.name(), &news));
