@@ -78,6 +78,7 @@ pub const fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Rejected { why: RejectReason::FinishedHolder, .. } => "rejected_finished",
         Outcome::Rejected { why: RejectReason::Undisclosed, .. } => "rejected_undisclosed",
         Outcome::Mismatch { .. } => "mismatch",
+        Outcome::KeyReused(_) => "key_reused",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
         Outcome::QueueFull(_) => "queue_full",

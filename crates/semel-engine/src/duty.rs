@@ -4,6 +4,7 @@
 use semel_core::body::Corrupt;
 use semel_core::cron::{self, Looked};
 use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads, each};
+use semel_core::enqueue::once;
 use semel_core::ident::{CronName, JobId};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -126,6 +127,7 @@ fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
             workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
         }),
         DocumentKind::Step | DocumentKind::StepResult => Ok(Tended::Nothing),
+        DocumentKind::Request => Ok(if once::forget(draft, key)? { Tended::Done } else { Tended::Nothing }),
     }
 }
 

@@ -177,8 +177,7 @@ impl Engine {
             }
             (decided, _) => decided?,
         };
-        self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
-        self.note(&outcome, now, source);
+        self.tell((&labels.0, &labels.1), &outcome, now, source);
         if is_at_once {
             let_others_go_on().await;
         }
@@ -236,10 +235,21 @@ impl Engine {
         };
         for (index, outcome) in outcomes {
             if let Some((job_type, queue)) = labels.get(index) {
-                self.shared.counters.count(job_type, queue, outcome_name(outcome));
+                self.tell((job_type, queue), outcome, now, source);
             }
-            self.note(outcome, now, source);
         }
+    }
+
+    /// Counts what became of one offer, and records a duplicate with its holder.
+    pub(crate) fn tell(
+        &self,
+        (job_type, queue): (&JobType, &QueueName),
+        outcome: &Outcome,
+        now: Timestamp,
+        source: &str,
+    ) {
+        self.shared.counters.count(job_type, queue, outcome_name(outcome));
+        self.note(outcome, now, source);
     }
 
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {

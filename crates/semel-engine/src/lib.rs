@@ -4,7 +4,7 @@
 //! - [`engine`]: the handle everyone uses, and the loop.
 //! - [`follow`]: reading the event log.
 //! - [`webhooks`]: subscriptions, and events on their way to them.
-//! - [`crons`], [`workflows`]: what people ask about those.
+//! - [`crons`], [`workflows`], [`tasks`]: what people ask about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
@@ -19,6 +19,7 @@ pub mod follow;
 pub mod job;
 pub mod limits;
 mod queues;
+pub mod tasks;
 pub mod throughput;
 pub mod webhooks;
 pub mod workers;

@@ -5,12 +5,14 @@ use http::StatusCode;
 use semel_core::body::Body;
 use semel_core::draft::Map;
 use semel_core::enqueue::{Batch as Decided, Counts, Mode, Outcome};
+use semel_core::error::Invalid;
 use semel_core::ident::JobId;
+use semel_core::unique::UniqueKey;
 use semel_engine::Job;
 use semel_ojs::answer::{self, Admitted};
 use semel_ojs::batch::Batch;
 use semel_ojs::write::{Object, object};
-use semel_ojs::{JobView, Problem};
+use semel_ojs::{Enqueue, JobView, Problem};
 
 use crate::App;
 use crate::caller::Caller;
@@ -26,9 +28,12 @@ const ITEM_BYTES: usize = 700;
 pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let batch = Batch::parse(&text)?;
+    let templates = app.templates();
     let (mut offers, mut bodies) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-    for (index, item) in batch.requests(caller.inspect()).enumerate() {
+    for (index, (item, text)) in batch.requests(caller.terms(&templates)).zip(batch.texts()).enumerate() {
+        let key = extract::idempotency(&parts, &app, &caller, Some(index))?;
         let item = item.and_then(|request| extract::traced(&parts, request));
+        let item = item.and_then(|request| once(request, text, key));
         let (offer, body) = item.map_err(|invalid| Problem::from(invalid).at_index(index))?.into_parts();
         caller.check_queue(offer.queue.name()).map_err(|problem| problem.at_index(index))?;
         offers.push(offer);
@@ -68,10 +73,13 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
 pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let batch = Batch::parse(&text)?;
+    let templates = app.templates();
     let mut offers = Vec::with_capacity(batch.len());
     let mut items: Vec<Result<Body, Problem>> = Vec::with_capacity(batch.len());
-    for item in batch.requests(caller.inspect()) {
-        items.push(match item.and_then(|request| extract::traced(&parts, request)) {
+    for (index, (item, text)) in batch.requests(caller.terms(&templates)).zip(batch.texts()).enumerate() {
+        let key = extract::idempotency(&parts, &app, &caller, Some(index))?;
+        let item = item.and_then(|request| extract::traced(&parts, request));
+        items.push(match item.and_then(|request| once(request, text, key)) {
             Ok(request) => {
                 let (offer, body) = request.into_parts();
                 let allowed = caller.check_queue(offer.queue.name());
@@ -130,6 +138,14 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
         _ => StatusCode::MULTI_STATUS,
     };
     Ok(Answer::status(status, out))
+}
+
+/// An item that may be sent again under its own part of the batch's key.
+fn once(request: Enqueue, text: &str, key: Option<UniqueKey>) -> Result<Enqueue, Invalid> {
+    match key {
+        Some(key) => request.once(text, key),
+        None => Ok(request),
+    }
 }
 
 fn put_result(index: usize, verdict: Result<(JobView<'_>, Admitted<'_>), Problem>, out: &mut String) {

@@ -38,7 +38,12 @@ const EMPTY_PAGES_MAX: usize = 16;
 /// `POST /jobs`.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let request = extract::traced(&parts, Enqueue::parse(&text, caller.inspect())?)?;
+    let templates = app.templates();
+    let request = extract::traced(&parts, Enqueue::parse(&text, caller.terms(&templates))?)?;
+    let request = match extract::idempotency(&parts, &app, &caller, None)? {
+        Some(key) => request.once(&text, key)?,
+        None => request,
+    };
     let (offer, body) = request.into_parts();
     caller.check_queue(offer.queue.name())?;
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());

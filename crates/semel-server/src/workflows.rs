@@ -31,7 +31,8 @@ fn workflow_id(id: Id) -> Result<WorkflowId, Problem> {
 /// `POST /workflows`.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.batch_bytes_max).await?;
-    let plan = parse(&text, caller.inspect())?;
+    let templates = app.templates();
+    let plan = parse(&text, caller.terms(&templates))?;
     for step in &plan.steps {
         caller.check_queue(step.offer.queue.as_str())?;
     }

@@ -17,6 +17,8 @@ pub mod queues;
 pub mod release;
 pub mod restore;
 pub mod serve;
+pub mod tasks;
+pub mod templates;
 pub mod token;
 pub mod webhooks;
 pub mod workers;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 22] = [
+const VERBS: [&str; 24] = [
     "serve",
     "demo",
     "enqueue",
@@ -18,6 +18,8 @@ const VERBS: [&str; 22] = [
     "workers",
     "crons",
     "workflows",
+    "tasks",
+    "templates",
     "webhooks",
     "keys",
     "release",

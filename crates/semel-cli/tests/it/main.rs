@@ -12,6 +12,7 @@ mod postgres;
 mod run;
 mod secrets;
 mod serve;
+mod templates;
 mod tls;
 mod token;
 mod traces;

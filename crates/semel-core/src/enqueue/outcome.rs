@@ -75,6 +75,8 @@ pub enum Outcome {
         /// JSON pointers of the places that differ; empty when the holder may not be shown.
         pointers: Vec<String>,
     },
+    /// It was refused: its `Idempotency-Key` stands for another request, which created this job.
+    KeyReused(Holder),
     /// It was refused: another request has used its id.
     IdTaken(JobId),
     /// It was refused: more jobs hold its key than one commit may touch.
@@ -101,7 +103,8 @@ impl Outcome {
 
     /// Has the answer name nobody.
     pub(super) fn hide_holder(&mut self) {
-        if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } = self {
+        if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } | Self::KeyReused(holder) = self
+        {
             holder.disclose = Disclose::Never;
         }
         if let Self::Mismatch { pointers, .. } = self {
@@ -115,6 +118,7 @@ impl Outcome {
             self,
             Self::Rejected { .. }
                 | Self::Mismatch { .. }
+                | Self::KeyReused(_)
                 | Self::IdTaken(_)
                 | Self::TooManyHolders
                 | Self::QueueFull(_)
@@ -128,7 +132,7 @@ impl Outcome {
         match self {
             Self::Amended(_) | Self::Existing(_) => Some(EventKind::Deduplicated),
             Self::Rejected { .. } => Some(EventKind::DuplicateRejected),
-            Self::Mismatch { .. } => Some(EventKind::PayloadMismatched),
+            Self::Mismatch { .. } | Self::KeyReused(_) => Some(EventKind::PayloadMismatched),
             _ => None,
         }
     }
@@ -137,7 +141,9 @@ impl Outcome {
     pub fn absorbed_by(&self) -> Option<JobId> {
         match self {
             Self::Amended(head) | Self::Existing(head) => Some(head.id),
-            Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } => Some(holder.absorbed_by()),
+            Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } | Self::KeyReused(holder) => {
+                Some(holder.absorbed_by())
+            }
             _ => None,
         }
     }

@@ -13,6 +13,7 @@ mod key;
 mod outlive;
 mod period;
 mod policy;
+mod preset;
 mod spec;
 
 pub use admit::{Admission, Blocking, RejectReason, admit, blocks, mismatch};
@@ -23,4 +24,5 @@ pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
 pub use outlive::{leave_out_outlived, outlives};
 pub use period::Period;
 pub use policy::{MetaPart, UniquePolicy};
+pub use preset::{Given, MissingKey, Preset};
 pub use spec::PolicySpec;

@@ -119,7 +119,7 @@ fn answering(outcome: &Outcome) -> Option<JobId> {
         | Outcome::Amended(head)
         | Outcome::Existing(head)
         | Outcome::Replaced { head, .. } => Some(head.id),
-        Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } => {
+        Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } | Outcome::KeyReused(holder) => {
             holder.named().map(|head| head.id)
         }
         Outcome::IdTaken(_) | Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => None,

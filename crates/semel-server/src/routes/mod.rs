@@ -13,6 +13,7 @@ mod known;
 mod parameters;
 mod queues;
 mod system;
+mod tasks;
 mod workers;
 
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub(crate) fn table() -> Vec<Endpoint> {
         queues::rows(),
         events::rows(),
         flows::rows(),
+        tasks::rows(),
         admin::rows(),
         system::rows(),
     ];

@@ -16,6 +16,7 @@ pub mod remembering;
 pub mod replacing;
 pub mod request_ids;
 pub mod round_trip;
+pub mod tasks;
 pub mod timers;
 pub mod workflows;
 
@@ -260,6 +261,17 @@ macro_rules! conformance {
                 two_parents_that_end_at_once_release_their_child_once,
                 a_cancellation_is_stale_when_a_step_has_ended,
                 a_binding_is_stale_when_its_job_has_ended,
+            );
+            $crate::conformance!(@topic $fixture; tasks:
+                a_task_lives_while_its_steps_run_and_ends_with_the_last,
+                a_duplicate_of_a_task_creates_nothing,
+                a_task_fails_with_its_step,
+                a_task_and_its_steps_are_cancelled_together,
+                a_replaced_task_takes_its_steps_with_it,
+                the_second_of_two_tasks_of_one_identity_is_stale,
+                a_task_is_nobodys_to_run,
+                a_task_whose_steps_are_all_refused_has_failed,
+                a_tasks_context_is_kept_as_it_was_given,
             );
             $crate::conformance!(@topic $fixture; crons:
                 a_tick_offers_its_job_once,

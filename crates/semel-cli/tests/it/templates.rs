@@ -1,0 +1,84 @@
+//! Templates by the command line, and a server that reads them again.
+
+use serde_json::Value;
+
+use crate::run::{Folder, Server};
+
+const TASK: &str =
+    "namespace: payments\nname: process\nsteps:\n  - name: check\n    handler: payment.check\n";
+
+fn write(folder: &Folder, name: &str, text: &str) {
+    let path = folder.path().join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_directory_is_checked_listed_and_shown() {
+    let folder = Folder::new();
+    write(&folder, "templates/payments/process.yaml", TASK);
+    let ran = folder.run(&["templates", "check", "templates"]);
+    assert_eq!((ran.code, ran.out.contains("1 templates, all of them well")), (0, true), "{ran:?}");
+    let ran = folder.run(&["templates", "list", "templates"]);
+    assert!(ran.out.contains("payments.process") && ran.out.contains("strict"), "{ran:?}");
+    let ran = folder.run(&["templates", "show", "payments.process", "templates", "--json"]);
+    let shown: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&shown["version"], &shown["steps"][0]["name"]), (&"1.0.0".into(), &"check".into()));
+    let ran = folder.run(&["templates", "show", "payments.other", "templates"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+}
+
+#[test]
+fn every_fault_is_told_with_its_file_and_line() {
+    let folder = Folder::new();
+    write(&folder, "templates/a.yaml", "namespace: n\nname: a\nqueue: \"?\"\npriority: 1000\n");
+    write(&folder, "templates/b.yaml", "namespace: [\n");
+    let ran = folder.run(&["templates", "check", "templates"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    for place in ["a.yaml:3:1: /queue", "a.yaml:4:1: /priority", "b.yaml:"] {
+        assert!(ran.err.contains(place), "{place} is not in {}", ran.err);
+    }
+    let ran = folder.run(&["templates", "check", "templates", "--json"]);
+    let told: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&told["valid"], &told["faults"][0]["line"]), (&false.into(), &3.into()));
+    // And a server does not begin with them.
+    let ran = folder.run(&["serve", "--listen", "127.0.0.1:0", "--templates", "templates"]);
+    assert_eq!((ran.code, ran.err.contains("a.yaml:3:1")), (2, true), "{ran:?}");
+}
+
+/// A set that is wrong changes nothing, and the log says so; one that is well takes the place of the one before.
+#[cfg(unix)]
+#[test]
+fn templates_are_read_again_as_a_whole_or_not_at_all() {
+    let folder = Folder::new();
+    write(&folder, "templates/process.yaml", TASK);
+    let mut server = Server::start(&folder, &["--templates", "templates"]);
+    let explain = |kind: &str| {
+        let ran = folder.run(&["explain", kind, "{}", "--json"]);
+        let told: Value = serde_json::from_str(&ran.out).unwrap();
+        told["key"].is_string()
+    };
+    let becomes = |kind: &str, templated: bool| {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while explain(kind) != templated {
+            assert!(std::time::Instant::now() < until, "{kind}");
+            std::thread::yield_now();
+        }
+    };
+    assert!(explain("payments.process") && !explain("mail.send"));
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: send\n");
+    server.signal("-HUP");
+    becomes("mail.send", true);
+    // One of the two files is wrong: the other one's change does not come either.
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: other\n");
+    write(&folder, "templates/process.yaml", "namespace: payments\n");
+    server.signal("-HUP");
+    let log = server.log_until("process.yaml:1:1: /name is missing");
+    assert!(log.contains("what was read before stays in use"), "{log}");
+    assert!(explain("mail.send") && explain("payments.process") && !explain("mail.other"));
+    write(&folder, "templates/process.yaml", TASK);
+    server.signal("-HUP");
+    becomes("mail.other", true);
+    assert!(!explain("mail.send"));
+    server.stop();
+}

@@ -1,0 +1,149 @@
+//! `/v1/tasks`: create, list, show, cancel; with the bodies and codes of the system that tasks come from. What is no
+//! task's affair (tokens, sizes, a store that is down) is answered like everywhere else.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request};
+use http::{StatusCode, Uri};
+use semel_core::draft::Map;
+use semel_core::enqueue::Outcome;
+use semel_core::ident::{JobId, WorkflowId};
+use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State as JobState;
+use semel_core::task::TaskOutcome;
+use semel_core::workflow::{Step, StepStatus};
+use semel_engine::tasks::Task;
+use semel_ojs::task::{self, Create, Refused as Unread};
+use semel_ojs::{Code, Problem};
+use semel_store::StoreError;
+
+use crate::App;
+use crate::caller::Caller;
+use crate::extract::{self, Parameters};
+use crate::respond::{Answer, Answered, Refused, view};
+use crate::tenancy::Scope;
+
+/// Tasks on a page, unless the query says otherwise, and at most.
+const PAGE_DEFAULT: u64 = 50;
+const PAGE_MAX: u64 = 200;
+
+type Id = Result<Path<String>, PathRejection>;
+
+fn error(status: StatusCode, code: &str, message: &str) -> Answer {
+    Answer::status(status, task::error(code, message))
+}
+
+fn not_found() -> Answer {
+    error(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such task")
+}
+
+/// A task's id in the path. What is no id is the id of none.
+fn task_id(id: Id) -> Option<WorkflowId> {
+    id.ok().and_then(|Path(text)| WorkflowId::parse(&text, "").ok())
+}
+
+/// `POST /v1/tasks`.
+pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let templates = app.templates();
+    let plan = match Create::parse(&text, caller.inspect(), &templates) {
+        Ok(create) => match extract::idempotency(&parts, &app, &caller, None)? {
+            Some(key) => create.once(&text, key)?.plan,
+            None => create.plan,
+        },
+        Err(Unread::NoTemplate(message)) => return Ok(error(StatusCode::NOT_FOUND, "NOT_FOUND", &message)),
+        Err(Unread::Invalid(invalid)) => {
+            let message = if task::is_missing_key(&invalid) {
+                task::KEY_REQUIRED.to_owned()
+            } else {
+                Problem::from(invalid).message().to_owned()
+            };
+            return Ok(error(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message));
+        }
+    };
+    caller.check_queue(plan.offer.queue.name())?;
+    for step in &plan.steps.steps {
+        caller.check_queue(step.offer.queue.name())?;
+    }
+    let steps = plan.steps.steps.len();
+    let created = app.engine.create_task(plan, &extract::source(&parts)).await?;
+    answer_created(&app, created, steps).await
+}
+
+async fn answer_created(app: &App, created: TaskOutcome, steps: usize) -> Answered {
+    match created {
+        TaskOutcome::Created { id, workflow, .. } => {
+            Ok(Answer::status(StatusCode::CREATED, task::created(id, workflow.steps.len(), true)))
+        }
+        TaskOutcome::Decided(Outcome::Repeated(head)) => {
+            let id = WorkflowId::new(head.id);
+            let steps = app.engine.workflow(id).await?.map_or(steps, |workflow| workflow.steps.len());
+            Ok(Answer::status(StatusCode::CREATED, task::created(id, steps, true)).replayed())
+        }
+        TaskOutcome::Decided(Outcome::Existing(head)) => {
+            let id = WorkflowId::new(head.id);
+            let steps = app.engine.workflow(id).await?.map_or(steps, |workflow| workflow.steps.len());
+            Ok(Answer::ok(task::created(id, steps, false)))
+        }
+        // One answer to all of them: whether the other task lives, or what differs, is nobody's to find out so.
+        TaskOutcome::Decided(Outcome::Rejected { .. }) => {
+            Ok(error(StatusCode::CONFLICT, "CONFLICT", task::CONFLICT))
+        }
+        TaskOutcome::Decided(outcome) => {
+            let cause =
+                if let Outcome::Corrupt(corrupt) = &outcome { Some(corrupt.to_string()) } else { None };
+            let problem = Problem::of_outcome(&outcome).unwrap_or_else(Problem::internal);
+            if problem.code() == Code::PayloadMismatch {
+                let message = problem.message();
+                return Ok(error(StatusCode::UNPROCESSABLE_ENTITY, "PAYLOAD_MISMATCH", message));
+            }
+            Err(Refused { problem, cause })
+        }
+        TaskOutcome::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
+    }
+}
+
+/// `GET /v1/tasks`, the newest first.
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
+    caller.check_all_queues()?;
+    let query = Parameters::of(&uri)?;
+    let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
+    let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
+    let from = from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?;
+    let (tasks, next) = app.engine.tasks(from, limit).await?;
+    let shown = tasks.iter().map(|task| (task.id, &task.workflow, task.job.as_ref().map(view)));
+    Ok(Answer::ok(task::answer_list(shown, next)))
+}
+
+/// `GET /v1/tasks/{id}`.
+pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
+    caller.check_all_queues()?;
+    let Some(id) = task_id(id) else { return Ok(not_found()) };
+    let Some(Task { workflow, job, .. }) = app.engine.task(id).await? else { return Ok(not_found()) };
+    let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
+    let ids: Vec<JobId> = running.filter_map(Step::job).collect();
+    let states: Map<JobId, JobState> =
+        app.engine.jobs(ids).await?.into_iter().map(|job| (job.head.id, job.head.state)).collect();
+    let state_of = |step: &Step| {
+        let state = step.job().and_then(|job| states.get(&job))?;
+        Some(if *state == JobState::Active { "active" } else { "pending" })
+            .filter(|_| step.status == StepStatus::Running)
+    };
+    Ok(Answer::ok(task::answer(id, &workflow, job.as_ref().map(view).as_ref(), &state_of)))
+}
+
+/// `DELETE /v1/tasks/{id}`.
+pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
+    caller.check_all_queues()?;
+    let Some(id) = task_id(id) else { return Ok(not_found()) };
+    match app.engine.cancel_task(id).await? {
+        Settled::Done(head) | Settled::Repeated(head) => {
+            Ok(Answer::ok(task::answer_cancelled(id, Some(&head))))
+        }
+        Settled::Refused(Refusal::NotFound) => Ok(not_found()),
+        Settled::Refused(Refusal::WrongState(state)) => {
+            let message = format!("the task has ended ({state}); nothing of it is left to cancel");
+            Ok(error(StatusCode::CONFLICT, "CONFLICT", &message))
+        }
+        Settled::Refused(refusal) => Err(refusal.into()),
+    }
+}
