@@ -48,6 +48,8 @@ pub enum Suite {
     Power,
     /// What the disk may do to the embedded store.
     Disk,
+    /// What is seen of the embedded store past its lock.
+    Glance,
 }
 
 impl Suite {
@@ -59,6 +61,7 @@ impl Suite {
             Self::Vectors => "vectors",
             Self::Power => "power",
             Self::Disk => "disk",
+            Self::Glance => "glance",
         }
     }
 }
@@ -108,11 +111,13 @@ bugs! {
     EndedKeepsPlace = "ended-keeps-place", Simulation: "a run that has ended keeps its place in its limit";
     PeriodCutShort = "period-cut-short", Simulation: "a start counts for half of its rate's period";
     GroundForgotten = "ground-forgotten", Kit: "an admission on top of another decision's write does not rely on what was there before it";
+    MixedNotChecked = "mixed-not-checked", Kit: "an answer on top of a write that may be applied to other holders relies on nothing";
     HeldBackOnce = "held-back-once", Kit: "a job held back is let go when the job before it is cancelled unstarted";
     NfcAfterSort = "nfc-after-sort", Vectors: "names are sorted before they are normalised";
     IntegerCollapse = "integer-collapse", Vectors: "integers beyond 2^53 are rounded into one key";
     AckBeforeFsync = "ack-before-fsync", Power: "a commit is answered before its record is on the disk";
     SyncBeforeWrite = "sync-before-write", Power: "a job, and whoever is its duplicate, is answered with the next commit's sync still to come";
+    GlancedTooSoon = "glanced-too-soon", Glance: "a duplicate is answered at a glance while its holder is on its way to the disk";
     FolderNotSynced = "folder-not-synced", Power: "the name of a new file of the journal is not brought to the disk";
     CarriedBeforeSync = "carried-before-sync", Power: "the journal's file is used again before the rows are on the disk";
     SumNotChecked = "sum-not-checked", Power: "a torn record of the journal is taken for a whole one";

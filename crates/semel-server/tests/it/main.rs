@@ -20,6 +20,7 @@ mod polling;
 mod progress;
 mod races;
 mod rates;
+mod recipes;
 mod sdks;
 mod slow;
 mod streams;

@@ -11,6 +11,7 @@ use super::*;
 
 #[tokio::test]
 async fn what_is_on_its_way_to_the_disk_is_not_seen_at_a_glance() {
+    semel_testkit::planted::plant_from_environment();
     let dir = TempDir::new();
     let store = Sqlite::open(dir.path().join("semel.db")).unwrap();
     let glance = store.peeks().unwrap();
