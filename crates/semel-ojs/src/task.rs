@@ -193,7 +193,8 @@ fn planned(
             object.raw("priority", value.text());
         }
         for (name, value) in of_task.iter("") {
-            if !is_said(name) && !(name == "priority" && priority.is_some()) {
+            let is_requests = name == "priority" && priority.is_some();
+            if !is_said(name) && !is_requests {
                 object.raw(name, value.text());
             }
         }

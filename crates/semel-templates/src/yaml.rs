@@ -84,7 +84,7 @@ pub fn read(text: &str) -> Result<Document, Wrong> {
             Event::DocumentStart(_) => {
                 has_document = true;
                 let (event, span) = reader.next()?;
-                reader.value(event, &span, String::new(), 0)?;
+                reader.value(event, &span, "", 0)?;
             }
             Event::StreamEnd => break,
             _ => {}
@@ -122,7 +122,7 @@ impl<'i> Reader<'i> {
     }
 
     /// Writes one value, which begins with this event.
-    fn value(&mut self, event: Event<'i>, span: &Span, pointer: String, depth: usize) -> Result<(), Wrong> {
+    fn value(&mut self, event: Event<'i>, span: &Span, pointer: &str, depth: usize) -> Result<(), Wrong> {
         let place = at(span);
         if self.places.len() >= VALUES_MAX {
             return Err(wrong(place, format!("is one value more than the {VALUES_MAX} of a file")));
@@ -130,7 +130,7 @@ impl<'i> Reader<'i> {
         if depth > DEPTH_MAX {
             return Err(wrong(place, format!("lies deeper than {DEPTH_MAX} levels")));
         }
-        self.places.entry(pointer.clone()).or_insert(place);
+        self.places.entry(pointer.to_owned()).or_insert(place);
         match event {
             Event::Alias(_) => Err(wrong(place, "is an alias; write the value out")),
             Event::Scalar(_, _, anchor, ref tag) if anchor > 0 || tag.is_some() => Err(not_plain(place)),
@@ -148,8 +148,8 @@ impl<'i> Reader<'i> {
                 semel_ojs::write::put_string(&mut self.json, &text);
                 Ok(())
             }
-            Event::SequenceStart(..) => self.sequence(&pointer, depth),
-            Event::MappingStart(..) => self.mapping(&pointer, depth),
+            Event::SequenceStart(..) => self.sequence(pointer, depth),
+            Event::MappingStart(..) => self.mapping(pointer, depth),
             _ => Err(wrong(place, "is not a value")),
         }
     }
@@ -164,7 +164,7 @@ impl<'i> Reader<'i> {
             if number > 0 {
                 self.json.push(',');
             }
-            self.value(event, &span, format!("{pointer}/{number}"), depth + 1)?;
+            self.value(event, &span, &format!("{pointer}/{number}"), depth + 1)?;
         }
         self.json.push(']');
         Ok(())
@@ -192,7 +192,7 @@ impl<'i> Reader<'i> {
             let below = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
             self.places.insert(below.clone(), place);
             let (event, span) = self.next()?;
-            self.value(event, &span, below, depth + 1)?;
+            self.value(event, &span, &below, depth + 1)?;
         }
         self.json.push('}');
         Ok(())
