@@ -4,17 +4,20 @@
 mod account;
 mod pgbouncer;
 mod postgres;
+mod redis;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use postgres::Postgres;
+pub use redis::Redis;
 
 use crate::absent::Absent;
 
 /// Every service of a run. They stop when this is dropped.
 pub struct Services {
     postgres: Postgres,
+    redis: Redis,
     pooler: Result<PathBuf, Absent>,
 }
 
@@ -24,7 +27,7 @@ impl Services {
     /// # Errors
     /// What is missing, and how it is installed.
     pub fn start() -> Result<Self, String> {
-        Ok(Self { postgres: Postgres::start()?, pooler: pgbouncer::find() })
+        Ok(Self { postgres: Postgres::start()?, redis: Redis::start()?, pooler: pgbouncer::find() })
     }
 
     /// What cannot be had here.
@@ -37,6 +40,8 @@ impl Services {
         let mut variables = vec![
             (postgres::VARIABLE, self.postgres.url()),
             (postgres::PROGRAMS, self.postgres.programs().display().to_string()),
+            (redis::VARIABLE, self.redis.url()),
+            (redis::PROGRAM, self.redis.program().display().to_string()),
         ];
         variables.extend(self.pooler.iter().map(|found| (pgbouncer::VARIABLE, found.display().to_string())));
         // Tests that start programs of their own must not do so as root either.

@@ -9,6 +9,7 @@ pub mod limit;
 pub mod load;
 pub mod on_postgres;
 pub mod postgres;
+pub mod redis;
 pub mod report;
 
 use std::path::PathBuf;
@@ -70,6 +71,31 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
         report.figures.extend(http::measure(options, &progress).await?);
     }
     Ok(report)
+}
+
+/// Runs all cases on a new store in the Redis at `address`, which must have a prefix for it that nobody uses: what is under it is
+/// deleted. The limit is measured at the same Redis.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_on_redis(
+    address: &semel_redis::Address,
+    options: &Options,
+    progress: impl Fn(&str),
+) -> Result<Report, BenchError> {
+    let store = Arc::new(semel_redis::Redis::open(address).await?);
+    progress("limits");
+    let measured = async {
+        let limit = redis::raw_scripts(address, options.args_bytes, options.duration).await?;
+        let writes_per_second = limit.per_second;
+        let engine = Engine::start(store)?;
+        let report = measure(&engine, options, vec![limit], writes_per_second, progress).await;
+        engine.close().await;
+        report
+    };
+    let report = measured.await;
+    semel_redis::Redis::remove(address).await?;
+    report
 }
 
 async fn measure(

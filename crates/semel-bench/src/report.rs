@@ -98,6 +98,12 @@ pub enum BenchError {
     /// The database failed, or what was sent to it.
     #[error(transparent)]
     Postgres(#[from] semel_postgres::PostgresError),
+    /// The store in Redis failed.
+    #[error(transparent)]
+    Redis(#[from] semel_redis::RedisError),
+    /// The plain scripts failed.
+    #[error("redis: {0}")]
+    Scripts(#[from] redis::RedisError),
     /// The plain inserts failed.
     #[error(transparent)]
     Database(#[from] tokio_postgres::Error),

@@ -20,7 +20,7 @@ pub struct Globals {
     /// Talk to the server at this URL instead of looking for one that owns the store
     #[arg(long, global = true, value_name = "URL", help_heading = "Common options")]
     pub server: Option<String>,
-    /// The store: sqlite:PATH, postgres://… or memory: [default: sqlite:./semel.db]
+    /// The store: sqlite:PATH, postgres://…, redis://… or memory: [default: sqlite:./semel.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Common options")]
     pub store: Option<String>,
     /// A file of bearer tokens, one a line: `serve` accepts all of them, other verbs send the first

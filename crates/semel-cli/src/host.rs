@@ -7,6 +7,7 @@ use std::sync::Arc;
 use semel_core::draft::Reads;
 use semel_engine::Engine;
 use semel_postgres::Postgres;
+use semel_redis::Redis;
 use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
@@ -45,6 +46,21 @@ impl Opened {
                 let database = Arc::new(store);
                 let backend = Arc::clone(&database) as Arc<dyn Backend>;
                 return Ok(Self { backend, file: None, database: Some(database) });
+            }
+            Place::Redis(address) => {
+                let store = Redis::open(address).await.map_err(|error| {
+                    let failure = Failure::failed(format!("cannot open {address}: {error}"));
+                    failure
+                        .next("see that Redis is up, and that its user may run scripts on the store's keys")
+                })?;
+                match store.survey().await {
+                    Ok(survey) => survey
+                        .findings()
+                        .iter()
+                        .for_each(|finding| tracing::warn!("what is acknowledged may be lost: {finding}")),
+                    Err(error) => tracing::warn!(%error, "it is not known how Redis is set"),
+                }
+                return Ok(Self { backend: Arc::new(store), file: None, database: None });
             }
         };
         let path = path.clone();

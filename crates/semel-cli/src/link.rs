@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use semel_client::{Bytes, Client, HeaderMap, Method};
 use semel_postgres::Postgres;
+use semel_redis::Redis;
 use semel_server::Config;
 use semel_server::auth::Tokens;
 use semel_sqlite::lock;
@@ -54,6 +55,13 @@ impl Link {
             let is_there = missing == Missing::Create || {
                 let status = Postgres::status(address).await;
                 status.map_err(|error| Failure::failed(format!("{address}: {error}")))?.found > 0
+            };
+            return Self::make(is_there, place, missing).await;
+        }
+        if let Place::Redis(address) = place {
+            let is_there = missing == Missing::Create || {
+                let found = Redis::is_there(address).await;
+                found.map_err(|error| Failure::failed(format!("{address}: {error}")))?
             };
             return Self::make(is_there, place, missing).await;
         }

@@ -1,10 +1,12 @@
-//! Which store: `sqlite:PATH`, `postgres://…` or `memory:`.
+//! Which store: `sqlite:PATH`, `postgres://…`, `redis://…` or `memory:`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use semel_postgres::Address;
+
+use crate::failure::Failure;
 
 /// The store's URL when nobody says otherwise.
 pub const STORE_DEFAULT: &str = "sqlite:./semel.db";
@@ -16,16 +18,34 @@ pub enum Place {
     Sqlite(PathBuf),
     /// In a database that servers share.
     Postgres(Box<Address>),
+    /// In a Redis that servers share.
+    Redis(Box<semel_redis::Address>),
     /// In this process's memory.
     Memory,
+}
+
+impl Place {
+    /// The same, where so many replicas must have what is acknowledged.
+    ///
+    /// # Errors
+    /// Only a Redis can be told to wait for replicas; a database says it by its own settings.
+    pub fn with_replicas(&self, replicas: u32) -> Result<Self, Failure> {
+        let Self::Redis(address) = self else {
+            return Err(Failure::usage("--min-replicas is for a store in Redis")
+                .next("leave it out: what a database's commit waits for is set there"));
+        };
+        let address = address.with_replicas(replicas);
+        address
+            .map(|address| Self::Redis(Box::new(address)))
+            .map_err(|error| Failure::usage(error.to_string()))
+    }
 }
 
 impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const SUPPORTED: &str =
-            "use sqlite:PATH, such as sqlite:./semel.db, postgres://USER@HOST/DATABASE, or memory:";
+        const SUPPORTED: &str = "use sqlite:PATH, such as sqlite:./semel.db, postgres://USER@HOST/DATABASE, redis://HOST, or memory:";
         match text.split_once(':') {
             Some(("sqlite", path)) => {
                 let path = path.strip_prefix("//").unwrap_or(path);
@@ -37,6 +57,11 @@ impl FromStr for Place {
             Some(("postgres" | "postgresql", _)) => Address::parse(text)
                 .map(|address| Self::Postgres(Box::new(address)))
                 .map_err(|error| error.to_string()),
+            Some(("redis" | "rediss" | "redis+unix" | "redis+cluster" | "redis+sentinel", _)) => {
+                semel_redis::Address::parse(text)
+                    .map(|address| Self::Redis(Box::new(address)))
+                    .map_err(|error| error.to_string())
+            }
             Some(("memory", "" | "//")) => Ok(Self::Memory),
             Some(("memory", _)) => {
                 Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}"))
@@ -53,6 +78,7 @@ impl fmt::Display for Place {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Self::Postgres(address) => address.fmt(f),
+            Self::Redis(address) => address.fmt(f),
             Self::Memory => f.write_str("memory:"),
         }
     }
@@ -73,6 +99,7 @@ mod tests {
         assert_eq!(shown("sqlite:///a.db"), "sqlite:/a.db");
         assert_eq!(shown("memory:"), "memory:");
         assert_eq!(shown("postgres://ada:s3cret@host/db"), "postgres://host:5432/db?schema=semel");
+        assert_eq!(shown("redis://ada:s3cret@host/1"), "redis://ada@host:6379/1?prefix=semel");
     }
 
     #[test]
@@ -83,5 +110,9 @@ mod tests {
         }
         let refusal = "postgres://ada:s3cret@host:x/db".parse::<Place>().unwrap_err();
         assert!(refusal.contains("postgres://USER") && !refusal.contains("s3cret"), "{refusal}");
+        for text in ["redis://ada:s3cret@host/x", "redis+cluster://ada:s3cret@host"] {
+            let refusal = text.parse::<Place>().unwrap_err();
+            assert!(refusal.contains("redis://USER") && !refusal.contains("s3cret"), "{refusal}");
+        }
     }
 }

@@ -14,6 +14,7 @@ pub use self::outcome::{Batch, Counts, Holder, Mode, Outcome};
 use self::replace::replace;
 use crate::draft::{Draft, Missing};
 use crate::event::EventKind;
+use crate::follow_up;
 use crate::ident::JobId;
 use crate::job::{Head, Role};
 use crate::limit::{self, Limit};
@@ -148,21 +149,7 @@ fn act(
                 awaited: false,
             };
             let follow_up = create(draft, offer, &placing, fence)?;
-            // One that was started before, and waits again for a run that overlapped it, goes first: whoever lets it go
-            // is still to do so, and its own end lets this one go.
-            let waits_again = |head: &Head| {
-                head.role == Role::FollowUp && head.state == State::Pending && head.was_started()
-            };
-            let waiting: Vec<JobId> =
-                heads.iter().filter(|head| waits_again(head)).map(|head| head.id).collect();
-            for head in heads {
-                let mut head = draft.newest(&head);
-                if head.follow_up.is_some_and(|next| waiting.contains(&next)) {
-                    continue;
-                }
-                head.follow_up = Some(follow_up.id);
-                draft.update(&mut head);
-            }
+            follow_up::wait_for(draft, heads, follow_up.id);
             Ok(Outcome::FollowUp(Box::new(follow_up)))
         }
         Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => {

@@ -27,13 +27,24 @@ pub(crate) fn release(draft: &mut Draft, ended: &Head, follow_up: JobId) -> Resu
         }
         return Ok(());
     }
-    for mut other in others {
-        if other.follow_up != Some(follow_up) {
-            other.follow_up = Some(follow_up);
-            draft.update(&mut other);
-        }
-    }
+    wait_for(draft, others, follow_up);
     Ok(())
+}
+
+/// Has the end of each of these live holders let `follow_up` go. One of them that was started before, and waits again for a run that
+/// overlapped it, goes first: whoever lets that one go is still to do so, and its own end lets this one go.
+pub(crate) fn wait_for(draft: &mut Draft, holders: Vec<Head>, follow_up: JobId) {
+    let waits_again =
+        |head: &&Head| head.role == Role::FollowUp && head.state == State::Pending && head.was_started();
+    let waiting: Vec<JobId> = holders.iter().filter(waits_again).map(|head| head.id).collect();
+    for holder in holders {
+        let mut holder = draft.newest(&holder);
+        if holder.follow_up.is_some_and(|next| next == follow_up || waiting.contains(&next)) {
+            continue;
+        }
+        holder.follow_up = Some(follow_up);
+        draft.update(&mut holder);
+    }
 }
 
 /// Live holders of the follow-up's key that have been started, but for the follow-up itself and `ended`.

@@ -12,8 +12,7 @@ use crate::planted::{Bug, is_planted};
 use crate::settings::{Directive, QueueSettings};
 use crate::settle::{Refusal, Settled, end};
 use crate::state::{Event, State, StateSet, next};
-use crate::time::Timestamp;
-use crate::unique::{Admission, Remember, UniqueKey, admit, must_remember};
+use crate::unique::{Admission, UniqueKey, admit, must_remember};
 
 /// CANCEL: ends a live job. A run that is under way is told at its next heartbeat, and its late ACK is refused.
 ///
@@ -170,11 +169,7 @@ pub fn purge(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
 }
 
 fn forget(draft: &mut Draft, head: &Head) {
-    let remember = match must_remember(&head.hold, head, draft.now()) {
-        Remember::Forget => None,
-        Remember::Until(until) => Some(until),
-        Remember::Forever => Some(Timestamp::MAX),
-    };
+    let remember = must_remember(&head.hold, head, draft.now()).until();
     draft.forget(head, remember.filter(|_| head.key.is_some() && !is_planted(Bug::PurgeForgetsKey)));
 }
 

@@ -6,9 +6,8 @@ use std::collections::HashMap;
 use semel_core::draft::{DocumentKey, Expect, Group, Record, Write};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
-use semel_core::slot::{Filing, Slot};
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, UniqueKey, must_remember};
+use semel_core::unique::{UniqueKey, must_remember};
 
 use crate::rows::{push_heads, version};
 use crate::values::Params;
@@ -292,36 +291,6 @@ impl<'a> Columns<'a> {
         self
     }
 
-    /// Whether all of it is new jobs with ids of our own and keys that nobody held, each another one, in groups that do not rely on
-    /// each other: then there is nothing to lock and nothing to compare.
-    pub fn is_plain(&self) -> bool {
-        let nothing_else = self.stale.is_empty()
-            && self.guards.is_empty()
-            && self.owned.is_empty()
-            && self.jobs.0.is_empty()
-            && self.queues.0.is_empty()
-            && self.documents.0.is_empty()
-            && self.chosen.0.is_empty()
-            && self.order.0.is_empty()
-            && self.lookup.is_empty()
-            && self.notes.0.is_empty()
-            && self.spent.0.is_empty()
-            && self.forgotten.0.is_empty()
-            && self.settings.0.is_empty()
-            && self.papers.0.is_empty();
-        let (_, expected, more, least, stored) = &self.keys;
-        let none_held = [more, least, stored].into_iter().flatten().all(|number| *number == 0);
-        let all_new = self.heads.1.iter().all(|is_new| *is_new);
-        let all_live = self.heads.3.iter().all(|head| Filing::of(head).slot != Slot::Done);
-        let mut keys: Vec<&[u8; 32]> =
-            self.heads.3.iter().filter_map(|head| head.key.as_ref()).map(UniqueKey::as_bytes).collect();
-        let number = keys.len();
-        keys.sort_unstable();
-        keys.dedup();
-        let each_another = keys.len() == number && self.locked.len() == number && expected.len() == number;
-        nothing_else && none_held && all_new && all_live && each_another && !self.heads.0.is_empty()
-    }
-
     /// The parameters of `commit`, after those of the time.
     pub fn push(self, params: &mut Params<'a>) {
         params.places(self.stale);
@@ -403,60 +372,5 @@ fn guard_of_document(key: &DocumentKey) -> i32 {
 
 /// Until when a head that is kept for its key alone is kept, by what it says now: nothing when it is not.
 fn remembered_until(head: &Head) -> Option<i64> {
-    match must_remember(&head.hold, head, Timestamp::EPOCH) {
-        Remember::Forget => None,
-        Remember::Until(until) => Some(until.as_micros()),
-        Remember::Forever => Some(Timestamp::MAX.as_micros()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use semel_core::draft::{Draft, Group, Reads};
-    use semel_core::enqueue::{Offer, enqueue};
-    use semel_store::Backend;
-    use semel_store::backend::Batch;
-    use semel_store::memory::Memory;
-    use semel_testkit::make::{foreign_id, job, keyed};
-
-    use super::Columns;
-
-    /// What is decided on these, one after the other.
-    async fn decided(store: &Memory, offers: &[Offer]) -> Vec<Group> {
-        let mut reads = Reads::default();
-        offers.iter().for_each(|offer| offer.reads(&mut reads));
-        let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
-        let mut groups = Vec::new();
-        for offer in offers {
-            drop(enqueue(&mut draft, offer).unwrap());
-            groups.push(draft.finish());
-        }
-        groups
-    }
-
-    #[tokio::test]
-    async fn new_jobs_with_new_keys_are_plain() {
-        let store = Memory::default();
-        let offers = [keyed("a").offer(), job().offer(), keyed("b").offer()];
-        assert!(Columns::of(&decided(&store, &offers).await).is_plain());
-    }
-
-    #[tokio::test]
-    async fn whatever_relies_on_something_that_is_there_is_not() {
-        let store = Memory::default();
-        let before = decided(&store, &[keyed("a").offer()]).await;
-        drop(store.commit(Batch { groups: before, claims: Vec::new() }).await.unwrap());
-        let replaces = |name: &str| keyed(name).on_conflict("replace").offer();
-        for offers in [
-            // Nothing at all.
-            vec![],
-            // Its key is held; by one of the same commit.
-            vec![job().offer(), replaces("a")],
-            vec![keyed("b").offer(), replaces("b")],
-            // Its id is not ours: somebody may have used it.
-            vec![keyed("b").offer(), job().id(foreign_id(1)).offer()],
-        ] {
-            assert!(!Columns::of(&decided(&store, &offers).await).is_plain(), "{}", offers.len());
-        }
-    }
+    must_remember(&head.hold, head, Timestamp::EPOCH).until().map(Timestamp::as_micros)
 }

@@ -22,7 +22,7 @@ use crate::rows;
 use crate::store::Shared;
 use crate::values::Params;
 
-/// The column where a head begins, in what `lease` answers.
+/// The column where a head begins, in what `take` answers.
 const HEAD: usize = 4;
 /// Jobs that claims may take together, by one statement.
 const TOGETHER_MAX: u32 = 1_000;
@@ -68,7 +68,7 @@ impl<'a> Together<'a> {
         }) && limits <= TOGETHER_MAX
     }
 
-    /// The parameters of `lease`.
+    /// The parameters of `take`.
     pub(crate) fn params(&self, shared: &Shared) -> Params<'a> {
         let mut params = Params::default();
         shared.push_time(&mut params);
@@ -97,14 +97,14 @@ impl<'a> Together<'a> {
         let mut all = vec![Claimed::default(); self.claims.len()];
         let whose = |row: &Row| -> Result<usize, PostgresError> {
             let whose = usize::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0).wrapping_sub(1);
-            if whose < self.claims.len() { Ok(whose) } else { Err(PostgresError::Answer("lease")) }
+            if whose < self.claims.len() { Ok(whose) } else { Err(PostgresError::Answer("take")) }
         };
         let mut notes: HashMap<JobId, Vec<(NoteKind, Bytes)>> = HashMap::new();
         for row in rows {
             match row.try_get::<_, i16>(0)? {
                 0 => now = shared.saw(row.try_get(1)?),
                 1 => {
-                    let (before, whose) = (rows::head(row, HEAD)?, whose(row)?);
+                    let (before, whose) = (rows::short_head(row, HEAD)?, whose(row)?);
                     let body = Bytes::copy_from_slice(row.try_get(3)?);
                     // The row was written by the template. The core has the last word on what a grant is.
                     let head: Head = grant(&before, &self.claims[whose].grant, now, false).map_err(|_| {
@@ -124,11 +124,11 @@ impl<'a> Together<'a> {
                         1 => Unclaimable::Exhausted,
                         2 => Unclaimable::Overlaps,
                         3 => Unclaimable::Limited,
-                        _ => return Err(PostgresError::Answer("lease")),
+                        _ => return Err(PostgresError::Answer("take")),
                     };
                     all[whose(row)?].unclaimable.push((rows::id(row, HEAD)?, reason));
                 }
-                _ => return Err(PostgresError::Answer("lease")),
+                _ => return Err(PostgresError::Answer("take")),
             }
         }
         for (head, full) in all.iter_mut().flat_map(|claimed| &mut claimed.jobs) {

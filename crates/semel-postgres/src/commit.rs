@@ -17,6 +17,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::batch::Columns;
+use crate::brief::Brief;
 use crate::claim::Together;
 use crate::connect::ask;
 use crate::error::PostgresError;
@@ -45,6 +46,11 @@ type Part<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PostgresError>> + S
 impl Shared {
     /// Applies a batch.
     pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, PostgresError> {
+        self.apply(batch, true).await
+    }
+
+    /// Applies a batch; says it in short if it may and can.
+    async fn apply(&self, batch: &Batch, may_be_brief: bool) -> Result<Applied, PostgresError> {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
         }
@@ -53,7 +59,9 @@ impl Shared {
         let answer = loop {
             tries += 1;
             let mark = new_mark();
-            match self.transact(&connection, mark, &batch.groups, &batch.claims, tries == 1).await {
+            // Where it was in vain once, something of it has moved.
+            let may_be_brief = may_be_brief && tries == 1;
+            match self.transact(&connection, mark, &batch.groups, &batch.claims, may_be_brief).await {
                 Err(error) if error.is_lost_connection() => {
                     drop(connection);
                     return self.resolved(mark, batch, error).await;
@@ -70,9 +78,19 @@ impl Shared {
                 Ok(answer) => break answer,
             }
         };
+        let mut claims = vec![Claimed::default(); batch.claims.len()];
+        for (together, rows) in Together::of(&batch.claims).iter().zip(&answer.claims) {
+            for (place, claimed) in together.places.iter().zip(together.claimed(self, rows)?) {
+                claims[*place] = claimed;
+            }
+        }
         let mut applied = applied(batch.groups.len(), &[], &[])?;
         for row in &answer.groups {
-            self.saw(row.try_get(0)?);
+            let Some(now) = row.try_get::<_, Option<i64>>(0)? else {
+                drop(connection);
+                return self.at_length(batch, claims).await;
+            };
+            self.saw(now);
             let (stale, busy): (Vec<i32>, Vec<i32>) = (row.try_get(1)?, row.try_get(3)?);
             applied = self::applied(batch.groups.len(), &stale, &busy)?;
             for key in row.try_get::<_, Vec<Vec<u8>>>(2)? {
@@ -82,13 +100,24 @@ impl Shared {
                 }
             }
         }
-        applied.claims = vec![Claimed::default(); batch.claims.len()];
-        for (together, rows) in Together::of(&batch.claims).iter().zip(&answer.claims) {
-            for (place, claimed) in together.places.iter().zip(together.claimed(self, rows)?) {
-                applied.claims[*place] = claimed;
-            }
-        }
+        applied.claims = claims;
         self.tell(batch, &applied);
+        Ok(applied)
+    }
+
+    /// Applies the groups of a batch that could not be applied in short, after its claims took these.
+    async fn at_length(&self, batch: &Batch, claims: Vec<Claimed>) -> Result<Applied, PostgresError> {
+        let groups = Batch { groups: batch.groups.clone(), claims: Vec::new() };
+        let mut applied = match Box::pin(self.apply(&groups, false)).await {
+            // Nothing of it was applied, and the jobs are taken: whoever has them is told so, and the others decide again.
+            Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
+                tracing::debug!(%error, "what stood beside claims is decided again");
+                Applied { groups: vec![Verdict::Stale; batch.groups.len()], claims: Vec::new() }
+            }
+            applied => applied?,
+        };
+        applied.claims = claims;
+        self.teller.note(News::of(std::iter::empty(), &applied.claims));
         Ok(applied)
     }
 
@@ -200,24 +229,33 @@ impl Shared {
         mark: Id,
         groups: &[Group],
         claims: &[Claim],
-        is_first: bool,
+        may_be_brief: bool,
     ) -> Result<Answer, PostgresError> {
         let mut statements: Vec<(String, Params<'_>)> = Vec::new();
         if !groups.is_empty() {
             let mut params = Params::sparse();
             self.push_time(&mut params);
             params.push(mark, Type::UUID);
-            params.push(false, Type::BOOL);
-            params.push(i32::try_from(groups.len()).unwrap_or(i32::MAX), Type::INT4);
-            let columns = Columns::of(groups);
-            // Where it was in vain once, somebody else has such a key.
-            params.push(is_first && columns.is_plain(), Type::BOOL);
-            columns.push(&mut params);
-            statements.push((format!("SELECT * FROM {}({})", self.name("commit"), params.marks()), params));
+            let brief = if may_be_brief { Brief::of(groups) } else { None };
+            let function = match brief {
+                Some(brief) => {
+                    brief.push(&mut params);
+                    "brief"
+                }
+                None => {
+                    params.push(false, Type::BOOL);
+                    params.push(i32::try_from(groups.len()).unwrap_or(i32::MAX), Type::INT4);
+                    // What an older program asks for where this one asks for `brief`.
+                    params.push(false, Type::BOOL);
+                    Columns::of(groups).push(&mut params);
+                    "commit"
+                }
+            };
+            statements.push((format!("SELECT * FROM {}({})", self.name(function), params.marks()), params));
         }
         for together in Together::of(claims) {
             let params = together.params(self);
-            statements.push((format!("SELECT * FROM {}({})", self.name("lease"), params.marks()), params));
+            statements.push((format!("SELECT * FROM {}({})", self.name("take"), params.marks()), params));
         }
         let mut answers = if let [(sql, params)] = &statements[..] {
             vec![ask(connection, sql, params).await?]

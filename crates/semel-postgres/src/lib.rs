@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `connect`, `tls`: connections.
-//! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns.
+//! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns; `brief`: what most are.
 //! - [`inside`], `outbox`: decisions inside a caller's own transaction; the table that others insert jobs into.
 //! - [`session`]: the connection of such a transaction, whichever driver holds it.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
@@ -17,6 +17,7 @@
 
 pub mod address;
 mod batch;
+mod brief;
 mod claim;
 mod commit;
 mod connect;

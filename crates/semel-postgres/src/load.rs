@@ -21,15 +21,15 @@ use crate::session::Fields;
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
-/// The column where a head begins, in what `find` answers.
+/// The column where a head begins, in what `look` answers.
 const HEAD: usize = 7;
 
-/// What `find` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
+/// What `look` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
 /// have been told.
 const AWAITS_STANDBY: i16 = 1;
 const TAKES_NO_WRITES: i16 = 2;
 
-/// What `find` answered, sorted by what it is.
+/// What `look` answered, sorted by what it is.
 #[derive(Default)]
 struct Answered {
     now: Timestamp,
@@ -135,7 +135,7 @@ impl Shared {
         params.texts(queues);
         params.codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
         params.texts(reads.documents.iter().map(|key| &*key.name).collect());
-        let sql = format!("SELECT * FROM {}({})", self.name("find"), params.marks());
+        let sql = format!("SELECT * FROM {}({})", self.name("look"), params.marks());
         let keys = ended.into_iter().map(|(key, with_ended)| (*key, with_ended)).collect();
         Question { sql, params, keys }
     }
@@ -147,7 +147,7 @@ impl Answered {
         match row.field::<i16>(0)? {
             0 => self.now = shared.saw_clock(row.field(2)?, row.field(3)?),
             1 => {
-                let head = rows::head(row, HEAD)?;
+                let head = rows::short_head(row, HEAD)?;
                 let until = Timestamp::from_micros(row.field(3)?);
                 let kept = (row.field::<i64>(2)? == 1).then_some(until);
                 self.heads.insert(head.id, (head, kept));
@@ -174,7 +174,7 @@ impl Answered {
                 let held = self.keys.entry(key(row)?).or_default();
                 held.version = version()?;
                 if row.field::<Option<Id>>(HEAD)?.is_some() {
-                    let head = rows::head(row, HEAD)?;
+                    let head = rows::short_head(row, HEAD)?;
                     held.holders.push(head.id);
                     let until = Timestamp::from_micros(row.field(3)?);
                     let kept = (row.field::<i16>(4)? == 1).then_some(until);
@@ -211,7 +211,7 @@ impl Answered {
                 };
                 self.documents.insert(key, document);
             }
-            _ => return Err(PostgresError::Answer("find")),
+            _ => return Err(PostgresError::Answer("look")),
         }
         Ok(())
     }

@@ -25,9 +25,12 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/time.sql"),
     include_str!("sql/forget.sql"),
     include_str!("sql/claim.sql"),
+    include_str!("sql/take.sql"),
     include_str!("sql/load.sql"),
+    include_str!("sql/look.sql"),
     include_str!("sql/make.sql"),
     include_str!("sql/commit.sql"),
+    include_str!("sql/brief.sql"),
     include_str!("sql/resolve.sql"),
     include_str!("sql/queues.sql"),
 ];

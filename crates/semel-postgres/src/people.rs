@@ -27,7 +27,7 @@ const LOG_LOOKS: u32 = 20;
 /// How long between two looks.
 const LOG_PAUSE: Duration = Duration::from_millis(10);
 /// Counters of a queue that are not of a state.
-const CREATED: i16 = 100;
+pub(crate) const CREATED: i16 = 100;
 const PURGED: i16 = 101;
 
 impl Shared {

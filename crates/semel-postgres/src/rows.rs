@@ -12,6 +12,7 @@ use semel_core::unique::{Hold, UniqueKey};
 
 use crate::error::PostgresError;
 use crate::session::Fields;
+use crate::sql::is_number;
 use crate::values::{Id, Params};
 
 /// The columns of `head` and their types, in order.
@@ -50,6 +51,13 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("dead", "boolean"),
 ];
 
+/// Those of them that are no numbers, in the order in which a short head has them; its last column is the list of the numbers.
+/// Each column of an answer costs the database as much as a row of it, before the first row.
+pub const WORDS: &[&str] = &["id", "key", "hold", "type", "queue", "worker", "follow_up"];
+
+/// How many of them are numbers.
+const NUMBERS: usize = 25;
+
 /// Versions and fences are microseconds since 1970 and counters from there: they fit until the year 294246.
 pub fn version(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
@@ -75,7 +83,7 @@ pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
 }
 
 /// What is a number of a head, in the order of [`COLUMNS`]; yes is 1.
-fn numbers(head: &Head) -> [Option<i64>; 25] {
+fn numbers(head: &Head) -> [Option<i64>; NUMBERS] {
     let filing = Filing::of(head);
     let time = |at: Option<Timestamp>| at.map(Timestamp::as_micros);
     [
@@ -109,30 +117,50 @@ fn numbers(head: &Head) -> [Option<i64>; 25] {
 
 /// Reads the head whose columns begin at `from`.
 pub fn head(row: &impl Fields, from: usize) -> Result<Head, PostgresError> {
-    let id: Id = row.field(from)?;
+    let mut numbers = [None; NUMBERS];
+    let places = COLUMNS.iter().enumerate().filter(|(_, (_, kind))| is_number(kind));
+    for (number, (place, (_, kind))) in numbers.iter_mut().zip(places) {
+        *number = match *kind {
+            "int2" => row.field::<Option<i16>>(from + place)?.map(i64::from),
+            "boolean" => row.field::<Option<bool>>(from + place)?.map(i64::from),
+            _ => row.field(from + place)?,
+        };
+    }
+    let place =
+        |word: usize| from + COLUMNS.iter().position(|(name, _)| *name == WORDS[word]).unwrap_or(word);
+    read(row, place, &numbers)
+}
+
+/// Reads the short head whose columns begin at `from`.
+pub fn short_head(row: &impl Fields, from: usize) -> Result<Head, PostgresError> {
+    let numbers: Vec<Option<i64>> = row.field(from + WORDS.len())?;
+    let numbers = numbers.try_into().map_err(|_| PostgresError::Answer("a head has other numbers"))?;
+    read(row, |word| from + word, &numbers)
+}
+
+/// The head with these words, in the order of [`WORDS`], and numbers.
+fn read(
+    row: &impl Fields,
+    word: impl Fn(usize) -> usize,
+    numbers: &[Option<i64>; NUMBERS],
+) -> Result<Head, PostgresError> {
+    let id: Id = row.field(word(0))?;
     let wrong = |what| PostgresError::Row { id: id.0, what };
-    let time = |column: usize| -> Result<Option<Timestamp>, PostgresError> {
-        Ok(row.field::<Option<i64>>(from + column)?.map(Timestamp::from_micros))
-    };
-    let small = |column: usize| -> Result<u32, PostgresError> {
-        u32::try_from(row.field::<i64>(from + column)?).map_err(|_| wrong("a number is out of range"))
-    };
-    let large = |column: usize| -> Result<u64, PostgresError> {
-        u64::try_from(row.field::<i64>(from + column)?).map_err(|_| wrong("a number is negative"))
-    };
-    let code = |column: usize| -> Result<u8, PostgresError> {
-        u8::try_from(row.field::<i16>(from + column)?).map_err(|_| wrong("a code is out of range"))
-    };
-    let lease = match (time(22)?, time(23)?) {
+    let number = |place: usize| numbers[place].ok_or(wrong("a number is missing"));
+    let small = |place: usize| u32::try_from(number(place)?).map_err(|_| wrong("a number is out of range"));
+    let large = |place: usize| u64::try_from(number(place)?).map_err(|_| wrong("a number is negative"));
+    let code = |place: usize| u8::try_from(number(place)?).map_err(|_| wrong("a code is out of range"));
+    let time = |place: usize| numbers[place].map(Timestamp::from_micros);
+    let lease = match (time(16), time(17)) {
         (Some(visible_until), Some(run_until)) => Some(Box::new(Lease {
-            worker: Arc::from(row.field::<Option<&str>>(from + 21)?.unwrap_or("")),
+            worker: Arc::from(row.field::<Option<&str>>(word(5))?.unwrap_or("")),
             visible_until,
             run_until,
         })),
         _ => None,
     };
-    let key = row.field::<Option<&[u8]>>(from + 1)?;
-    let hold = row.field::<Option<&[u8]>>(from + 2)?;
+    let key = row.field::<Option<&[u8]>>(word(1))?;
+    let hold = row.field::<Option<&[u8]>>(word(2))?;
     Ok(Head {
         id: id.0,
         key: match key {
@@ -145,35 +173,35 @@ pub fn head(row: &impl Fields, from: usize) -> Result<Head, PostgresError> {
             Some(hold) => Hold::from_bytes(hold).ok_or(wrong("no such hold"))?,
             None => Hold::NONE,
         },
-        job_type: JobType::from_stored(row.field(from + 3)?),
-        queue: QueueName::from_stored(row.field(from + 4)?),
-        priority: i8::try_from(row.field::<i16>(from + 5)?).map_err(|_| wrong("no such priority"))?,
-        state: State::from_code(code(6)?).ok_or(wrong("no such state"))?,
-        role: Role::from_code(code(7)?).ok_or(wrong("no such role"))?,
-        attempt: small(8)?,
-        max_attempts: small(9)?,
-        visibility_ms: small(10)?,
-        timeout_ms: small(11)?,
-        version: large(12)?,
-        fence: large(13)?,
-        created_at: Timestamp::from_micros(row.field(from + 14)?),
-        available_at: Timestamp::from_micros(row.field(from + 15)?),
-        expires_at: time(16)?,
-        started_at: time(17)?,
-        finished_at: time(18)?,
-        renewed_at: time(19)?,
-        burned_until: time(20)?,
+        job_type: JobType::from_stored(row.field(word(3))?),
+        queue: QueueName::from_stored(row.field(word(4))?),
+        priority: i8::try_from(number(0)?).map_err(|_| wrong("no such priority"))?,
+        state: State::from_code(code(1)?).ok_or(wrong("no such state"))?,
+        role: Role::from_code(code(2)?).ok_or(wrong("no such role"))?,
+        attempt: small(3)?,
+        max_attempts: small(4)?,
+        visibility_ms: small(5)?,
+        timeout_ms: small(6)?,
+        version: large(7)?,
+        fence: large(8)?,
+        created_at: Timestamp::from_micros(number(9)?),
+        available_at: Timestamp::from_micros(number(10)?),
+        expires_at: time(11),
+        started_at: time(12),
+        finished_at: time(13),
+        renewed_at: time(14),
+        burned_until: time(15),
         lease,
-        follow_up: row.field::<Option<Id>>(from + 24)?.map(|id| id.0),
-        ending: match row.field::<Option<i16>>(from + 25)? {
+        follow_up: row.field::<Option<Id>>(word(6))?.map(|id| id.0),
+        ending: match numbers[18] {
             Some(code) => {
                 let ending = u8::try_from(code).ok().and_then(Ending::from_code);
                 Some(ending.ok_or(wrong("no such ending"))?)
             }
             None => None,
         },
-        lane: row.field::<Option<i64>>(from + 26)?.and_then(|code| Lane::from_code(code.cast_unsigned())),
-        awaited: row.field(from + 27)?,
+        lane: numbers[19].and_then(|code| Lane::from_code(code.cast_unsigned())),
+        awaited: number(20)? != 0,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The text of the schema. The files of `sql/` have marks in them: `@.` is the schema, `@head_…` are lists of the columns of a
-//! head, so that they are written down once.
+//! head, `@….short` those of a head whose numbers are one list, so that they are written down once.
 
-use crate::rows::COLUMNS;
+use crate::rows::{COLUMNS, WORDS};
 
 /// What every function of the schema is planned under. Plans are cached for as long as a connection lives, and the first may
 /// be made while the tables are empty: it must not be one that reads a whole table.
@@ -64,6 +64,28 @@ impl Schema {
             .filter(|(name, _)| !matches!(*name, "id" | "type" | "queue"))
             .map(|(name, kind)| format!("{name} = {}", written(name, kind)))
             .collect();
+        let short = |alias: &str| {
+            let rest: Vec<String> = WORDS.iter().map(|name| format!("{alias}.{name}")).collect();
+            let number = |(name, kind): &(&str, &str)| match *kind {
+                "boolean" => format!("{alias}.{name}::int4::int8"),
+                "int8" => format!("{alias}.{name}"),
+                _ => format!("{alias}.{name}::int8"),
+            };
+            let numbers: Vec<String> =
+                COLUMNS.iter().filter(|(_, kind)| is_number(kind)).map(number).collect();
+            format!("{}, ARRAY[{}]", rest.join(", "), numbers.join(", "))
+        };
+        let kind = |word: &str| COLUMNS.iter().find(|(name, _)| *name == word).map_or("", |(_, kind)| *kind);
+        let words: Vec<(&str, &str)> = WORDS.iter().map(|word| (*word, kind(word))).collect();
+        let declared: Vec<String> = words.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
+        let text = text
+            .replace("@short_declared", &format!("{}, numbers int8[]", declared.join(", ")))
+            .replace("@short_nulls_rest", &format!("{}, NULL::int8[]", nulls(&words[1..])))
+            .replace("@short_nulls", &format!("{}, NULL::int8[]", nulls(&words)))
+            .replace("@was.head", &list(&|name, _| format!("was.{name}")))
+            .replace("@w_short", &short("w"))
+            .replace("@l.short", &short("l"))
+            .replace("@h.short", &short("h"));
         let mut text =
             text.replace("@head_assigned_at", &assigned.join(", ")).replace("@head_at", &list(&written));
         // The longer first: some names begin with another one.

@@ -287,6 +287,7 @@ impl Backend for Postgres {
             mechanism: "versioned commit under row locks taken in one order",
             durability: "every answer after the database's commit: what it survives is what `synchronous_commit` and \
                          `synchronous_standby_names` say",
+            is_strong: true,
             commits_in_flight: 2,
             blocks: false,
         }

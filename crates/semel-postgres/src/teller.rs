@@ -1,14 +1,12 @@
 //! Tells other servers on the same database what was committed here: by NOTIFY, in a transaction of its own, so that no commit
 //! waits for the lock that the database takes for it; seldom, and only while one of the others waits for something.
 
+use std::sync::Weak;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use semel_core::ident::JobId;
-use semel_store::News;
-use semel_store::random;
-use tokio::sync::Notify;
+use semel_store::{News, Untold, random};
 use tokio_postgres::types::Type;
 
 use crate::connect::ask;
@@ -29,8 +27,7 @@ const NOBODY: &str = "-";
 /// What is to be told.
 pub struct Teller {
     name: String,
-    pending: Mutex<News>,
-    wake: Notify,
+    untold: Untold,
     /// The database's number of the connection by which this server listens; it is not told its own news.
     listens_by: AtomicI32,
 }
@@ -39,11 +36,7 @@ impl Teller {
     /// One with nothing to tell.
     pub fn new() -> Self {
         let name = random::secret().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        Self { name, pending: Mutex::default(), wake: Notify::new(), listens_by: AtomicI32::new(0) }
-    }
-
-    fn pending(&self) -> MutexGuard<'_, News> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { name, untold: Untold::new(JOBS_MAX), listens_by: AtomicI32::new(0) }
     }
 
     /// What this server calls itself.
@@ -58,15 +51,12 @@ impl Teller {
 
     /// Has news told, soon.
     pub fn note(&self, news: News) {
-        if !news.is_empty() {
-            self.pending().add(news, JOBS_MAX);
-            self.wake.notify_one();
-        }
+        self.untold.note(news);
     }
 
     /// Has the task look whether the store is still there.
     pub fn end(&self) {
-        self.wake.notify_one();
+        self.untold.wake();
     }
 }
 
@@ -76,9 +66,9 @@ pub async fn run(store: Weak<Shared>) {
         let Some(shared) = store.upgrade() else { return };
         let teller = std::sync::Arc::clone(&shared.teller);
         drop(shared);
-        teller.wake.notified().await;
+        teller.untold.woken().await;
         let Some(shared) = store.upgrade() else { return };
-        let news = std::mem::take(&mut *teller.pending());
+        let news = teller.untold.take();
         if let Err(error) = tell(&shared, &teller, &news).await {
             // They look for themselves, a little later.
             tracing::debug!(%error, "other servers could not be told what was committed");

@@ -1,6 +1,7 @@
 //! What every answer has in common: the media type, the version, the request's id; and what no handler decides:
 //! tokens, versions, time, panics, unknown paths and methods.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -11,7 +12,8 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
-use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, HeaderName, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use semel_ojs::{Code, MEDIA_TYPE, Problem, VERSION, is_supported_version};
 use semel_store::clock::{Clock as _, SystemClock};
@@ -19,7 +21,7 @@ use semel_store::clock::{Clock as _, SystemClock};
 use crate::App;
 use crate::auth::Admitted;
 use crate::caller::{Access, Caller};
-use crate::extract::REQUEST_ID;
+use crate::extract::{Peer, REQUEST_ID};
 use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
@@ -28,6 +30,8 @@ use crate::tenancy::{Scope, tenant_of};
 use crate::trace::{self, Span};
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
+/// Where a browser says the page that asks comes from. No page can set it.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The longest request id that is taken over from a client, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
@@ -119,7 +123,7 @@ fn admit(
         Some(access) => access == Access::Public,
         None => !request.uri().path().starts_with("/ojs/v1"),
     };
-    let caller = if is_public { Caller::default() } else { identify(app, request.headers())? };
+    let caller = if is_public { Caller::default() } else { identify(app, request)? };
     let tenant = tenant_of(request.headers(), &caller)?;
     caller.check_tenant(&tenant)?;
     // To a tenant what is about the whole server is not there.
@@ -142,15 +146,49 @@ fn admit(
     Ok((caller, place))
 }
 
-fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
-    match app.config.tokens.admit(headers, || SystemClock.now()) {
-        Admitted::Open => Ok(Caller::default()),
+fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
+    match app.config.tokens.admit(request.headers(), || SystemClock.now()) {
+        Admitted::Open => check_browser(request).map(|()| Caller::default()),
         Admitted::As(token) => Ok(Caller::with(token)),
         Admitted::Refused => Err(Problem::new(
             Code::Unauthorized,
             "the request carries no token that this server knows; send Authorization: Bearer and a token",
         )),
     }
+}
+
+/// Refuses what a browser may send for a page that is not this server's own. Without tokens whoever reaches the server
+/// may do everything, and a browser on its machine reaches it for any page that it shows.
+fn check_browser(request: &Request) -> Result<(), Problem> {
+    let headers = request.headers();
+    let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
+    if !request.method().is_safe() && matches!(site, Some(b"cross-site" | b"same-site")) {
+        return Err(Problem::new(
+            Code::Forbidden,
+            "a page of another site asks for this, and a server without tokens takes changes from its own pages and from programs only",
+        ));
+    }
+    // A page whose name was made to point at this machine is its own site to the browser, which then sends no mark of
+    // a foreign one (and none at all where the connection is plain); only the name tells. A page cannot leave out the
+    // languages that its browser sends, and programs send none of these.
+    let is_near = request.extensions().get::<Peer>().is_some_and(|Peer(peer)| peer.ip().is_loopback());
+    let is_browser = [FETCH_SITE, ORIGIN, ACCEPT_LANGUAGE].iter().any(|name| headers.contains_key(name));
+    if is_near && is_browser && headers.get(HOST).is_some_and(|host| !is_own_name(host)) {
+        return Err(Problem::new(
+            Code::Forbidden,
+            "a server without tokens answers on this machine to localhost or an IP address as its host, because any web page can \
+             point another name at it; ask by one of these, or give the server tokens",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether nobody else can have made up the host that a request names: an address, or this machine by its own name.
+fn is_own_name(host: &HeaderValue) -> bool {
+    let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
+    let name = host.host().trim_end_matches('.').to_ascii_lowercase();
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.ends_with(".localhost") || address.parse::<IpAddr>().is_ok()
 }
 
 fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
@@ -250,6 +288,7 @@ mod tests {
 
     use super::*;
     use crate::Config;
+    use crate::auth::Tokens;
 
     /// Asks a router of two handlers that never answer.
     async fn ask(path: &str) -> (StatusCode, HeaderMap, serde_json::Value) {
@@ -264,6 +303,64 @@ mod tests {
         let (parts, body) = router.call(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status, parts.headers, serde_json::from_slice(&body).unwrap())
+    }
+
+    /// What becomes of a request whose other end is at `peer`, on a server of these tokens.
+    fn checked(tokens: Tokens, method: &str, peer: &str, headers: &[(HeaderName, &str)]) -> Option<Code> {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let app = App::new(engine, Config { tokens, ..Config::default() }, &[]);
+        let request = Request::builder().method(method).header("authorization", "Bearer one");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(name, *value));
+        let mut request = request.body(Body::empty()).unwrap();
+        request.extensions_mut().insert(Peer(format!("{peer}:1").parse().unwrap()));
+        identify(&app, &request).err().map(|problem| problem.code())
+    }
+
+    #[tokio::test]
+    async fn without_tokens_a_page_of_another_site_changes_nothing() {
+        let no = Some(Code::Forbidden);
+        for (method, site, told) in [
+            ("POST", "cross-site", no),
+            ("DELETE", "same-site", no),
+            ("PUT", "cross-site", no),
+            ("POST", "same-origin", None),
+            ("POST", "none", None),
+            ("GET", "cross-site", None),
+            ("HEAD", "same-site", None),
+        ] {
+            let headers = [(FETCH_SITE, site)];
+            assert_eq!(checked(Tokens::default(), method, "127.0.0.1", &headers), told, "{method} {site}");
+            assert_eq!(checked(Tokens::new(["one"]), method, "127.0.0.1", &headers), None, "{method} {site}");
+        }
+        assert_eq!(checked(Tokens::default(), "POST", "127.0.0.1", &[]), None, "a program");
+    }
+
+    #[tokio::test]
+    async fn without_tokens_this_machine_is_asked_by_its_own_names() {
+        let no = Some(Code::Forbidden);
+        for (host, told) in [
+            ("127.0.0.1:8080", None),
+            ("[::1]:8080", None),
+            ("192.0.2.7", None),
+            ("localhost", None),
+            ("LocalHost.:8080", None),
+            ("semel.localhost:8080", None),
+            ("rebound.example:8080", no),
+            ("localhost.example", no),
+            ("notlocalhost", no),
+            ("127.0.0.1.example", no),
+            ("", no),
+        ] {
+            for method in ["GET", "POST"] {
+                let headers = [(HOST, host), (ACCEPT_LANGUAGE, "en")];
+                assert_eq!(checked(Tokens::default(), method, "127.0.0.1", &headers), told, "{host}");
+                assert_eq!(checked(Tokens::default(), method, "[::1]", &headers), told, "{host}");
+                assert_eq!(checked(Tokens::default(), method, "192.0.2.1", &headers), None, "{host}");
+                assert_eq!(checked(Tokens::new(["one"]), method, "127.0.0.1", &headers), None, "{host}");
+            }
+        }
+        let headers = [(HOST, "rebound.example")];
+        assert_eq!(checked(Tokens::default(), "GET", "127.0.0.1", &headers), None, "a program");
     }
 
     #[tokio::test]

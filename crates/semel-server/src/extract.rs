@@ -177,6 +177,12 @@ impl Parameters {
     }
 }
 
+/// The place in a listing of jobs that a query names, if it does.
+pub(crate) fn cursor(query: &Parameters) -> Result<Option<JobId>, Problem> {
+    let cursor = query.get("cursor").map(|text| JobId::parse(text, "")).transpose();
+    cursor.map_err(|_| refuse("cursor", "is not one that a page answered"))
+}
+
 /// A refusal of a query's parameter.
 pub(crate) fn refuse(name: &str, message: impl std::fmt::Display) -> Problem {
     Problem::new(

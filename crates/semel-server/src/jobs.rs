@@ -6,7 +6,7 @@ use http::Uri;
 use http::header::HeaderName;
 use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
-use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::ident::{JobType, QueueName};
 use semel_core::settle::Settled;
 use semel_core::state::{State as JobState, StateSet};
 use semel_core::unique::Disclose;
@@ -133,11 +133,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let mut filter = filter(&query)?;
     filter.limit = u32::try_from(limit).unwrap_or(1);
-    if let Some(text) = query.get("cursor") {
-        let cursor = JobId::parse(text, "");
-        filter.before =
-            Some(cursor.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?);
-    }
+    filter.before = extract::cursor(&query)?;
     let mut listing = app.engine.list(filter.clone()).await?;
     // A store looks at a bounded number of rows for a page; people are spared empty ones.
     for _ in 0..EMPTY_PAGES_MAX {

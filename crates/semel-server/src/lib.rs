@@ -7,6 +7,7 @@
 //!   asks, and what they may.
 //! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
 //! - [`templates`]: what holds for jobs of some types, replaced as a whole.
+//! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
 //! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
 //!   `stream`, `explain`, `tasks`, `unique_jobs`, [`webhooks`], `admin`, `system`.
@@ -29,6 +30,7 @@ mod admin;
 mod batch;
 mod caller;
 mod crons;
+mod dashboard;
 mod dead_letter;
 mod edge;
 mod events;

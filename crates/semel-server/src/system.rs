@@ -93,7 +93,7 @@ pub(crate) async fn manifest(Scope(app): Scope) -> Answer {
             object.number("retention_completed_s", limits::RETENTION_DEFAULT_S);
             object.number("retention_discarded_s", limits::RETENTION_DISCARDED_S);
         });
-        outer.plain("unique_job_strength", "strong");
+        outer.plain("unique_job_strength", if facts.is_strong { "strong" } else { "best-effort" });
         outer.text("unique_job_mechanism", facts.mechanism);
         outer.text("durability", facts.durability);
     });

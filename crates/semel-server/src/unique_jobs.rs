@@ -3,14 +3,16 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
+use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::life::KeyReleased;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Disclose, PeriodFrom, Remember, UniqueKey, must_remember};
-use semel_engine::Job;
+use semel_engine::{Engine, Job};
 use semel_ojs::job::put_duplicates;
 use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, worker};
+use semel_store::backend::Filter;
 
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
@@ -21,10 +23,13 @@ const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 /// The last holder that paging by number reaches.
 const REACH_MAX: u64 = 10_000;
+/// Listings of the store looked through for one answer: most jobs that carry a key may hold it no more.
+const LISTINGS_MAX: usize = 64;
 /// Longest reason of a release that is kept, in characters.
 const REASON_CHARS_MAX: usize = 500;
 
-/// `GET /unique-jobs`: `page`, `per_page`, `type`, `queue`. Jobs that may not be shown are left out.
+/// `GET /unique-jobs`: `page`, `per_page`, `cursor`, `type`, `queue`. Jobs that may not be shown are left out. Where the
+/// answer ends before the store does, it may be short, or empty, and names the cursor from which pages count anew.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
@@ -33,17 +38,10 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let now = app.engine.now().await?;
     let mut filter = crate::jobs::filter(&query)?;
     (filter.with_key, filter.limit) = (true, 1_000);
+    filter.before = extract::cursor(&query)?;
     let wanted = page * per_page + 1;
-    let mut held: Vec<Head> = Vec::new();
-    loop {
-        let listing = app.engine.list(filter.clone()).await?;
-        held.extend(listing.heads.into_iter().filter(|head| is_shown(head) && holds(head, now)));
-        match listing.next {
-            Some(next) if (held.len() as u64) < wanted => filter.before = Some(next),
-            _ => break,
-        }
-    }
-    let has_more = held.len() as u64 >= wanted;
+    let (held, rest) = held(&app.engine, filter, wanted, now).await?;
+    let has_more = rest.is_some() || held.len() as u64 >= wanted;
     let first = usize::try_from((page - 1) * per_page).unwrap_or(usize::MAX);
     let count = usize::try_from(per_page).unwrap_or(0);
     let mut out = String::with_capacity(300 * count);
@@ -55,9 +53,34 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
             object.number("page", page);
             object.number("per_page", per_page);
             object.flag("has_more", has_more);
+            match rest {
+                Some(next) => object.plain("next_cursor", next),
+                None => object.raw("next_cursor", "null"),
+            }
         });
     });
     Ok(Answer::ok(out))
+}
+
+/// Holders that the filter admits, `wanted` or more if there are so many; and where to go on when it looked long enough
+/// without finding them.
+async fn held(
+    engine: &Engine,
+    mut filter: Filter,
+    wanted: u64,
+    now: Timestamp,
+) -> Result<(Vec<Head>, Option<JobId>), Refused> {
+    let mut held: Vec<Head> = Vec::new();
+    for _ in 0..LISTINGS_MAX {
+        let listing = engine.list(filter.clone()).await?;
+        held.extend(listing.heads.into_iter().filter(|head| is_shown(head) && holds(head, now)));
+        match listing.next {
+            Some(next) if (held.len() as u64) < wanted => filter.before = Some(next),
+            _ => return Ok((held, None)),
+        }
+    }
+    let rest = filter.before;
+    Ok((held, rest))
 }
 
 /// `GET /unique-jobs/{key}`.
@@ -175,4 +198,39 @@ fn locked_until(head: &Head) -> Option<Timestamp> {
         PeriodFrom::LastDuplicate => head.renewed_at.unwrap_or(head.created_at),
     };
     head.hold.period().map(|period| period.after(from))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::body::Body;
+    use http::header::CONTENT_TYPE;
+    use semel_store::memory::Memory;
+    use tower_service::Service as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_answer_looks_through_so_much_and_the_next_goes_on() {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let mut router = crate::router(engine.clone(), crate::Config::default());
+        // The oldest is the only one that is shown.
+        for at in 0..=LISTINGS_MAX {
+            let disclose = if at == 0 { "always" } else { "never" };
+            let body = format!(
+                r#"{{"type":"a.b","args":[{at}],"options":{{"unique":{{"keys":["args"],"disclose":"{disclose}"}}}}}}"#
+            );
+            let request = Request::post("/ojs/v1/jobs").header(CONTENT_TYPE, "application/json");
+            let response = router.call(request.body(Body::from(body)).unwrap()).await.unwrap();
+            assert_eq!(response.status(), 201);
+        }
+        let now = engine.now().await.unwrap();
+        let mut filter = Filter { with_key: true, limit: 1, ..Filter::default() };
+        let (found, rest) = held(&engine, filter.clone(), 1, now).await.unwrap();
+        assert_eq!(found.len(), 0);
+        filter.before = Some(rest.expect("a place to go on from"));
+        let (found, rest) = held(&engine, filter, 2, now).await.unwrap();
+        assert_eq!((found.len(), rest), (1, None));
+    }
 }

@@ -477,6 +477,7 @@ impl Backend for Sqlite {
             engine: "sqlite",
             mechanism: "one writer, versioned group commit",
             durability: "every answer after an fsync of the journal: survives a crash of the process and of the machine",
+            is_strong: true,
             commits_in_flight: 1,
             blocks: true,
         }

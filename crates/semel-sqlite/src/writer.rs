@@ -9,7 +9,7 @@ use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind, kept_until};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, UniqueKey, must_remember};
+use semel_core::unique::{UniqueKey, must_remember};
 use semel_store::backend::{Applied, Batch, Claimed, Unwritten, Verdict};
 use semel_store::memory::started;
 
@@ -243,11 +243,7 @@ impl<'a> Writer<'a> {
             return self.release_left_out(key);
         }
         // A window that was renewed is to be remembered for longer.
-        let forget_at = match must_remember(&head.hold, head, self.now) {
-            Remember::Forget => self.now,
-            Remember::Until(until) => until,
-            Remember::Forever => Timestamp::MAX,
-        };
+        let forget_at = must_remember(&head.hold, head, self.now).until().unwrap_or(self.now);
         if let Some(known) = self.remembered(&key, seq)? {
             let head = Head { version: head.version, renewed_at: head.renewed_at, ..known };
             self.remember(key, seq, head.id, Some(Remembered { head, forget_at: Some(forget_at) }));

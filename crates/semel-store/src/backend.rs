@@ -322,6 +322,9 @@ pub struct Facts {
     pub mechanism: &'static str,
     /// What an acknowledged write survives.
     pub durability: &'static str,
+    /// Whether that is all that may become of it, short of the loss of what it is stored on: else a crash may forget a key that
+    /// was answered for, and the manifest calls uniqueness best-effort.
+    pub is_strong: bool,
     /// Whether work blocks the thread that does it: the batcher then gets a thread of its own, and all goes through it.
     pub blocks: bool,
     /// How many commits one batcher may have in flight at once.

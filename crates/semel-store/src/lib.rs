@@ -41,7 +41,7 @@ mod watch;
 pub use backend::Backend;
 pub use error::StoreError;
 pub use log::{LogPage, Recorded};
-pub use news::News;
+pub use news::{News, Untold};
 pub use store::Store;
 pub use waitlist::WAIT_MAX;
 pub use watch::Watch;

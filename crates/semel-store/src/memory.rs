@@ -315,6 +315,8 @@ impl Backend for Memory {
             engine: "memory",
             mechanism: "versioned commit, one writer",
             durability: "none: everything is lost with the process",
+            // Keys and those who were told of them end together.
+            is_strong: true,
             commits_in_flight: 1,
             blocks: false,
         }

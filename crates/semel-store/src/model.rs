@@ -15,7 +15,7 @@ use semel_core::planted::{Bug, is_planted};
 use semel_core::settings::waiting;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, is_kept, must_remember};
+use semel_core::unique::{is_kept, must_remember};
 
 pub use self::keys::deciding;
 pub use self::queues::QueueTotals;
@@ -256,11 +256,7 @@ impl Model {
     /// New values for a head that is only kept for its key's sake: its window was renewed, or its key released.
     fn put_remembered(&mut self, head: Head) {
         let (id, version) = (head.id, head.version);
-        let remember = match must_remember(&head.hold, &head, Timestamp::EPOCH) {
-            Remember::Forget => None,
-            Remember::Until(until) => Some(until),
-            Remember::Forever => Some(Timestamp::MAX),
-        };
+        let remember = must_remember(&head.hold, &head, Timestamp::EPOCH).until();
         let (Some(key), Some(place)) = (head.key, self.heads.place(id)) else { return self.forget(id, None) };
         self.heads.replace(place, head);
         self.keys.touch(&self.heads, &key, version);

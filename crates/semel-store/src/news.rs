@@ -1,11 +1,14 @@
 //! What a commit may be of interest for to other processes on the same store. A hint like all others: who hears it looks
 //! for himself, and who does not finds out later.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use semel_core::draft::{Group, Write};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::limit::Lane;
 use semel_core::slot::{Filing, Slot};
+use tokio::sync::Notify;
 
 use crate::backend::Claimed;
 
@@ -83,9 +86,55 @@ impl News {
     }
 }
 
+/// News that others have not been told yet. Noting some is quick; one task takes what has gathered, and tells it.
+#[derive(Debug)]
+pub struct Untold {
+    gathered: Mutex<News>,
+    jobs_max: usize,
+    wake: Notify,
+}
+
+impl Untold {
+    /// None yet; no more than `jobs_max` jobs will be named.
+    pub fn new(jobs_max: usize) -> Self {
+        Self { gathered: Mutex::default(), jobs_max, wake: Notify::new() }
+    }
+
+    fn gathered(&self) -> MutexGuard<'_, News> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has news told, soon.
+    pub fn note(&self, news: News) {
+        if !news.is_empty() {
+            self.gathered().add(news, self.jobs_max);
+            self.wake();
+        }
+    }
+
+    /// Has who waits go on, though there may be nothing to tell.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Waits until there is something to tell, or [`wake`](Self::wake) is called.
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// What has gathered.
+    pub fn take(&self) -> News {
+        std::mem::take(&mut *self.gathered())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::News;
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::{News, Untold};
     use semel_core::ident::JobId;
 
     #[test]
@@ -98,5 +147,20 @@ mod tests {
         news.add(of(3), 5);
         assert_eq!((news.jobs.len(), news.more_jobs), (5, true));
         assert!(!News::everything().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_noted_is_taken_once() {
+        let untold = Untold::new(5);
+        untold.note(News::default());
+        let mut nobody = Context::from_waker(Waker::noop());
+        assert!(pin!(untold.woken()).poll(&mut nobody).is_pending(), "there is nothing to tell");
+        for _ in 0..2 {
+            untold.note(News { ready: true, ..News::default() });
+        }
+        untold.woken().await;
+        assert!(untold.take().ready && untold.take().is_empty());
+        untold.wake();
+        untold.woken().await;
     }
 }

@@ -11,6 +11,7 @@
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`traffic`]: callers and workers who go on through outages of their store.
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
+//! - [`redis`]: a prefix of a test's own in Redis.
 //! - [`patience`]: times of a real clock.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
@@ -41,6 +42,8 @@ pub mod patience;
 pub mod planted;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod races;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod redis;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod sim;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

@@ -24,7 +24,7 @@ fn engine(backend: Arc<dyn Backend>) -> Engine {
 }
 
 /// The same act by all tasks at once; what each got.
-async fn at_once<T, F>(tasks: usize, act: impl Fn(usize) -> F) -> Vec<T>
+pub async fn at_once<T, F>(tasks: usize, act: impl Fn(usize) -> F) -> Vec<T>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,

@@ -23,7 +23,8 @@
 //! ```
 //!
 //! # Where to look
-//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")` or `Semel::open("memory:")`.
+//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
+//!   `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
 //! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
@@ -33,7 +34,7 @@
 //! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
 //! # Features
-//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, jobs inside transactions. `http`: the server inside the program. `remote`: workers over HTTP.
+//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, jobs inside transactions. `redis`: stores in a Redis that programs share. `http`: the server inside the program. `remote`: workers over HTTP.
 
 #[cfg(feature = "http")]
 mod admin;

@@ -34,6 +34,7 @@ enum Place<'a> {
     Memory,
     File(&'a str),
     Database(&'a str),
+    Redis(&'a str),
 }
 
 fn place(url: &str) -> Result<Place<'_>, Error> {
@@ -52,14 +53,17 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return Ok(Place::Database(url));
     }
+    if ["redis://", "rediss://", "redis+"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Ok(Place::Redis(url));
+    }
     if url.starts_with("http:") || url.starts_with("https:") {
         return refuse(
             "that is a server; its jobs are worked on with Worker::remote(url), and sent with any OJS client",
         );
     }
     refuse(
-        "write sqlite:PATH for a store in a file, postgres://USER@HOST/DATABASE for one that servers share, or memory: for \
-         one that ends with the program",
+        "write sqlite:PATH for a store in a file, postgres://USER@HOST/DATABASE or redis://HOST for one that servers share, or \
+         memory: for one that ends with the program",
     )
 }
 
@@ -80,6 +84,7 @@ pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
         Place::Memory => Ok(Opened::on(Arc::new(Memory::default()))),
         Place::File(path) => open_file(url, path).await,
         Place::Database(address) => open_database(address).await,
+        Place::Redis(address) => open_redis(address).await,
     }
 }
 
@@ -114,6 +119,18 @@ async fn open_database(url: &str) -> Result<Opened, Error> {
     Err(Error::Url { url: shown(url), advice: "switch on semel's feature `postgres`".to_owned() })
 }
 
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str) -> Result<Opened, Error> {
+    let refuse = |error: semel_redis::RedisError| Error::Open { url: shown(url), reason: error.to_string() };
+    let address = semel_redis::Address::parse(url).map_err(refuse)?;
+    Ok(Opened::on(Arc::new(semel_redis::Redis::open(&address).await.map_err(refuse)?)))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(url: &str) -> Result<Opened, Error> {
+    Err(Error::Url { url: shown(url), advice: "switch on semel's feature `redis`".to_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +142,9 @@ mod tests {
         assert_eq!(place("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db"));
         let database = "postgres://user@host/db";
         assert_eq!(place(database).unwrap(), Place::Database(database));
+        for redis in ["redis://user@host/1", "rediss://host", "redis+unix:///run/sock"] {
+            assert_eq!(place(redis).unwrap(), Place::Redis(redis));
+        }
         for (url, word) in [
             ("", "sqlite:PATH"),
             ("app.db", "sqlite:PATH"),

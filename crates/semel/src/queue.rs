@@ -42,7 +42,8 @@ impl Semel {
     ///
     /// `sqlite:PATH` is a file, made if it is not there; what is acknowledged survives a crash of program and
     /// machine. `postgres://USER@HOST/DATABASE` is a database that programs and servers share, from a multi-threaded
-    /// runtime; a store that is not there yet is made. `memory:` ends with the program.
+    /// runtime, and so is `redis://HOST`, which keeps what it is set to keep; a store that is not there yet is made. `memory:`
+    /// ends with the program.
     ///
     /// # Errors
     /// [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read, or the database

@@ -42,6 +42,10 @@ impl Backup {
                 return Err(Failure::usage("a store in PostgreSQL is backed up with PostgreSQL's own tools")
                     .next("pg_dump --schema=NAME, or a base backup of the cluster"));
             }
+            Place::Redis(_) => {
+                return Err(Failure::usage("a store in Redis is backed up with Redis's own means")
+                    .next("copy its append-only file, or redis-cli BGSAVE"));
+            }
             Place::Memory => {
                 return Err(
                     Failure::usage("a store in memory cannot be backed up").next("use --store sqlite:PATH")

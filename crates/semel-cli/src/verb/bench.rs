@@ -15,16 +15,17 @@ use crate::print::{Printer, Style};
 /// Measure a store in this process, beside what the same disk or database does without a queue
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Every figure is durable: an answer comes after an fsync, or after the database's commit. The limits are measured in the
-same run; figures of different machines are not to be compared. Without --store it is a new file; in a database it is a
-new schema, deleted afterwards.
+Every figure is durable: an answer comes after an fsync, or after the database's commit; in Redis as that is set. The
+limits are measured in the same run; figures of different machines are not to be compared. Without --store it is a new
+file; in a database it is a new schema, in Redis a new prefix, deleted afterwards.
 
 Examples:
   semel bench
   semel bench --seconds 10 --waiting 1000000
   semel bench --only HTTP --waiting 0
   semel bench --only cycle --folder /data/bench --json
-  semel bench --store postgres://semel@db.example/jobs --callers 64")]
+  semel bench --store postgres://semel@db.example/jobs --callers 64
+  semel bench --store redis://redis.example --callers 64")]
 pub struct Bench {
     /// How long each case runs
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -61,16 +62,15 @@ impl Bench {
     /// # Errors
     /// When a store fails, or does not keep its promise.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
-        let database = match globals.store.as_deref().map(str::parse).transpose().map_err(Failure::usage)? {
-            Some(Place::Postgres(address)) => Some(address),
-            Some(_) => {
-                return Err(Failure::usage("the bench makes a store of its own")
-                    .next("leave --store out, say where with --folder DIR, or name a database: --store postgres://…"));
-            }
-            None => None,
-        };
-        if database.is_none() && (self.finished > 0 || self.churn > 0) {
-            return Err(Failure::usage("--finished and --churn are for a database")
+        let place: Option<Place> =
+            globals.store.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
+        if let Some(Place::Sqlite(_) | Place::Memory) = place {
+            return Err(Failure::usage("the bench makes a store of its own").next(
+                "leave --store out, say where with --folder DIR, or name a database: --store postgres://…, redis://…",
+            ));
+        }
+        if !matches!(place, Some(Place::Postgres(_))) && (self.finished > 0 || self.churn > 0) {
+            return Err(Failure::usage("--finished and --churn are for PostgreSQL")
                 .next("name one: --store postgres://…"));
         }
         let parent = self.folder.unwrap_or_else(std::env::temp_dir);
@@ -88,10 +88,14 @@ impl Bench {
             only: self.only,
         };
         let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));
-        let report = if let Some(address) = database {
+        let report = if let Some(Place::Postgres(address)) = place {
             let address =
                 address.with_schema(&format!("bench_{}", random())).context("cannot name a schema")?;
             semel_bench::run_on_postgres(&address, &options, progress).await.context("the bench broke off")?
+        } else if let Some(Place::Redis(address)) = place {
+            let address =
+                address.with_prefix(&format!("bench_{}", random())).context("cannot name a prefix")?;
+            semel_bench::run_on_redis(&address, &options, progress).await.context("the bench broke off")?
         } else {
             let ran = semel_bench::run(&options, progress).await;
             let removed = std::fs::remove_dir_all(&folder);

@@ -9,6 +9,10 @@ use crate::link::{encode, get, query};
 use crate::print::{Printer, items, moment, number, text};
 use crate::verb::job;
 
+/// The server ends an answer before it has looked through every job that carries a key.
+const LOOKED_ENOUGH: &str =
+    "older jobs were not looked at, and may hold keys too; with --type or --queue fewer are looked through";
+
 /// List unique keys and who holds them, or show one key's holders and the duplicates they absorbed
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -63,8 +67,9 @@ impl Keys {
 
 fn list(page: &Value, number: u32, printer: &Printer) {
     let keys = items(page, "/items");
+    let is_cut = page["pagination"]["next_cursor"].is_string();
     if keys.is_empty() {
-        printer.remark("no keys are held");
+        printer.remark(if is_cut { LOOKED_ENOUGH } else { "no keys are held" });
         return;
     }
     let rows = keys.iter().map(|item| {
@@ -78,7 +83,9 @@ fn list(page: &Value, number: u32, printer: &Printer) {
         ]
     });
     printer.table(&["KEY", "JOB", "TYPE", "QUEUE", "STATE", "UNTIL"], rows);
-    if page["pagination"]["has_more"] == true {
+    if is_cut {
+        printer.remark(LOOKED_ENOUGH);
+    } else if page["pagination"]["has_more"] == true {
         printer.remark(format_args!("more: semel keys --page {}", number + 1));
     }
 }

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod completions;
 pub mod crons;
 pub mod dead;
+pub mod doctor;
 pub mod enqueue;
 pub mod events;
 pub mod explain;

@@ -38,7 +38,7 @@ impl Restore {
         let path = if self.to.contains(':') {
             match self.to.parse().map_err(Failure::usage)? {
                 Place::Sqlite(path) => path,
-                Place::Postgres(_) => {
+                Place::Postgres(_) | Place::Redis(_) => {
                     return Err(Failure::usage(
                         "a backup is of a store in a file, and cannot be restored into a database",
                     )

@@ -39,6 +39,7 @@ Examples:
   semel serve
   semel serve --store sqlite:/var/lib/semel/jobs.db
   semel serve --store postgres://semel@db.example/jobs
+  semel serve --store redis://redis.example:6379
   semel serve --listen 0.0.0.0:8443 --tokens /etc/semel/tokens.toml --tls-cert cert.pem --tls-key key.pem
   semel serve --templates ./templates            # jobs and tasks by template: semel templates --help
   semel serve --store memory: --allow-reset      # for tests")]
@@ -61,6 +62,9 @@ pub struct Serve {
     /// What holds for jobs of some types, and the steps of tasks: YAML files in this directory (SEMEL_TEMPLATES)
     #[arg(long, value_name = "DIR")]
     templates: Option<PathBuf>,
+    /// With Redis: acknowledge nothing before so many of its replicas have it [default: as the store's address says, or 0]
+    #[arg(long, value_name = "COUNT")]
+    min_replicas: Option<u32>,
     /// How the log is written: text or json [default: text]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     log_format: Option<String>,
@@ -121,12 +125,16 @@ impl Serve {
             }
             None => None,
         };
-        let opened = Opened::open(&settings.store).await?;
+        let store = match self.min_replicas {
+            None => settings.store.clone(),
+            Some(replicas) => settings.store.with_replicas(replicas)?,
+        };
+        let opened = Opened::open(&store).await?;
         let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
         host.deliver(webhooks);
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
-        tracing::info!(url = host.url(), store = %settings.store, ?tokens, tls = tls.is_some(), "ready");
+        tracing::info!(url = host.url(), %store, ?tokens, tls = tls.is_some(), "ready");
         if tls.is_none() && !host.is_local() {
             tracing::warn!(
                 "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"

@@ -73,7 +73,7 @@ impl Workers {
 }
 
 async fn list(settings: &Settings, printer: &Printer, page: u32) -> Result<(), Failure> {
-    if let Target::Store(Place::Postgres(_)) = &settings.target {
+    if let Target::Store(Place::Postgres(_) | Place::Redis(_)) = &settings.target {
         return Err(Failure::usage("each server on a database knows its own workers")
             .next("name one with --server URL"));
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 24] = [
+const VERBS: [&str; 25] = [
     "serve",
     "demo",
     "enqueue",
@@ -26,6 +26,7 @@ const VERBS: [&str; 24] = [
     "backup",
     "restore",
     "migrate",
+    "doctor",
     "token",
     "bench",
     "completions",

@@ -9,6 +9,7 @@ mod demo;
 mod help;
 mod operators;
 mod postgres;
+mod redis;
 mod run;
 mod secrets;
 mod serve;

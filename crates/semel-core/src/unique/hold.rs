@@ -103,6 +103,17 @@ pub enum Remember {
     Forget,
 }
 
+impl Remember {
+    /// The same as a time from which nobody need remember it; nothing when nobody need now.
+    pub const fn until(self) -> Option<Timestamp> {
+        match self {
+            Self::Forget => None,
+            Self::Until(until) => Some(until),
+            Self::Forever => Some(Timestamp::MAX),
+        }
+    }
+}
+
 /// Whether a job may still block somebody by its own policy, so that purging its head would free its key early
 /// (SEMANTICS 3). An unfinished job is never forgotten.
 pub fn must_remember(hold: &Hold, head: &Head, now: Timestamp) -> Remember {

@@ -1,6 +1,6 @@
 //! Which finished holders need not be looked at any more, because a later one says all they could say.
 
-use super::hold::{Remember, must_remember};
+use super::hold::must_remember;
 use crate::job::{Ending, Head};
 use crate::time::Timestamp;
 
@@ -42,9 +42,5 @@ pub fn leave_out_outlived(holders: &mut Vec<Head>) {
 /// The end of a finished head's memory by its own policy, or of its retention, whichever is later.
 fn remembered_until(head: &Head) -> Timestamp {
     let kept = head.purge_at().unwrap_or(Timestamp::EPOCH);
-    match must_remember(&head.hold, head, Timestamp::EPOCH) {
-        Remember::Forever => Timestamp::MAX,
-        Remember::Until(until) => until.max(kept),
-        Remember::Forget => kept,
-    }
+    must_remember(&head.hold, head, Timestamp::EPOCH).until().map_or(kept, |until| until.max(kept))
 }

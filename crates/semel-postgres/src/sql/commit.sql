@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION @.commit(
     p_clock int8, p_ahead int8, p_floor int8,
     p_mark uuid,                                                           -- its own, to be asked about later
     p_waits boolean, p_groups int4,                                        -- whether locks are waited for; how many groups
-    p_plain boolean,                                                       -- only new jobs, with keys that nobody holds
+    p_plain boolean,                                                       -- nothing any more: programs before `brief` say it
     p_stale int4[],                                                        -- groups that are stale whatever is stored
     p_guards int4[], p_owned int4[],                                       -- what must be absent; what is to be taken
     ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs
@@ -63,30 +63,6 @@ BEGIN
     v_void := pg_advisory_xact_lock(@class, hashtext(p_mark::text));
     IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
         RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
-    END IF;
-    IF p_plain THEN
-        -- Nothing to lock and nothing to compare: what is in the way is found out by making the rows. It does what the rest of
-        -- this function would do.
-        SELECT @now INTO v_now;
-        INSERT INTO @.key (key, version, live, done)
-            SELECT h_key[w.i], greatest(1, @w.version), ARRAY[h_id[w.i]], '{}'
-            FROM (SELECT w.i FROM generate_series(1, v_n) AS w(i) WHERE h_key[w.i] IS NOT NULL ORDER BY h_key[w.i]) AS w
-            ON CONFLICT DO NOTHING;
-        GET DIAGNOSTICS v_count = ROW_COUNT;
-        IF v_count <> coalesce(cardinality(p_keys), 0) THEN
-            RAISE EXCEPTION 'a key is there already' USING ERRCODE = 'serialization_failure';
-        END IF;
-        INSERT INTO @.tally (queue, what, n)
-            SELECT h_queue[w.i], c.what, count(*)
-            FROM generate_series(1, v_n) AS w(i), LATERAL (VALUES (@w.state), (100::int2)) AS c(what)
-            GROUP BY 1, 2;
-        INSERT INTO @.head (@head_columns) SELECT @head_at FROM generate_series(1, v_n) AS w(i);
-        INSERT INTO @.body (id, body) SELECT b_id[w.i], b_body[w.i] FROM generate_series(1, v_n) AS w(i);
-        INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
-            VALUES (pg_current_xact_id(), @events_before, v_now, coalesce(v_kind, '{}'), coalesce(v_job, '{}'), coalesce(v_type, '{}'),
-                coalesce(v_queue, '{}'), coalesce(v_attempt, '{}'), coalesce(v_amount, '{}'), p_mark, v_stale);
-        RETURN QUERY SELECT v_now, v_stale, v_crowded, v_busy;
-        RETURN;
     END IF;
     IF cardinality(p_guards) > 0 OR cardinality(p_owned) > 0 THEN
         FOR v_guard IN

@@ -1,3 +1,5 @@
+-- What programs that do not know `look` ask: the same, a head in a column for each of its values.
+--
 -- Everything a decision reads, of one snapshot: STABLE, so that every query in here sees what the caller's statement sees.
 -- part 0: the time and the raw clock (code: 1 when commits wait for a standby, 2 more when the database takes no writes);
 -- 1: a head (n: 1 when it is kept for its key alone, m: until when); 2: a body; 3: a note (n: its kind);

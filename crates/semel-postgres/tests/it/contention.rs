@@ -16,9 +16,9 @@ use semel_testkit::TempDir;
 use semel_testkit::cluster::Cluster;
 use semel_testkit::crash::{claim, want};
 use semel_testkit::make::keyed;
+use semel_testkit::races::at_once;
 use semel_testkit::sim::dice::Dice;
 use semel_testkit::traffic::Said;
-use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_postgres::{IsolationLevel, Transaction};
 
@@ -59,17 +59,7 @@ impl Servers {
         tasks: usize,
         act: impl Fn(usize, Engine) -> F,
     ) -> Vec<T> {
-        let barrier = Arc::new(Barrier::new(tasks));
-        let mut running = JoinSet::new();
-        for task in 0..tasks {
-            let act = act(task, self.engines[task % self.engines.len()].clone());
-            let barrier = Arc::clone(&barrier);
-            running.spawn(async move {
-                barrier.wait().await;
-                act.await
-            });
-        }
-        running.join_all().await
+        at_once(tasks, |task| act(task, self.engines[task % self.engines.len()].clone())).await
     }
 }
 

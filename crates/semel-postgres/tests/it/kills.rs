@@ -15,7 +15,7 @@ use crate::place::{judge, rounds};
 
 /// The process of somebody who is in the middle of a commit.
 async fn in_a_commit(cluster: &Cluster) -> i32 {
-    let sql = "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%\".commit(%' LIMIT 1";
+    let sql = "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ '\"[.](commit|brief)[(]' LIMIT 1";
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < Duration::from_secs(120), "nobody commits any more");

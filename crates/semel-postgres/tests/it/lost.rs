@@ -27,7 +27,7 @@ pub struct Between {
 }
 
 /// How a commit is known on its way.
-const COMMIT: &[u8] = b".commit(";
+const COMMITS: [&[u8]; 2] = [b".commit(", b".brief("];
 
 impl Between {
     pub async fn start() -> Self {
@@ -74,9 +74,9 @@ async fn hand_on(client: TcpStream, upstream: TcpStream, swallows: Arc<AtomicBoo
         let mut buffer = vec![0; 256 * 1024];
         while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
             let asked = &buffer[..read];
-            if asked.windows(COMMIT.len()).any(|part| part == COMMIT)
-                && swallows.swap(false, Ordering::SeqCst)
-            {
+            let is_commit =
+                COMMITS.iter().any(|commit| asked.windows(commit.len()).any(|part| part == *commit));
+            if is_commit && swallows.swap(false, Ordering::SeqCst) {
                 seen.store(true, Ordering::SeqCst);
             }
             if to_upstream.write_all(asked).await.is_err() {

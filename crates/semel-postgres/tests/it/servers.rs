@@ -8,7 +8,7 @@ use semel_engine::Engine;
 use semel_postgres::Postgres;
 use semel_store::backend::{Backend, Batch as Commit, Filter, Verdict};
 use semel_testkit::make::{job, keyed};
-use tokio::sync::Barrier;
+use semel_testkit::races::at_once;
 use tokio::task::JoinSet;
 
 use crate::place::{Place, client, url};
@@ -28,22 +28,6 @@ async fn stores(place: &Place, number: usize) -> Vec<Arc<Postgres>> {
 async fn servers(place: &Place, number: usize) -> Vec<Engine> {
     let opened = stores(place, number).await;
     opened.into_iter().map(|backend| Engine::without_duties(backend).unwrap()).collect()
-}
-
-async fn at_once<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    tasks: usize,
-    act: impl Fn(usize) -> F,
-) -> Vec<T> {
-    let barrier = Arc::new(Barrier::new(tasks));
-    let mut running = JoinSet::new();
-    for task in 0..tasks {
-        let (barrier, act) = (Arc::clone(&barrier), act(task));
-        running.spawn(async move {
-            barrier.wait().await;
-            act.await
-        });
-    }
-    running.join_all().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! Every endpoint of the server, in one table: its path, who may use it, what it takes and answers. The router, the
 //! check of tokens and the OpenAPI document are made from it, so an endpoint that is not in it does not exist.
+//! The files of the dashboard are the only other paths; they are no part of the API.
 //!
 //! To add one: write its handler in its resource's file, add a row to its area's file here, add the schemas it names to
 //! `openapi/schemas.json`, and run `cargo xtask golden`.
@@ -58,6 +59,7 @@ pub(crate) fn router(table: Vec<Endpoint>, app: Arc<App>) -> Router {
         .into_iter()
         .fold(Router::new(), |router, endpoint| router.route(endpoint.path, endpoint.handler));
     routes
+        .merge(crate::dashboard::routes())
         .fallback(edge::no_such_path)
         .method_not_allowed_fallback(edge::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app, edge::edge))

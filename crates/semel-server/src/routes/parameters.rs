@@ -79,6 +79,7 @@ pub(super) const UNIQUE_JOBS: &[Parameter] = &[
     TYPE,
     parameter("page", r#"{"type":"integer","minimum":1,"default":1}"#, "Which page."),
     parameter("per_page", r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#, "Keys on a page."),
+    parameter("cursor", TEXT, "`pagination.next_cursor` of an answer that has one; pages count from there."),
 ];
 pub(super) const PAGE: Parameter =
     parameter("page", r#"{"type":"integer","minimum":1,"maximum":10000,"default":1}"#, "Which page.");

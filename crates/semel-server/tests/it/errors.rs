@@ -31,13 +31,13 @@ fn assert_problem(told: &Told, status: u16, code: &str) {
 async fn every_answer_has_the_headers_and_every_error_a_body() {
     let server = Server::start().await;
     assert_common(&server.get("/ojs/v1/health").await);
-    for path in [UNKNOWN, "/ojs/v1/jobs/x", "/ojs/v1/nothing", "/", "/ojs/v1/jobs/%ff"] {
+    for path in [UNKNOWN, "/ojs/v1/jobs/x", "/ojs/v1/nothing", "/nothing", "/ojs/v1/jobs/%ff"] {
         assert_problem(&server.get(path).await, 404, "not_found");
     }
     let wrong = server.ask(Method::PUT, "/ojs/v1/jobs", Some("{}"), HeaderMap::new()).await;
     assert_problem(&wrong, 405, "method_not_allowed");
     assert!(wrong.headers.contains_key("allow"));
-    for (method, path, status) in [("FETCH", "/ojs/v1/jobs", 405), ("ASSERT", "/", 404)] {
+    for (method, path, status) in [("FETCH", "/ojs/v1/jobs", 405), ("ASSERT", "/nothing", 404)] {
         let told =
             server.ask(Method::from_bytes(method.as_bytes()).unwrap(), path, None, HeaderMap::new()).await;
         assert_common(&told);
@@ -146,6 +146,32 @@ async fn a_token_is_asked_for_when_one_is_set() {
     for open in ["/health", "/ready", "/live", "/ojs/manifest"] {
         assert_eq!(server.get(open).await.status, 200, "{open}");
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_are_kept_out_without_a_token() {
+    let body = Some(r#"{"type":"a.b","args":[]}"#);
+    let server = Server::start().await;
+    for (name, value, status) in [
+        ("sec-fetch-site", "cross-site", 403),
+        ("sec-fetch-site", "same-origin", 201),
+        ("host", "rebound.example:8080", 403),
+        ("host", "localhost:8080", 201),
+    ] {
+        let mut headers = header("accept-language", "en");
+        headers.extend(header(name, value));
+        let told = server.ask(Method::POST, "/ojs/v1/jobs", body, headers).await;
+        assert_eq!(told.status, status, "{name}: {value}: {}", told.body);
+        if status == 403 {
+            assert_problem(&told, 403, "forbidden");
+        }
+    }
+    let mut headers = header("accept-language", "en");
+    headers.extend(header("host", "rebound.example"));
+    let told = server.ask(Method::GET, "/ojs/v1/jobs", None, headers).await;
+    assert_problem(&told, 403, "forbidden");
+    assert_eq!(server.stored().await, 2);
     server.stop().await;
 }
 

@@ -101,11 +101,16 @@ impl Server {
         Self::on(store, None, config, Limits::default()).await
     }
 
-    /// A server on the store at that address in PostgreSQL.
-    pub(crate) async fn on_postgres(url: &str) -> Self {
-        let store = Postgres::open(&Address::parse(url).unwrap()).await.unwrap();
+    /// A server on the store at that address in PostgreSQL or Redis.
+    pub(crate) async fn on_shared(url: &str) -> Self {
+        let store: Arc<dyn Backend> = if url.starts_with("redis") {
+            let address = semel_redis::Address::parse(url).unwrap();
+            Arc::new(semel_redis::Redis::open(&address).await.unwrap())
+        } else {
+            Arc::new(Postgres::open(&Address::parse(url).unwrap()).await.unwrap())
+        };
         let config = Config { allow_reset: true, ..Config::default() };
-        Self::on(Arc::new(store), None, config, Limits::default()).await
+        Self::on(store, None, config, Limits::default()).await
     }
 
     /// The same file again, with a new server: as after a restart.

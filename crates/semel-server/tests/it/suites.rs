@@ -148,13 +148,21 @@ async fn run(names: &[&str], twice: bool) {
 
 /// As many servers on one database in PostgreSQL play them.
 async fn run_on_postgres(names: &[&str], number: usize) {
+    run_on_shared(&store_url(), names, number).await;
+}
+
+/// As many servers on one Redis play them.
+async fn run_on_redis(names: &[&str], number: usize) {
+    run_on_shared(&semel_testkit::redis::store_url(), names, number).await;
+}
+
+async fn run_on_shared(url: &str, names: &[&str], number: usize) {
     let Some(dir) = suites() else { return };
     let mut tests = load(&dir, names);
     tests.retain(|test| !is_under(&test.path, SLOW));
-    let url = store_url();
     let mut servers = Vec::new();
     for _ in 0..number {
-        servers.push(Server::on_postgres(&url).await);
+        servers.push(Server::on_shared(url).await);
     }
     play_in_turn(&servers.iter().collect::<Vec<_>>(), &tests).await;
     for server in servers {
@@ -384,6 +392,31 @@ async fn levels_2_to_4_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn extensions_on_postgres() {
     run_on_postgres(EXTENSIONS, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_0_and_1_on_redis() {
+    run_on_redis(&[LEVEL_0, LEVEL_1].concat(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_2_to_4_on_redis() {
+    run_on_redis(&[LEVEL_2, LEVELS_3_AND_4].concat(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_on_redis() {
+    run_on_redis(EXTENSIONS, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_0_and_1_on_two_servers_and_redis() {
+    run_on_redis(&[LEVEL_0, LEVEL_1].concat(), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_2_to_4_on_two_servers_and_redis() {
+    run_on_redis(&[LEVEL_2, LEVELS_3_AND_4].concat(), 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

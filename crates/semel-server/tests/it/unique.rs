@@ -148,6 +148,12 @@ async fn keys_are_listed_shown_and_released() {
         (listed["items"].as_array().unwrap().len(), &listed["pagination"]["has_more"]),
         (1, &true.into())
     );
+    assert_eq!(listed["pagination"]["next_cursor"], Value::Null, "it was looked through");
+    let newest = listed["items"][0]["job_id"].as_str().unwrap();
+    let older = server.get(&format!("/ojs/v1/unique-jobs?cursor={newest}")).await.body;
+    assert_eq!(older["items"].as_array().unwrap().len(), 1);
+    assert_eq!(older["items"][0]["job_id"], job.job_id());
+    assert_eq!(server.get("/ojs/v1/unique-jobs?cursor=x").await.status, 400);
     let listed = server.get("/ojs/v1/unique-jobs?type=email.send").await.body;
     let item = &listed["items"][0];
     assert_eq!(

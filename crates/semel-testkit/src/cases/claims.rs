@@ -43,6 +43,16 @@ pub async fn the_queue_named_first_is_emptied_first(f: &Fixture) {
     assert_eq!(types(&f.claim("c", 10).await), ["c"]);
 }
 
+/// A caller may name a queue twice, and its jobs are still granted once.
+pub async fn a_queue_named_twice_gives_each_job_once(f: &Fixture) {
+    for name in ["first", "second", "third"] {
+        f.create(&job().of_type(name).queue("a").offer()).await;
+    }
+    let applied = f.commit_all(Vec::new(), vec![claim(&["a", "a"], 10)]).await;
+    let attempts: Vec<u32> = applied.claims[0].jobs.iter().map(|(head, _)| head.attempt).collect();
+    assert_eq!((types(&applied.claims[0]).len(), attempts), (3, vec![1; 3]));
+}
+
 /// Never more than asked for.
 pub async fn a_claim_is_bounded_by_its_limit(f: &Fixture) {
     for queue in ["a", "a", "a", "b", "b"] {

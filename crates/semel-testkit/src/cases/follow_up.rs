@@ -185,3 +185,33 @@ pub async fn a_follow_up_that_waits_again_goes_before_the_next_one(f: &Fixture) 
     f.complete(&again).await;
     assert_eq!(f.claim_one().await.0.id, second.id, "and the last request is never lost");
 }
+
+/// The same where a third run, which began after it was put back, ends first: it hands the later request on to nobody who lets the
+/// other one go.
+pub async fn a_run_that_ends_first_does_not_cut_off_one_that_waits_again(f: &Fixture) {
+    let followed = keyed("a").on_conflict("follow_up");
+    f.create(&followed.offer()).await;
+    let (run, _) = f.claim_one().await;
+    let first = f.create(&followed.offer()).await;
+    f.complete(&run).await;
+    f.claim_one().await;
+    // Another policy does not mind runs, and has some of its own.
+    let waiting = StateSet::EMPTY.with(State::Scheduled).with(State::Available);
+    let beside = || keyed("a").states(waiting).times(3_600_000, 3_600_000).offer();
+    f.create(&beside()).await;
+    let (other, _) = f.claim_one().await;
+    f.advance(Duration::from_secs(200)).await;
+    f.run_duties().await;
+    assert_eq!(f.claim("default", 1).await.unclaimable, [(first.id, Unclaimable::Overlaps)]);
+    assert!(f.decide(|draft| hold_again(draft, first.id)).await);
+    f.create(&beside()).await;
+    let (third, _) = f.claim_one().await;
+    let second = f.create(&followed.offer()).await;
+    f.complete(&third).await;
+    f.complete(&other).await;
+    let (again, _) = f.claim_one().await;
+    assert_eq!(again.id, first.id, "it is let go by the run it met");
+    assert_eq!(f.head(second.id).await.unwrap().state, State::Pending);
+    f.complete(&again).await;
+    assert_eq!(f.claim_one().await.0.id, second.id);
+}

@@ -113,6 +113,7 @@ macro_rules! conformance {
                 holders_that_ended_differently_are_all_remembered,
                 a_released_ended_holder_stays_released,
                 a_released_key_is_released_by_holders_that_were_left_out,
+                a_key_is_released_by_all_who_are_remembered_under_it,
                 a_holder_left_out_does_not_come_back,
                 a_dead_letter_stands_in_for_nobody,
                 many_dead_letters_are_in_nobodys_way,
@@ -157,6 +158,7 @@ macro_rules! conformance {
             $crate::conformance!(@topic $fixture; claims:
                 higher_priority_first_then_the_longest_waiting_then_the_older_id,
                 the_queue_named_first_is_emptied_first,
+                a_queue_named_twice_gives_each_job_once,
                 a_claim_is_bounded_by_its_limit,
                 two_claims_in_one_commit_never_share_a_job,
                 a_paused_queue_gives_nothing_until_it_is_resumed,
@@ -201,6 +203,7 @@ macro_rules! conformance {
                 a_request_absorbed_before_is_answered_without_writing,
                 a_follow_up_is_not_activated_by_hand,
                 a_follow_up_that_waits_again_goes_before_the_next_one,
+                a_run_that_ends_first_does_not_cut_off_one_that_waits_again,
             );
             $crate::conformance!(@topic $fixture; history:
                 a_finished_job_can_be_read_until_it_is_purged,

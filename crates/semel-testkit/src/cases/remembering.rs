@@ -337,6 +337,22 @@ pub async fn a_released_key_is_released_by_holders_that_were_left_out(f: &Fixtur
     }
 }
 
+/// Both are remembered for their key alone by then, and the second stands in for the first.
+pub async fn a_key_is_released_by_all_who_are_remembered_under_it(f: &Fixture) {
+    f.finished(&strict("a").period(HOUR * 56, "created").offer()).await;
+    f.advance(HOUR * 31).await;
+    let second = f.finished(&strict("a").period(HOUR * 30, "created").offer()).await;
+    f.advance(HOUR * 24 + SECOND * 60).await;
+    f.purge().await;
+    let released = f.decide(|draft| life::release_key(draft, key("a"))).await;
+    assert!(matches!(&released, KeyReleased::Done(heads) if heads.iter().any(|head| head.id == second.id)));
+    for _ in 0..2 {
+        assert!(f.holders(key("a")).await.is_empty(), "whom another stood in for, holds it again");
+        f.maintain().await;
+        f.purge().await;
+    }
+}
+
 /// Left out for good: neither a late record of its duplicates nor its purge makes it hold again.
 pub async fn a_holder_left_out_does_not_come_back(f: &Fixture) {
     let (first, second) = twice(f).await;

@@ -16,6 +16,8 @@ mod harness;
 mod outbox;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
 mod shutdown;

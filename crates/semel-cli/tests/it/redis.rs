@@ -1,0 +1,107 @@
+//! `semel serve --store redis://…`: real servers on one Redis.
+
+use semel_testkit::redis::{store_url, url};
+
+use crate::run::{Folder, Server};
+
+#[test]
+fn an_empty_redis_sets_itself_up_and_other_verbs_find_what_is_in_it() {
+    let (folder, store) = (Folder::new(), store_url());
+    let told = folder.run(&["jobs", "--store", &store]);
+    assert!(told.err.contains("there is no store at redis://"), "looking makes none: {}", told.err);
+    let server = Server::start(&folder, &["--store", &store]);
+    let job = folder.json(&["enqueue", "a.b", "1", "--server", &server.url]);
+    let id = job["job"]["id"].as_str().unwrap();
+    // Beside the server, on the same Redis.
+    assert_eq!(folder.json(&["job", id, "--store", &store])["state"], "available");
+    let (status, _, err) = server.stop();
+    assert_eq!(status.code(), Some(0), "{err}");
+    assert_eq!(folder.json(&["job", id, "--store", &store])["state"], "available");
+}
+
+#[test]
+fn what_only_other_stores_can_is_refused_in_words() {
+    let (folder, store) = (Folder::new(), store_url());
+    let refused = [
+        (&["backup", "copy.db"][..], "backed up with Redis's own means"),
+        (&["migrate", "status"], "only a store in PostgreSQL"),
+        (&["workers"], "knows its own workers"),
+    ];
+    for (verb, says) in refused {
+        let told = folder.run(&[verb, &["--store", &store]].concat());
+        assert!(told.err.contains(says), "{verb:?}: {}", told.err);
+    }
+    let told = folder.run(&["serve", "--store", "redis+cluster://ada:s3cret@host"]);
+    assert!(told.err.contains("cannot be used yet") && !told.err.contains("s3cret"), "{}", told.err);
+}
+
+/// Each opens the store itself, and finds what the one before left there.
+#[test]
+fn verbs_do_on_a_redis_what_they_do_elsewhere() {
+    let (folder, store) = (Folder::new(), store_url());
+    let json = |words: &[&str]| folder.json(&[words, &["--store", &store]].concat());
+    let unique = ["enqueue", "a.b", "1", "--key", "one"];
+    let job = json(&unique);
+    let id = job["job"]["id"].as_str().unwrap();
+    let twice = folder.run(&[&unique[..], &["--store", &store]].concat());
+    assert_eq!(twice.code, 3, "{}", twice.err);
+    assert_eq!(json(&["jobs"])["jobs"][0]["id"], id);
+    assert_eq!(json(&["queues"])["queues"][0]["name"], "default");
+    for words in [&["queues", "pause", "default"][..], &["queues", "resume", "default"]] {
+        json(words);
+    }
+    for words in
+        [&["dead"][..], &["crons"], &["workflows"], &["webhooks"], &["keys"], &["explain", "a.b", "1"]]
+    {
+        assert!(json(words).is_object(), "{words:?}");
+    }
+    assert_eq!(json(&["job", id, "cancel"])["state"], "cancelled");
+}
+
+/// The Redis that the tests are given loses nothing, so only what is asked of it beyond that is found.
+#[test]
+fn the_doctor_names_what_contradicts_the_promise() {
+    let (folder, store) = (Folder::new(), store_url());
+    let well = folder.run(&["doctor", "--store", &store]);
+    assert!(well.code == 0 && well.err.contains("nothing in how this Redis is set"), "{}", well.err);
+    let server = Server::start(&folder, &["--store", &store]);
+    let well = folder.json(&["doctor", "--store", &store]);
+    assert_eq!((&well["unique_job_strength"], &well["findings"]), (&"strong".into(), &serde_json::json!([])));
+    let asked = folder.json(&["doctor", "--server", &server.url]);
+    assert_eq!(asked["durability"], well["durability"]);
+    assert_eq!(server.stop().0.code(), Some(0));
+    let ill = folder.run(&["doctor", "--json", "--store", &format!("{store}&replicas=1")]);
+    let said: serde_json::Value = serde_json::from_str(&ill.out).unwrap();
+    assert_eq!((ill.code, &said["findings"][0]["setting"]), (1, &"connected_slaves".into()), "{}", ill.err);
+    assert!(ill.err.contains("contradict"), "{}", ill.err);
+}
+
+#[test]
+fn only_a_redis_is_told_to_wait_for_replicas() {
+    let folder = Folder::new();
+    let told = folder.run(&["serve", "--store", "memory:", "--min-replicas", "1"]);
+    assert!(told.code == 2 && told.err.contains("is for a store in Redis"), "{}", told.err);
+}
+
+#[test]
+fn the_bench_measures_a_redis_and_leaves_nothing_there() {
+    let folder = Folder::new();
+    let url = url();
+    let words = [
+        "bench",
+        "--store",
+        &url,
+        "--seconds",
+        "1",
+        "--callers",
+        "16",
+        "--waiting",
+        "0",
+        "--only",
+        "enqueue",
+    ];
+    let report = folder.json(&words);
+    assert_eq!(report["engine"], "redis");
+    let figures = report["figures"].as_array().unwrap();
+    assert!(figures.len() >= 2 && figures.iter().all(|figure| figure["jobs"].as_u64() > Some(0)), "{report}");
+}

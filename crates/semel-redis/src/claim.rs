@@ -1,0 +1,82 @@
+//! Claims: one script that grants by a template, to all that differ in nothing but who takes how many. Its answer is what is stored
+//! then.
+
+use bytes::Bytes;
+use redis::{Cmd, Value};
+use semel_core::draft::Full;
+use semel_core::event::EventKind;
+use semel_core::lease::Unclaimable;
+use semel_core::limits::EXECUTION_DEFAULT_MS;
+use semel_core::state::State;
+use semel_store::backend::{Claim, Claimed};
+use semel_store::bounds::{CLAIM_LOOKS_EXTRA, LANE_LOOKS};
+
+use crate::error::RedisError;
+use crate::load::{notes, stored};
+use crate::store::Shared;
+use crate::values::{Values, bytes, id, list, number};
+
+impl Shared {
+    /// Adds claims that [go together](is_alike) to a call of their script.
+    pub(crate) fn push_claims(&self, command: &mut Cmd, claims: &[Claim]) {
+        let Some(first) = claims.first() else { return };
+        command
+            .arg(CLAIM_LOOKS_EXTRA)
+            .arg(first.grant.visibility_ms)
+            .arg(EXECUTION_DEFAULT_MS)
+            .arg(State::Active.code())
+            .arg(EventKind::Started.code())
+            .arg(LANE_LOOKS)
+            .arg(claims.len());
+        for claim in claims {
+            command.arg(&*claim.grant.worker).arg(claim.limit);
+        }
+        command.arg(first.queues.len());
+        for queue in &first.queues {
+            command.arg(queue.as_str());
+        }
+        for lane in &first.closed {
+            command.arg(&lane.code().to_be_bytes()[..]);
+        }
+    }
+
+    /// What so many claims took, from the answer of their script.
+    pub(crate) fn all_claimed(&self, value: Value, claims: usize) -> Result<Vec<Claimed>, RedisError> {
+        let mut answer = Values::of(value)?;
+        self.saw(answer.time()?);
+        (0..claims).map(|_| claimed(answer.take()?)).collect()
+    }
+}
+
+/// Whether two claims differ in nothing but who takes how many. One script then deals out what it finds, in their order.
+pub fn is_alike(one: &Claim, other: &Claim) -> bool {
+    one.queues == other.queues
+        && one.closed == other.closed
+        && one.grant.visibility_ms == other.grant.visibility_ms
+}
+
+/// What a claim took.
+fn claimed(value: Value) -> Result<Claimed, RedisError> {
+    let mut answer = Values::of(value)?;
+    let mut claimed = Claimed::default();
+    for job in list(answer.take()?)? {
+        let mut parts = Values::of(job)?;
+        let id = id(parts.take()?)?;
+        let stored = stored(id, parts.take()?)?.ok_or(RedisError::Head { id })?;
+        let body = Bytes::from(bytes(parts.take()?)?);
+        claimed.jobs.push((stored.head, Full { body, notes: notes(parts.take()?)? }));
+    }
+    for refused in list(answer.take()?)? {
+        let mut parts = Values::of(refused)?;
+        let id = id(parts.take()?)?;
+        let reason = match number::<i64>(parts.take()?)? {
+            0 => Unclaimable::Expired,
+            1 => Unclaimable::Exhausted,
+            2 => Unclaimable::Overlaps,
+            3 => Unclaimable::Limited,
+            _ => return Err(RedisError::Answer("claim")),
+        };
+        claimed.unclaimable.push((id, reason));
+    }
+    Ok(claimed)
+}

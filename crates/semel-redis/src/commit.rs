@@ -1,0 +1,213 @@
+//! A commit: one script for all its groups and one for each claim, sent together. Each is one atomic step.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use semel_core::ident::JobId;
+use semel_core::unique::{UniqueKey, leave_out_outlived};
+use semel_store::News;
+use semel_store::backend::{Applied, Batch, Claim, Claimed, Verdict};
+use tokio::time::Instant;
+
+use crate::claim::is_alike;
+use crate::error::RedisError;
+use crate::link::{Link, Request, Said};
+use crate::request;
+use crate::scripts::Script;
+use crate::store::Shared;
+use crate::values::{Values, bytes};
+use crate::writers::Writers;
+
+/// How long a commit whose answer was lost is sent again.
+const RESOLVE_MAX: Duration = Duration::from_secs(30);
+/// How long between two tries.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
+/// Claims that are served by one script at most: it blocks all others while it runs.
+const TAKERS_MAX: usize = 64;
+
+impl Shared {
+    /// Applies a batch.
+    pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, RedisError> {
+        if batch.groups.is_empty() && batch.claims.is_empty() {
+            return Ok(Applied::default());
+        }
+        if self.writers.as_ref().is_some_and(Writers::is_behind) {
+            self.confirm().await?;
+        }
+        let link = self.commits();
+        // The first request on a link that has none yet must know the scripts.
+        link.connection().await?;
+        let turn = self.turns.take();
+        let mut commands = Vec::with_capacity(1 + batch.claims.len());
+        if !batch.groups.is_empty() {
+            let mut command = link.call(Script::Commit);
+            command.arg(turn.groups()).arg(turn.number);
+            self.push_time(&mut command);
+            request::push(&mut command, &batch.groups);
+            commands.push(command);
+        }
+        let claims: Vec<&[Claim]> =
+            batch.claims.chunk_by(is_alike).flat_map(|alike| alike.chunks(TAKERS_MAX)).collect();
+        for (place, claims) in claims.iter().enumerate() {
+            let mut command = link.call(Script::Claim);
+            command.arg(turn.claim(place)).arg(turn.number);
+            self.push_time(&mut command);
+            self.push_claims(&mut command, claims);
+            commands.push(command);
+        }
+        let said = self.send_until_answered(link, commands).await?;
+        // Answered: whatever was said, nothing of it is on its way any more.
+        self.turns.give_back(turn);
+        let applied = self.applied(batch, &claims, said).await?;
+        let done = batch.groups.iter().zip(&applied.groups);
+        let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
+        self.teller.note(News::of(done, &applied.claims));
+        Ok(applied)
+    }
+
+    async fn applied(&self, batch: &Batch, claims: &[&[Claim]], said: Said) -> Result<Applied, RedisError> {
+        let mut said = said.into_iter();
+        let mut next = || said.next().ok_or(RedisError::Answer("commit"));
+        let mut applied = Applied::default();
+        if !batch.groups.is_empty() {
+            let mut answer = Values::of(next()??)?;
+            self.saw(answer.time()?);
+            for letter in bytes(answer.take()?)? {
+                applied.groups.push(match letter {
+                    b'a' => Verdict::Applied,
+                    b's' => Verdict::Stale,
+                    _ => return Err(RedisError::Answer("commit")),
+                });
+            }
+            if applied.groups.len() != batch.groups.len() {
+                return Err(RedisError::Answer("commit"));
+            }
+            for key in answer.rest() {
+                if let Err(error) = self.look_over(&bytes(key)?).await {
+                    // It is only housekeeping, and what was asked is done.
+                    tracing::debug!(%error, "the ended holders of a key were not looked over");
+                }
+            }
+        }
+        for claims in claims {
+            let claimed = next()?.and_then(|value| self.all_claimed(value, claims.len()));
+            applied.claims.extend(match claimed {
+                Ok(claimed) => claimed,
+                // The groups are applied, whatever became of the claims.
+                Err(error) if !batch.groups.is_empty() => {
+                    tracing::debug!(%error, "a claim of a commit found nothing");
+                    vec![Claimed::default(); claims.len()]
+                }
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(applied)
+    }
+
+    /// The connection of the next commit.
+    fn commits(&self) -> &Link {
+        self.writers.as_ref().and_then(Writers::next).unwrap_or(&self.link)
+    }
+
+    /// Waits until replicas have all that was seen so far.
+    pub(crate) async fn confirm(&self) -> Result<(), RedisError> {
+        let Some(writers) = &self.writers else { return Ok(()) };
+        let Some(link) = writers.next() else { return Ok(()) };
+        let begun = Instant::now();
+        loop {
+            let said = link.send(&writers.again(Vec::new())).await;
+            match said.and_then(|said| writers.unwrap(said, true)) {
+                Ok(_) => return Ok(()),
+                Err(error) if !error.is_lost_connection() => return Err(error),
+                Err(error) => check(Some(begun), &error)?,
+            }
+            tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+    }
+
+    /// Sends requests that have turns, and again as they are when the answer was lost or too few replicas have it: Redis tells
+    /// them from new ones.
+    async fn send_until_answered(&self, link: &Link, commands: Vec<Cmd>) -> Result<Said, RedisError> {
+        let (first, again) = match &self.writers {
+            None => (Request::of(commands), None),
+            Some(writers) => (writers.first(commands.clone()), Some(writers.again(commands))),
+        };
+        let mut lost_at: Option<Instant> = None;
+        loop {
+            let request = if lost_at.is_some() { again.as_ref().unwrap_or(&first) } else { &first };
+            let mut said = link.send(request).await;
+            if let Some(writers) = &self.writers {
+                said = said.and_then(|said| writers.unwrap(said, lost_at.is_some()));
+            }
+            let error = match said {
+                Ok(said) => {
+                    let is_unknown = |said: &Result<Value, RedisError>| {
+                        said.as_ref().is_err_and(RedisError::is_unknown_script)
+                    };
+                    let waits =
+                        |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::is_not_yet);
+                    if said.iter().any(is_unknown) {
+                        tracing::info!("Redis did not know the scripts any more, and is told them again");
+                        match link.teach().await {
+                            Ok(()) => {
+                                lost_at = lost_at.or(Some(Instant::now()));
+                                check(lost_at, &RedisError::Silent)?;
+                                continue;
+                            }
+                            Err(error) => error,
+                        }
+                    } else if lost_at.is_some() && said.iter().any(waits) {
+                        RedisError::Silent
+                    } else {
+                        return Ok(said);
+                    }
+                }
+                // Nothing was sent.
+                Err(error) if lost_at.is_none() && !error.is_lost_connection() => return Err(error),
+                Err(error) => error,
+            };
+            if lost_at.is_none() {
+                tracing::info!(%error, "a commit is not answered yet; it is sent again");
+            }
+            lost_at = lost_at.or(Some(Instant::now()));
+            check(lost_at, &error)?;
+            tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+    }
+
+    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short.
+    async fn look_over(&self, key: &[u8]) -> Result<(), RedisError> {
+        let bytes: [u8; 32] = key.try_into().map_err(|_| RedisError::Answer("a key has 32 bytes"))?;
+        let key = UniqueKey::from_bytes(bytes);
+        let outlived = self.outlived(key).await?;
+        if outlived.is_empty() {
+            return Ok(());
+        }
+        let mut command = self.link.call(Script::Upkeep);
+        self.push_time(&mut command);
+        command.arg("outlived").arg(&bytes[..]);
+        for id in outlived {
+            command.arg(&id.to_bytes()[..]);
+        }
+        self.look(command).await.map(drop)
+    }
+
+    async fn outlived(&self, key: UniqueKey) -> Result<Vec<JobId>, RedisError> {
+        let all = self.ended_holders(key).await?;
+        let mut kept = all.clone();
+        leave_out_outlived(&mut kept);
+        let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
+        Ok(outlived.map(|head| head.id).collect())
+    }
+}
+
+/// Whether it may be tried on, after `error`.
+fn check(lost_at: Option<Instant>, error: &RedisError) -> Result<(), RedisError> {
+    match lost_at {
+        Some(at) if at.elapsed() >= RESOLVE_MAX => Err(match error {
+            RedisError::Lagging => RedisError::Lagging,
+            _ => RedisError::Unknown,
+        }),
+        _ => Ok(()),
+    }
+}

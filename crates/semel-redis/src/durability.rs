@@ -1,0 +1,149 @@
+//! What an answer survives: that is Redis's to keep, by how it is set.
+
+/// What an acknowledged write survives, by what Redis says of its settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// `appendonly yes`, `appendfsync always`: every answer comes after its write is on the disk.
+    Always,
+    /// The same, but for the time in which the file is rewritten: `no-appendfsync-on-rewrite yes`.
+    Rewrites,
+    /// `appendonly yes`, `appendfsync everysec`: a crash of Redis loses nothing, one of the machine the last second or two.
+    EverySecond,
+    /// `appendonly yes`, `appendfsync no`: the system writes when it likes.
+    Lazily,
+    /// No append-only file: what came after the last snapshot goes with the process.
+    Never,
+    /// Keys may be evicted: `maxmemory-policy` is another than `noeviction`.
+    Evicts,
+    /// It does not say: the account may not ask (`CONFIG GET`).
+    #[default]
+    Unknown,
+}
+
+impl Durability {
+    /// By what is set; none is what Redis does not say.
+    pub(crate) fn by(
+        append: Option<&str>,
+        sync: Option<&str>,
+        rewrite: Option<&str>,
+        eviction: Option<&str>,
+    ) -> Self {
+        match (eviction, append, sync, rewrite) {
+            (Some(policy), ..) if policy != "noeviction" => Self::Evicts,
+            (_, Some("no"), ..) => Self::Never,
+            (Some(_), Some("yes"), Some("always"), Some("yes")) => Self::Rewrites,
+            (Some(_), Some("yes"), Some("always"), Some("no")) => Self::Always,
+            (Some(_), Some("yes"), Some("everysec"), _) => Self::EverySecond,
+            (Some(_), Some("yes"), Some("no"), _) => Self::Lazily,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Whether no acknowledged write is lost with the machine.
+    pub const fn is_strong(self) -> bool {
+        matches!(self, Self::Always)
+    }
+
+    /// In words, where commits wait for replicas.
+    pub const fn words_with_replicas(self) -> &'static str {
+        match self {
+            Self::Always => {
+                "every answer after Redis has its write on the disk (appendfsync always) and the replicas that are waited for \
+                 have it in memory"
+            }
+            Self::EverySecond | Self::Lazily | Self::Rewrites => {
+                "every answer after the replicas that are waited for have its write in memory; on disks it is later \
+                 (appendfsync): a crash of all machines may lose what was answered last"
+            }
+            _ => self.words(),
+        }
+    }
+
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Always => "every answer after Redis has its write on the disk (appendfsync always)",
+            Self::Rewrites => {
+                "every answer after Redis has its write on the disk (appendfsync always), but not while its file is rewritten \
+                 (set no-appendfsync-on-rewrite no)"
+            }
+            Self::EverySecond => {
+                "every answer after Redis has its write in its file, which is on the disk a second or two later \
+                 (appendfsync everysec): a crash of the machine may lose what was answered in between"
+            }
+            Self::Lazily => {
+                "every answer after Redis has its write in its file, which the system puts on the disk when it likes \
+                 (appendfsync no): a crash of the machine may lose what was answered before"
+            }
+            Self::Never => {
+                "none: Redis keeps no append-only file, and what was answered since its last snapshot is lost with it \
+                 (set appendonly yes)"
+            }
+            Self::Evicts => {
+                "none: Redis may delete what it likes when its memory is full (set maxmemory-policy noeviction)"
+            }
+            Self::Unknown => {
+                "unknown: this account may not ask Redis how it is set (CONFIG GET); appendonly yes, appendfsync always and \
+                 maxmemory-policy noeviction lose nothing"
+            }
+        }
+    }
+}
+
+/// Which Redis it is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// The first part of its version.
+    pub(crate) version: u32,
+    /// Another one after each start.
+    pub(crate) run: String,
+    /// Whether it is a node of a cluster.
+    pub(crate) is_cluster: bool,
+}
+
+impl Server {
+    /// From what `INFO server` says.
+    pub(crate) fn of(said: &str) -> Self {
+        let mut server = Self::default();
+        for line in said.lines() {
+            match line.split_once(':') {
+                Some(("redis_version", version)) => {
+                    let first = version.split('.').next().and_then(|first| first.trim().parse().ok());
+                    server.version = first.unwrap_or(0);
+                }
+                Some(("run_id", run)) => run.trim().clone_into(&mut server.run),
+                Some(("redis_mode", mode)) => server.is_cluster = mode.trim() == "cluster",
+                _ => {}
+            }
+        }
+        server
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Durability, Server};
+
+    #[test]
+    fn only_what_is_on_the_disk_before_the_answer_is_strong() {
+        let by =
+            |append, sync, eviction| Durability::by(Some(append), Some(sync), Some("no"), Some(eviction));
+        assert_eq!(by("yes", "always", "noeviction"), Durability::Always);
+        assert_eq!(by("yes", "everysec", "noeviction"), Durability::EverySecond);
+        assert_eq!(by("yes", "no", "noeviction"), Durability::Lazily);
+        assert_eq!(by("no", "always", "noeviction"), Durability::Never);
+        assert_eq!(by("yes", "always", "allkeys-lru"), Durability::Evicts);
+        let with_rewrites = Durability::by(Some("yes"), Some("always"), Some("yes"), Some("noeviction"));
+        assert_eq!(with_rewrites, Durability::Rewrites);
+        assert!(!with_rewrites.is_strong());
+        assert_eq!(Durability::by(Some("yes"), Some("always"), Some("no"), None), Durability::Unknown);
+        assert!(by("yes", "always", "noeviction").is_strong() && !Durability::Unknown.is_strong());
+    }
+
+    #[test]
+    fn what_redis_says_of_itself_is_read() {
+        let said = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\n";
+        assert_eq!(Server::of(said), Server { version: 7, run: "abc".to_owned(), is_cluster: false });
+        assert!(Server::of("redis_mode:cluster\r\n").is_cluster);
+    }
+}

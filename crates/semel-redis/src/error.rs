@@ -1,0 +1,91 @@
+//! What may go wrong with Redis, and what that means for callers.
+
+use redis::{ErrorKind, ServerErrorKind};
+use semel_core::ident::JobId;
+use semel_store::StoreError;
+
+/// A failure of the store, with its details. No address and nothing that is stored is in its text.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedisError {
+    /// Redis refused, or the connection failed.
+    #[error("redis: {0}")]
+    Redis(#[from] redis::RedisError),
+    /// No answer came in time.
+    #[error("redis: no answer came in time")]
+    Silent,
+    /// A head is not what this program wrote.
+    #[error("job {id}: its head is not understood")]
+    Head {
+        /// Which job.
+        id: JobId,
+    },
+    /// An answer is not of the form that was asked for.
+    #[error("an answer is not understood: {0}")]
+    Answer(&'static str),
+    /// What is stored, or who stores it, is of a version that this program does not handle.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The address is none.
+    #[error("{0}")]
+    Address(String),
+    /// The connection was lost during a commit, and Redis could not be asked what became of it.
+    #[error(
+        "Redis was lost during a commit and did not come back in time: whether it was applied is unknown. Send the same \
+         request with the same id again"
+    )]
+    Unknown,
+    /// It is done, and too few replicas have it.
+    #[error(
+        "too few replicas have confirmed it in time: it is stored, and a primary that takes over may not have it. Send the same \
+         request with the same id again"
+    )]
+    Lagging,
+    /// The task that did the work is gone.
+    #[error("the work was given up: {0}")]
+    GivenUp(String),
+}
+
+impl RedisError {
+    fn code(&self) -> Option<&str> {
+        match self {
+            Self::Redis(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Whether Redis does not know the script: it was started anew, or its scripts were flushed. Nothing was done.
+    pub(crate) fn is_unknown_script(&self) -> bool {
+        matches!(self, Self::Redis(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
+    }
+
+    /// Whether Redis answered that it cannot do it right now: it reads its files, or another script is at work. Nothing was done.
+    pub(crate) fn is_not_yet(&self) -> bool {
+        matches!(self.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN"))
+    }
+
+    /// Whether the connection was lost, no answer came, or replicas did not confirm it: what was asked may have been done or not.
+    pub(crate) fn is_lost_connection(&self) -> bool {
+        match self {
+            Self::Silent | Self::Lagging => true,
+            Self::Redis(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse),
+            _ => false,
+        }
+    }
+}
+
+impl From<RedisError> for StoreError {
+    fn from(error: RedisError) -> Self {
+        let message = error.to_string();
+        match &error {
+            RedisError::Head { .. } | RedisError::Answer(_) => Self::Corrupt(message),
+            RedisError::Unsupported(_) | RedisError::Address(_) => Self::Unsupported(message),
+            RedisError::Redis(_) if matches!(error.code(), Some("WRONGTYPE")) => Self::Corrupt(message),
+            RedisError::Redis(_)
+            | RedisError::Silent
+            | RedisError::Unknown
+            | RedisError::Lagging
+            | RedisError::GivenUp(_) => Self::Unavailable(message),
+        }
+    }
+}

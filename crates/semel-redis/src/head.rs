@@ -1,0 +1,325 @@
+//! A head as bytes. The first part is laid out for the scripts (`lua/common.lua` says how), the rest is read only here. Numbers have
+//! their highest byte first; frozen with the layout's number.
+
+use std::sync::Arc;
+
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::job::{Ending, Head, Lease, Role};
+use semel_core::limit::Lane;
+use semel_core::slot::{Filing, Slot};
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_core::unique::{Hold, UniqueKey, must_remember};
+
+/// The slot of a head that is kept for its key alone.
+const KEPT: u8 = 255;
+/// A place that is none. No time has these bytes but the first there is.
+pub const NO_PLACE: [u8; 8] = [0; 8];
+
+/// Flags for the scripts.
+mod flag {
+    pub const EXHAUSTED: u8 = 1;
+    pub const ALONE: u8 = 2;
+    pub const DEAD: u8 = 4;
+    pub const LIMITED: u8 = 8;
+    pub const KEY: u8 = 16;
+}
+
+/// Bits of what the rest has.
+mod has {
+    pub const EXPIRES: u8 = 1;
+    pub const FINISHED: u8 = 1 << 1;
+    pub const RENEWED: u8 = 1 << 2;
+    pub const BURNED: u8 = 1 << 3;
+    pub const FOLLOW_UP: u8 = 1 << 4;
+    pub const ENDING: u8 = 1 << 5;
+    pub const AWAITED: u8 = 1 << 6;
+    pub const HOLD: u8 = 1 << 7;
+}
+
+/// A time as bytes that are in its order.
+pub const fn place(at: Timestamp) -> [u8; 8] {
+    (at.as_micros().cast_unsigned() ^ (1 << 63)).to_be_bytes()
+}
+
+/// The time of a place.
+pub const fn time(place: [u8; 8]) -> Timestamp {
+    Timestamp::from_micros((u64::from_be_bytes(place) ^ (1 << 63)).cast_signed())
+}
+
+fn maybe_place(at: Option<Timestamp>) -> [u8; 8] {
+    at.map_or(NO_PLACE, place)
+}
+
+/// The time of a place, unless it is none.
+pub fn maybe_time(bytes: [u8; 8]) -> Option<Timestamp> {
+    (bytes != NO_PLACE).then(|| time(bytes))
+}
+
+/// Until when a head that is kept for its key alone is kept, by what it says now, as a place.
+pub fn kept_until(head: &Head) -> [u8; 8] {
+    maybe_place(must_remember(&head.hold, head, Timestamp::EPOCH).until())
+}
+
+/// Adds a text behind its length.
+pub fn push_text(bytes: &mut Vec<u8>, text: &str) {
+    // Types, queues and workers are bounded far below this.
+    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(&text.as_bytes()[..usize::from(length)]);
+}
+
+/// A head's bytes.
+pub fn write(head: &Head) -> Vec<u8> {
+    let filing = Filing::of(head);
+    let mut bytes = Vec::with_capacity(256);
+    let set = |is: bool, flag: u8| if is { flag } else { 0 };
+    let flags = set(!head.has_attempts_left(), flag::EXHAUSTED)
+        | set(head.role == Role::FollowUp, flag::ALONE)
+        | set(head.is_dead_letter(), flag::DEAD)
+        | set(head.lane.is_some(), flag::LIMITED)
+        | set(head.key.is_some(), flag::KEY);
+    bytes.extend_from_slice(&[filing.slot as u8, head.state.code(), flags]);
+    bytes.push(127_i8.abs_diff(head.priority));
+    for large in [head.version, head.fence] {
+        bytes.extend_from_slice(&large.to_be_bytes());
+    }
+    for small in [head.attempt, head.visibility_ms, head.timeout_ms] {
+        bytes.extend_from_slice(&small.to_be_bytes());
+    }
+    let lease = head.lease.as_deref();
+    for at in [
+        Some(filing.at),
+        filing.expires,
+        head.started_at,
+        lease.map(|lease| lease.visible_until),
+        lease.map(|lease| lease.run_until),
+    ] {
+        bytes.extend_from_slice(&maybe_place(at));
+    }
+    bytes.extend_from_slice(&head.lane.map_or(0, Lane::code).to_be_bytes());
+    push_text(&mut bytes, head.job_type.as_str());
+    push_text(&mut bytes, head.queue.as_str());
+    if let Some(key) = &head.key {
+        bytes.extend_from_slice(key.as_bytes());
+    }
+    push_text(&mut bytes, lease.map_or("", |lease| &lease.worker));
+
+    let parts = set(head.expires_at.is_some(), has::EXPIRES)
+        | set(head.finished_at.is_some(), has::FINISHED)
+        | set(head.renewed_at.is_some(), has::RENEWED)
+        | set(head.burned_until.is_some(), has::BURNED)
+        | set(head.follow_up.is_some(), has::FOLLOW_UP)
+        | set(head.ending.is_some(), has::ENDING)
+        | set(head.awaited, has::AWAITED)
+        | set(head.hold != Hold::NONE, has::HOLD);
+    bytes.push(parts);
+    bytes.extend_from_slice(&head.max_attempts.to_be_bytes());
+    bytes.extend_from_slice(&place(head.created_at));
+    bytes.extend_from_slice(&place(head.available_at));
+    for at in [head.expires_at, head.finished_at, head.renewed_at, head.burned_until].into_iter().flatten() {
+        bytes.extend_from_slice(&place(at));
+    }
+    if let Some(follow_up) = head.follow_up {
+        bytes.extend_from_slice(&follow_up.to_bytes());
+    }
+    if let Some(ending) = head.ending {
+        bytes.push(ending as u8);
+    }
+    if head.hold != Hold::NONE {
+        bytes.extend_from_slice(&head.hold.to_bytes());
+    }
+    bytes
+}
+
+/// A head as it is stored.
+pub struct Stored {
+    /// The head.
+    pub head: Head,
+    /// Until when it is kept, if it is for its key alone.
+    pub kept: Option<Timestamp>,
+}
+
+/// Reads the head of a job; nothing when it is not what [`write`](fn@write) and the scripts write.
+pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
+    let mut bytes = Reader(bytes);
+    let [slot, state, flags, priority] = bytes.take()?;
+    let (version, fence) = (u64::from_be_bytes(bytes.take()?), u64::from_be_bytes(bytes.take()?));
+    let (attempt, visibility_ms, timeout_ms) = (bytes.small()?, bytes.small()?, bytes.small()?);
+    let (filed, _expires) = (time(bytes.take()?), bytes.take::<8>()?);
+    let started_at = maybe_time(bytes.take()?);
+    let (visible_until, run_until) = (maybe_time(bytes.take()?), maybe_time(bytes.take()?));
+    let lane = Lane::from_code(u64::from_be_bytes(bytes.take()?));
+    let (job_type, queue) = (JobType::from_stored(bytes.text()?), QueueName::from_stored(bytes.text()?));
+    let key = if flags & flag::KEY == 0 { None } else { Some(UniqueKey::from_bytes(bytes.take()?)) };
+    let worker = bytes.text()?;
+    let [parts] = bytes.take()?;
+    let has = |part: u8| parts & part != 0;
+    let max_attempts = bytes.small()?;
+    let (created_at, available_at) = (time(bytes.take()?), time(bytes.take()?));
+    let mut maybe = |part: u8| -> Option<Option<Timestamp>> {
+        if has(part) { Some(Some(time(bytes.take()?))) } else { Some(None) }
+    };
+    let (expires_at, finished_at) = (maybe(has::EXPIRES)?, maybe(has::FINISHED)?);
+    let (renewed_at, burned_until) = (maybe(has::RENEWED)?, maybe(has::BURNED)?);
+    let follow_up = if has(has::FOLLOW_UP) { Some(JobId::from_bytes(bytes.take()?)) } else { None };
+    let ending = if has(has::ENDING) { Some(Ending::from_code(bytes.take::<1>()?[0])?) } else { None };
+    let hold = if has(has::HOLD) { Hold::from_bytes(&bytes.take::<{ Hold::BYTES }>()?)? } else { Hold::NONE };
+    if !bytes.0.is_empty() {
+        return None;
+    }
+    let lease = match (visible_until, run_until) {
+        (Some(visible_until), Some(run_until)) => {
+            Some(Box::new(Lease { worker: Arc::from(worker), visible_until, run_until }))
+        }
+        _ => None,
+    };
+    let head = Head {
+        id,
+        key,
+        hold,
+        job_type,
+        queue,
+        lane: lane.filter(|_| flags & flag::LIMITED != 0),
+        priority: i8::try_from(127 - i16::from(priority)).ok()?,
+        state: State::from_code(state)?,
+        role: if flags & flag::ALONE == 0 { Role::Plain } else { Role::FollowUp },
+        attempt,
+        max_attempts,
+        visibility_ms,
+        timeout_ms,
+        version,
+        fence,
+        created_at,
+        available_at,
+        expires_at,
+        started_at,
+        finished_at,
+        renewed_at,
+        burned_until,
+        lease,
+        follow_up,
+        ending,
+        awaited: has(has::AWAITED),
+    };
+    Some(Stored { head, kept: (slot == KEPT).then_some(filed) })
+}
+
+/// Takes parts from bytes; each is none where they end.
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// So many bytes.
+    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    /// A number of four bytes.
+    pub fn small(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    /// A text behind its length.
+    pub fn text(&mut self) -> Option<&'a str> {
+        let length = usize::from(u16::from_be_bytes(self.take()?));
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        std::str::from_utf8(text).ok()
+    }
+}
+
+// The scripts know these by number.
+const _: () = assert!(Slot::Ready as u8 == 0 && Slot::Lease as u8 == 3 && Slot::Done as u8 == 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn least() -> Head {
+        let at = Timestamp::from_millis(1_767_225_600_123);
+        Head {
+            id: JobId::mint(at, 1, 7),
+            key: None,
+            hold: Hold::NONE,
+            job_type: JobType::from_stored("mail.send"),
+            queue: QueueName::default(),
+            priority: 0,
+            state: State::Available,
+            lane: None,
+            role: Role::Plain,
+            attempt: 0,
+            max_attempts: 3,
+            visibility_ms: 0,
+            timeout_ms: 0,
+            version: 1_767_225_600_123_000,
+            fence: 0,
+            created_at: at,
+            available_at: at,
+            expires_at: None,
+            started_at: None,
+            finished_at: None,
+            renewed_at: None,
+            burned_until: None,
+            lease: None,
+            follow_up: None,
+            ending: None,
+            awaited: false,
+        }
+    }
+
+    #[test]
+    fn a_head_is_read_as_it_was_written() {
+        let at = |micros| Timestamp::from_micros(micros);
+        let most = Head {
+            key: Some(UniqueKey::from_bytes([9; 32])),
+            lane: Lane::from_code(77),
+            priority: -100,
+            state: State::Active,
+            role: Role::FollowUp,
+            attempt: 2,
+            visibility_ms: 30_000,
+            timeout_ms: 60_000,
+            fence: 12,
+            expires_at: Some(at(253_402_300_799_000_001)),
+            started_at: Some(at(-5)),
+            finished_at: Some(at(6)),
+            renewed_at: Some(at(7)),
+            burned_until: Some(at(8)),
+            lease: Some(Box::new(Lease {
+                worker: Arc::from("w-1"),
+                visible_until: at(9),
+                run_until: at(10),
+            })),
+            follow_up: Some(JobId::mint(at(1), 2, 3)),
+            ending: Some(Ending::DeadLetter),
+            awaited: true,
+            ..least()
+        };
+        for head in [least(), most] {
+            let bytes = write(&head);
+            let stored = read(head.id, &bytes).unwrap();
+            assert_eq!((&stored.head, stored.kept), (&head, None));
+            for cut in 0..bytes.len() {
+                assert!(read(head.id, &bytes[..cut]).is_none(), "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn places_are_in_the_order_of_their_times() {
+        let times = [i64::MIN + 1, -1, 0, 1, 1_767_225_600_123_456, 253_402_300_799_000_001, i64::MAX];
+        let places: Vec<_> = times.iter().map(|at| place(Timestamp::from_micros(*at))).collect();
+        assert!(places.is_sorted());
+        for (at, place) in times.iter().zip(places) {
+            assert_eq!(maybe_time(place), Some(Timestamp::from_micros(*at)));
+        }
+    }
+
+    #[test]
+    fn a_waiting_job_takes_little_room() {
+        // Names of 9 and 7 bytes.
+        assert!(write(&least()).len() <= 128, "{}", write(&least()).len());
+    }
+}

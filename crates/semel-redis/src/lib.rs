@@ -1,0 +1,52 @@
+//! Semel's store in Redis (7 and later): many servers on one Redis, and no leader among them.
+//!
+//! A load is one script, and so are the groups of a commit and each claim. Redis does one thing after the other, so a script is one
+//! atomic step. The scripts (`lua/`) compare versions and move data; they know no rule. States are numbers to them, and where a head
+//! is filed is computed by [`semel_core::slot::Filing`].
+//!
+//! # What it needs
+//! Redis is not set to keep what it answers; [`Durability`] says what is lost, and only `appendonly yes`, `appendfsync always` and
+//! `maxmemory-policy noeviction` lose nothing. An account of Redis's ACL needs `~PREFIX{p0}*`, `&PREFIX{p0}news` (else servers
+//! look for one another's commits) and `+@read +@write +@scripting +@connection +@pubsub +info +time`; with `+config|get` the
+//! store can say what is kept. Memory follows all jobs that are kept, ended ones too.
+//!
+//! # What is not here
+//! Clusters and sentinels: such addresses are refused. Whatever fails over by itself loses what the replica does not have, unless
+//! commits wait for it (`?replicas=1`).
+//!
+//! # Layout
+//! - [`store`]: the store; [`address`]: where it is; `link`: connections; `scripts`: their texts.
+//! - `load`, `commit`, `claim`: the three that decisions need; `request`: groups as arguments; `turn`: what tells a request that is
+//!   sent again from a new one.
+//! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
+//! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
+//! - `teller`, `listener`: what servers tell one another, and how they hear it.
+//! - [`survey`]: how Redis is set, and what of it loses something; [`durability`]: what an answer survives by that; `writers`:
+//!   commits that wait for replicas.
+
+pub mod address;
+mod claim;
+mod commit;
+mod documents;
+pub mod durability;
+pub mod error;
+pub mod head;
+mod link;
+mod listener;
+mod load;
+mod people;
+mod request;
+mod scripts;
+pub mod store;
+pub mod survey;
+mod teller;
+mod turn;
+mod upkeep;
+mod values;
+mod writers;
+
+pub use address::Address;
+pub use durability::Durability;
+pub use error::RedisError;
+pub use store::Redis;
+pub use survey::{Finding, Survey};

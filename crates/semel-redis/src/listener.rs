@@ -1,0 +1,87 @@
+//! Hears what other servers on the same store commit. Where they cannot be listened to, the end of the log is looked at instead,
+//! several times a second, while somebody waits for something.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use semel_store::News;
+use semel_store::hints::Hints;
+use tokio::time::timeout;
+
+use crate::store::Shared;
+use crate::teller::read;
+
+/// How often the log's end is looked at where messages do not arrive.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long after a failure it is listened again.
+const LISTEN_AGAIN: u32 = 50;
+/// How often it is looked whether anybody is still there.
+const STILL_THERE: Duration = Duration::from_secs(1);
+
+/// Passes on what others commit, until the store or those who wait for it are gone.
+pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
+    loop {
+        let Some(shared) = store.upgrade() else { return };
+        let (client, channel, name) =
+            (shared.link.client().clone(), shared.address.channel(), shared.teller.name());
+        drop(shared);
+        let listening = async {
+            let mut ear = client.get_async_pubsub().await?;
+            ear.subscribe(&channel).await?;
+            Ok::<_, redis::RedisError>(ear)
+        };
+        match listening.await {
+            Ok(mut ear) => {
+                // What they did until now was not told.
+                let Some(waiting) = hints.upgrade() else { return };
+                waiting.hear(&News::everything());
+                drop(waiting);
+                let mut messages = ear.on_message();
+                loop {
+                    let heard = timeout(STILL_THERE, messages.next()).await;
+                    let Some(waiting) = hints.upgrade().filter(|_| store.strong_count() > 0) else { return };
+                    match heard {
+                        Ok(Some(message)) => {
+                            let (teller, news) = read(message.get_payload_bytes());
+                            if teller != Some(name) {
+                                waiting.hear(&news);
+                            }
+                        }
+                        Ok(None) => break,
+                        Err(_) => {}
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "other servers cannot be listened to; their commits are looked for");
+                if !look(&store, &hints).await {
+                    return;
+                }
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Looks at the log's end for a while. Says whether anybody is still there.
+async fn look(store: &Weak<Shared>, hints: &Weak<Hints>) -> bool {
+    let mut tip = None;
+    for _ in 0..LISTEN_AGAIN {
+        let Some((shared, waiting)) = store.upgrade().zip(hints.upgrade()) else { return false };
+        if waiting.is_awaited() {
+            match shared.events(u64::MAX >> 1, 0).await {
+                Ok(page) => {
+                    if tip.is_some_and(|tip| tip != page.newest) {
+                        waiting.hear(&News::everything());
+                    }
+                    tip = Some(page.newest);
+                }
+                Err(error) => tracing::debug!(%error, "the log's end could not be looked at"),
+            }
+        }
+        drop((shared, waiting));
+        tokio::time::sleep(LOOK).await;
+    }
+    true
+}

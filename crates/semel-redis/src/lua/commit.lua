@@ -1,0 +1,204 @@
+-- Applies groups of writes in order, each all or none: a group whose records have moved is stale and touches nothing; so is one that
+-- relies on what a stale group would have written.
+-- ARGV: mark, turn, clock, ahead, floor, the ids and the keys that it is about (each one behind the other), how many versions
+-- before the batch, they (key, version); then for each group how many expectations and writes, they, and its events. Answers the time, a letter for each group, and the keys to be looked over.
+local turn = tonumber(ARGV[2])
+local now = time_of(ARGV[3], ARGV[4], ARGV[5])
+local said, refused = mark_of(ARGV[1], turn)
+if refused then
+    return refused
+end
+if said then
+    return { digits(now), said }
+end
+begin_writes(now)
+
+local function cut(text, size)
+    local parts = {}
+    for from = 1, #text, size do
+        parts[#parts + 1] = sub(text, from, from + size - 1)
+    end
+    return parts
+end
+fetch_heads(cut(ARGV[6], 16))
+fetch_keys(cut(ARGV[7], 32))
+
+local function version_of(kind, name, is_none)
+    if kind == 'K' then
+        return pack('>I8', key_record(name).version)
+    elseif kind == 'J' then
+        local h = head_of(name)
+        if h then
+            if is_none and byte(h, 1) == KEPT then
+                return NONE
+            end
+            return sub(h, 5, 12)
+        end
+        if call('EXISTS', BASE .. 's' .. name) == 1 then
+            return '\0\0\0\0\0\0\0\1'
+        end
+        return NONE
+    elseif kind == 'Q' then
+        local row = call('GETRANGE', BASE .. 'q' .. name, 0, 7)
+        return row ~= '' and row or NONE
+    end
+    local document = call('GETRANGE', BASE .. 'o' .. name, 0, 7)
+    return document ~= '' and document or NONE
+end
+
+local unwritten, is_any_unwritten = {}, false
+local function note(record)
+    unwritten[record] = true
+    is_any_unwritten = true
+end
+
+local at = 9
+for _ = 1, tonumber(ARGV[8]) do
+    local key = sub(ARGV[at], 1, 32)
+    if pack('>I8', key_record(key).version) ~= sub(ARGV[at], 33) then
+        note('K' .. key)
+    end
+    at = at + 1
+end
+
+-- How many arguments follow a write's own.
+local FOLLOW = { I = 2, i = 2, U = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, O = 1 }
+
+local function note_write(op, text, from)
+    if op == 'Q' or op == 'O' then
+        note(text)
+        return
+    end
+    note('J' .. sub(text, 2, 17))
+    if op == 'S' then
+        note('J' .. sub(text, 18, 33))
+    elseif FOLLOW[op] > 0 and op ~= 'N' then
+        local key = key_of(ARGV[from])
+        if key then
+            note('K' .. key)
+        end
+    end
+end
+
+local function is_current(first, last, writes_from, writes)
+    for i = first, last do
+        local expect = ARGV[i]
+        local kind = sub(expect, 1, 1)
+        local name = sub(expect, 11)
+        if is_any_unwritten and unwritten[kind .. name] then
+            return false
+        end
+        if version_of(kind, name, byte(expect, 10) == 1) ~= sub(expect, 2, 9) then
+            return false
+        end
+    end
+    local from = writes_from
+    for _ = 1, writes do
+        local op = sub(ARGV[from], 1, 1)
+        if op == 'I' then
+            if head_of(sub(ARGV[from], 2)) then
+                return false
+            end
+        elseif op == 'i' and number(ARGV[from + 1], 5) <= GONE then
+            -- Decided on before an earlier job with that id was gone, it would have that one's version.
+            return false
+        end
+        from = from + 1 + FOLLOW[op]
+    end
+    return true
+end
+
+local function put_document(name, text)
+    local before = call('GET', BASE .. 'o' .. name)
+    if before and sub(before, 9, 16) ~= NONE then
+        place('u', sub(before, 9, 16) .. name, false)
+    end
+    if text == '' then
+        call('DEL', BASE .. 'o' .. name)
+        place('v' .. sub(name, 1, 1), sub(name, 2), false)
+        return
+    end
+    call('SET', BASE .. 'o' .. name, text)
+    place('v' .. sub(name, 1, 1), sub(name, 2), true)
+    if sub(text, 9, 16) ~= NONE then
+        place('u', sub(text, 9, 16) .. name, true)
+    end
+end
+
+local function write(op, text, from)
+    local id = sub(text, 2, 17)
+    if op == 'I' or op == 'i' then
+        insert(id, ARGV[from], ARGV[from + 1])
+    elseif op == 'U' then
+        update(id, ARGV[from], sub(text, 18, 25))
+    elseif op == 'N' or op == 'M' then
+        local h = head_of(id)
+        if h and byte(h, 1) ~= KEPT then
+            if op == 'N' then
+                call('HSET', BASE .. 'n' .. id, sub(text, 18), ARGV[from])
+            else
+                call('HDEL', BASE .. 'n' .. id, sub(text, 18))
+            end
+        end
+    elseif op == 'S' then
+        local job = sub(text, 18, 33)
+        call('SET', BASE .. 's' .. id, sub(text, 18))
+        call('SADD', BASE .. 'y' .. job, id)
+    elseif op == 'R' then
+        local spent = call('GET', BASE .. 's' .. id)
+        if spent then
+            call('SREM', BASE .. 'y' .. sub(spent, 1, 16), id)
+            call('DEL', BASE .. 's' .. id)
+        end
+    elseif op == 'F' then
+        forget(id, sub(text, 18, 25))
+    elseif op == 'Q' then
+        call('SET', BASE .. 'q' .. sub(text, 2), ARGV[from])
+        call('SADD', BASE .. 'w', sub(text, 2))
+    elseif op == 'O' then
+        put_document(sub(text, 2), ARGV[from])
+    end
+end
+
+local verdicts, events, is_any_applied = {}, {}, false
+while at <= #ARGV do
+    local expects, writes = unpack_bytes('>I4I4', ARGV[at])
+    local first = at + 1
+    local from = first + expects
+    local writes_from = from
+    local is_applied = is_current(first, from - 1, from, writes)
+    for _ = 1, writes do
+        local op = sub(ARGV[from], 1, 1)
+        if is_applied then
+            write(op, ARGV[from], from + 1)
+        else
+            note_write(op, ARGV[from], from + 1)
+        end
+        from = from + 1 + FOLLOW[op]
+    end
+    if is_applied then
+        -- An answer that only had to be checked leaves nothing behind, not even a mark: asked again, it is checked again.
+        is_any_applied = is_any_applied or writes > 0
+        verdicts[#verdicts + 1] = 'a'
+        events[#events + 1] = ARGV[from]
+    else
+        for i = first, writes_from - 1 do
+            note(sub(ARGV[i], 1, 1) .. sub(ARGV[i], 11))
+        end
+        verdicts[#verdicts + 1] = 's'
+    end
+    at = from + 1
+end
+
+said = table.concat(verdicts)
+if not is_any_applied then
+    return { digits(now), said }
+end
+flush()
+tell(table.concat(events))
+set_mark(ARGV[1], turn, said)
+local answer = { digits(now), said }
+for key in pairs(crowded) do
+    answer[#answer + 1] = key
+end
+return answer

@@ -1,0 +1,138 @@
+-- What every script begins with. KEYS[1] is the partition: all its keys begin so, and have one hash tag. Nothing in here knows a
+-- state: a head says by its first bytes where it is filed, and everything after its names is the program's own.
+--
+-- A head: 1 slot (255: kept for its key alone), 2 state, 3 flags (1 exhausted, 2 never beside another run of its key, 4 dead
+-- letter, 8 under a limit, 16 has a key), 4 priority (the lowest first), 5 version, 13 fence, 21 attempt, 25 visibility, 29 timeout
+-- (milliseconds), 33 place in its slot, 41 place in the order of expiry, 49 started, 57 visible until, 65 run until, 73 limit,
+-- 81 names (type, queue, each behind its length), its key, the worker behind its length, the rest. Numbers have their highest byte
+-- first. A place is a time whose bytes are in its order; all zeros are none.
+local BASE = KEYS[1]
+local call = redis.call
+local sub, byte, char, format, max = string.sub, string.byte, string.char, string.format, math.max
+local pack, unpack_bytes = struct.pack, struct.unpack
+local NONE = '\0\0\0\0\0\0\0\0'
+local KEPT = 255
+-- How much later than anything that was told time begins after a restart of the server, in microseconds.
+local LEAD = 2000000
+
+local function number(text, at)
+    return (unpack_bytes('>I8', text, at or 1))
+end
+
+-- Numbers have more digits than Lua prints by itself.
+local function digits(n)
+    return format('%.0f', n)
+end
+
+local function flag(h, bit_value)
+    return bit.band(byte(h, 3), bit_value) ~= 0
+end
+
+local function place_of(at)
+    return '\128' .. sub(pack('>I8', at), 2)
+end
+
+-- Whether place `a` is before `b`: by halves, because a whole one has more bits than a number here; and not as texts, whose order
+-- depends on the server's language.
+local function is_before(a, b)
+    local a_high, a_low = unpack_bytes('>I4I4', a)
+    local b_high, b_low = unpack_bytes('>I4I4', b)
+    return a_high < b_high or (a_high == b_high and a_low < b_low)
+end
+
+-- Where a head's names end, and its queue. One head is mostly asked about several times in a row.
+local names_head, names_end, names_queue
+local function names_of(h)
+    if h ~= names_head then
+        local type_length = byte(h, 81) * 256 + byte(h, 82)
+        local from = 85 + type_length
+        local queue_length = byte(h, from - 2) * 256 + byte(h, from - 1)
+        names_head, names_end, names_queue = h, from + queue_length, sub(h, from, from + queue_length - 1)
+    end
+    return names_end, names_queue
+end
+
+local function key_of(h)
+    if not flag(h, 16) then
+        return nil
+    end
+    local after = names_of(h)
+    return sub(h, after, after + 31)
+end
+
+-- The store's time, and what the clock says: the server's clock, or the caller's in a test; plus what the caller knows it to have
+-- jumped back; never before what the caller has seen, nor before the last commit, and after the versions of all jobs that are gone.
+local function time_of(clock, ahead, floor)
+    local raw
+    if clock == '' then
+        local now = call('TIME')
+        raw = tonumber(now[1]) * 1000000 + tonumber(now[2])
+    else
+        raw = tonumber(clock)
+    end
+    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead')
+    local clocked = raw + tonumber(ahead)
+    local now = max(clocked, tonumber(floor), tonumber(fact[1] or 0), tonumber(fact[2] or 0) + 1)
+    -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock.
+    if now == tonumber(fact[3] or 0) and now - clocked <= LEAD then
+        raw = now - tonumber(ahead)
+    end
+    return now, raw
+end
+
+-- A key's record: its version, how many live holders, they, and the ended ones.
+local function parse_key(text)
+    if not text then
+        return { version = 0, live = {}, done = {} }
+    end
+    local found = { version = number(text), live = {}, done = {} }
+    local live = unpack_bytes('>I4', text, 9)
+    local at = 13
+    while at < #text do
+        local list = found.live
+        if #list >= live then
+            list = found.done
+        end
+        list[#list + 1] = sub(text, at, at + 15)
+        at = at + 16
+    end
+    return found
+end
+
+local function in_pieces(list, work)
+    for from = 1, #list, 2000 do
+        work(from, math.min(from + 1999, #list))
+    end
+end
+
+-- The records of one kind with these names, read all at once: a call for each costs more than what it reads.
+local function get_all(letter, names)
+    local records, found = {}, {}
+    for i = 1, #names do
+        records[i] = BASE .. letter .. names[i]
+    end
+    in_pieces(records, function(from, to)
+        local piece = call('MGET', unpack(records, from, to))
+        for i = from, to do
+            found[i] = piece[i - from + 1]
+        end
+    end)
+    return found
+end
+
+-- The notes of these jobs. Few have any.
+local function notes_of_all(ids)
+    local records, found, any = {}, {}, 0
+    for i = 1, #ids do
+        records[i], found[i] = BASE .. 'n' .. ids[i], {}
+    end
+    in_pieces(records, function(from, to)
+        any = any + call('EXISTS', unpack(records, from, to))
+    end)
+    if any > 0 then
+        for i = 1, #ids do
+            found[i] = call('HGETALL', records[i])
+        end
+    end
+    return found
+end

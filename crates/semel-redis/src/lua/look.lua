@@ -1,0 +1,77 @@
+-- What people and duties look at. ARGV: clock, ahead, floor, what, and what that needs. Answers the time, what the clock said, and
+-- what was found.
+local now, raw = time_of(ARGV[1], ARGV[2], ARGV[3])
+local what = ARGV[4]
+local found = {}
+
+local function documents(names)
+    for i = 1, #names do
+        local text = call('GET', BASE .. 'o' .. names[i])
+        if text then
+            found[#found + 1] = { names[i], text }
+        end
+    end
+end
+
+-- The longest waiting: the first of each priority is the oldest of it.
+local function oldest(set, best)
+    local first = call('ZRANGE', set, 0, 0)[1]
+    while first do
+        local at = sub(first, 2, 9)
+        if best == '' or is_before(at, best) then
+            best = at
+        end
+        if byte(first) == 255 then
+            break
+        end
+        first = call('ZRANGE', set, '[' .. char(byte(first) + 1), '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+    end
+    return best
+end
+
+if what == 'due' then
+    found = call('ZRANGE', BASE .. ARGV[5], 0, tonumber(ARGV[6]))
+elseif what == 'documents due' then
+    local members = call('ZRANGE', BASE .. 'u', 0, tonumber(ARGV[5]))
+    for i = 1, #members do
+        members[i] = sub(members[i], 9)
+    end
+    documents(members)
+elseif what == 'documents' then
+    -- The kind, `up` or `down`, where to begin, how many.
+    local set, names = BASE .. 'v' .. ARGV[5], nil
+    if ARGV[6] == 'down' then
+        local from = ARGV[7] == '' and '+' or '(' .. ARGV[7]
+        names = call('ZRANGE', set, from, '-', 'BYLEX', 'REV', 'LIMIT', 0, ARGV[8])
+    else
+        local from = ARGV[7] == '' and '-' or '(' .. ARGV[7]
+        names = call('ZRANGE', set, from, '+', 'BYLEX', 'LIMIT', 0, ARGV[8])
+    end
+    for i = 1, #names do
+        names[i] = ARGV[5] .. names[i]
+    end
+    documents(names)
+elseif what == 'queues' then
+    local names = call('SMEMBERS', BASE .. 'w')
+    for i = 1, #names do
+        local name = names[i]
+        local at = oldest(BASE .. 'r' .. name, '')
+        local lanes = call('SMEMBERS', BASE .. 'i' .. name)
+        for l = 1, #lanes do
+            at = oldest(BASE .. 'l' .. name .. lanes[l], at)
+        end
+        found[i] = { name, call('GET', BASE .. 'q' .. name), call('HGETALL', BASE .. 'c' .. name), at }
+    end
+elseif what == 'jobs' then
+    -- The set, the id to begin before, how many.
+    local from = ARGV[6] == '' and '+' or '(' .. ARGV[6]
+    local ids = call('ZRANGE', BASE .. ARGV[5], from, '-', 'BYLEX', 'REV', 'LIMIT', 0, ARGV[7])
+    for i = 1, #ids do
+        found[i] = { ids[i], call('GET', BASE .. 'h' .. ids[i]) }
+    end
+elseif what == 'events' then
+    -- The record to begin with, how many. First comes how far the log reaches.
+    local fact = call('HMGET', BASE .. '!', 'records', 'dropped')
+    found = { { fact[1] or '0', fact[2] or '0' }, call('XRANGE', BASE .. 'e', ARGV[5], '+', 'COUNT', ARGV[6]) }
+end
+return { digits(now), digits(raw), found }

@@ -1,0 +1,55 @@
+-- Housekeeping. ARGV: clock, ahead, floor, what, and what that needs.
+local now = time_of(ARGV[1], ARGV[2], ARGV[3])
+local what = ARGV[4]
+begin_writes(now)
+
+if what == 'forget' then
+    -- Heads that were kept for their keys alone and are needed no longer: at most so many. Says how many.
+    local due = call('ZRANGE', BASE .. 'f', 0, tonumber(ARGV[5]) - 1)
+    local now_place, n = place_of(now), 0
+    for i = 1, #due do
+        if is_before(now_place, sub(due[i], 1, 8)) then
+            break
+        end
+        forget(sub(due[i], 9), NONE)
+        n = n + 1
+    end
+    if n > 0 then
+        flush()
+    end
+    return n
+elseif what == 'trim' then
+    -- So many records of the log are kept.
+    local last = tonumber(call('HGET', BASE .. '!', 'records') or 0) - tonumber(ARGV[5])
+    local dropped = tonumber(call('HGET', BASE .. '!', 'dropped') or 0)
+    if last > dropped then
+        call('XTRIM', BASE .. 'e', 'MINID', digits(last + 1))
+        call('HSET', BASE .. '!', 'dropped', digits(last))
+    end
+    return 0
+elseif what == 'outlived' then
+    -- The key, and ended holders of it that others outlive.
+    local found = key_record(ARGV[5])
+    for i = 6, #ARGV do
+        found.moved = take_out(found.done, ARGV[i]) or found.moved
+    end
+    if found.moved then
+        flush()
+    end
+    return 0
+elseif what == 'clear' then
+    -- Deletes everything but what the store knows of itself. Whoever has read the log until now is told that it is gone.
+    local at = '0'
+    repeat
+        local page = call('SCAN', at, 'MATCH', BASE .. '?*', 'COUNT', 1000)
+        at = page[1]
+        for i = 1, #page[2] do
+            if page[2][i] ~= BASE .. '!' then
+                call('UNLINK', page[2][i])
+            end
+        end
+    until at == '0'
+    local records = call('HINCRBY', BASE .. '!', 'records', 1)
+    call('HSET', BASE .. '!', 'dropped', digits(records), 'at', digits(now))
+    return 0
+end

@@ -1,0 +1,371 @@
+-- What commits, claims and housekeeping write with. Places in sorted sets and holders of keys are gathered and written once, at the
+-- end (`flush`); the last word on each is the one that counts.
+
+local NOW = 0
+local GONE = 0
+-- Keys that nobody holds are kept so long, in milliseconds, so that no decision that is still on its way takes a new one for them.
+local KEY_KEPT = 3600000
+-- How long it is known what became of a commit, in milliseconds: longer than anybody asks.
+local MARK_KEPT = 3600000
+
+local heads, keys, texts, pending, counts, crowded = {}, {}, {}, {}, {}, {}
+
+-- Reads what is known to be needed.
+local function fetch_heads(ids)
+    local found = get_all('h', ids)
+    for i = 1, #ids do
+        heads[ids[i]] = found[i]
+    end
+end
+
+local function fetch_keys(wanted)
+    local found = get_all('k', wanted)
+    for i = 1, #wanted do
+        keys[wanted[i]] = parse_key(found[i])
+    end
+end
+
+local function head_of(id)
+    local h = heads[id]
+    if h == nil then
+        h = call('GET', BASE .. 'h' .. id)
+        heads[id] = h
+    end
+    return h
+end
+
+local function put_head(id, h)
+    heads[id] = h
+    texts['h' .. id] = h
+end
+
+local function key_record(key)
+    local found = keys[key]
+    if not found then
+        found = parse_key(call('GET', BASE .. 'k' .. key))
+        keys[key] = found
+    end
+    return found
+end
+
+local function is_in(list, id)
+    for at = 1, #list do
+        if list[at] == id then
+            return true
+        end
+    end
+    return false
+end
+
+local function take_out(list, id)
+    for at = 1, #list do
+        if list[at] == id then
+            table.remove(list, at)
+            return true
+        end
+    end
+    return false
+end
+
+-- Every write of a holder moves its key's version.
+local function touch_key(found, version)
+    found.version = max(found.version + 1, version)
+    found.moved = true
+end
+
+local function place(set, member, is_in)
+    local members = pending[set]
+    if not members then
+        members = {}
+        pending[set] = members
+    end
+    members[member] = is_in
+end
+
+local SETS = { [1] = 't', [3] = 'a', [4] = 'd', [KEPT] = 'f' }
+
+-- Where a head is filed: the set and its place there.
+local function filed(id, h)
+    local slot = byte(h, 1)
+    if slot == 0 then
+        local _, queue = names_of(h)
+        local member = sub(h, 4, 4) .. sub(h, 33, 40) .. id
+        if flag(h, 8) then
+            return 'l' .. queue .. sub(h, 73, 80), member, queue
+        end
+        return 'r' .. queue, member
+    end
+    local set = SETS[slot]
+    if set then
+        return set, sub(h, 33, 40) .. id
+    end
+    return nil
+end
+
+-- Files `new` where `old` was; either may be none.
+local function file(id, old, new)
+    local from, was, to, is
+    local limited_queue
+    if old then
+        from, was = filed(id, old)
+    end
+    if new then
+        to, is, limited_queue = filed(id, new)
+    end
+    if from and (from ~= to or was ~= is) then
+        place(from, was, false)
+    end
+    if to and (from ~= to or was ~= is) then
+        place(to, is, true)
+        if limited_queue then
+            call('SADD', BASE .. 'i' .. limited_queue, sub(new, 73, 80))
+        end
+    end
+    local expired, expires = NONE, NONE
+    if old then
+        expired = sub(old, 41, 48)
+    end
+    if new then
+        expires = sub(new, 41, 48)
+    end
+    if expired ~= expires then
+        if expired ~= NONE then
+            place('x', expired .. id, false)
+        end
+        if expires ~= NONE then
+            place('x', expires .. id, true)
+        end
+    end
+    local was_dead, is_dead = old and flag(old, 4), new and flag(new, 4)
+    if was_dead and not is_dead then
+        place('z', id, false)
+    elseif is_dead and not was_dead then
+        place('z', id, true)
+    end
+end
+
+local function count(queue, what, n)
+    local of = counts[queue]
+    if not of then
+        of = {}
+        counts[queue] = of
+    end
+    of[what] = (of[what] or 0) + n
+end
+
+local function note_gone(h)
+    GONE = max(GONE, number(h, 5))
+end
+
+local function insert(id, h, body)
+    put_head(id, h)
+    texts['b' .. id] = body
+    file(id, nil, h)
+    place('j', id, true)
+    local _, queue = names_of(h)
+    count(queue, byte(h, 2), 1)
+    count(queue, 'c', 1)
+    local key = key_of(h)
+    if key then
+        local found = key_record(key)
+        touch_key(found, number(h, 5))
+        local list = found.live
+        if byte(h, 1) == 4 then
+            list = found.done
+        end
+        list[#list + 1] = id
+    end
+end
+
+-- A head that is deleted, or kept for its key alone until the place `kept`.
+local function forget(id, kept)
+    local old = head_of(id)
+    if not old then
+        return
+    end
+    note_gone(old)
+    if byte(old, 1) ~= KEPT then
+        local _, queue = names_of(old)
+        count(queue, byte(old, 2), -1)
+        count(queue, 'p', 1)
+    end
+    texts['b' .. id] = false
+    call('DEL', BASE .. 'n' .. id)
+    local spent = call('SMEMBERS', BASE .. 'y' .. id)
+    for at = 1, #spent do
+        call('DEL', BASE .. 's' .. spent[at])
+    end
+    if #spent > 0 then
+        call('DEL', BASE .. 'y' .. id)
+    end
+    if kept ~= NONE then
+        local new = char(KEPT) .. sub(old, 2, 2) .. char(bit.band(byte(old, 3), 251)) .. sub(old, 4, 32) .. kept .. sub(old, 41)
+        file(id, old, new)
+        put_head(id, new)
+        return
+    end
+    file(id, old, nil)
+    place('j', id, false)
+    heads[id] = false
+    texts['h' .. id] = false
+    local key = key_of(old)
+    if key then
+        local found = key_record(key)
+        take_out(found.live, id)
+        take_out(found.done, id)
+        touch_key(found, NOW)
+    end
+end
+
+-- New values for a head. `kept`: until when it stays if it is kept for its key alone.
+local function update(id, new, kept)
+    local old = head_of(id)
+    if not old then
+        return
+    end
+    local held, key = key_of(old), key_of(new)
+    if byte(old, 1) == KEPT then
+        if not key or kept == NONE then
+            forget(id, NONE)
+            if not key then
+                -- Those that were left out are released with it.
+                key_record(held).done = {}
+            end
+            return
+        end
+        note_gone(new)
+        -- Whatever its program says: a head that is kept for its key alone is no dead letter.
+        new = char(KEPT) .. sub(new, 2, 2) .. char(bit.band(byte(new, 3), 251)) .. sub(new, 4, 32) .. kept .. sub(new, 41)
+        file(id, old, new)
+        put_head(id, new)
+        touch_key(key_record(key), number(new, 5))
+        return
+    end
+    file(id, old, new)
+    put_head(id, new)
+    if byte(old, 2) ~= byte(new, 2) then
+        local _, queue = names_of(new)
+        count(queue, byte(old, 2), -1)
+        count(queue, byte(new, 2), 1)
+    end
+    if key then
+        local found = key_record(key)
+        touch_key(found, number(new, 5))
+        -- A holder keeps its place among the others: decisions see them in the order in which they came.
+        if byte(new, 1) ~= 4 then
+            if not is_in(found.live, id) then
+                take_out(found.done, id)
+                found.live[#found.live + 1] = id
+            end
+        elseif take_out(found.live, id) or take_out(found.done, id) then
+            -- One that was left out in favour of a later one does not come back by being written.
+            found.done[#found.done + 1] = id
+            local n = #found.done
+            if n >= 8 and bit.band(n, n - 1) == 0 then
+                crowded[key] = true
+            end
+        end
+    elseif held then
+        local found = key_record(held)
+        take_out(found.live, id)
+        -- Those that were left out are released with it.
+        found.done = {}
+        touch_key(found, 0)
+    end
+end
+
+-- Writes what was gathered of a key.
+local function put_key(key, found)
+    local text = pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done)
+    if #text == 12 then
+        call('SET', BASE .. 'k' .. key, text, 'PX', KEY_KEPT)
+    else
+        texts['k' .. key] = text
+    end
+end
+
+-- Writes what was gathered.
+local function flush()
+    for key, found in pairs(keys) do
+        if found.moved then
+            put_key(key, found)
+        end
+    end
+    local set, deleted = {}, {}
+    for name, text in pairs(texts) do
+        if text then
+            set[#set + 1] = BASE .. name
+            set[#set + 1] = text
+        else
+            deleted[#deleted + 1] = BASE .. name
+        end
+    end
+    in_pieces(set, function(from, to)
+        call('MSET', unpack(set, from, to))
+    end)
+    in_pieces(deleted, function(from, to)
+        call('DEL', unpack(deleted, from, to))
+    end)
+    for set, members in pairs(pending) do
+        local gone, added = {}, {}
+        for member, is_in in pairs(members) do
+            if is_in then
+                added[#added + 1] = 0
+                added[#added + 1] = member
+            else
+                gone[#gone + 1] = member
+            end
+        end
+        in_pieces(gone, function(from, to)
+            call('ZREM', BASE .. set, unpack(gone, from, to))
+        end)
+        in_pieces(added, function(from, to)
+            call('ZADD', BASE .. set, unpack(added, from, to))
+        end)
+        if byte(set) == 108 and #gone > 0 and call('EXISTS', BASE .. set) == 0 then
+            call('SREM', BASE .. 'i' .. sub(set, 2, -9), sub(set, -8))
+        end
+    end
+    for queue, of in pairs(counts) do
+        call('SADD', BASE .. 'w', queue)
+        for what, n in pairs(of) do
+            if n ~= 0 then
+                call('HINCRBY', BASE .. 'c' .. queue, what, n)
+            end
+        end
+    end
+    call('HSET', BASE .. '!', 'at', digits(NOW), 'gone', digits(GONE))
+end
+
+-- Adds a record to the log.
+local function tell(events)
+    if #events > 0 then
+        local number_of = call('HINCRBY', BASE .. '!', 'records', 1)
+        call('XADD', BASE .. 'e', digits(number_of) .. '-1', 'a', digits(NOW), 'e', events)
+    end
+end
+
+-- What became of this request, if it was served before: nothing when it was not.
+local function mark_of(name, turn)
+    local mark = call('GET', BASE .. 'm' .. name)
+    if not mark then
+        return nil
+    end
+    local last = number(mark)
+    if last > turn then
+        return nil, redis.error_reply('SEMELOLD this request was followed by another')
+    end
+    if last == turn then
+        return sub(mark, 9)
+    end
+    return nil
+end
+
+local function set_mark(name, turn, said)
+    call('SET', BASE .. 'm' .. name, pack('>I8', turn) .. said, 'PX', MARK_KEPT)
+end
+
+local function begin_writes(now)
+    NOW = now
+    GONE = tonumber(call('HGET', BASE .. '!', 'gone') or 0)
+end

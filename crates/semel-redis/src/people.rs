@@ -1,0 +1,178 @@
+//! What people and duties look at: what is due, pages of jobs, queues, the log.
+
+use semel_core::event::{Event, EventKind};
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::slot::Due;
+use semel_core::time::Timestamp;
+use semel_store::backend::{DueIds, Filter, Listing, QueueStats};
+use semel_store::bounds::{LIST_LOOKS_MAX, PLACE_BITS};
+use semel_store::{LogPage, Recorded};
+
+use crate::error::RedisError;
+use crate::head::{Reader, maybe_time, time};
+use crate::load::{counters, queue_row, stored};
+use crate::store::Shared;
+use crate::values::{Values, bytes, id, id_of, list, maybe_bytes, number, pairs, text};
+
+impl Shared {
+    /// What is due.
+    pub(crate) async fn due(&self, due: Due, limit: u32) -> Result<DueIds, RedisError> {
+        let set = match due {
+            Due::Timer => "t",
+            Due::Lease => "a",
+            Due::Expiry => "x",
+            Due::Purge => "d",
+        };
+        let mut command = self.question("due");
+        // One more, to say when it falls due.
+        command.arg(set).arg(limit);
+        let (now, answer) = self.answer(command).await?;
+        let mut found = DueIds { now, ..DueIds::default() };
+        for member in list(answer)? {
+            let member = bytes(member)?;
+            let mut reader = Reader(&member);
+            let at = reader.take().map(time).ok_or(RedisError::Answer("due"))?;
+            if at <= now && found.ids.len() < limit as usize {
+                found.ids.push(id_of(reader.0)?);
+            } else {
+                found.next = Some(at);
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Jobs for people, newest id first.
+    pub(crate) async fn list(&self, filter: Filter) -> Result<Listing, RedisError> {
+        let limit = filter.limit as usize;
+        let mut listing = Listing::default();
+        if limit == 0 {
+            return Ok(listing);
+        }
+        let size = limit.clamp(64, 512);
+        let mut below = filter.before;
+        let mut looked = 0;
+        while looked < LIST_LOOKS_MAX {
+            let mut command = self.question("jobs");
+            command.arg(if filter.dead_letters { "z" } else { "j" });
+            command.arg(below.map_or_else(Vec::new, |id| id.to_bytes().to_vec())).arg(size);
+            let (_, answer) = self.answer(command).await?;
+            let rows = list(answer)?;
+            let found = rows.len();
+            for row in rows {
+                let mut parts = Values::of(row)?;
+                let id = id(parts.take()?)?;
+                if listing.heads.len() >= limit {
+                    return Ok(listing);
+                }
+                below = Some(id);
+                listing.next = Some(id);
+                let Some(stored) = stored(id, parts.take()?)? else { continue };
+                // A head kept only for its key is no job any more.
+                if (stored.kept.is_none() || filter.with_key) && filter.admits(&stored.head) {
+                    listing.heads.push(stored.head);
+                }
+            }
+            looked += found;
+            if found < size {
+                listing.next = None;
+                return Ok(listing);
+            }
+        }
+        Ok(listing)
+    }
+
+    /// All queues, by name.
+    pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, RedisError> {
+        let (_, answer) = self.answer(self.question("queues")).await?;
+        let mut queues = Vec::new();
+        for part in list(answer)? {
+            let mut parts = Values::of(part)?;
+            let name = QueueName::from_stored(&text(parts.take()?)?);
+            let row = queue_row(name, maybe_bytes(parts.take()?)?)?;
+            let counters = counters(parts.take()?)?;
+            let oldest = bytes(parts.take()?)?;
+            queues.push(QueueStats {
+                row,
+                counts: counters.by_state,
+                created: counters.created,
+                purged: counters.purged,
+                oldest_ready: Reader(&oldest).take().and_then(maybe_time),
+            });
+        }
+        queues.sort_unstable_by(|a, b| a.row.name.cmp(&b.row.name));
+        Ok(queues)
+    }
+
+    /// The log after `cursor`. Redis does one thing after the other, so no record appears before one that is there.
+    pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
+        let mut command = self.question("events");
+        // The first record may have been read already.
+        command.arg(format!("{}-1", cursor >> PLACE_BITS)).arg(u64::from(limit) + 1);
+        let (_, answer) = self.answer(command).await?;
+        let mut parts = Values::of(answer)?;
+        let mut reach = Values::of(parts.take()?)?;
+        let (records, dropped): (i64, i64) = (number(reach.take()?)?, number(reach.take()?)?);
+        let mut page = LogPage { kept_after: end_of(dropped), newest: end_of(records), ..LogPage::default() };
+        for record in list(parts.take()?)? {
+            let mut record = Values::of(record)?;
+            let name = text(record.take()?)?;
+            let number: u64 = name
+                .split_once('-')
+                .and_then(|(number, _)| number.parse().ok())
+                .ok_or(RedisError::Answer("a record of the log has no number"))?;
+            let mut at = Timestamp::EPOCH;
+            let mut events = Vec::new();
+            for (field, value) in pairs(record.take()?)? {
+                match &bytes(field)?[..] {
+                    b"a" => at = self::number(value).map(Timestamp::from_micros)?,
+                    _ => events = bytes(value)?,
+                }
+            }
+            take(number, at, &events, cursor, limit as usize, &mut page.events)?;
+        }
+        Ok(page)
+    }
+}
+
+/// The last place that an event of that record can have.
+fn end_of(record: i64) -> u64 {
+    match record.unsigned_abs() {
+        0 => 0,
+        record => (record << PLACE_BITS) | ((1 << PLACE_BITS) - 1),
+    }
+}
+
+/// Takes the events of a record that are after `cursor`, as far as there is room.
+fn take(
+    record: u64,
+    at: Timestamp,
+    events: &[u8],
+    cursor: u64,
+    limit: usize,
+    found: &mut Vec<Recorded>,
+) -> Result<(), RedisError> {
+    let mut reader = Reader(events);
+    let mut place = 0;
+    while !reader.0.is_empty() && found.len() < limit {
+        let event = event(&mut reader).ok_or(RedisError::Answer("an event is not understood"))?;
+        place += 1;
+        let cursor_here = (record << PLACE_BITS) + place;
+        if cursor_here > cursor {
+            found.push(Recorded { cursor: cursor_here, at, event });
+        }
+    }
+    Ok(())
+}
+
+fn event(reader: &mut Reader<'_>) -> Option<Event> {
+    let [kind] = reader.take()?;
+    Some(Event {
+        kind: EventKind::from_code(kind)?,
+        job: JobId::from_bytes(reader.take()?),
+        attempt: reader.small()?,
+        amount: reader.small()?,
+        job_type: JobType::from_stored(reader.text()?),
+        queue: QueueName::from_stored(reader.text()?),
+    })
+}

@@ -1,0 +1,187 @@
+//! Groups as the arguments of the script that applies them.
+
+use std::collections::HashSet;
+
+use redis::Cmd;
+use semel_core::draft::{Document, DocumentKey, Expect, Group, QueueRow, Record, Write};
+use semel_core::event::Event;
+use semel_core::ident::JobId;
+use semel_core::unique::UniqueKey;
+
+use crate::head::{self, NO_PLACE, place, push_text};
+
+/// Adds groups to a call of the script.
+pub fn push(command: &mut Cmd, groups: &[Group]) {
+    let about = About::of(groups);
+    command.arg(about.jobs).arg(about.keys);
+    let began: Vec<_> = groups.iter().flat_map(|group| &group.began).collect();
+    command.arg(began.len());
+    for (key, version) in began {
+        let mut bytes = key.as_bytes().to_vec();
+        bytes.extend_from_slice(&version.to_be_bytes());
+        command.arg(bytes);
+    }
+    for group in groups {
+        let mut counts = [0; 8];
+        counts[..4].copy_from_slice(&count(group.expect.len()));
+        counts[4..].copy_from_slice(&count(group.writes.len()));
+        command.arg(&counts[..]);
+        for expect in &group.expect {
+            command.arg(expectation(group, expect));
+        }
+        for write in &group.writes {
+            push_write(command, write);
+        }
+        let mut events = Vec::new();
+        for event in &group.events {
+            push_event(&mut events, event);
+        }
+        command.arg(events);
+    }
+}
+
+/// The jobs and keys that groups are about, each once, one behind the other: the script reads them all at once.
+#[derive(Default)]
+struct About {
+    jobs: Vec<u8>,
+    keys: Vec<u8>,
+    seen: HashSet<Record>,
+}
+
+impl About {
+    fn of(groups: &[Group]) -> Self {
+        let mut about = Self::default();
+        for group in groups {
+            group.began.iter().for_each(|(key, _)| about.key(*key));
+            for expect in &group.expect {
+                match &expect.record {
+                    Record::Job(id) => about.job(*id),
+                    Record::Key(key) => about.key(*key),
+                    Record::Queue(_) | Record::Document(_) => {}
+                }
+            }
+            for write in &group.writes {
+                match write {
+                    Write::Insert { head, .. } | Write::Update { head } => {
+                        about.job(head.id);
+                        head.key.into_iter().for_each(|key| about.key(key));
+                    }
+                    Write::Forget { job, .. } => about.job(*job),
+                    _ => {}
+                }
+            }
+        }
+        about
+    }
+
+    fn job(&mut self, id: JobId) {
+        if self.seen.insert(Record::Job(id)) {
+            self.jobs.extend_from_slice(&id.to_bytes());
+        }
+    }
+
+    fn key(&mut self, key: UniqueKey) {
+        if self.seen.insert(Record::Key(key)) {
+            self.keys.extend_from_slice(key.as_bytes());
+        }
+    }
+}
+
+fn count(length: usize) -> [u8; 4] {
+    u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+/// A letter for the kind, the version, whether a head that is kept for its key alone is none, the name.
+fn expectation(group: &Group, expect: &Expect) -> Vec<u8> {
+    let mut is_none = false;
+    let (letter, name) = match &expect.record {
+        Record::Job(id) => {
+            is_none = expect.version == 0 && group.found_none(*id);
+            (b'J', id.to_bytes().to_vec())
+        }
+        Record::Key(key) => (b'K', key.as_bytes().to_vec()),
+        Record::Queue(name) => (b'Q', name.as_str().as_bytes().to_vec()),
+        Record::Document(key) => (b'O', document_name(key)),
+    };
+    let mut bytes = Vec::with_capacity(10 + name.len());
+    bytes.push(letter);
+    bytes.extend_from_slice(&expect.version.to_be_bytes());
+    bytes.push(u8::from(is_none));
+    bytes.extend_from_slice(&name);
+    bytes
+}
+
+fn push_write(command: &mut Cmd, write: &Write) {
+    let op = |letter: u8, parts: &[&[u8]]| {
+        let mut bytes = vec![letter];
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        bytes
+    };
+    match write {
+        Write::Insert { head, body, minted } => {
+            command.arg(op(if *minted { b'I' } else { b'i' }, &[&head.id.to_bytes()]));
+            command.arg(head::write(head)).arg(&body[..]);
+        }
+        Write::Update { head } => {
+            command.arg(op(b'U', &[&head.id.to_bytes(), &head::kept_until(head)]));
+            command.arg(head::write(head));
+        }
+        Write::Note { job, kind, text: Some(text) } => {
+            command.arg(op(b'N', &[&job.to_bytes(), &[kind.code()]])).arg(&text[..]);
+        }
+        Write::Note { job, kind, text: None } => {
+            command.arg(op(b'M', &[&job.to_bytes(), &[kind.code()]]));
+        }
+        Write::Spend { id, job, digest } => {
+            let digest = digest.as_ref().map_or(&[][..], |digest| &digest[..]);
+            command.arg(op(b'S', &[&id.to_bytes(), &job.to_bytes(), digest]));
+        }
+        Write::Free { id } => {
+            command.arg(op(b'R', &[&id.to_bytes()]));
+        }
+        Write::Forget { job, remember } => {
+            let until = remember.map_or(NO_PLACE, place);
+            command.arg(op(b'F', &[&job.to_bytes(), &until]));
+        }
+        Write::Queue { row } => {
+            command.arg(op(b'Q', &[row.name.as_str().as_bytes()])).arg(queue(row));
+        }
+        Write::Document { key, document } => {
+            command.arg(op(b'O', &[&document_name(key)]));
+            command.arg(document.as_ref().map(self::document).unwrap_or_default());
+        }
+    }
+}
+
+/// A document's kind and name, as its record is called.
+pub fn document_name(key: &DocumentKey) -> Vec<u8> {
+    let mut bytes = vec![key.kind.code()];
+    bytes.extend_from_slice(key.name.as_bytes());
+    bytes
+}
+
+/// A document's record: its version, when it is due, what it says.
+fn document(document: &Document) -> Vec<u8> {
+    let mut bytes = document.version.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&document.due.map_or(NO_PLACE, place));
+    bytes.extend_from_slice(&document.text);
+    bytes
+}
+
+/// A queue's record: its version, whether it is paused, whether it has settings, they.
+fn queue(row: &QueueRow) -> Vec<u8> {
+    let mut bytes = row.version.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&[u8::from(row.paused), u8::from(row.settings.is_some())]);
+    bytes.extend_from_slice(row.settings.as_deref().unwrap_or_default().as_bytes());
+    bytes
+}
+
+/// An event of a record of the log. The script that claims writes the same.
+fn push_event(bytes: &mut Vec<u8>, event: &Event) {
+    bytes.push(event.kind.code());
+    bytes.extend_from_slice(&event.job.to_bytes());
+    bytes.extend_from_slice(&event.attempt.to_be_bytes());
+    bytes.extend_from_slice(&event.amount.to_be_bytes());
+    push_text(bytes, event.job_type.as_str());
+    push_text(bytes, event.queue.as_str());
+}

@@ -1,0 +1,119 @@
+//! Tells other servers on the same store what was committed here: by PUBLISH, seldom, and never in the way of a commit.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use semel_core::ident::JobId;
+use semel_store::{News, Untold, random};
+
+use crate::head::Reader;
+use crate::link::Request;
+use crate::store::Shared;
+
+/// At least so long between two messages of one server.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Jobs that one message names.
+const JOBS_MAX: usize = 200;
+
+/// What is to be told.
+pub struct Teller {
+    name: [u8; 8],
+    untold: Untold,
+}
+
+impl Teller {
+    /// One with nothing to tell.
+    pub fn new() -> Self {
+        Self { name: random::number().to_be_bytes(), untold: Untold::new(JOBS_MAX) }
+    }
+
+    /// What this server calls itself.
+    pub fn name(&self) -> [u8; 8] {
+        self.name
+    }
+
+    /// Has news told, soon.
+    pub fn note(&self, news: News) {
+        self.untold.note(news);
+    }
+
+    /// Has the task look whether the store is still there.
+    pub fn end(&self) {
+        self.untold.wake();
+    }
+}
+
+/// Tells what is noted, until the store is gone.
+pub async fn run(store: Weak<Shared>) {
+    loop {
+        let Some(shared) = store.upgrade() else { return };
+        let teller = std::sync::Arc::clone(&shared.teller);
+        drop(shared);
+        teller.untold.woken().await;
+        let Some(shared) = store.upgrade() else { return };
+        let news = teller.untold.take();
+        if !news.is_empty() {
+            let mut command = redis::cmd("PUBLISH");
+            command.arg(shared.address.channel()).arg(write(teller.name(), &news));
+            if let Err(error) = shared.link.send(&Request::One(command)).await {
+                // They look for themselves, a little later.
+                tracing::debug!(%error, "other servers could not be told what was committed");
+            }
+        }
+        drop(shared);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// News as a message: who tells, a bit for each kind, and the jobs.
+pub fn write(name: [u8; 8], news: &News) -> Vec<u8> {
+    let mut bytes = name.to_vec();
+    let kinds = [news.ready, news.lanes, news.log, news.more_jobs];
+    bytes.push((0..).zip(kinds).map(|(place, is_so)| u8::from(is_so) << place).sum());
+    for job in &news.jobs {
+        bytes.extend_from_slice(&job.to_bytes());
+    }
+    bytes
+}
+
+/// What a message says, and who; everything there may be, when it is another version's.
+pub fn read(bytes: &[u8]) -> (Option<[u8; 8]>, News) {
+    let mut reader = Reader(bytes);
+    let (name, kinds) = (reader.take(), reader.take());
+    let (ids, rest) = reader.0.as_chunks::<16>();
+    match kinds {
+        Some([kinds @ 0..16]) if rest.is_empty() => {
+            let has = |place: u8| kinds & (1 << place) != 0;
+            let jobs = ids.iter().map(|id| JobId::from_bytes(*id)).collect();
+            (name, News { ready: has(0), lanes: has(1), log: has(2), more_jobs: has(3), jobs })
+        }
+        _ => (name, News::everything()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{News, read, write};
+    use semel_core::ident::JobId;
+    use semel_core::time::Timestamp;
+
+    #[test]
+    fn a_message_says_what_was_told() {
+        let jobs: Vec<JobId> = (0..3).map(|row| JobId::mint(Timestamp::EPOCH, row, 7)).collect();
+        for news in [
+            News::default(),
+            News { ready: true, ..News::default() },
+            News { jobs, log: true, ..News::default() },
+            News::everything(),
+        ] {
+            assert_eq!(read(&write(*b"01234567", &news)), (Some(*b"01234567"), news));
+        }
+    }
+
+    #[test]
+    fn another_versions_message_means_everything() {
+        for message in [&b"01234567"[..], b"01234567\xff", b"01234567\x01odd", b""] {
+            assert_eq!(read(message).1, News::everything(), "{message:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Housekeeping, a bounded piece at a time.
+
+use std::sync::atomic::Ordering;
+
+use redis::Cmd;
+use semel_core::job::Head;
+use semel_core::state::State;
+use semel_core::unique::UniqueKey;
+
+use crate::error::RedisError;
+use crate::load::stored;
+use crate::scripts::Script;
+use crate::store::Shared;
+use crate::values::{Values, id, maybe_bytes, number};
+
+/// Heads forgotten in one go.
+const FORGET_MAX: i64 = 500;
+/// Records of the log that are kept; older ones are dropped.
+const RECORDS_KEPT: i64 = 200_000;
+/// One look in so many also trims the log.
+const SELDOM: u32 = 64;
+
+impl Shared {
+    fn upkeep_call(&self, what: &str) -> Cmd {
+        let mut command = self.link.call(Script::Upkeep);
+        self.push_time(&mut command);
+        command.arg(what);
+        command
+    }
+
+    /// A piece of housekeeping. Says whether more is waiting.
+    pub(crate) async fn maintain(&self) -> Result<bool, RedisError> {
+        self.link.connection().await?;
+        let mut forget = self.upkeep_call("forget");
+        forget.arg(FORGET_MAX);
+        let forgotten: i64 = number(self.look(forget).await?)?;
+        if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
+            self.trim(RECORDS_KEPT).await?;
+        }
+        Ok(forgotten >= FORGET_MAX)
+    }
+
+    /// Drops all records of the log but the last ones.
+    pub(crate) async fn trim(&self, kept: i64) -> Result<(), RedisError> {
+        let mut trim = self.upkeep_call("trim");
+        trim.arg(kept);
+        self.look(trim).await.map(drop)
+    }
+
+    /// Deletes everything.
+    pub(crate) async fn clear(&self) -> Result<(), RedisError> {
+        self.link.connection().await?;
+        self.look(self.upkeep_call("clear")).await.map(drop)
+    }
+
+    /// The ended holders of a key, those included that others outlive.
+    pub(crate) async fn ended_holders(&self, key: UniqueKey) -> Result<Vec<Head>, RedisError> {
+        let mut command = self.link.call(Script::Load);
+        self.push_time(&mut command);
+        let mut wanted = vec![b'K'];
+        wanted.extend_from_slice(key.as_bytes());
+        command.arg(wanted);
+        let mut answer = Values::of(self.look(command).await?)?;
+        let _times = (answer.take()?, answer.take()?);
+        let mut parts = Values::of(answer.take()?)?;
+        let mut ended = Vec::new();
+        if maybe_bytes(parts.take()?)?.is_none() {
+            return Ok(ended);
+        }
+        for part in parts.rest() {
+            let mut holder = Values::of(part)?;
+            let id = id(holder.take()?)?;
+            let head = stored(id, holder.take()?)?.map(|stored| stored.head);
+            ended.extend(head.filter(|head| State::is_finished(head.state)));
+        }
+        Ok(ended)
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections for what is not acknowledged before replicas have it. `WAIT` is sent behind the writes, in the same pipeline, and
+//! Redis takes nothing else from a connection that waits: so nobody else asks on these.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use crate::address::Address;
+use crate::error::RedisError;
+use crate::link::{Known, Link, Request, Said};
+use crate::values::number;
+
+/// As many as the commits that are on their way at once, and one for answers that wrote nothing.
+const LINKS: usize = 3;
+/// How long replicas are waited for in one go.
+const WAIT: Duration = Duration::from_secs(1);
+/// How long what one has to wait for is kept, in milliseconds.
+const NUDGE_KEPT: u32 = 60_000;
+
+/// The connections of commits, and how many replicas they wait for.
+pub struct Writers {
+    links: Vec<Link>,
+    next: AtomicUsize,
+    /// Whether too few replicas had the last write.
+    is_behind: AtomicBool,
+    replicas: u32,
+    /// What is written so that there is something to wait for.
+    nudge: Cmd,
+    wait: Cmd,
+}
+
+impl Writers {
+    /// Those of a store; none where nobody waits for replicas.
+    pub fn new(address: &Address, known: Known) -> Result<Option<Self>, RedisError> {
+        let replicas = address.replicas();
+        if replicas == 0 {
+            return Ok(None);
+        }
+        let link = |_| Link::new(address).map(|link| link.with_known(Some(known)));
+        let links = (0..LINKS).map(link).collect::<Result<_, _>>()?;
+        let mut nudge = redis::cmd("SET");
+        nudge.arg(format!("{}@", address.base())).arg("").arg("PX").arg(NUDGE_KEPT);
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(replicas).arg(u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX));
+        Ok(Some(Self {
+            links,
+            next: AtomicUsize::new(0),
+            is_behind: AtomicBool::new(false),
+            replicas,
+            nudge,
+            wait,
+        }))
+    }
+
+    /// The next one.
+    pub fn next(&self) -> Option<&Link> {
+        self.links.get(self.next.fetch_add(1, Ordering::Relaxed) % self.links.len())
+    }
+
+    /// Whether it is to be seen first that replicas are there again. Otherwise claims would go on to take jobs for whoever is told of
+    /// a failure, until these have no attempt left.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire)
+    }
+
+    /// Commands, and that replicas are waited for behind them.
+    pub fn first(&self, mut commands: Vec<Cmd>) -> Request {
+        commands.push(self.wait.clone());
+        Request::of(commands)
+    }
+
+    /// The same once more: perhaps on another connection, and one that has written nothing waits for nothing. What is written
+    /// now comes after all that was done before.
+    pub fn again(&self, mut commands: Vec<Cmd>) -> Request {
+        commands.insert(0, self.nudge.clone());
+        self.first(commands)
+    }
+
+    /// What the commands did, without what was put around them; `Lagging` where too few replicas have it.
+    pub fn unwrap(&self, mut said: Said, is_again: bool) -> Result<Said, RedisError> {
+        let reached = said.pop().ok_or(RedisError::Answer("wait"))?;
+        if is_again && !said.is_empty() {
+            said.remove(0)?;
+        }
+        // Whoever is told again that the scripts are unknown has written nothing.
+        if said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_unknown_script)) {
+            return Ok(said);
+        }
+        match reached {
+            Ok(Value::Int(reached)) if reached >= i64::from(self.replicas) => {
+                self.is_behind.store(false, Ordering::Release);
+                Ok(said)
+            }
+            Ok(other) => {
+                let reached: i64 = number(other)?;
+                tracing::debug!(reached, wanted = self.replicas, "too few replicas have a commit yet");
+                self.is_behind.store(true, Ordering::Release);
+                Err(RedisError::Lagging)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Redis's own death under load: nothing acknowledged is lost, nothing is doubled, no key is stuck. `SEMEL_KILL_ROUNDS` says how
+//! often it dies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::draft::Reads;
+use semel_redis::{Address, Redis};
+use semel_store::Backend;
+use semel_store::clock::ManualClock;
+use semel_testkit::TempDir;
+use semel_testkit::traffic::Traffic;
+
+use crate::own::Own;
+use crate::place::rounds;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_killed_under_load_loses_and_doubles_nothing() {
+    let folder = TempDir::new();
+    let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let address = Address::parse(&own.url()).unwrap();
+    let mut servers: Vec<Arc<dyn Backend>> = Vec::new();
+    for _ in 0..2 {
+        servers.push(Arc::new(Redis::open(&address).await.unwrap()));
+    }
+    let traffic = Traffic::start(&servers, 1);
+    for round in 0..rounds("SEMEL_KILL_ROUNDS", 4) {
+        // At another moment each time.
+        traffic.more(40 + round * 13 % 37).await;
+        own.kill().await;
+    }
+    traffic.more(40).await;
+    while traffic.account().acked.len() <= 10 {
+        traffic.more(20).await;
+    }
+    let account = traffic.end().await;
+    assert!(account.created.len() > 10 && account.acked.len() > 10, "{account:?}");
+    let now = Redis::open(&address).await.unwrap().load(&Reads::default()).await.unwrap().now;
+    // When all leases have run out.
+    let clock = ManualClock::at(now.saturating_add(Duration::from_secs(3_600)));
+    account.judge(Arc::new(Redis::open_with_clock(&address, clock).await.unwrap()), 1).await;
+}
+
+/// In another run of the server than the last, time goes on behind all that was told, whatever its clock says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_run_of_the_server_numbers_nothing_again() {
+    let folder = TempDir::new();
+    let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let address = Address::parse(&own.url()).unwrap();
+    let clock = ManualClock::default();
+    let open = async || Redis::open_with_clock(&address, clock.clone()).await.unwrap();
+    let store = Arc::new(open().await);
+    let engine = semel_engine::Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    engine.enqueue(semel_testkit::make::keyed("a").offer(), "").await.unwrap();
+    let before = store.load(&Reads::default()).await.unwrap().now;
+    assert_eq!(open().await.load(&Reads::default()).await.unwrap().now, before, "the same run");
+    own.kill().await;
+    let after = open().await.load(&Reads::default()).await.unwrap().now;
+    assert_eq!(after, before.saturating_add(Duration::from_secs(2)));
+    // The clock comes to it, however often that happens: whoever saw time stand does not take it for a clock that jumped back.
+    for _ in 0..3 {
+        store.load(&Reads::default()).await.unwrap();
+        clock.advance(Duration::from_secs(10));
+        engine.enqueue(semel_testkit::make::job().offer(), "").await.unwrap();
+        assert_eq!(store.load(&Reads::default()).await.unwrap().now, semel_store::clock::Clock::now(&clock));
+        own.kill().await;
+    }
+}
+
+/// A Redis that comes back with nothing is the same store, emptied: whoever comes later makes the keys of tenants as those do who were
+/// there before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_store_keeps_its_secret() {
+    let folder = TempDir::new();
+    let mut own = Own::start(folder.path(), &["--appendonly", "no"]).await;
+    let address = Address::parse(&own.url()).unwrap();
+    let before = Redis::open(&address).await.unwrap();
+    own.kill().await;
+    before.load(&Reads::default()).await.unwrap();
+    assert_eq!(Redis::open(&address).await.unwrap().secret(), before.secret());
+    // Somebody else's store is put in its place.
+    let mut connection = own.connection().await;
+    let mut other = redis::cmd("HSET");
+    other.arg("semel{p0}!").arg("secret").arg("0123456789abcdef");
+    let () = other.query_async(&mut connection).await.unwrap();
+    let mut lost = redis::cmd("CLIENT");
+    lost.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let () = lost.query_async(&mut connection).await.unwrap();
+    let refused = before.load(&Reads::default()).await.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("another store"), "{refused}");
+}

@@ -1,0 +1,236 @@
+//! Connections that are lost in the middle of a commit: what was applied is answered as applied, once, and scripts that Redis has
+//! forgotten are told again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use semel_core::enqueue::Outcome;
+use semel_core::state::State;
+use semel_engine::Engine;
+use semel_redis::{Address, Redis};
+use semel_store::StoreError;
+use semel_store::backend::{Backend, Batch};
+use semel_testkit::crash::claim;
+use semel_testkit::make::keyed;
+use semel_testkit::redis::url;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::place::Place;
+
+const COMMIT: &str = concat!(
+    include_str!("../../src/lua/common.lua"),
+    include_str!("../../src/lua/writes.lua"),
+    include_str!("../../src/lua/commit.lua")
+);
+const CLAIM: &str = concat!(
+    include_str!("../../src/lua/common.lua"),
+    include_str!("../../src/lua/writes.lua"),
+    include_str!("../../src/lua/claim.lua")
+);
+
+/// What becomes of the next request of a kind.
+const NOTHING: u8 = 0;
+/// It is handed on, and the answer swallowed.
+const SWALLOW_ANSWER: u8 = 1;
+/// It never arrives.
+const SWALLOW_REQUEST: u8 = 2;
+/// Nobody is let in.
+const REFUSE: u8 = 3;
+/// It never arrives, and nobody is let in from then on.
+const SWALLOW_REQUEST_AND_REFUSE: u8 = 4;
+
+/// Something between a server and Redis that hands everything on, until it is told otherwise. Whenever it swallows something it
+/// hangs up; new connections are handed on again.
+struct Between {
+    port: u16,
+    does: Arc<AtomicU8>,
+}
+
+impl Between {
+    async fn start(script: &str) -> Self {
+        let upstream = url().strip_prefix("redis://").unwrap().to_owned();
+        let sum = sum(script).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let does = Arc::new(AtomicU8::new(NOTHING));
+        let told = Arc::clone(&does);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                if told.load(Ordering::SeqCst) != REFUSE {
+                    let upstream = TcpStream::connect(&upstream).await.unwrap();
+                    tokio::spawn(hand_on(client, upstream, sum.clone(), Arc::clone(&told)));
+                }
+            }
+        });
+        Self { port, does }
+    }
+
+    fn address(&self) -> Address {
+        let text = format!("redis://127.0.0.1:{}", self.port);
+        Address::parse(&text).unwrap().with_prefix(&semel_testkit::redis::prefix()).unwrap()
+    }
+
+    fn next(&self, does: u8) {
+        self.does.store(does, Ordering::SeqCst);
+    }
+
+    fn assert_done(&self) {
+        assert_eq!(self.does.load(Ordering::SeqCst), NOTHING, "it was swallowed");
+    }
+}
+
+async fn connection() -> redis::aio::MultiplexedConnection {
+    crate::own::patient(&url()).await
+}
+
+/// How Redis calls a script.
+async fn sum(script: &str) -> String {
+    redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection().await).await.unwrap()
+}
+
+async fn hand_on(client: TcpStream, upstream: TcpStream, sum: String, does: Arc<AtomicU8>) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_upstream, mut to_upstream) = upstream.into_split();
+    let is_silent = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let silenced = Arc::clone(&is_silent);
+    let asks = async move {
+        let mut buffer = vec![0; 256 * 1024];
+        while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+            let asked = &buffer[..read];
+            if asked.windows(sum.len()).any(|part| part == sum.as_bytes()) {
+                let becomes =
+                    |from, to| does.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+                if becomes(SWALLOW_REQUEST, NOTHING) || becomes(SWALLOW_REQUEST_AND_REFUSE, REFUSE) {
+                    return;
+                }
+                silenced.fetch_or(becomes(SWALLOW_ANSWER, NOTHING), Ordering::SeqCst);
+            }
+            if to_upstream.write_all(asked).await.is_err() {
+                return;
+            }
+        }
+    };
+    let answers = async move {
+        let mut buffer = vec![0; 256 * 1024];
+        while let Ok(read @ 1..) = from_upstream.read(&mut buffer).await {
+            if is_silent.load(Ordering::SeqCst) || to_client.write_all(&buffer[..read]).await.is_err() {
+                return;
+            }
+        }
+    };
+    // Whichever ends first hangs up for both.
+    tokio::select! { () = asks => {}, () = answers => {} }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_whose_answer_is_lost_is_answered_as_what_became_of_it() {
+    let between = Between::start(COMMIT).await;
+    let backend = Arc::new(Redis::open(&between.address()).await.unwrap());
+    let engine = Engine::without_duties(backend).unwrap();
+    engine.enqueue(keyed("before").offer(), "").await.unwrap();
+    for (number, does) in (2..).zip([SWALLOW_ANSWER, SWALLOW_REQUEST]) {
+        between.next(does);
+        let Outcome::Created(head) = engine.enqueue(keyed(&format!("a {does}")).offer(), "").await.unwrap()
+        else {
+            panic!("not created")
+        };
+        between.assert_done();
+        assert!(engine.job(head.id).await.unwrap().is_some());
+        assert_eq!(engine.queues().await.unwrap()[0].created, number, "and it was done once");
+    }
+    // And everything goes on.
+    assert!(matches!(engine.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_answer_is_lost_is_answered_with_the_jobs_it_took() {
+    let between = Between::start(CLAIM).await;
+    let backend = Arc::new(Redis::open(&between.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as _).unwrap();
+    for name in ["a", "b", "c"] {
+        engine.enqueue(keyed(name).offer(), "").await.unwrap();
+    }
+    between.next(SWALLOW_ANSWER);
+    // Two that one script serves.
+    let batch = Batch { groups: Vec::new(), claims: vec![claim(2), claim(2)] };
+    let applied = backend.commit(batch).await.unwrap();
+    between.assert_done();
+    let taken: Vec<usize> = applied.claims.iter().map(|claimed| claimed.jobs.len()).collect();
+    assert_eq!(taken, [2, 1], "dealt out in their order");
+    for (head, full) in applied.claims.iter().flat_map(|claimed| &claimed.jobs) {
+        assert_eq!((head.state, head.attempt), (State::Active, 1));
+        assert!(!full.body.is_empty());
+    }
+    assert_eq!(engine.queues().await.unwrap()[0].count(State::Active), 3, "and each was taken once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_is_sent_again_until_redis_is_back() {
+    let between = Between::start(COMMIT).await;
+    let backend = Arc::new(Redis::open(&between.address()).await.unwrap());
+    let engine = Engine::without_duties(backend).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    between.next(SWALLOW_REQUEST_AND_REFUSE);
+    let asked = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.enqueue(keyed("b").offer(), "").await }
+    });
+    while between.does.load(Ordering::SeqCst) != REFUSE {
+        tokio::task::yield_now().await;
+    }
+    // Others are told at once that it cannot be reached.
+    assert!(matches!(engine.queues().await, Err(StoreError::Unavailable(_))));
+    assert!(!asked.is_finished());
+    between.next(NOTHING);
+    assert!(matches!(asked.await.unwrap().unwrap(), Outcome::Created(_)));
+    assert_eq!(engine.queues().await.unwrap()[0].created, 2);
+    let nowhere = Address::parse("redis://127.0.0.1:1").unwrap();
+    assert!(matches!(Redis::open(&nowhere).await.map_err(StoreError::from), Err(StoreError::Unavailable(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_redis_has_forgotten_are_told_again() {
+    let place = Place::new();
+    let backend = Arc::new(Redis::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(backend).unwrap();
+    let mut connection = connection().await;
+    for round in 0..3_u64 {
+        let _: () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
+        let created = engine.enqueue(keyed(&format!("{round}")).offer(), "").await.unwrap();
+        assert!(matches!(created, Outcome::Created(_)));
+        let _: () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
+        assert_eq!(engine.queues().await.unwrap()[0].created, round + 1);
+    }
+}
+
+/// A sender's request that arrives after a later one of his changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_comes_late_is_refused() {
+    let place = Place::new();
+    let mut connection = connection().await;
+    let base = place.address().to_string();
+    let base = format!("{}{{p0}}", base.split("prefix=").nth(1).unwrap());
+    let mut turn = async |number: u64, settings: &str| -> redis::RedisResult<Vec<String>> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(COMMIT).arg(1).arg(&base).arg("sender").arg(number).arg("").arg(0).arg(0);
+        // About no job and no key.
+        command.arg("").arg("").arg(0);
+        // One group without expectations that writes a queue's settings.
+        command.arg(&[0_u8, 0, 0, 0, 0, 0, 0, 1][..]).arg("Qmail").arg(settings).arg("");
+        let said: redis::RedisResult<Vec<redis::Value>> = command.query_async(&mut connection).await;
+        said.map(|values| {
+            values.into_iter().skip(1).map(|value| redis::from_redis_value(value).unwrap()).collect()
+        })
+    };
+    assert_eq!(turn(1, "first").await.unwrap(), ["a"]);
+    assert_eq!(turn(2, "second").await.unwrap(), ["a"]);
+    assert_eq!(turn(2, "again").await.unwrap(), ["a"], "answered as the first time");
+    assert_eq!(turn(1, "late").await.unwrap_err().code(), Some("SEMELOLD"));
+    let settings: String = redis::cmd("GET")
+        .arg(format!("{base}qmail"))
+        .query_async(&mut crate::lost::connection().await)
+        .await
+        .unwrap();
+    assert_eq!(settings, "second");
+}

@@ -1,0 +1,31 @@
+//! The store in Redis against the kit: as it is, with its housekeeping after every step, and opened anew after every step.
+//!
+//! The tests need a server: `cargo xtask test` starts one and says where it is by `SEMEL_TEST_REDIS`. Without it they fail. Each has
+//! a prefix of its own, so that they run side by side.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+
+mod against_the_model;
+#[cfg(unix)]
+mod kills;
+mod lost;
+mod own;
+mod place;
+#[cfg(unix)]
+mod replicas;
+mod servers;
+#[cfg(unix)]
+mod settings;
+
+use semel_testkit::{Fixture, Step, conformance, races};
+
+pub(crate) fn fixture(step: Step) -> Fixture {
+    let place = place::Passing(place::Place::new());
+    Fixture::new(step, move |clock| place.0.open_with(clock))
+}
+
+conformance!(as_it_is, crate::fixture(Step::Nothing));
+conformance!(kept_after_every_step, crate::fixture(Step::Maintain));
+conformance!(reopened_after_every_step, crate::fixture(Step::Reopen));
+
+races!(racing, crate::fixture(Step::Nothing));

@@ -1,0 +1,106 @@
+//! A Redis of a test's own, to be killed and set as the test likes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use semel_testkit::redis::program;
+
+/// How long a start may take on a machine that does other things as well.
+const START: Duration = Duration::from_secs(120);
+
+/// A Redis in a folder, spoken to by a socket there. It ends with its owner.
+pub struct Own {
+    folder: PathBuf,
+    settings: Vec<String>,
+    process: Child,
+}
+
+impl Own {
+    /// One with these settings beside those of every test.
+    pub async fn start(folder: &Path, settings: &[&str]) -> Self {
+        Self::try_start(folder, settings).await.unwrap()
+    }
+
+    /// The same, unless it ends at once.
+    pub async fn try_start(folder: &Path, settings: &[&str]) -> Option<Self> {
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let process = run(folder, &settings);
+        let mut own = Self { folder: folder.to_owned(), settings, process };
+        own.answers().await.then_some(own)
+    }
+
+    /// Its address.
+    pub fn url(&self) -> String {
+        format!("redis+unix://{}", self.folder.join("sock").display())
+    }
+
+    /// A connection of the test's own.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        patient(&self.url()).await
+    }
+
+    /// Waits until it takes requests: its file has been read. Says whether it does.
+    async fn answers(&mut self) -> bool {
+        let begun = Instant::now();
+        let client = redis::Client::open(self.url()).unwrap();
+        loop {
+            if let Ok(mut connection) = client.get_multiplexed_async_connection().await
+                && redis::cmd("GET").arg("x").query_async::<Option<String>>(&mut connection).await.is_ok()
+            {
+                return true;
+            }
+            if self.process.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(begun.elapsed() < START, "it does not start");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// SIGSTOP: it is there, and does nothing.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(name).arg(self.process.id().to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// SIGKILL, and a new start on what it left.
+    pub async fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.process = run(&self.folder, &self.settings);
+        assert!(self.answers().await, "it ended");
+    }
+}
+
+/// A connection that waits for as long as it takes.
+pub async fn patient(url: &str) -> MultiplexedConnection {
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let client = redis::Client::open(url).unwrap();
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn run(folder: &Path, settings: &[String]) -> Child {
+    let mut command = Command::new(program());
+    command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--maxmemory-policy", "noeviction"]);
+    command.args(settings).arg("--unixsocket").arg(folder.join("sock")).arg("--dir").arg(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}

@@ -1,0 +1,65 @@
+//! Where a test has its store: under a prefix of its own in the server that the run was given.
+
+use std::sync::{Arc, LazyLock};
+
+use semel_redis::{Address, Redis};
+use semel_store::Backend;
+use semel_store::clock::ManualClock;
+use semel_testkit::redis::{prefix, url};
+use tokio::runtime::Runtime;
+
+/// Connections live in here, whatever runtime a test has.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+});
+
+/// A prefix of a test's own.
+pub struct Place {
+    address: Address,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self::at(&url())
+    }
+
+    /// One in a server of which the test knows more.
+    pub fn at(url: &str) -> Self {
+        Self { address: Address::parse(url).unwrap().with_prefix(&prefix()).unwrap() }
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The store, by a clock that is moved by hand.
+    pub fn open_with(&self, clock: &ManualClock) -> Arc<dyn Backend> {
+        let (address, clock) = (self.address.clone(), clock.clone());
+        wait_for(async move { Arc::new(Redis::open_with_clock(&address, clock).await.unwrap()) })
+    }
+}
+
+/// A place that goes with its owner.
+pub struct Passing(pub Place);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let address = self.0.address.clone();
+        wait_for(async move {
+            // What is left behind costs room and nothing else.
+            if let Ok(store) = Redis::open(&address).await {
+                drop(store.clear().await);
+            }
+        });
+    }
+}
+
+/// Waits for something outside of the test's own runtime, which may have one thread only.
+pub fn wait_for<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    std::thread::spawn(move || RUNTIME.block_on(work)).join().unwrap()
+}
+
+/// How often something is done: a few times, or as often as a variable says.
+pub fn rounds(variable: &str, few: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
+}

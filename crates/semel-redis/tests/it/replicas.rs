@@ -1,0 +1,161 @@
+//! Commits that wait for a replica, with a real one: what was acknowledged is there when it takes over.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use semel_core::enqueue::Outcome;
+use semel_core::state::State;
+use semel_engine::Engine;
+use semel_redis::{Address, Redis};
+use semel_testkit::TempDir;
+use semel_testkit::crash::claim;
+use semel_testkit::make::keyed;
+
+use crate::own::Own;
+
+/// How long anything here may take on a machine that does other things as well.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn info(connection: &mut MultiplexedConnection) -> String {
+    redis::cmd("INFO").arg("replication").query_async(connection).await.unwrap()
+}
+
+/// How often a connection has waited for replicas.
+async fn waits(connection: &mut MultiplexedConnection) -> u64 {
+    let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
+    let of_wait = said.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+    of_wait.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// A primary, and a replica that has caught up with it.
+async fn pair(folders: [&TempDir; 2]) -> (Own, Own) {
+    // Whoever has the number by then, it is asked again: a port cannot be had before it is used.
+    for _ in 0..20 {
+        let port =
+            std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let settings = ["--bind", "127.0.0.1", "--port", &port, "--repl-diskless-sync-delay", "0"];
+        let Some(primary) = Own::try_start(folders[0].path(), &settings).await else { continue };
+        let replica = Own::start(folders[1].path(), &["--replicaof", "127.0.0.1", &port]).await;
+        let mut connection = primary.connection().await;
+        until("the replica does not catch up", async || info(&mut connection).await.contains("state=online"))
+            .await;
+        return (primary, replica);
+    }
+    panic!("no port could be had");
+}
+
+async fn engine(address: &Address) -> Engine {
+    Engine::without_duties(Arc::new(Redis::open(address).await.unwrap())).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_answered_is_there_when_the_replica_takes_over() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, replica) = pair([&one, &other]).await;
+    let address = Address::parse(&primary.url()).unwrap();
+    let careless = engine(&address).await;
+    let careful = engine(&address.with_replicas(1).unwrap()).await;
+    assert!(matches!(careful.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
+    let mut connection = primary.connection().await;
+    let before = waits(&mut connection).await;
+    replica.pause();
+    // Who waits for nobody is answered.
+    assert!(matches!(careless.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
+    let offer = |name: &str| keyed(name).on_conflict("ignore").offer();
+    let enqueue = |name: &str| {
+        let (careful, offer) = (careful.clone(), offer(name));
+        tokio::spawn(async move { careful.enqueue(offer, "").await })
+    };
+    // Who names that job is not: it has written something only to have something to wait for.
+    let duplicate = enqueue("b");
+    until("a duplicate waits for nobody", async || {
+        redis::cmd("EXISTS").arg("semel{p0}@").query_async::<i64>(&mut connection).await.unwrap() == 1
+    })
+    .await;
+    let created = enqueue("c");
+    until("it is not stored", async || careless.queues().await.unwrap()[0].created == 3).await;
+    // Nor is that no replica has it taken for an answer: they wait once more.
+    until("it is not waited for once more", async || waits(&mut connection).await >= before + 3).await;
+    assert!(!duplicate.is_finished() && !created.is_finished());
+    replica.go_on();
+    let done = async {
+        assert!(matches!(duplicate.await.unwrap().unwrap(), Outcome::Existing(_)));
+        assert!(matches!(created.await.unwrap().unwrap(), Outcome::Created(_)));
+    };
+    tokio::time::timeout(PATIENCE, done).await.unwrap();
+    drop(primary);
+    let mut connection = replica.connection().await;
+    let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query_async(&mut connection).await.unwrap();
+    let after = engine(&Address::parse(&replica.url()).unwrap()).await;
+    assert_eq!(after.queues().await.unwrap()[0].created, 3);
+    assert!(matches!(after.enqueue(offer("c"), "").await.unwrap(), Outcome::Existing(_)));
+}
+
+/// A claim that nobody is told of spends an attempt of the job: while replicas are away, one may, and no others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_jobs_are_taken_while_it_is_known_that_nobody_would_be_told() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, replica) = pair([&one, &other]).await;
+    let address = Address::parse(&primary.url()).unwrap();
+    let careless = engine(&address).await;
+    let careful = engine(&address.with_replicas(1).unwrap()).await;
+    for name in ["a", "b"] {
+        careful.enqueue(keyed(name).offer(), "").await.unwrap();
+    }
+    let mut connection = primary.connection().await;
+    replica.pause();
+    let take = || {
+        let careful = careful.clone();
+        tokio::spawn(async move { careful.claim(claim(1)).await })
+    };
+    let before = waits(&mut connection).await;
+    let first = take();
+    until("it does not wait", async || waits(&mut connection).await >= before + 2).await;
+    let second = take();
+    let before = waits(&mut connection).await;
+    until("they do not wait on", async || waits(&mut connection).await >= before + 4).await;
+    assert_eq!(careless.queues().await.unwrap()[0].count(State::Active), 1);
+    replica.go_on();
+    let both = async { first.await.unwrap().unwrap().len() + second.await.unwrap().unwrap().len() };
+    assert_eq!(tokio::time::timeout(PATIENCE, both).await.unwrap(), 2);
+}
+
+/// A server that is told by its Redis that scripts are unknown, on the connections that wait too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_are_told_again_on_connections_that_wait() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, _replica) = pair([&one, &other]).await;
+    let address = Address::parse(&primary.url()).unwrap().with_replicas(1).unwrap();
+    let careful = engine(&address).await;
+    let mut connection = primary.connection().await;
+    for round in 0..5_u64 {
+        let () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
+        let created = careful.enqueue(keyed(&format!("{round}")).offer(), "").await.unwrap();
+        assert!(matches!(created, Outcome::Created(_)));
+    }
+    assert_eq!(careful.queues().await.unwrap()[0].created, 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_survey_says_what_becomes_of_replicas() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, replica) = pair([&one, &other]).await;
+    let address = Address::parse(&primary.url()).unwrap();
+    let named = async |address: &Address| -> Vec<&'static str> {
+        let survey = Redis::survey_at(address).await.unwrap();
+        survey.findings().into_iter().map(|finding| finding.setting).collect()
+    };
+    assert_eq!(named(&address).await, ["appendfsync", "replicas="]);
+    let address = address.with_replicas(2).unwrap();
+    assert_eq!(named(&address).await, ["appendfsync", "connected_slaves", "min-replicas-to-write"]);
+    assert_eq!(named(&Address::parse(&replica.url()).unwrap()).await[0], "role");
+}

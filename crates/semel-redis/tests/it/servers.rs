@@ -1,0 +1,104 @@
+//! Several servers on one Redis.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_engine::Engine;
+use semel_redis::Redis;
+use semel_store::backend::{Backend, Filter};
+use semel_testkit::make::{job, keyed};
+use semel_testkit::races::at_once;
+use tokio::task::JoinSet;
+
+use crate::place::{Place, rounds};
+
+/// So many stores, each with a connection of its own, by Redis's clock.
+async fn stores(place: &Place, number: usize) -> Vec<Arc<Redis>> {
+    let mut opening = JoinSet::new();
+    for _ in 0..number {
+        // All at once, where nothing is: one makes the store.
+        let address = place.address().clone();
+        opening.spawn(async move { Arc::new(Redis::open(&address).await.unwrap()) });
+    }
+    opening.join_all().await
+}
+
+async fn servers(place: &Place, number: usize) -> Vec<Engine> {
+    let opened = stores(place, number).await;
+    opened.into_iter().map(|backend| Engine::without_duties(backend).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_start_at_once_make_one_store() {
+    let place = Place::new();
+    let opened = stores(&place, 10).await;
+    assert!(opened.windows(2).all(|pair| pair[0].secret() == pair[1].secret()), "one store has one secret");
+    let (one, other) = (Place::new(), stores(&Place::new(), 1).await);
+    let one = stores(&one, 1).await;
+    assert_ne!(one[0].secret(), other[0].secret(), "another prefix is another store");
+}
+
+/// `SEMEL_ROUNDS` says how often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_equal_jobs_over_three_servers_one_is_created() {
+    let engines = servers(&Place::new(), 3).await;
+    let rounds = rounds("SEMEL_ROUNDS", 30);
+    for round in 0..rounds {
+        let name = format!("round {round}");
+        let outcomes = at_once(50, |task| {
+            let (engine, offer) = (engines[task % 3].clone(), keyed(&name).on_conflict("ignore").offer());
+            async move { engine.enqueue(offer, "").await.unwrap() }
+        })
+        .await;
+        let created: Vec<_> =
+            outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Created(_))).collect();
+        assert_eq!(created.len(), 1, "{outcomes:?}");
+    }
+    assert_eq!(engines[0].queues().await.unwrap()[0].created, rounds);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_jobs_goes_on_where_the_last_one_ended() {
+    let engines = servers(&Place::new(), 1).await;
+    for _ in 0..5 {
+        engines[0].enqueue(job().offer(), "").await.unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut before = None;
+    loop {
+        let page = engines[0].list(Filter { limit: 2, before, ..Filter::default() }).await.unwrap();
+        seen.extend(page.heads.iter().map(|head| head.id));
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 5);
+    assert!(seen.is_sorted_by(|a, b| a > b), "newest first");
+}
+
+/// Whoever waits for a job at one server hears of it when it comes by another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_hears_what_another_one_commits() {
+    let place = Place::new();
+    let engines = servers(&place, 2).await;
+    let other = engines[1].clone();
+    let heard = tokio::spawn(async move {
+        // Once when it begins to listen; more often by messages only: nobody looks here.
+        for _ in 0..3 {
+            other.store().hints().ready().await;
+        }
+    });
+    // Until it listens, nothing is told to it.
+    let told = async {
+        loop {
+            engines[0].enqueue(job().offer(), "").await.unwrap();
+            if heard.is_finished() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
+}

@@ -1,0 +1,219 @@
+//! How Redis is set: what the store says of it, with how little it is content, and what a job takes.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, Issuer, KeyPair};
+use semel_core::enqueue::Outcome;
+use semel_engine::Engine;
+use semel_redis::{Address, Durability, Redis, RedisError};
+use semel_store::StoreError;
+use semel_store::backend::Backend;
+use semel_testkit::TempDir;
+use semel_testkit::crash::claim;
+use semel_testkit::make::keyed;
+
+use crate::own::Own;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_says_what_its_redis_promises() {
+    // What is set, what the store says of it, in which words, and what it finds wrong.
+    let settings = [
+        (&["--appendfsync", "always"][..], Durability::Always, "appendfsync always", None),
+        (
+            &["--appendfsync", "everysec"],
+            Durability::EverySecond,
+            "appendfsync everysec",
+            Some("appendfsync"),
+        ),
+        (
+            &["--appendfsync", "always", "--no-appendfsync-on-rewrite", "yes"],
+            Durability::Rewrites,
+            "no-appendfsync-on-rewrite no",
+            Some("no-appendfsync-on-rewrite"),
+        ),
+        (
+            &["--appendfsync", "always", "--maxmemory-policy", "allkeys-lru"],
+            Durability::Evicts,
+            "noeviction",
+            Some("maxmemory-policy"),
+        ),
+        (&["--appendonly", "no"], Durability::Never, "appendonly yes", Some("appendonly")),
+    ];
+    for (settings, says, words, wrong) in settings {
+        let folder = TempDir::new();
+        let own = Own::start(folder.path(), settings).await;
+        let store = Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap();
+        let facts = store.facts();
+        assert_eq!((store.durability(), facts.is_strong), (says, says == Durability::Always));
+        assert!(facts.durability.contains(words), "{}", facts.durability);
+        let findings = store.survey().await.unwrap().findings();
+        let named: Vec<&str> = findings.iter().map(|finding| finding.setting).collect();
+        assert_eq!(named, Vec::from_iter(wrong));
+    }
+}
+
+/// The account that the crate's page describes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_of_its_own_needs_its_keys_and_no_more() {
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let mut connection = own.connection().await;
+    let rules =
+        "on >hush ~semel{p0}* &semel{p0}news +@read +@write +@scripting +@connection +@pubsub +info +time";
+    let mut account = redis::cmd("ACL");
+    account.arg("SETUSER").arg("worker");
+    for rule in rules.split(' ') {
+        account.arg(rule);
+    }
+    let () = account.query_async(&mut connection).await.unwrap();
+    let url = format!("{}?user=worker&pass=hush", own.url());
+    let store = Arc::new(Redis::open(&Address::parse(&url).unwrap()).await.unwrap());
+    assert_eq!(store.durability(), Durability::Unknown, "it may not ask");
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    assert!(matches!(engine.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
+    assert_eq!(engine.claim(claim(1)).await.unwrap().len(), 1);
+    assert!(!store.maintain().await.unwrap());
+    assert_eq!(engine.store().events(0, 10).await.unwrap().events.len(), 2);
+    store.clear().await.unwrap();
+    let () = redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg("worker")
+        .arg("+config|get")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let store = Redis::open(&Address::parse(&url).unwrap()).await.unwrap();
+    assert_ne!(store.durability(), Durability::Unknown);
+    // Not another store's.
+    let other = Address::parse(&url).unwrap().with_prefix("other").unwrap();
+    let refused = Redis::open(&other).await.map(drop).unwrap_err();
+    assert!(matches!(StoreError::from(refused), StoreError::Unavailable(_)));
+    let wrong = Address::parse(&format!("{}?user=worker&pass=wrong", own.url())).unwrap();
+    let refused = Redis::open(&wrong).await.map(drop).unwrap_err().to_string();
+    assert!(!refused.contains("wrong"), "{refused}");
+}
+
+/// Whoever lacks one command would leave something half done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_may_not_write_all_of_it_writes_nothing() {
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let mut connection = own.connection().await;
+    for denied in ["xadd", "zrem", "mset"] {
+        let mut account = redis::cmd("ACL");
+        account.arg("SETUSER").arg("clerk").arg(&["reset", "on", ">hush", "~*", "&*", "+@all"]);
+        let () = account.arg(format!("-{denied}")).query_async(&mut connection).await.unwrap();
+        let url = format!("{}?user=clerk&pass=hush", own.url());
+        let refused = Redis::open(&Address::parse(&url).unwrap()).await.map(drop).unwrap_err().to_string();
+        assert!(refused.contains(&denied.to_uppercase()), "{refused}");
+        let stored: i64 = redis::cmd("DBSIZE").query_async(&mut connection).await.unwrap();
+        assert_eq!(stored, 0);
+    }
+}
+
+/// What is not admitted for want of room is not half there, and goes through once there is room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_without_room_refuses_and_stores_nothing_by_halves() {
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let engine =
+        Engine::without_duties(Arc::new(Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap()))
+            .unwrap();
+    engine.enqueue(keyed("before").offer(), "").await.unwrap();
+    let mut connection = own.connection().await;
+    let mut room = async |bytes: &str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxmemory").arg(bytes);
+        let () = set.query_async(&mut connection).await.unwrap();
+    };
+    room("1").await;
+    let refused = engine.enqueue(keyed("a").offer(), "").await;
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    assert_eq!(engine.queues().await.unwrap()[0].created, 1);
+    room("0").await;
+    assert!(matches!(engine.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
+    assert_eq!(engine.queues().await.unwrap()[0].created, 2);
+}
+
+/// A job with a key and a hundred bytes of args.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_job_takes_about_a_kilobyte_at_most() {
+    const JOBS: usize = 2_000;
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let engine =
+        Engine::without_duties(Arc::new(Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap()))
+            .unwrap();
+    let mut connection = own.connection().await;
+    let mut used = async || -> usize {
+        let () = redis::cmd("MEMORY").arg("PURGE").query_async(&mut connection).await.unwrap();
+        let said: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
+        said.lines()
+            .find_map(|line| line.strip_prefix("used_memory_dataset:"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let args = format!("[\"{}\"]", "x".repeat(98));
+    let offer = |number: usize| keyed(&number.to_string()).args(&args).offer();
+    engine.enqueue(offer(JOBS), "").await.unwrap();
+    let before = used().await;
+    let mut running = tokio::task::JoinSet::new();
+    for number in 0..JOBS {
+        let (engine, offer) = (engine.clone(), offer(number));
+        running.spawn(async move { engine.enqueue(offer, "").await.unwrap() });
+    }
+    running.join_all().await;
+    let each = (used().await - before) / JOBS;
+    println!("{each} bytes for a job");
+    assert!((300..1_200).contains(&each), "{each} bytes for a job");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
+    let folder = TempDir::new();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let authority = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        std::fs::write(path(name), params.self_signed(&key).unwrap().pem()).unwrap();
+        Issuer::new(params, key)
+    };
+    let (issuer, _stranger) = (authority("authority.pem"), authority("stranger.pem"));
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(path("server.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
+    std::fs::write(path("server.key"), key.serialize_pem()).unwrap();
+    let (certificate, key, roots) = (path("server.pem"), path("server.key"), path("authority.pem"));
+    // Whoever has the number by then, it is asked again: a port cannot be had before it is used.
+    for _ in 0..20 {
+        let port =
+            std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let settings = [
+            "--bind",
+            "127.0.0.1",
+            "--tls-port",
+            &port,
+            "--tls-auth-clients",
+            "no",
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &roots,
+        ];
+        let Some(_own) = Own::try_start(folder.path(), &settings).await else { continue };
+        let address = |rest: &str| Address::parse(&format!("rediss://127.0.0.1:{port}{rest}")).unwrap();
+        Redis::open(&address(&format!("?cacert={roots}"))).await.unwrap();
+        // Nobody whom the system knows vouches for it, nor does a stranger.
+        let refused = Redis::open(&address("")).await.map(drop);
+        assert!(matches!(refused, Err(RedisError::Redis(_))), "{refused:?}");
+        let refused = Redis::open(&address(&format!("?cacert={}", path("stranger.pem")))).await.map(drop);
+        assert!(matches!(refused, Err(RedisError::Redis(_))), "{refused:?}");
+        return;
+    }
+    panic!("no port could be had");
+}

@@ -1,0 +1,75 @@
+// Jobs that failed for good: looked at, offered again, deleted.
+
+import { at, get, post, remove } from "./api.js";
+import { ask } from "./dialog.js";
+import { button, field, form, h } from "./dom.js";
+import { count, jobLink, when } from "./format.js";
+import { tell } from "./notice.js";
+import { go, refresh } from "./router.js";
+import { pager, table } from "./table.js";
+
+const PER_PAGE = 50;
+/** What one request takes, and as far as the server counts. */
+const BULK_MAX = 10_000;
+const AT_LEAST = `${count(BULK_MAX)} or more`;
+
+export async function deadLetters({ query, signal }) {
+  const filter = { queue: query.queue, type: query.type };
+  const offset = Number(query.offset ?? 0);
+  const found = await get("dead-letter", { ...filter, limit: PER_PAGE, offset }, signal);
+  const { total, has_more: more } = found.pagination;
+  return [
+    h("h1", {}, "Dead letters"),
+    h("p", { class: "lead" }, "Offering one again is a new admission: when another job holds its key by now it is refused, and stays here."),
+    form({ class: "row", role: "search" }, (fields) => go("dead", fields),
+      field("Queue", h("input", { name: "queue", value: query.queue ?? "", "data-key": "/" })),
+      field("Type", h("input", { name: "type", value: query.type ?? "" })),
+      h("button", { type: "submit", class: "main" }, "Filter"),
+      total > 0 ? button(`Offer ${total < BULK_MAX ? `all ${count(total)}` : AT_LEAST} again…`, () => all("retry", filter, total)) : null,
+      total > 0 ? button("Delete all of them…", () => all("delete", filter, total), { class: "danger" }) : null),
+    table([
+      { label: "Job", cell: (job) => jobLink(job.id) },
+      { label: "Type", cell: (job) => job.type },
+      { label: "Queue", cell: (job) => job.queue },
+      { label: "Attempts", kind: "num", cell: (job) => job.attempt },
+      { label: "Ended", cell: (job) => when(job.discarded_at ?? job.completed_at) ?? "–" },
+      { label: "Error", kind: "long", cell: (job) => job.error?.message ?? "–" },
+      { label: "", cell: (job) => h("span", { class: "actions" },
+        button("Offer again", () => act(post(`dead-letter/${at(job.id)}/retry`), "It was offered again and admitted."), { "aria-label": `Offer ${job.id} again` }),
+        button("Delete…", () => removeOne(job), { class: "danger", "aria-label": `Delete ${job.id}` })) },
+    ], found.jobs, { caption: "Dead letters, newest first", empty: "None. A job comes here when it is discarded and its retry policy says on_exhaustion: dead_letter." }),
+    pager("dead", offset > 0 ? filter : null, more ? { ...filter, offset: offset + PER_PAGE } : null),
+  ];
+}
+
+async function removeOne(job) {
+  const done = await ask({ title: "Delete this dead letter?", body: h("p", {}, `${job.type} · ${job.id}. It cannot be taken back.`), yes: "Delete it", danger: true });
+  if (done) await act(remove(`dead-letter/${at(job.id)}`), "It is deleted.");
+}
+
+async function all(verb, filter, total) {
+  const isDelete = verb === "delete";
+  const done = await ask({
+    title: isDelete ? `Delete ${count(total)} dead letters?` : `Offer ${count(total)} dead letters again?`,
+    body: h("ul", {},
+      h("li", {}, `Queue: ${filter.queue ?? "all"}; type: ${filter.type ?? "all"}.`),
+      h("li", {}, isDelete ? "It cannot be taken back." : "Each is a new admission. Those whose key another job holds stay here and are counted."),
+      total >= BULK_MAX ? h("li", {}, `${AT_LEAST} match; one request takes ${count(BULK_MAX)}. Do it again for the rest.`) : null),
+    yes: isDelete ? "Delete them" : "Offer them",
+    danger: isDelete,
+  });
+  if (!done) return;
+  const chosen = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
+  await act(post(`admin/jobs/bulk/${verb}`, { confirm: true, filter: chosen, limit: BULK_MAX }),
+    (told) => `${count(told.succeeded)} of ${count(told.matched)}; ${count(told.failed)} stayed as they were.`);
+}
+
+async function act(answered, words) {
+  try {
+    const told = await answered;
+    tell(typeof words === "function" ? words(told) : words);
+  } catch (error) {
+    tell(error.message);
+  }
+  refresh();
+}

@@ -1,0 +1,77 @@
+// What was suppressed of late: the holders that absorbed most, and requests whose content did not fit their key.
+
+import { at, get, maybe } from "./api.js";
+import { h, part } from "./dom.js";
+import { badge, count, duration, jobLink, keyLink } from "./format.js";
+import { callers } from "./key.js";
+import { read, since } from "./log.js";
+import { link } from "./router.js";
+import { table } from "./table.js";
+
+const SPANS = [["15", "15 minutes"], ["60", "1 hour"], ["1440", "1 day"], ["10080", "1 week"]];
+const SHOWN = 20;
+/** Jobs asked for at a time. */
+const TOGETHER = 5;
+
+export async function duplicates({ query, signal }) {
+  const minutes = Number(query.minutes ?? 60);
+  const from = Date.now() - minutes * 60_000;
+  const after = await since(from, signal);
+  const told = await read({ types: "job.deduplicated" }, after, signal);
+  // The place found in the log may lie before that time.
+  const holders = sum(told.events.filter((event) => Date.parse(event.time) >= from));
+  const top = holders.slice(0, SHOWN);
+  const jobs = await each(top, async (holder) => (await maybe(get(`jobs/${at(holder.id)}`, {}, signal)))?.job);
+  const rows = top.map((holder, index) => ({ ...holder, job: jobs[index] }));
+  const all = holders.reduce((total, holder) => total + holder.count, 0);
+  const wrong = holders.filter((holder) => holder.mismatches > 0).slice(0, SHOWN);
+  return [
+    h("h1", {}, "Duplicates"),
+    h("nav", { class: "tabs", "aria-label": "Span of time" }, SPANS.map(([value, text]) =>
+      h("a", { href: link("duplicates", { minutes: value }), "aria-current": Number(value) === minutes ? "page" : null }, text))),
+    h("p", { class: "lead" }, `${count(all)} duplicates met ${count(holders.length)} jobs in the last ${duration(minutes * 60_000)}, by the event log.`,
+      told.more ? " The log is longer than was read: these are the first of that time." : ""),
+    part("Hottest", table([
+      { label: "Key", cell: (row) => (row.job?.unique_key ? keyLink(row.job.unique_key) : "–") },
+      { label: "Duplicates", kind: "num", cell: (row) => count(row.count) },
+      { label: "Type", cell: (row) => row.type },
+      { label: "Queue", cell: (row) => row.queue },
+      { label: "Holder", cell: (row) => jobLink(row.id) },
+      { label: "State", cell: (row) => (row.job ? badge(row.job.state) : "purged") },
+      { label: "What they were told", kind: "long", cell: (row) => reasons(row) },
+    ], rows, { caption: "Jobs by the duplicates they absorbed", empty: "None in that time." })),
+    part("Content that did not fit", table([
+      { label: "Holder", cell: (row) => jobLink(row.id) },
+      { label: "Type", cell: (row) => row.type },
+      { label: "Refused", kind: "num", cell: (row) => count(row.mismatches) },
+    ], wrong, { caption: "Requests whose args or type differed from the holder's", empty: "None in that time. Policies with on_mismatch: reject find them." })),
+    part("Last callers of the hottest", callers(rows.filter((row) => row.job?.unique?.duplicates).slice(0, 5)
+      .map((row) => ({ job_id: row.id, duplicates: row.job.unique.duplicates })))),
+  ];
+}
+
+function sum(events) {
+  const byJob = new Map();
+  for (const { data } of events) {
+    const row = byJob.get(data.job_id) ?? { id: data.job_id, type: data.job_type, queue: data.queue, count: 0, mismatches: 0, reasons: {} };
+    row.count += data.count;
+    row.reasons[data.reason] = (row.reasons[data.reason] ?? 0) + data.count;
+    if (data.reason === "payload_mismatch") row.mismatches += data.count;
+    byJob.set(data.job_id, row);
+  }
+  return [...byJob.values()].sort((a, b) => b.count - a.count);
+}
+
+const WORDS = { existing: "the existing job", rejected: "refused", payload_mismatch: "refused: other content" };
+
+function reasons(row) {
+  return Object.entries(row.reasons).map(([reason, number]) => `${WORDS[reason] ?? reason} ${count(number)}×`).join(", ");
+}
+
+async function each(items, act) {
+  const done = [];
+  for (let first = 0; first < items.length; first += TOGETHER) {
+    done.push(...(await Promise.all(items.slice(first, first + TOGETHER).map(act))));
+  }
+  return done;
+}

@@ -1,0 +1,74 @@
+// Times, numbers and ids as people read them.
+
+import { at } from "./api.js";
+import { h } from "./dom.js";
+import { link } from "./router.js";
+
+const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
+const numbers = new Intl.NumberFormat("en");
+
+/** A count with its thousands apart. */
+export function count(value) {
+  return numbers.format(value ?? 0);
+}
+
+/** A number with at most one place behind the point. */
+export function rate(value) {
+  return value >= 100 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1);
+}
+
+/** A length of time, from milliseconds, by its largest unit or two. */
+export function duration(ms) {
+  if (ms < 1_000) return `${Math.max(0, Math.round(ms))} ms`;
+  let rest = Math.round(ms / 1_000);
+  const parts = [];
+  for (const [unit, seconds] of UNITS) {
+    const whole = Math.floor(rest / seconds);
+    if (whole > 0 && parts.length < 2) parts.push(`${whole} ${unit}`);
+    else if (parts.length > 0) break;
+    rest -= whole * seconds;
+  }
+  return parts.join(" ");
+}
+
+/** A moment, as how long ago or ahead; the moment itself stands in its title. */
+export function when(text) {
+  if (!text) return null;
+  const ms = Date.parse(text) - Date.now();
+  const words = Math.abs(ms) < 1_000 ? "now" : ms < 0 ? `${duration(-ms)} ago` : `in ${duration(ms)}`;
+  return h("time", { datetime: text, title: text }, words);
+}
+
+/** A moment by the clock of whoever looks; the day, too, unless it is today. */
+export function clock(text) {
+  if (!text) return null;
+  const moment = new Date(text);
+  const day = moment.toDateString() === new Date().toDateString() ? "" : `${moment.toLocaleDateString()} `;
+  const ms = String(moment.getMilliseconds()).padStart(3, "0");
+  return h("time", { datetime: text, title: text }, `${day}${moment.toLocaleTimeString([], { hour12: false })}.${ms}`);
+}
+
+/** The beginning and end of a long id. */
+export function short(id) {
+  return id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id;
+}
+
+/** A job's id that leads to its page. */
+export function jobLink(id, whole = false) {
+  return h("a", { class: "mono", href: link(`jobs/${at(id)}`), title: id }, whole ? id : short(id));
+}
+
+/** A unique key that leads to its page. */
+export function keyLink(key, whole = false) {
+  return h("a", { class: "mono", href: link(`keys/${at(key)}`), title: key }, whole ? key : short(key));
+}
+
+/** A state as a word with its colour. */
+export function badge(state) {
+  return h("span", { class: `badge ${state}` }, state);
+}
+
+/** A text in the type of code. */
+export function mono(text) {
+  return h("span", { class: "mono" }, text);
+}

@@ -1,0 +1,89 @@
+// Jobs by state, queue and type, newest first; and one thing done to everything that the filter admits.
+
+import { get, maybe, post } from "./api.js";
+import { ask } from "./dialog.js";
+import { button, facts, field, form, h } from "./dom.js";
+import { badge, count, jobLink, keyLink, when } from "./format.js";
+import { tell } from "./notice.js";
+import { LIVE, STATES } from "./policy.js";
+import { go, refresh } from "./router.js";
+import { pager, table } from "./table.js";
+
+const PER_PAGE = 50;
+/** What one request takes, and as far as the server counts. */
+const BULK_MAX = 10_000;
+
+const COLUMNS = [
+  { label: "Job", cell: (job) => jobLink(job.id) },
+  { label: "Type", cell: (job) => job.type },
+  { label: "Queue", cell: (job) => job.queue },
+  { label: "State", cell: (job) => badge(job.state) },
+  { label: "Attempt", kind: "num", cell: (job) => `${job.attempt} / ${job.max_attempts}` },
+  { label: "Created", cell: (job) => when(job.created_at) },
+];
+
+export async function jobs({ query, signal }) {
+  const filter = { state: query.state, queue: query.queue, type: query.type };
+  const [found, queues] = await Promise.all([
+    get("jobs", { ...filter, limit: PER_PAGE, cursor: query.cursor }, signal),
+    maybe(get("queues", {}, signal)),
+  ]);
+  const chosen = (query.state ?? "").split(",");
+  const box = (state) => h("label", { class: "chip" },
+    h("input", { type: "checkbox", name: "state", value: state, checked: chosen.includes(state) }), state);
+  return [
+    h("h1", {}, "Jobs"),
+    form({ class: "row", role: "search" }, (fields) => go("jobs", fields),
+      h("fieldset", { class: "chips" }, h("legend", {}, "State"), STATES.map(box)),
+      field("Queue", h("input", { name: "queue", list: "queues", value: query.queue ?? "", "data-key": "/" })),
+      field("Type", h("input", { name: "type", value: query.type ?? "" })),
+      h("datalist", { id: "queues" }, (queues?.queues ?? []).map((queue) => h("option", { value: queue.name }))),
+      h("button", { type: "submit", class: "main" }, "Filter"),
+      button("Cancel everything matching…", () => cancelAll(filter), { class: "danger" })),
+    table([
+      ...COLUMNS,
+      { label: "Key", cell: (job) => (job.unique_key ? keyLink(job.unique_key) : "–") },
+      { label: "Duplicates", kind: "num", cell: (job) => count(job.unique?.duplicates?.count) },
+    ], found.jobs, { caption: "Jobs, newest first", empty: "No job that this filter admits." }),
+    pager("jobs", query.cursor ? filter : null, found.pagination.has_more ? { ...filter, cursor: found.pagination.next_cursor } : null),
+  ];
+}
+
+async function cancelAll(filter) {
+  const states = filter.state ? filter.state.split(",").filter((state) => LIVE.includes(state)) : LIVE;
+  if (states.length === 0) return tell("The filter admits ended jobs only: there is nothing to cancel.");
+  const scope = { ...filter, state: states.join(",") };
+  let found;
+  try {
+    found = await get("admin/jobs", { ...scope, per_page: 5 });
+  } catch (error) {
+    return tell(error.message);
+  }
+  const total = found.pagination.total;
+  if (total === 0) return tell("No live job matches.");
+  const words = await ask({
+    title: `Cancel ${count(Math.min(total, BULK_MAX))} jobs?`,
+    body: [
+      facts([["States", states.join(", ")], ["Queue", filter.queue ?? "all"], ["Type", filter.type ?? "all"]]),
+      h("p", {}, "Such as:"),
+      h("ul", {}, found.items.map((job) => h("li", {}, jobLink(job.id), ` ${job.type} · ${job.state}`))),
+      h("p", {}, "Then:"),
+      h("ul", {},
+        h("li", {}, "Their keys are free at once."),
+        h("li", {}, "Runs under way are told at their next heartbeat, and their late acks are refused."),
+        h("li", {}, "It cannot be taken back."),
+        total >= BULK_MAX ? h("li", {}, `${count(BULK_MAX)} or more match; one request takes ${count(BULK_MAX)}. Do it again for the rest.`) : null),
+    ],
+    yes: "Cancel them",
+    danger: true,
+  });
+  if (!words) return;
+  try {
+    const filters = { state: states, ...(filter.queue ? { queue: filter.queue } : {}), ...(filter.type ? { type: filter.type } : {}) };
+    const told = await post("admin/jobs/bulk/cancel", { confirm: true, filter: filters, limit: BULK_MAX });
+    tell(`Cancelled ${count(told.cancelled ?? 0)}; ${count(told.failed ?? 0)} had moved on.`);
+  } catch (error) {
+    tell(error.message);
+  }
+  refresh();
+}

@@ -1,0 +1,137 @@
+// One key: who holds it, since when, what frees it and when, what it suppressed, what happened to it; and its release.
+
+import { at, get, maybe, remove } from "./api.js";
+import { ask } from "./dialog.js";
+import { button, facts, field, h, none, part } from "./dom.js";
+import { badge, clock, count, duration, jobLink, when } from "./format.js";
+import { tell } from "./notice.js";
+import { admission, askAgain, diagram, members, strategies } from "./policy.js";
+import { link, refresh } from "./router.js";
+import { table } from "./table.js";
+import { timeline } from "./timeline.js";
+
+/** Holders whose events are told together. */
+const HOLDERS_TOLD = 20;
+const REASON_CHARS_MAX = 500;
+const CALLS_SHOWN = 20;
+
+export async function key({ params, signal }) {
+  const found = await maybe(get(`unique-jobs/${at(params.key)}`, {}, signal), [404]);
+  if (!found) return [h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, params.key)), free()];
+  const holders = found.holders;
+  const first = holders.find((holder) => holder.holds) ?? holders[0];
+  const told = holders.slice(0, HOLDERS_TOLD);
+  const oldest = told.at(-1);
+  const job = (await maybe(get(`jobs/${at(first.job_id)}`, {}, signal)))?.job;
+  const again = job ? await askAgain(job, signal) : null;
+  const suppressed = holders.reduce((sum, holder) => sum + (holder.duplicates?.count ?? 0), 0);
+  return [
+    h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, found.key)),
+    verdict(first, again),
+    facts([
+      ["Holder", jobLink(first.job_id, true)],
+      ["Type", first.type],
+      ["Queue", first.queue],
+      ["State", badge(first.state)],
+      ["Held since", h("span", {}, when(first.created_at), " · ", clock(first.created_at))],
+      ["Window ends", first.locked_until ? h("span", {}, when(first.locked_until), " · ", clock(first.locked_until)) : "no window: its state decides"],
+      ["Duplicates suppressed", count(suppressed)],
+    ]),
+    h("p", { class: "actions" },
+      button("Release this key…", () => release(found.key, holders), { class: "danger" }),
+      job?.unique && again?.isSame ? h("a", { class: "button", href: link("why", { of: first.job_id }) }, "Offer the same again?") : null),
+    job?.unique
+      ? part("Policy of the holder",
+        again ? h("p", { class: "sentence" }, again.sentences[0]) : members(job.unique),
+        diagram(job.unique, job.state))
+      : null,
+    again?.isSame && again.strategies
+      ? part("What the same job would meet now, by strategy", table([
+        { label: "on_conflict", cell: ({ name }) => h("code", {}, name) },
+        { label: "Now", cell: ({ result }) => admission(result), kind: "long" },
+      ], strategies(again), { caption: "Strategies" }))
+      : null,
+    holders.length > 1 ? part(`All ${holders.length} holders`, holderTable(holders)) : null,
+    part("Last callers whose job was a duplicate (ten are kept for each holder)", callers(holders)),
+    part("Timeline", timeline(told.map((holder) => holder.job_id), oldest.created_at, holders.length > 1, signal)),
+  ];
+}
+
+function free() {
+  return h("div", { class: "verdict good" },
+    h("p", {}, h("strong", {}, "Nobody that may be shown holds this key. "), "It was released, its holders' time is over, it never was held, or whoever holds it does not disclose it."));
+}
+
+function verdict(holder, again) {
+  const sentence = again?.isSame ? again.sentences.find((text) => text.includes(holder.job_id)) : null;
+  if (!holder.holds) {
+    return h("div", { class: "verdict" }, h("p", {}, h("strong", {}, "Carried, but held no more. "),
+      sentence ?? "By its own policy the job blocks nobody now; a caller whose policy looks further may still meet it."));
+  }
+  const until = holder.locked_until ? Date.parse(holder.locked_until) - Date.now() : null;
+  const head = until !== null && until > 0 ? `Held for at most ${duration(until)} more. ` : "Held. ";
+  return h("div", { class: "verdict held" }, h("p", {}, h("strong", {}, head),
+    sentence ?? `Job ${holder.job_id} (${holder.state}) has carried it since ${holder.created_at}. A caller is blocked while that state is among those of its policy.`));
+}
+
+function holderTable(holders) {
+  return table([
+    { label: "Job", cell: (holder) => jobLink(holder.job_id) },
+    { label: "Type", cell: (holder) => holder.type },
+    { label: "State", cell: (holder) => badge(holder.state) },
+    { label: "Blocks others", cell: (holder) => (holder.holds ? "yes" : "not by its own policy") },
+    { label: "Created", cell: (holder) => when(holder.created_at) },
+    { label: "Window ends", cell: (holder) => when(holder.locked_until) ?? "–" },
+    { label: "Duplicates", kind: "num", cell: (holder) => count(holder.duplicates?.count) },
+  ], holders, { caption: "Holders, newest first" });
+}
+
+/** The duplicates that holders remember of late, newest first. */
+export function callers(holders) {
+  const calls = holders.flatMap((holder) => (holder.duplicates?.recent ?? []).map((call) => ({ ...call, job: holder.job_id })));
+  calls.sort((a, b) => Date.parse(b.at) - Date.parse(a.at));
+  calls.splice(CALLS_SHOWN);
+  return table([
+    { label: "When", cell: (call) => clock(call.at) },
+    { label: "Caller", cell: (call) => call.source ?? "–" },
+    { label: "Meta", kind: "long", cell: (call) => (call.meta ? h("code", {}, JSON.stringify(call.meta)) : "–") },
+    ...(holders.length > 1 ? [{ label: "Met", cell: (call) => jobLink(call.job) }] : []),
+  ], calls, { caption: "The last ten of each holder", empty: "None so far." });
+}
+
+async function release(key, holders) {
+  const live = holders.filter((holder) => !["completed", "cancelled", "discarded"].includes(holder.state));
+  const running = live.filter((holder) => holder.state === "active");
+  const reason = h("input", { type: "text", maxlength: String(REASON_CHARS_MAX), required: true });
+  const item = (text) => h("li", {}, text);
+  const done = await ask({
+    title: "Release this key?",
+    body: [
+      h("p", { class: "mono break" }, key),
+      h("ul", {},
+        item(`${holders.length === 1 ? "One job loses" : `${holders.length} jobs lose`} the key: ${holders.slice(0, 5).map((holder) => `${holder.job_id} (${holder.state})`).join(", ")}${holders.length > 5 ? ", …" : ""}.`),
+        item("Their states do not change: nothing is cancelled, what waits still runs."),
+        item("The next job with this key is admitted."),
+        running.length > 0 ? item(`${running.length} of them run now, so two runs of the same work may overlap.`) : null,
+        live.length > running.length ? item(`${live.length - running.length} of them will still run, so the same work may be done twice.`) : null,
+        item("It cannot be taken back. It is an event of each job, and goes to the audit log with your reason.")),
+      field("Reason", reason, "For whoever asks later."),
+    ],
+    yes: "Release it",
+    danger: true,
+    check: () => (reason.value.trim() === "" ? "Say why, for the audit log." : null),
+  });
+  if (!done) return;
+  try {
+    const told = await remove(`unique-jobs/${at(key)}`, { reason: reason.value.trim() });
+    tell(`Released from ${told.released.length === 1 ? "one job" : `${told.released.length} jobs`}.`);
+  } catch (error) {
+    tell(error.message);
+  }
+  refresh();
+}
+
+/** A part that says there is no key. */
+export function keyless() {
+  return none("It carries no unique policy: it is never a duplicate, and no other job's check sees it.");
+}

@@ -1,0 +1,21 @@
+// What went wrong, and what was done: said in place, and to screen readers.
+
+import { h } from "./dom.js";
+
+/** A refusal or failure, with what the server says to do about it. */
+export function problem(error, again) {
+  const retry = () => again();
+  return h("div", { class: "problem", role: "alert" },
+    h("p", {}, h("strong", {}, error.title ?? "This did not work. "), error.message),
+    error.hint ? h("p", {}, error.hint) : null,
+    error.status === 403 ? h("p", {}, "Another token may do it: press “Token” above.") : null,
+    again ? h("button", { type: "button", onclick: retry }, "Try again") : null);
+}
+
+/** Says for a while what was done. */
+export function tell(text) {
+  document.querySelector(".toast")?.remove();
+  const toast = h("div", { class: "toast", role: "status" }, text);
+  document.body.append(toast);
+  setTimeout(() => toast.remove(), 6_000);
+}

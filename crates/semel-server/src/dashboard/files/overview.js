@@ -1,0 +1,173 @@
+// The server at a glance: what happens now, and the queues. It looks again by itself until it is told to pause.
+
+import { at, get, maybe, post } from "./api.js";
+import { bars } from "./chart.js";
+import { button, h, none, part, put, select } from "./dom.js";
+import { count, rate, when } from "./format.js";
+import { GROUPS, History, metrics, totals, types } from "./metrics.js";
+import { tell } from "./notice.js";
+import { LIVE, STATES } from "./policy.js";
+import { link } from "./router.js";
+import { follow, rest } from "./stream.js";
+import { table } from "./table.js";
+import { line } from "./timeline.js";
+
+const LOOK_MS = 3_000;
+const LOOKS_MAX = 61;
+const FEED_MAX = 30;
+
+/** Kept from one visit of the screen to the next, so that going elsewhere does not empty the charts. */
+const history = new History(LOOKS_MAX);
+let chosenType = "";
+let isPaused = false;
+
+export async function overview({ signal }) {
+  const tiles = h("ul", { class: "tiles" });
+  const charts = h("div", { class: "charts" });
+  const queues = h("div", {});
+  const feed = h("ol", { class: "timeline feed" });
+  const status = h("span", { class: "dim", role: "status" });
+  const typed = h("span", {});
+  const view = { tiles, charts, queues, typed };
+  const toggle = button("", () => {
+    isPaused = !isPaused;
+    label();
+    stir();
+    if (!isPaused) look(view, signal).catch(() => {});
+  }, { "data-key": "p" });
+  const label = () => {
+    put(toggle, isPaused ? "Resume" : "Pause");
+    toggle.setAttribute("aria-pressed", String(isPaused));
+    put(status, isPaused ? "Paused" : status.dataset.live ?? "");
+  };
+  await look(view, signal);
+  label();
+  keepLooking(view, signal);
+  const stir = watch(feed, status, label, signal);
+  return [
+    h("div", { class: "head" }, h("h1", {}, "Overview"), h("p", { class: "actions" }, status, toggle)),
+    tiles,
+    part("Outcomes a second", h("p", { class: "note" }, typed, " Drawn from the server's counters for as long as this page is open."), charts),
+    part("Queues", queues),
+    part("What happens now", feed),
+  ];
+}
+
+/** Looks again while the page is seen and nobody has paused it. */
+async function keepLooking(view, signal) {
+  while (!signal.aborted) {
+    await rest(LOOK_MS, signal);
+    if (signal.aborted || isPaused || document.hidden) continue;
+    try {
+      await look(view, signal);
+    } catch (error) {
+      // Whoever would not give a token is not asked every few seconds.
+      if (error.status === 401) return;
+    }
+  }
+}
+
+/** Tells what happens while the page is seen and nobody has paused it. Answers what to call when that may have changed. */
+function watch(feed, status, label, signal) {
+  let following = null;
+  let isRefused = false;
+  let heard = [];
+  const draw = () => {
+    feed.prepend(...heard.map((event) => line(event, "full")));
+    heard = [];
+    while (feed.children.length > FEED_MAX) feed.lastChild.remove();
+  };
+  // Any number of events between two frames is drawn at once, and no more of them than are shown.
+  const hear = (event) => {
+    if (heard.unshift(event) === 1) requestAnimationFrame(draw);
+    heard.splice(FEED_MAX);
+  };
+  const changed = (isLive, refusal) => {
+    isRefused = Boolean(refusal);
+    status.dataset.live = isLive ? "Live" : refusal ? "Not live: the token may not read events" : "Connecting…";
+    if (!isPaused) label();
+  };
+  const stir = () => {
+    const isWanted = !signal.aborted && !isPaused && !document.hidden && !isRefused;
+    if (isWanted === (following !== null)) return;
+    following?.abort();
+    following = isWanted ? new AbortController() : null;
+    if (!isWanted) return;
+    changed(false);
+    const own = following.signal;
+    follow({ after: "end" }, hear, (isLive, refusal) => own.aborted || changed(isLive, refusal), own);
+  };
+  document.addEventListener("visibilitychange", stir, { signal });
+  signal.addEventListener("abort", stir);
+  stir();
+  return stir;
+}
+
+async function look(view, signal) {
+  const [stored, text] = await Promise.all([get("queues", {}, signal), maybe(metrics(signal))]);
+  if (signal.aborted) return;
+  const all = Object.fromEntries(STATES.map((state) => [state, stored.queues.reduce((sum, queue) => sum + queue[state], 0)]));
+  put(view.tiles, STATES.map((state) => h("li", { class: state },
+    h("a", { href: link("jobs", { state }) }, h("strong", {}, count(all[state])), h("span", {}, state)))));
+  drawCharts(view, text);
+  // A button that has the focus or is at work is not taken away under a hand.
+  if (!view.queues.contains(document.activeElement)) put(view.queues, queueTable(stored.queues, () => look(view, signal)));
+}
+
+function drawCharts(view, text) {
+  if (text === null) {
+    put(view.typed);
+    return put(view.charts, none("The metrics are not shown to this token or tenant; they are the whole server's."));
+  }
+  const names = types(text);
+  if (!view.typed.contains(document.activeElement)) {
+    const choose = select("type", [["", "all types"], ...names], chosenType);
+    choose.setAttribute("aria-label", "Type");
+    choose.addEventListener("change", () => {
+      chosenType = choose.value;
+      history.clear();
+      drawCharts(view, text);
+    });
+    put(view.typed, choose);
+  }
+  const values = totals(text, chosenType);
+  history.add(Date.now(), values);
+  const created = values[0] + values[2];
+  const suppressed = values[1] + values[3];
+  put(view.charts, GROUPS.map(({ name, tone }, index) => {
+    const points = history.rates(index);
+    const now = points.at(-1)?.value;
+    return h("figure", {},
+      h("figcaption", {}, h("span", {}, name), h("strong", {}, now === undefined ? "…" : `${rate(now)}/s`)),
+      bars(points, LOOKS_MAX - 1, name, tone),
+      h("small", {}, `${count(values[index])} since the start`));
+  }), h("p", { class: "ratio" },
+    created + suppressed === 0 ? "Nothing was offered yet." : h("span", {}, h("strong", {}, `${((100 * suppressed) / (created + suppressed)).toFixed(1)} %`), " of what was offered since the start was a duplicate. "),
+    h("a", { href: link("duplicates") }, "Hottest keys →")));
+}
+
+function queueTable(queues, again) {
+  const top = Math.max(1, ...queues.map((queue) => LIVE.reduce((sum, state) => sum + queue[state], 0)));
+  const depth = (queue) => {
+    const live = LIVE.reduce((sum, state) => sum + queue[state], 0);
+    return h("meter", { min: "0", max: String(top), value: live, title: `${count(live)} live`, "aria-label": `${count(live)} live jobs` });
+  };
+  const change = (queue) => button(queue.paused ? "Resume" : "Pause", async () => {
+    try {
+      await post(`queues/${at(queue.name)}/${queue.paused ? "resume" : "pause"}`);
+      tell(queue.paused ? `Workers may take from ${queue.name} again.` : `No worker takes from ${queue.name}. What runs goes on.`);
+    } catch (error) {
+      tell(error.message);
+    }
+    document.activeElement?.blur();
+    await again();
+  }, { "aria-label": `${queue.paused ? "Resume" : "Pause"} ${queue.name}` });
+  const of = (state) => ({ label: state, kind: "num", cell: (queue) => h("a", { class: queue[state] === 0 ? "zero" : "", href: link("jobs", { queue: queue.name, state }) }, count(queue[state])) });
+  return table([
+    { label: "Queue", cell: (queue) => [h("a", { href: link("jobs", { queue: queue.name }) }, queue.name), queue.paused ? h("span", { class: "badge failed" }, "paused") : null] },
+    { label: "Live", cell: depth },
+    ...STATES.map(of),
+    { label: "Oldest since", cell: (queue) => when(queue.oldest_available_at) ?? "–" },
+    { label: "", cell: change },
+  ], queues, { caption: "Queues and the jobs in them", empty: "No queue has had a job yet." });
+}

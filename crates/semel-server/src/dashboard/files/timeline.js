@@ -1,0 +1,91 @@
+// What happened, in order, with reasons.
+
+import { button, h, none, put } from "./dom.js";
+import { clock, duration, jobLink } from "./format.js";
+import { ofJobs, read } from "./log.js";
+import { problem } from "./notice.js";
+
+const WORDS = {
+  "job.enqueued": "Admitted",
+  "job.scheduled": "Admitted, to run later",
+  "job.available": "Ready to be taken",
+  "job.started": "Taken by a worker",
+  "job.completed": "Completed",
+  "job.failed": "A run failed",
+  "job.retrying": "Will be tried again",
+  "job.discarded": "Discarded: it ended badly",
+  "job.expired": "Expired before it was started",
+  "job.cancelled": "Cancelled",
+  "job.requeued": "Given back, put off, or its worker was lost",
+  "job.amended": "Took over a newer request's args and meta",
+  "job.key_released": "Its key was released by an operator",
+  "job.deduplicated": "Suppressed duplicates",
+};
+const DUPLICATES = {
+  existing: "answered with this job",
+  rejected: "refused",
+  payload_mismatch: "refused: other content under the same key",
+};
+
+function words({ type, data }) {
+  const parts = [WORDS[type] ?? type];
+  if (type === "job.deduplicated") parts[0] = `${data.count} duplicate${data.count === 1 ? "" : "s"} ${DUPLICATES[data.reason] ?? data.reason}`;
+  else if (data.reason === "replaced") parts.push("a newer job with its key took its place");
+  else if (data.reason) parts.push(data.reason);
+  if (data.attempt > 0 && /started|failed|completed|discarded/.test(type)) parts.push(`attempt ${data.attempt}`);
+  if (data.duration_ms !== undefined) parts.push(`after ${duration(data.duration_ms)}`);
+  if (data.retry_delay_ms !== undefined) parts.push(`in ${duration(data.retry_delay_ms)}`);
+  return parts.join(" · ");
+}
+
+/** What an event's type is drawn as: good, bad, held back, or neither. */
+function tone(type) {
+  if (/completed$/.test(type)) return "good";
+  if (/failed|discarded|expired$/.test(type)) return "bad";
+  if (/deduplicated|amended|cancelled|released$/.test(type)) return "held";
+  return "";
+}
+
+/** One event as a line. `names`: whether to say which job it is about. */
+export function line(event, names) {
+  return h("li", { class: tone(event.type) },
+    clock(event.time), h("span", {}, words(event)),
+    names && event.data.job_id ? jobLink(event.data.job_id) : null,
+    names === "full" ? h("span", { class: "dim" }, event.data.job_type ?? "") : null);
+}
+
+/** The events of jobs. The log may be long, so the rest of the screen does not wait for them. */
+export function timeline(ids, createdAt, names, signal) {
+  const slot = h("div", { "aria-live": "polite" }, none("Reading the log…"));
+  const fetched = async () => {
+    try {
+      put(slot, events(await ofJobs(ids, createdAt, signal), ids, names));
+    } catch (error) {
+      if (!signal.aborted) put(slot, problem(error, fetched));
+    }
+  };
+  fetched();
+  return slot;
+}
+
+/** Those that were found; asks for the rest of a long log when told to. */
+function events(reading, ids, names) {
+  const list = h("ol", { class: "timeline" }, reading.events.map((event) => line(event, names)));
+  const foot = h("div", {});
+  const rest = (from) => {
+    put(foot, from.more
+      ? button("Read further in the log", async () => {
+        try {
+          const next = await read({ jobs: ids.join(",") }, from.after);
+          list.append(...next.events.map((event) => line(event, names)));
+          rest(next);
+        } catch (error) {
+          put(foot, problem(error));
+        }
+      })
+      : null);
+  };
+  rest(reading);
+  const empty = reading.events.length === 0 && !reading.more;
+  return h("div", {}, empty ? none("The log no longer has what happened to it.") : list, foot);
+}

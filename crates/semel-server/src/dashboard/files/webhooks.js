@@ -1,0 +1,51 @@
+// Webhook subscriptions: whether they are active, and whether a signed request arrives.
+
+import { at, get, patch, post } from "./api.js";
+import { button, h } from "./dom.js";
+import { when } from "./format.js";
+import { tell } from "./notice.js";
+import { refresh } from "./router.js";
+import { pager, table } from "./table.js";
+
+export async function webhooks({ query, signal }) {
+  const found = await get("webhooks/subscriptions", { limit: 100, cursor: query.cursor }, signal);
+  return [
+    h("h1", {}, "Webhooks"),
+    h("p", { class: "lead" }, "They are added and removed by the program or the API, which alone is told the secret."),
+    table([
+      { label: "URL", kind: "long", cell: (hook) => hook.url },
+      { label: "Events", kind: "long", cell: (hook) => hook.events.join(", ") },
+      { label: "Only", kind: "long", cell: (hook) => only(hook.filter) },
+      { label: "Active", cell: (hook) => (hook.active ? "yes" : "paused") },
+      { label: "Created", cell: (hook) => when(hook.created_at) },
+      { label: "", cell: (hook) => h("span", { class: "actions" },
+        button("Test", () => test(hook), { "aria-label": `Test ${hook.url}` }),
+        button(hook.active ? "Pause" : "Resume", () => change(hook), { "aria-label": `${hook.active ? "Pause" : "Resume"} ${hook.url}` })) },
+    ], found.subscriptions, { caption: "Subscriptions, oldest first" }),
+    pager("webhooks", query.cursor ? {} : null, found.pagination.next_cursor ? { cursor: found.pagination.next_cursor } : null),
+  ];
+}
+
+function only(filter) {
+  const parts = [...(filter?.queues ?? []).map((name) => `queue ${name}`), ...(filter?.job_types ?? [])];
+  return parts.join(", ") || "–";
+}
+
+async function test(hook) {
+  try {
+    const told = await post(`webhooks/subscriptions/${at(hook.id)}/test`);
+    tell(told.delivered ? `It arrived in ${told.took_ms} ms.` : `It did not arrive: ${told.error}`);
+  } catch (error) {
+    tell(error.message);
+  }
+}
+
+async function change(hook) {
+  try {
+    await patch(`webhooks/subscriptions/${at(hook.id)}`, { active: !hook.active });
+    tell(hook.active ? "It is told nothing until it is active again." : "It is told of what happens from now on.");
+  } catch (error) {
+    tell(error.message);
+  }
+  refresh();
+}

@@ -1,0 +1,131 @@
+//! The dashboard: a page, its style and its modules, which are in the binary and speak only the API that everybody has.
+//!
+//! The files know no secret and are served to whoever asks; what they show the browser gets with the token that its user
+//! types. They are not in the table of endpoints: they are no part of the API.
+//!
+//! To add a file: put it in `files/` and a line in [`FILES`]. The tests hold both to each other, and the files to what
+//! [`POLICY`] lets them do.
+
+use std::sync::LazyLock;
+
+use axum::Router;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderName, IF_NONE_MATCH, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use sha2::{Digest as _, Sha256};
+
+/// What the browser lets the page do: load its own files, ask its own server, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// A file: where it is served, what it is, and what is in it.
+struct File {
+    path: &'static str,
+    media: &'static str,
+    text: &'static str,
+}
+
+/// A row of [`FILES`]: a file of the folder `files`, served below `/dashboard`.
+macro_rules! file {
+    ($name:literal, $media:expr) => {
+        File {
+            path: concat!("/dashboard/", $name),
+            media: $media,
+            text: include_str!(concat!("files/", $name)),
+        }
+    };
+}
+
+/// Every file.
+const FILES: &[File] = &[
+    File { path: "/", media: HTML, text: include_str!("files/index.html") },
+    file!("style.css", CSS),
+    file!("api.js", SCRIPT),
+    file!("chart.js", SCRIPT),
+    file!("crons.js", SCRIPT),
+    file!("deadletters.js", SCRIPT),
+    file!("dialog.js", SCRIPT),
+    file!("dom.js", SCRIPT),
+    file!("duplicates.js", SCRIPT),
+    file!("format.js", SCRIPT),
+    file!("health.js", SCRIPT),
+    file!("job.js", SCRIPT),
+    file!("jobs.js", SCRIPT),
+    file!("key.js", SCRIPT),
+    file!("keyboard.js", SCRIPT),
+    file!("keys.js", SCRIPT),
+    file!("log.js", SCRIPT),
+    file!("main.js", SCRIPT),
+    file!("metrics.js", SCRIPT),
+    file!("notice.js", SCRIPT),
+    file!("overview.js", SCRIPT),
+    file!("policies.js", SCRIPT),
+    file!("policy.js", SCRIPT),
+    file!("router.js", SCRIPT),
+    file!("session.js", SCRIPT),
+    file!("stream.js", SCRIPT),
+    file!("table.js", SCRIPT),
+    file!("timeline.js", SCRIPT),
+    file!("webhooks.js", SCRIPT),
+    file!("whynot.js", SCRIPT),
+    file!("workers.js", SCRIPT),
+    file!("workflows.js", SCRIPT),
+];
+
+/// A tag for each file of [`FILES`], in its order: a digest of what is in it. So a browser asks again every time and is
+/// sent only what another version of the server has changed.
+static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| FILES.iter().map(tag).collect());
+
+fn tag(file: &File) -> HeaderValue {
+    let digest = Sha256::digest(file.text);
+    let hex: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    // Quotes and hex digits are a value; without one the file would only be sent every time.
+    HeaderValue::try_from(format!("\"{hex}\"")).unwrap_or(HeaderValue::from_static("\"\""))
+}
+
+/// The routes of the files.
+pub(crate) fn routes() -> Router {
+    FILES.iter().zip(TAGS.iter()).fold(Router::new(), |router, (file, tag)| {
+        router.route(file.path, get(async move |headers: HeaderMap| answer(file, tag, &headers)))
+    })
+}
+
+fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
+    let mut response =
+        if knows(asked, tag) { StatusCode::NOT_MODIFIED.into_response() } else { file.text.into_response() };
+    let headers = response.headers_mut();
+    headers.insert(ETAG, tag.clone());
+    for (name, value) in [
+        (CONTENT_TYPE, file.media),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (CACHE_CONTROL, "no-cache"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (OPENER_POLICY, "same-origin"),
+        (RESOURCE_POLICY, "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Whether the browser has the file of this tag. A proxy on the way may have made the tag a weak one.
+fn knows(asked: &HeaderMap, tag: &HeaderValue) -> bool {
+    let lists = asked.get_all(IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
+    lists
+        .flat_map(|list| list.split(','))
+        .map(|item| item.trim().trim_start_matches("W/"))
+        .any(|item| item == "*" || item.as_bytes() == tag.as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! What must be true of the files: all are served, small, and ask for nothing that is not ours.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use http_body_util::BodyExt as _;
+use semel_engine::Engine;
+use semel_store::memory::Memory;
+use tower_service::Service as _;
+
+use super::*;
+use crate::Config;
+use crate::auth::Tokens;
+
+/// All files together, in bytes.
+const BYTES_MAX: usize = 300_000;
+
+/// The whole server, of tokens that nobody has: the files need none.
+fn server() -> Router {
+    let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+    crate::router(engine, Config { tokens: Tokens::new(["nobody-knows-this-one"]), ..Config::default() })
+}
+
+async fn ask(
+    router: &mut Router,
+    path: &str,
+    known: Option<&HeaderValue>,
+) -> (StatusCode, HeaderMap, String) {
+    let mut request = Request::builder().uri(path);
+    if let Some(tag) = known {
+        request = request.header(IF_NONE_MATCH, tag);
+    }
+    let (parts, body) = router.call(request.body(Body::empty()).unwrap()).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// What stands in `text` between each `before` and the next `after`.
+fn between<'a>(text: &'a str, before: &'a str, after: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(before).skip(1).filter_map(move |rest| rest.split_once(after)).map(|(found, _)| found)
+}
+
+fn scripts() -> impl Iterator<Item = &'static File> {
+    FILES.iter().filter(|file| file.media == SCRIPT)
+}
+
+#[tokio::test]
+async fn every_file_is_served_with_its_policy() {
+    let mut server = server();
+    let server = &mut server;
+    for file in FILES {
+        let (status, headers, body) = ask(server, file.path, None).await;
+        assert_eq!((status, body.as_str()), (StatusCode::OK, file.text), "{}", file.path);
+        assert_eq!(headers[CONTENT_TYPE], file.media, "{}", file.path);
+        assert_eq!(headers[CONTENT_SECURITY_POLICY], POLICY, "{}", file.path);
+        assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff", "{}", file.path);
+        assert_eq!(headers[CACHE_CONTROL], "no-cache", "{}", file.path);
+
+        let (status, again, body) = ask(server, file.path, Some(&headers[ETAG])).await;
+        assert_eq!((status, body.as_str()), (StatusCode::NOT_MODIFIED, ""), "{}", file.path);
+        assert_eq!(again[ETAG], headers[ETAG]);
+        assert_eq!(again[CONTENT_SECURITY_POLICY], POLICY, "{}", file.path);
+    }
+    let (status, ..) = ask(server, "/", Some(&HeaderValue::from_static("\"another\""))).await;
+    assert_eq!(status, StatusCode::OK);
+    let (status, ..) = ask(server, "/dashboard/none.js", None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    // What the page then asks is another matter.
+    let (status, ..) = ask(server, "/ojs/v1/jobs", None).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+}
+
+#[test]
+fn the_policy_allows_nothing_from_elsewhere() {
+    let rules: BTreeSet<&str> = POLICY.split("; ").collect();
+    for rule in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    ] {
+        assert!(rules.contains(rule), "{rule}");
+    }
+    assert_eq!(rules.len(), 8);
+}
+
+#[test]
+fn all_together_are_small_and_each_has_its_own_tag() {
+    let bytes: usize = FILES.iter().map(|file| file.text.len()).sum();
+    assert!(bytes < BYTES_MAX, "{bytes} bytes");
+    let tags: BTreeSet<&[u8]> = TAGS.iter().map(HeaderValue::as_bytes).collect();
+    assert_eq!(tags.len(), FILES.len());
+    for file in scripts() {
+        let lines = file.text.lines().count();
+        assert!(lines <= 400, "{}: {lines} lines; look for its second noun", file.path);
+    }
+}
+
+#[test]
+fn the_table_has_every_file_of_the_folder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard/files");
+    let stored: BTreeSet<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .map(|name| if name == "index.html" { "/".to_owned() } else { format!("/dashboard/{name}") })
+        .collect();
+    assert_eq!(stored, FILES.iter().map(|file| file.path.to_owned()).collect());
+}
+
+#[test]
+fn the_page_names_own_files_only() {
+    let page = FILES[0].text;
+    let names: Vec<&str> = ["src=\"", "href=\""].iter().flat_map(|name| between(page, name, "\"")).collect();
+    assert!(names.contains(&"/dashboard/main.js") && names.contains(&"/dashboard/style.css"), "{names:?}");
+    for name in names {
+        let is_own = FILES.iter().any(|file| file.path == name);
+        assert!(is_own || name.starts_with("data:image/") || name.starts_with('#'), "{name}");
+    }
+    // Neither would be let through, so neither may be relied on.
+    assert!(!page.contains(" style=") && !page.contains(" on"), "style or script in the page");
+    assert!(between(page, "<script", "</script>").all(|tag| tag.ends_with('>')), "a script in the page");
+}
+
+#[test]
+fn modules_load_own_modules_and_every_module_is_loaded() {
+    let mut loaded = BTreeSet::from(["/dashboard/main.js".to_owned()]);
+    for file in scripts() {
+        for name in between(file.text, "from \"", "\"") {
+            let path = name.strip_prefix("./").map(|name| format!("/dashboard/{name}"));
+            let path = path.unwrap_or_else(|| panic!("{} loads {name}", file.path));
+            assert!(FILES.iter().any(|other| other.path == path), "{} loads {name}", file.path);
+            loaded.insert(path);
+        }
+    }
+    let all: BTreeSet<String> = scripts().map(|file| file.path.to_owned()).collect();
+    assert_eq!(loaded, all);
+}
+
+#[test]
+fn text_goes_in_as_text_and_nothing_comes_from_outside() {
+    for file in FILES.iter().filter(|file| file.media != HTML) {
+        for mark in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "import(",
+        ] {
+            assert!(!file.text.contains(mark), "{}: {mark}", file.path);
+        }
+        for mark in ["//cdn", "https://", "url(", "@import", "localStorage", "document.cookie"] {
+            assert!(!file.text.contains(mark), "{}: {mark}", file.path);
+        }
+    }
+}
+
+/// The name of a function of `api.js`, and the method it asks with; `send` is told which.
+const ASKED_WITH: [(&str, &str); 6] = [
+    ("get", "GET"),
+    ("post", "POST"),
+    ("put", "PUT"),
+    ("patch", "PATCH"),
+    ("remove", "DELETE"),
+    ("send", ""),
+];
+
+/// Every request of a module: its method and its path as written. The path must be written where it is asked.
+fn asked(file: &File) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (name, method) in ASKED_WITH {
+        let call = format!("{name}(");
+        for (at, _) in file.text.match_indices(&call) {
+            let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '$' | '#');
+            if file.text[..at].ends_with(is_part) {
+                continue;
+            }
+            let given = &file.text[at + call.len()..];
+            let (method, given) = match literal(given) {
+                Some((method, rest)) if name == "send" => (method, rest.trim_start_matches([',', ' '])),
+                _ => (method, given),
+            };
+            match literal(given) {
+                Some((path, _)) => found.push((method.to_owned(), path.to_owned())),
+                // The `put` of `dom.js`, which is given a node.
+                None if name == "put" => {}
+                None => panic!("{}: no path after {name}(", file.path),
+            }
+        }
+    }
+    found
+}
+
+/// The literal that a text begins with, and what follows it.
+fn literal(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|quote| matches!(quote, '"' | '`'))?;
+    text[1..].split_once(quote)
+}
+
+/// Whether a path as written is a route's: a name that is put in stands for a parameter, anything else that is put in
+/// for a word. So a name that did not go through `at`, and may have a slash, is found too.
+fn is_of(written: &str, route: &str) -> bool {
+    let written = if written.starts_with('/') { written.to_owned() } else { format!("/ojs/v1/{written}") };
+    let (written, route): (Vec<&str>, Vec<&str>) = (written.split('/').collect(), route.split('/').collect());
+    written.len() == route.len()
+        && written.iter().zip(route).all(|(written, route)| {
+            if written.starts_with("${at(") {
+                route.starts_with('{')
+            } else if written.starts_with("${") {
+                !route.starts_with('{')
+            } else {
+                *written == route
+            }
+        })
+}
+
+#[test]
+fn what_is_asked_for_is_an_endpoint() {
+    let table = crate::routes::table();
+    let mut known = 0;
+    for file in scripts().filter(|file| file.path != "/dashboard/api.js") {
+        for (method, path) in asked(file) {
+            let is_there = |row: &crate::routes::Endpoint| row.method == *method && is_of(&path, row.path);
+            assert!(table.iter().any(is_there), "{}: {method} {path}", file.path);
+            known += 1;
+        }
+    }
+    assert!(known >= 30, "{known} requests were found");
+}
