@@ -12,6 +12,7 @@ use crate::settle::end;
 use crate::state::{Event, next};
 use crate::tenant::Namespace;
 use crate::trail::{Failure, Failures};
+use crate::unique::{OnConflict, UniquePolicy, WhenActive};
 use crate::waiting::{self, Waiter};
 use crate::workflow::{self, Created, Plan, Status, StepStatus, Workflow};
 
@@ -22,6 +23,28 @@ pub struct TaskPlan {
     pub offer: Offer,
     /// Its steps. The plan has been [checked](Plan::check), and has no id of its own.
     pub steps: Plan,
+}
+
+/// Why a policy cannot be a task's. A task begins when it is admitted: its steps are there at once, with the context of
+/// the request that created it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unfit {
+    /// `follow_up`: what would be put off has begun already, and two runs of one key would overlap.
+    FollowsUp,
+    /// `replace_except_schedule`: it has no schedule to take over.
+    KeepsSchedule,
+    /// `when_active: wait`: it would have to begin later than it does.
+    Waits,
+}
+
+/// Whether a policy can be a task's, and if not, why.
+pub fn unfit(policy: &UniquePolicy) -> Option<Unfit> {
+    match policy.on_conflict() {
+        OnConflict::FollowUp => Some(Unfit::FollowsUp),
+        OnConflict::ReplaceExceptSchedule => Some(Unfit::KeepsSchedule),
+        OnConflict::Replace if policy.when_active() == WhenActive::Wait => Some(Unfit::Waits),
+        OnConflict::Replace | OnConflict::Reject | OnConflict::Ignore => None,
+    }
 }
 
 /// What became of a request for a task.
@@ -38,6 +61,8 @@ pub enum TaskOutcome {
     },
     /// It was not: another task is the answer, or stands in its way. No step was looked at.
     Decided(Outcome),
+    /// It was refused: its policy cannot be a task's.
+    Unfit(Unfit),
     /// It cannot be stored.
     Corrupt(Corrupt),
 }
@@ -48,17 +73,23 @@ pub enum TaskOutcome {
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
 pub fn create(draft: &mut Draft, plan: &TaskPlan, space: &Namespace) -> Result<TaskOutcome, Missing> {
+    if let Some(why) = plan.offer.unique.as_ref().and_then(|identity| unfit(&identity.policy)) {
+        return Ok(TaskOutcome::Unfit(why));
+    }
     let offer = Offer { start: Start::OnActivation, awaited: true, bounded: false, ..plan.offer.clone() };
     let outcome = enqueue(draft, &offer)?;
     let Some(job) = outcome.inserted() else { return Ok(TaskOutcome::Decided(outcome)) };
     let Some(mut head) = draft.head(job)? else { return Ok(TaskOutcome::Decided(outcome)) };
     let id = WorkflowId::new(space.shown_id(job));
     waiting::begin(draft, job, Waiter::Task { task: id.to_string() })?;
-    if let Ok(state) = next(head.state, Event::Begin) {
-        head.state = state;
-        head.started_at = Some(draft.now());
-        draft.update(&mut head);
-    }
+    let Ok(state) = next(head.state, Event::Begin) else {
+        let cannot = format!("a task cannot begin that is {}", head.state);
+        draft.roll_back();
+        return Ok(TaskOutcome::Corrupt(Corrupt(cannot)));
+    };
+    head.state = state;
+    head.started_at = Some(draft.now());
+    draft.update(&mut head);
     match workflow::create_for(draft, &Plan { id: Some(id), ..plan.steps.clone() }, Some(job))? {
         Created::Done(id, workflow) => {
             let outcome = with_head(outcome, draft.newest(&head));
@@ -81,7 +112,6 @@ fn with_head(outcome: Outcome, now: Head) -> Outcome {
         Outcome::Replaced { cancelled, disclose, .. } => {
             Outcome::Replaced { head: Box::new(now), cancelled, disclose }
         }
-        Outcome::FollowUp(_) => Outcome::FollowUp(Box::new(now)),
         _ => Outcome::Created(Box::new(now)),
     }
 }

@@ -109,12 +109,14 @@ pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, Missing
 }
 
 /// Which of two versions of a template is the newer: number by number, what is no number by its letters, and of two that
-/// agree as far as they go the longer one.
+/// agree as far as they go the longer one. They are equal only when they are the same text: a version is a part of what
+/// makes jobs the same, byte for byte.
 pub fn compare_versions(left: &str, right: &str) -> Ordering {
-    let (mut left, mut right) = (left.split('.'), right.split('.'));
+    let (mut parts, mut others) = (left.split('.'), right.split('.'));
     loop {
-        let (one, other) = match (left.next(), right.next()) {
+        let (one, other) = match (parts.next(), others.next()) {
             (Some(one), Some(other)) => (one, other),
+            (None, None) => return left.cmp(right),
             (one, other) => return one.is_some().cmp(&other.is_some()),
         };
         let order = match (one.parse::<u64>(), other.parse::<u64>()) {
@@ -198,9 +200,14 @@ mod tests {
 
     #[test]
     fn versions_are_compared_number_by_number() {
-        for (older, newer) in
-            [("1.9.0", "1.10.0"), ("1", "1.0"), ("1.0.0", "2"), ("1.beta", "1.0"), ("a", "b")]
-        {
+        for (older, newer) in [
+            ("1.9.0", "1.10.0"),
+            ("1", "1.0"),
+            ("1.0.0", "2"),
+            ("1.beta", "1.0"),
+            ("a", "b"),
+            ("01.0", "1.0"),
+        ] {
             assert_eq!(compare_versions(older, newer), Ordering::Less, "{older} {newer}");
             assert_eq!(compare_versions(newer, older), Ordering::Greater, "{older} {newer}");
         }

@@ -71,14 +71,6 @@ impl Waiters {
         })
     }
 
-    /// The workflow of the task that the job is, if it is one.
-    pub fn task(&self) -> Option<WorkflowId> {
-        self.0.iter().find_map(|waiter| match waiter {
-            Waiter::Task { task } => WorkflowId::parse(task, "").ok(),
-            Waiter::Step { .. } | Waiter::Held { .. } => None,
-        })
-    }
-
     /// Takes out those that go with the job and with nobody who takes its place: its own steps.
     pub(crate) fn split_off_own(&mut self) -> Self {
         let is_own = |waiter: &mut Waiter| matches!(waiter, Waiter::Task { .. });

@@ -9,6 +9,7 @@
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
+//! - `once`: requests that were sent before.
 
 pub mod counters;
 pub mod crons;
@@ -18,6 +19,7 @@ pub mod engine;
 pub mod follow;
 pub mod job;
 pub mod limits;
+mod once;
 mod queues;
 pub mod tasks;
 pub mod throughput;

@@ -46,6 +46,8 @@ impl Engine {
             TaskOutcome::Created { outcome, .. } | TaskOutcome::Decided(outcome) => {
                 self.tell((&labels.0, &labels.1), outcome, now, source);
             }
+            // Nothing was decided about anybody's identity.
+            TaskOutcome::Unfit(_) => {}
             TaskOutcome::Corrupt(corrupt) => {
                 self.tell((&labels.0, &labels.1), &Outcome::Corrupt(corrupt.clone()), now, source);
             }

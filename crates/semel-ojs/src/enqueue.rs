@@ -12,18 +12,19 @@ use semel_core::limits::{
     ARGS_BYTES_MAX, META_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN, TAGS_MAX, TIMEOUT_MS_MAX,
 };
 use semel_core::template::{Basis, Said, effective};
-use semel_core::unique::{Given, KeyInput, UniqueKey, UniquePolicy};
+use semel_core::unique::{Given, KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use crate::members::{Members, Value, below};
 use crate::template::{Template, Templates};
 use crate::write::{Object, object};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
 
-/// How a request may be sent again.
+/// How an enqueue request may be sent again under this key. `text` is the request as it was sent; whether it can be
+/// understood does not matter.
 ///
 /// # Errors
-/// When it is not an object.
-pub(crate) fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
+/// When it is not an object, or what is in it cannot be told apart.
+pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
     Ok(Once { key, digest: request_digest::request(&Members::read(text, "")?)? })
 }
 
@@ -83,7 +84,7 @@ impl Enqueue {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
-        Self::read(text, terms.into(), Identified::ByRequest)
+        Ok(Self::read(text, terms.into(), Identified::ByRequest)?)
     }
 
     /// As [`parse`](Self::parse), of a job that nobody is going to create: it may be a task's.
@@ -91,11 +92,11 @@ impl Enqueue {
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn parse_to_explain<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
-        Self::read(text, terms.into(), Identified::ToExplain)
+        Ok(Self::read(text, terms.into(), Identified::ToExplain)?)
     }
 
     /// As [`parse`](Self::parse), of a job whose request is in another form, which may name a key of its own.
-    pub(crate) fn read(text: &str, terms: Terms<'_>, identified: Identified<'_>) -> Result<Self, Invalid> {
+    pub(crate) fn read(text: &str, terms: Terms<'_>, identified: Identified<'_>) -> Result<Self, Unread> {
         let members = Members::read(text, "")?;
         let options = match members.get("", "options") {
             Some(value) => Some(value.members()?),
@@ -105,10 +106,8 @@ impl Enqueue {
         let job_type = match parts.job_type {
             Some(value) => JobType::parse(&value.string()?, "/type")?,
             None => {
-                return Err(Invalid::request(
-                    "/type",
-                    "is missing; send the kind of work, such as \"email.send\"",
-                ));
+                let missing = "is missing; send the kind of work, such as \"email.send\"";
+                return Err(Invalid::request("/type", missing).into());
             }
         };
         let mut version = parts.version.map(read_version).transpose()?.flatten();
@@ -219,6 +218,35 @@ impl Enqueue {
     /// The effective policy.
     pub fn policy(&self) -> Option<&Arc<UniquePolicy>> {
         self.offer.unique.as_ref().map(|identity| &identity.policy)
+    }
+}
+
+/// Why a request was not understood.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// What is wrong, and where.
+    Invalid(Invalid),
+    /// What holds is made of a key, and there is none where one may stand.
+    MissingKey {
+        /// What holds.
+        missing: MissingKey,
+        /// Where the key would stand.
+        pointer: String,
+    },
+}
+
+impl From<Invalid> for Unread {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<Unread> for Invalid {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Invalid(invalid) => invalid,
+            Unread::MissingKey { missing, pointer } => unique::missing_key(missing, &pointer),
+        }
     }
 }
 
@@ -494,7 +522,7 @@ impl<'m> Parts<'m> {
         template: Option<&Template>,
         has_version: bool,
         identified: Identified<'_>,
-    ) -> Result<Option<Arc<UniquePolicy>>, Invalid> {
+    ) -> Result<Option<Arc<UniquePolicy>>, Unread> {
         let sent = self.get(Attribute::Unique);
         let read = sent.map(unique::read_asked).transpose()?;
         if read.is_none() && self.unique_key.is_none() && template.is_none() {
@@ -519,7 +547,8 @@ impl<'m> Parts<'m> {
         };
         let given =
             Given { key: None, has_version, visibility_ms: self.slots.millis(Attribute::VisibilityMs)? };
-        let effective = effective(said, &given).map_err(|missing| unique::missing_key(missing, &key_at))?;
+        let effective = effective(said, &given)
+            .map_err(|missing| Unread::MissingKey { missing, pointer: key_at.clone() })?;
         let Some(spec) = effective.spec else { return Ok(None) };
         let built = UniquePolicy::build(&spec, &pointer).map_err(|mut refused| {
             if effective.basis == Basis::RequestKey && refused.pointer == below(&pointer, "key") {

@@ -1,15 +1,17 @@
 //! Tasks on the wire: steps under one identity, with the bodies and codes of the system they come from.
 
+use semel_core::enqueue::once::Once;
 use semel_core::error::Invalid;
 use semel_core::ident::WorkflowId;
 use semel_core::job::Head;
-use semel_core::task::TaskPlan;
+use semel_core::task::{TaskPlan, Unfit, unfit};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
-use semel_core::unique::{MissingKey, UniqueKey};
+use semel_core::unique::{UniqueKey, UniquePolicy};
 use semel_core::workflow::{Form, Plan, PlannedStep, Status, Step, StepStatus, When, Workflow};
 
-use crate::enqueue::{Enqueue, Identified, Terms, is_attribute, once};
+use crate::digest as request_digest;
+use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_attribute};
 use crate::job::JobView;
 use crate::members::Members;
 use crate::template::{StepTemplate, Template, Templates};
@@ -27,6 +29,8 @@ pub const KEY_REQUIRED: &str =
 pub enum Refused {
     /// There is no such template, or none in that version.
     NoTemplate(String),
+    /// Its identity is the caller's key, and there is none: see [`KEY_REQUIRED`].
+    NoKey,
     /// What is wrong with the request, and where.
     Invalid(Invalid),
 }
@@ -34,6 +38,15 @@ pub enum Refused {
 impl From<Invalid> for Refused {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid)
+    }
+}
+
+impl From<Unread> for Refused {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::MissingKey { .. } => Self::NoKey,
+            Unread::Invalid(invalid) => Self::Invalid(placed(invalid)),
+        }
     }
 }
 
@@ -84,7 +97,10 @@ impl Create {
         let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
         let request = task_text(&members, template, context)?;
         let terms = Terms { inspect, templates: Some(templates) };
-        let read = Enqueue::read(&request, terms, Identified::AsTask(key.as_deref())).map_err(placed)?;
+        let read = Enqueue::read(&request, terms, Identified::AsTask(key.as_deref()))?;
+        if let Some(policy) = read.policy() {
+            check_fits(policy, "/unique")?;
+        }
         let mut steps = Vec::with_capacity(template.steps.len());
         for (at, step) in template.steps.iter().enumerate() {
             steps.push(planned(at, step, template, &members, context, inspect)?);
@@ -106,16 +122,45 @@ impl Create {
     /// The same request, which its caller may send again under this key. `text` is the request as it was sent.
     ///
     /// # Errors
-    /// None that [`parse`](Self::parse) has not found already.
+    /// As [`once`], and none that [`parse`](Self::parse) has not found already.
     pub fn once(mut self, text: &str, key: UniqueKey) -> Result<Self, Invalid> {
         self.plan.offer.once = Some(once(text, key)?);
         Ok(self)
     }
 }
 
-/// Whether what is missing is the key of a task whose identity is one.
-pub fn is_missing_key(invalid: &Invalid) -> bool {
-    invalid.pointer == "/idempotency_key" && invalid.message.starts_with("is missing")
+/// How a request for a task may be sent again under this key. `text` is the request as it was sent; whether it can be
+/// understood does not matter. All its members count: what only a server sets of jobs is a member like any other here.
+///
+/// # Errors
+/// When it is not an object, or what is in it cannot be told apart.
+pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
+    Ok(Once { key, digest: request_digest::whole(&Members::read(text, "")?)? })
+}
+
+/// Refuses a policy that cannot be a task's. `base` is its place.
+pub(crate) fn check_fits(policy: &UniquePolicy, base: &str) -> Result<(), Invalid> {
+    let Some(why) = unfit(policy) else { return Ok(()) };
+    Err(refused_unfit(why).under(base))
+}
+
+/// The refusal of a policy that cannot be a task's, by its place in the policy.
+pub fn refused_unfit(why: Unfit) -> Invalid {
+    let (place, message) = match why {
+        Unfit::FollowsUp => (
+            "/on_conflict",
+            "is follow_up, which a task cannot be: its steps have begun with the first request's context; use reject, ignore or replace",
+        ),
+        Unfit::KeepsSchedule => (
+            "/on_conflict",
+            "is replace_except_schedule, and a task has no schedule: it begins when it is created; use replace",
+        ),
+        Unfit::Waits => (
+            "/when_active",
+            "is wait, and a task waits for nobody: it begins when it is created; leave it out, or use reject or ignore",
+        ),
+    };
+    Invalid::request(place, message)
 }
 
 /// The place of what is wrong, in the request as it was sent.
@@ -213,11 +258,6 @@ fn planned(
         pointer: format!("/steps/{at}"),
         offer,
     })
-}
-
-/// The key that is missing, for who answers by other words.
-pub fn missing_key(missing: MissingKey) -> Invalid {
-    crate::unique::missing_key(missing, "/idempotency_key")
 }
 
 /// The answer to a task that was created, or found to be there where that is an answer.

@@ -7,10 +7,11 @@ use semel_core::error::Invalid;
 use semel_core::ident::JobType;
 use semel_core::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX};
 use semel_core::template::{Asked, compare_versions};
-use semel_core::unique::{Given, OnConflict, Preset, UniquePolicy};
+use semel_core::unique::{Given, Preset, UniquePolicy};
 
 use crate::enqueue::Enqueue;
 use crate::members::{Members, Value};
+use crate::task::check_fits;
 use crate::unique;
 use crate::write::{Object, list, object};
 
@@ -257,11 +258,8 @@ impl Reader {
             ));
         }
         let Some(policy) = self.note(UniquePolicy::build(&spec, &pointer)) else { return };
-        if is_task && policy.on_conflict() == OnConflict::FollowUp {
-            self.0.push(Invalid::request(
-                format!("{pointer}/on_conflict"),
-                "is follow_up, which a task cannot be: its steps have begun with the first request's context",
-            ));
+        if is_task {
+            self.note(check_fits(&policy, &pointer));
         }
     }
 
@@ -511,6 +509,14 @@ mod tests {
             (
                 r#""unique":{"on_conflict":"follow_up"},"steps":[{"name":"a","handler":"a"}]"#,
                 "/unique/on_conflict",
+            ),
+            (
+                r#""unique":{"on_conflict":"replace_except_schedule"},"steps":[{"name":"a","handler":"a"}]"#,
+                "/unique/on_conflict",
+            ),
+            (
+                r#""unique":{"on_conflict":"replace","when_active":"wait"},"steps":[{"name":"a","handler":"a"}]"#,
+                "/unique/when_active",
             ),
             (r#""unique":{"key":"all"}"#, "/unique/key"),
             (r#""unique":"strict","identity_strategy":"strict""#, "/identity_strategy"),

@@ -11,6 +11,7 @@ use semel_core::settle::Settled;
 use semel_core::state::{State as JobState, StateSet};
 use semel_core::unique::Disclose;
 use semel_ojs::answer::{self, Admitted};
+use semel_ojs::enqueue::once;
 use semel_ojs::write::{list as put_list, object};
 use semel_ojs::{Enqueue, JobView, Problem, worker};
 use semel_store::backend::Filter;
@@ -18,6 +19,7 @@ use semel_store::backend::Filter;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
+use crate::replay;
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
 use crate::tenancy::Scope;
 
@@ -39,8 +41,19 @@ const EMPTY_PAGES_MAX: usize = 16;
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();
-    let request = extract::traced(&parts, Enqueue::parse(&text, caller.terms(&templates))?)?;
-    let request = match extract::idempotency(&parts, &app, &caller, None)? {
+    let key = extract::idempotency(&parts, &app, &caller, None)?;
+    let request = Enqueue::parse(&text, caller.terms(&templates));
+    let request = match request.and_then(|request| extract::traced(&parts, request)) {
+        Ok(request) => request,
+        Err(invalid) => {
+            let sent = key.and_then(|key| once(&text, key).ok());
+            return match replay::answer(&app, &caller, &parts, sent).await? {
+                Some(outcome) => admitted(&app, &outcome, &Body::default()).await,
+                None => Err(invalid.into()),
+            };
+        }
+    };
+    let request = match key {
         Some(key) => request.once(&text, key)?,
         None => request,
     };

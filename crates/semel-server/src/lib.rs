@@ -5,7 +5,7 @@
 //! - [`serve`](mod@serve), [`tls`], [`load`], [`drain`]: connections, what may be under way, and the end.
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
-//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
+//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `replay`: requests that were sent before; `metrics`: their times.
 //! - [`templates`]: what holds for jobs of some types, replaced as a whole.
 //! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
@@ -44,6 +44,7 @@ mod openapi;
 mod patience;
 mod progress;
 mod queues;
+mod replay;
 mod respond;
 mod routes;
 mod stream;

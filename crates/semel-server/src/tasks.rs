@@ -7,6 +7,7 @@ use http::{StatusCode, Uri};
 use semel_core::draft::Map;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, WorkflowId};
+use semel_core::job::Head;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State as JobState;
 use semel_core::task::TaskOutcome;
@@ -19,6 +20,7 @@ use semel_store::StoreError;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
+use crate::replay;
 use crate::respond::{Answer, Answered, Refused, view};
 use crate::tenancy::Scope;
 
@@ -45,50 +47,79 @@ fn task_id(id: Id) -> Option<WorkflowId> {
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();
+    let key = extract::idempotency(&parts, &app, &caller, None)?;
     let plan = match Create::parse(&text, caller.inspect(), &templates) {
-        Ok(create) => match extract::idempotency(&parts, &app, &caller, None)? {
+        Ok(create) => match key {
             Some(key) => create.once(&text, key)?.plan,
             None => create.plan,
         },
-        Err(Unread::NoTemplate(message)) => return Ok(error(StatusCode::NOT_FOUND, "NOT_FOUND", &message)),
-        Err(Unread::Invalid(invalid)) => {
-            let message = if task::is_missing_key(&invalid) {
-                task::KEY_REQUIRED.to_owned()
-            } else {
-                Problem::from(invalid).message().to_owned()
+        Err(unread) => {
+            let sent = key.and_then(|key| task::once(&text, key).ok());
+            return match replay::answer(&app, &caller, &parts, sent).await? {
+                Some(outcome) => answer_decided(&app, outcome).await,
+                None => Ok(refused(unread)),
             };
-            return Ok(error(StatusCode::BAD_REQUEST, "BAD_REQUEST", &message));
         }
     };
     caller.check_queue(plan.offer.queue.name())?;
     for step in &plan.steps.steps {
         caller.check_queue(step.offer.queue.name())?;
     }
-    let steps = plan.steps.steps.len();
     let created = app.engine.create_task(plan, &extract::source(&parts)).await?;
-    answer_created(&app, created, steps).await
+    answer_created(&app, created).await
 }
 
-async fn answer_created(app: &App, created: TaskOutcome, steps: usize) -> Answered {
+/// The answer to a request that was not understood.
+fn refused(unread: Unread) -> Answer {
+    match unread {
+        Unread::NoTemplate(message) => error(StatusCode::NOT_FOUND, "NOT_FOUND", &message),
+        Unread::NoKey => bad_request(task::KEY_REQUIRED),
+        Unread::Invalid(invalid) => bad_request(Problem::from(invalid).message()),
+    }
+}
+
+fn bad_request(message: &str) -> Answer {
+    error(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+}
+
+async fn answer_created(app: &App, created: TaskOutcome) -> Answered {
     match created {
         TaskOutcome::Created { id, workflow, .. } => {
             Ok(Answer::status(StatusCode::CREATED, task::created(id, workflow.steps.len(), true)))
         }
-        TaskOutcome::Decided(Outcome::Repeated(head)) => {
+        TaskOutcome::Decided(outcome) => answer_decided(app, outcome).await,
+        TaskOutcome::Unfit(why) => {
+            Ok(bad_request(Problem::from(task::refused_unfit(why).under("/unique")).message()))
+        }
+        TaskOutcome::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
+    }
+}
+
+/// How many steps the task of this job has; none when the job is no task, or its workflow is not kept any more.
+async fn steps(app: &App, head: &Head) -> Result<Option<usize>, Refused> {
+    let workflow = app.engine.workflow(WorkflowId::new(head.id)).await?;
+    Ok(workflow.filter(|workflow| workflow.task().is_some()).map(|workflow| workflow.steps.len()))
+}
+
+fn conflict() -> Answer {
+    error(StatusCode::CONFLICT, "CONFLICT", task::CONFLICT)
+}
+
+async fn answer_decided(app: &App, outcome: Outcome) -> Answered {
+    match outcome {
+        Outcome::Repeated(head) => {
+            let steps = steps(app, &head).await?.unwrap_or_default();
             let id = WorkflowId::new(head.id);
-            let steps = app.engine.workflow(id).await?.map_or(steps, |workflow| workflow.steps.len());
             Ok(Answer::status(StatusCode::CREATED, task::created(id, steps, true)).replayed())
         }
-        TaskOutcome::Decided(Outcome::Existing(head)) => {
-            let id = WorkflowId::new(head.id);
-            let steps = app.engine.workflow(id).await?.map_or(steps, |workflow| workflow.steps.len());
-            Ok(Answer::ok(task::created(id, steps, false)))
-        }
+        // The key may be a plain job's, of a time before the template had steps; that is no task to answer with.
+        Outcome::Existing(head) => Ok(match steps(app, &head).await? {
+            Some(steps) => Answer::ok(task::created(WorkflowId::new(head.id), steps, false)),
+            None => conflict(),
+        }),
         // One answer to all of them: whether the other task lives, or what differs, is nobody's to find out so.
-        TaskOutcome::Decided(Outcome::Rejected { .. }) => {
-            Ok(error(StatusCode::CONFLICT, "CONFLICT", task::CONFLICT))
-        }
-        TaskOutcome::Decided(outcome) => {
+        Outcome::Rejected { .. } => Ok(conflict()),
+        outcome => {
             let cause =
                 if let Outcome::Corrupt(corrupt) = &outcome { Some(corrupt.to_string()) } else { None };
             let problem = Problem::of_outcome(&outcome).unwrap_or_else(Problem::internal);
@@ -98,7 +129,6 @@ async fn answer_created(app: &App, created: TaskOutcome, steps: usize) -> Answer
             }
             Err(Refused { problem, cause })
         }
-        TaskOutcome::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
     }
 }
 

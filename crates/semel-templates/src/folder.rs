@@ -1,6 +1,9 @@
 //! A directory of templates: all of them, or everything that is wrong with any.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use semel_ojs::{Template, Templates};
@@ -11,6 +14,10 @@ use crate::yaml::{self, Place};
 pub const FILES_MAX: usize = 1_000;
 /// How deep directories may lie in each other.
 pub const FOLDERS_DEEP_MAX: usize = 8;
+/// Directories, the first one among them, at most.
+pub const FOLDERS_MAX: usize = 200;
+/// Entries that are looked at, whatever they are, at most.
+pub const ENTRIES_MAX: usize = 10_000;
 
 /// Something that is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,16 +52,18 @@ pub struct Loaded {
     pub files: Vec<(PathBuf, String, String)>,
 }
 
-/// Reads every `.yaml` and `.yml` file of a directory and of those in it, one template each. What begins with a dot is
-/// left alone. Nothing is loaded unless all is well.
+/// Reads every `.yaml` and `.yml` file of a directory and of those in it, one template each; links are followed, to
+/// directories too, but no directory is read twice. What begins with a dot is left alone. Nothing is loaded unless all is
+/// well.
 ///
 /// # Errors
 /// Everything that is wrong, by file and line.
 pub fn load(folder: &Path) -> Result<Loaded, Vec<Fault>> {
-    let mut files = Vec::new();
-    if let Err(fault) = find(folder, 0, &mut files) {
+    let mut found = Found::default();
+    if let Err(fault) = found.look(folder, 0) {
         return Err(vec![fault]);
     }
+    let mut files = found.files;
     files.sort();
     let (mut loaded, mut faults) = (Loaded::default(), Vec::new());
     for path in files {
@@ -91,12 +100,21 @@ fn read(path: &Path) -> Result<(Template, Place), Vec<Fault>> {
         |place, pointer: String, message: String| Fault { path: path.to_owned(), place, pointer, message };
     let unreadable =
         |error: std::io::Error| vec![fault(None, String::new(), format!("cannot be read: {error}"))];
-    let length = std::fs::metadata(path).map_err(unreadable)?.len();
-    if length > yaml::BYTES_MAX as u64 {
+    // Opening what is no file, such as a pipe, may last for ever.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        let message = "is no file; write the template into one".to_owned();
+        return Err(vec![fault(None, String::new(), message)]);
+    }
+    // However long it says it is.
+    let mut bytes = Vec::new();
+    let most = yaml::BYTES_MAX as u64 + 1;
+    File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)).map_err(unreadable)?;
+    if bytes.len() > yaml::BYTES_MAX {
         let message = format!("is longer than {} bytes", yaml::BYTES_MAX);
         return Err(vec![fault(None, String::new(), message)]);
     }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| vec![fault(None, String::new(), "is not a text in UTF-8".to_owned())])?;
     let document =
         yaml::read(&text).map_err(|wrong| vec![fault(Some(wrong.place), String::new(), wrong.message)])?;
     match Template::read(&document.json) {
@@ -114,29 +132,63 @@ fn read(path: &Path) -> Result<(Template, Place), Vec<Fault>> {
     }
 }
 
-fn find(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fault> {
-    let fault =
-        |message: String| Fault { path: folder.to_owned(), place: None, pointer: String::new(), message };
-    let unreadable = |error: std::io::Error| fault(format!("cannot be read: {error}"));
-    if depth > FOLDERS_DEEP_MAX {
-        return Err(fault(format!("lies deeper than {FOLDERS_DEEP_MAX} directories")));
-    }
-    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let path = entry.path();
-        if entry.file_name().to_string_lossy().starts_with('.') {
-            continue;
+/// What was found so far.
+#[derive(Default)]
+struct Found {
+    files: Vec<PathBuf>,
+    /// Where each directory really is, and by which path it was met.
+    folders: BTreeMap<PathBuf, PathBuf>,
+    entries: usize,
+}
+
+impl Found {
+    fn look(&mut self, folder: &Path, depth: usize) -> Result<(), Fault> {
+        let fault =
+            |message: String| Fault { path: folder.to_owned(), place: None, pointer: String::new(), message };
+        let unreadable = |error: std::io::Error| fault(format!("cannot be read: {error}"));
+        if depth > FOLDERS_DEEP_MAX {
+            return Err(fault(format!("lies deeper than {FOLDERS_DEEP_MAX} directories")));
         }
-        if entry.file_type().map_err(unreadable)?.is_dir() {
-            find(&path, depth + 1, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
-            files.push(path);
-            if files.len() > FILES_MAX {
-                return Err(fault(format!("has more than {FILES_MAX} templates")));
+        if self.folders.len() >= FOLDERS_MAX {
+            return Err(fault(format!("is one directory more than {FOLDERS_MAX}")));
+        }
+        let place = std::fs::canonicalize(folder).map_err(unreadable)?;
+        if let Some(first) = self.folders.insert(place, folder.to_owned()) {
+            let message = format!("is the directory {} again; take one of the links out", first.display());
+            return Err(fault(message));
+        }
+        for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            self.entries += 1;
+            if self.entries > ENTRIES_MAX {
+                return Err(fault(format!(
+                    "is where more than {ENTRIES_MAX} files are; name the directory of the templates"
+                )));
+            }
+            let path = entry.path();
+            if entry.file_name().to_string_lossy().starts_with('.') {
+                continue;
+            }
+            let is_template =
+                path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+            match std::fs::metadata(&path) {
+                Ok(what) if what.is_dir() => self.look(&path, depth + 1)?,
+                // A link to nowhere is nobody's template, unless it says that it is one.
+                Err(error) if !is_template && error.kind() == ErrorKind::NotFound => {}
+                Err(error) if !is_template => {
+                    return Err(fault(format!("has {}, which cannot be read: {error}", path.display())));
+                }
+                _ if is_template => {
+                    self.files.push(path);
+                    if self.files.len() > FILES_MAX {
+                        return Err(fault(format!("has more than {FILES_MAX} templates")));
+                    }
+                }
+                _ => {}
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -206,5 +258,50 @@ mod tests {
             assert!(told.contains(&format!("{file}:{line}:")), "{told}");
         }
         assert!(told[3].contains("c.yaml; change"), "{}", told[3]);
+    }
+
+    /// Also where a directory is a link, which a file of its name would be taken for.
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_and_those_that_lead_back_are_told() {
+        let folder = Folder::new("links", &[("there/a.yaml", PAYMENT), ("elsewhere/.keep", "")]);
+        let (root, elsewhere) = (&folder.0, folder.0.join("elsewhere"));
+        std::os::unix::fs::symlink(root.join("there"), elsewhere.join("linked")).unwrap();
+        std::os::unix::fs::symlink(root.join("there/a.yaml"), root.join("there/.a.yaml")).unwrap();
+        std::os::unix::fs::symlink(root.join("nowhere"), elsewhere.join("broken")).unwrap();
+        assert_eq!(load(&elsewhere).unwrap().templates.len(), 1);
+        std::os::unix::fs::symlink(root.join("nowhere"), elsewhere.join("broken.yaml")).unwrap();
+        let told = load(&elsewhere).unwrap_err()[0].to_string();
+        assert!(told.contains("broken.yaml: the file cannot be read"), "{told}");
+        std::fs::remove_file(elsewhere.join("broken.yaml")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, elsewhere.join("back")).unwrap();
+        let told = load(&elsewhere).unwrap_err()[0].to_string();
+        assert!(told.contains("back: the file is the directory"), "{told}");
+    }
+
+    /// Reading them would never end.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_file_is_told_and_not_read() {
+        let folder = Folder::new("pipes", &[]);
+        let pipe = folder.0.join("a.yaml");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        std::os::unix::fs::symlink("/dev/zero", folder.0.join("b.yaml")).unwrap();
+        std::fs::write(folder.0.join("c.yaml"), vec![b' '; yaml::BYTES_MAX + 1]).unwrap();
+        let told: Vec<String> = load(&folder.0).unwrap_err().iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 3, "{told:#?}");
+        for (told, (name, why)) in told.iter().zip([("a", "no file"), ("b", "no file"), ("c", "longer")]) {
+            assert!(told.contains(&format!("{name}.yaml: the file is {why}")), "{told}");
+        }
+    }
+
+    #[test]
+    fn directories_are_bounded() {
+        let names: Vec<String> = (0..FOLDERS_MAX).map(|number| format!("{number}/.keep")).collect();
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+        let folder = Folder::new("many", &files);
+        let told = load(&folder.0).unwrap_err()[0].to_string();
+        assert!(told.contains("one directory more"), "{told}");
     }
 }

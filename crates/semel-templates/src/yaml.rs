@@ -11,6 +11,8 @@ pub const BYTES_MAX: usize = 256 * 1024;
 pub const DEPTH_MAX: usize = 32;
 /// Values of a file, at most.
 pub const VALUES_MAX: usize = 20_000;
+/// Bytes of all pointers to values, at most: long names around many values would take more room than any file has.
+const POINTERS_BYTES_MAX: usize = 16 * BYTES_MAX;
 
 /// A place in a text; both count from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +75,7 @@ pub fn read(text: &str) -> Result<Document, Wrong> {
         events: Parser::new_from_str(text),
         json: String::with_capacity(text.len()),
         places: BTreeMap::new(),
+        pointers: 0,
     };
     let mut has_document = false;
     loop {
@@ -108,9 +111,20 @@ struct Reader<'i> {
     events: Parser<'i, saphyr_parser::StrInput<'i>>,
     json: String,
     places: BTreeMap<String, Place>,
+    /// Bytes of the pointers in `places`.
+    pointers: usize,
 }
 
 impl<'i> Reader<'i> {
+    /// Makes room for one more value's pointer, before there is one.
+    fn reserve(&mut self, bytes: usize, place: Place) -> Result<(), Wrong> {
+        self.pointers = self.pointers.saturating_add(bytes);
+        if self.pointers > POINTERS_BYTES_MAX {
+            return Err(wrong(place, "has names that are too long for as many values below them"));
+        }
+        Ok(())
+    }
+
     fn next(&mut self) -> Result<(Event<'i>, Span), Wrong> {
         match self.events.next() {
             Some(Ok(event)) => Ok(event),
@@ -164,7 +178,9 @@ impl<'i> Reader<'i> {
             if number > 0 {
                 self.json.push(',');
             }
-            self.value(event, &span, &format!("{pointer}/{number}"), depth + 1)?;
+            let below = format!("{pointer}/{number}");
+            self.reserve(below.len(), at(&span))?;
+            self.value(event, &span, &below, depth + 1)?;
         }
         self.json.push(']');
         Ok(())
@@ -190,6 +206,7 @@ impl<'i> Reader<'i> {
             semel_ojs::write::put_string(&mut self.json, &name);
             self.json.push(':');
             let below = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+            self.reserve(below.len(), place)?;
             self.places.insert(below.clone(), place);
             let (event, span) = self.next()?;
             self.value(event, &span, &below, depth + 1)?;
@@ -309,6 +326,8 @@ mod tests {
     fn what_is_not_plain_is_refused_with_its_line() {
         let deep = format!("a: {}1{}", "[".repeat(40), "]".repeat(40));
         let many = format!("a: [{}1]", "1, ".repeat(VALUES_MAX));
+        // 60 kB of it, and a gigabyte of pointers.
+        let long = format!("? \"{}\"\n: [{}1]\n", "n".repeat(50_000), "1,".repeat(19_000));
         for (text, line, part) in [
             ("a: &x 1\nb: *x\n", 1, "anchor"),
             ("a: 1\nb: !!str 2\n", 2, "tag"),
@@ -321,6 +340,7 @@ mod tests {
             ("", 1, "empty"),
             (&deep, 1, "deeper"),
             (&many, 1, "value more"),
+            (&long, 2, "too long"),
             (&" ".repeat(BYTES_MAX + 1), 1, "longer"),
         ] {
             let refused = read(text).unwrap_err();

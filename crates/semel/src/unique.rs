@@ -99,13 +99,16 @@ impl Unique {
     }
 
     /// The queue counts too.
+    ///
+    /// On top of [`strict`](Self::strict) the dimensions are written out here, where nobody knows of templates: the version
+    /// of the job's template does not count then.
     #[must_use]
     pub fn and_queue(mut self) -> Self {
         self.add("queue");
         self
     }
 
-    /// These members of meta count too.
+    /// These members of meta count too; of versions as with [`and_queue`](Self::and_queue).
     #[must_use]
     pub fn and_meta<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.add("meta");
@@ -114,7 +117,8 @@ impl Unique {
         self
     }
 
-    /// All members of meta but these count too; what tracing writes never does.
+    /// All members of meta but these count too; what tracing writes never does. Of versions as with
+    /// [`and_queue`](Self::and_queue).
     #[must_use]
     pub fn and_meta_except<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.add("meta");

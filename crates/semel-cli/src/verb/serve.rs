@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use semel_ojs::Templates;
 use semel_server::auth::{Token, Tokens};
 use semel_server::webhooks::Rules;
 use semel_server::{Config, Limits, TemplateSet, Tls};
@@ -104,7 +103,7 @@ impl Serve {
             }
             None => (None, None),
         };
-        let templates = TemplateSet::new(read_templates(&settings)?);
+        let templates = TemplateSet::new(templates::of(&settings)?);
         let webhooks = Rules { allow_private: self.webhooks_allow_private };
         let config = Config {
             allow_reset: self.allow_reset,
@@ -195,7 +194,7 @@ impl Serve {
     ) -> Result<Left, Failure> {
         let settings = self.settings(globals)?;
         let tokens = tokens(&settings)?;
-        let templates = read_templates(&settings)?;
+        let templates = templates::of(&settings)?;
         if let (Some(tls), Some((certificate, key))) = (tls, certificate(&settings)?) {
             tls.replace(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?;
         }
@@ -227,14 +226,6 @@ fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
         None if settings.tokens.is_none() => Ok(None),
         None => Ok(Some(plain.collect())),
         Some(path) => Ok(Some(TokenFile::read(path)?.tokens()?.into_iter().chain(plain).collect())),
-    }
-}
-
-/// The templates of the directory that is named; none when none is.
-fn read_templates(settings: &Settings) -> Result<Templates, Failure> {
-    match &settings.templates {
-        None => Ok(Templates::default()),
-        Some(folder) => Ok(templates::read(folder)?.templates),
     }
 }
 

@@ -98,6 +98,17 @@ impl Templates {
     }
 }
 
+/// The templates of the directory that is named in the settings; none when none is.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub fn of(settings: &Settings) -> Result<semel_ojs::Templates, Failure> {
+    match &settings.templates {
+        None => Ok(semel_ojs::Templates::default()),
+        Some(folder) => Ok(read(folder)?.templates),
+    }
+}
+
 /// Reads a directory whose templates are to be used.
 ///
 /// # Errors

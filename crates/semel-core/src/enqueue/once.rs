@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::Corrupt;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::ident::JobId;
-use crate::unique::{Disclose, UniqueKey};
+use crate::unique::{Disclose, UniqueKey, disclosed};
 
 use super::{Holder, Offer, Outcome};
 
@@ -26,11 +26,23 @@ pub struct Once {
     pub digest: [u8; 32],
 }
 
-/// What was created under a key.
+/// As [`answered`], of an offer.
+pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
+    let Some(once) = &offer.once else { return Ok(None) };
+    let incoming = offer.unique.as_ref().map_or(Disclose::Always, |identity| identity.policy.disclose());
+    answered(draft, once, incoming, offer.inspect)
+}
+
+/// What a request did under its key.
 #[derive(Serialize, Deserialize)]
 struct Stored {
+    /// The job that it created, or became part of.
     job: String,
     digest: [u8; 32],
+    /// Whether it became part of a job that was there: others may have put theirs in place of what it brought since, and
+    /// a repetition of it must not undo that.
+    #[serde(default)]
+    amended: bool,
 }
 
 impl Once {
@@ -40,9 +52,18 @@ impl Once {
     }
 }
 
-/// The answer to a request that was sent before; none when it is the first, or what it created is gone.
-pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
-    let Some(once) = &offer.once else { return Ok(None) };
+/// The answer to a request that was sent before; none when it is the first, or what it was stored with is gone. Writes
+/// nothing. `incoming` is what the request's policy says of showing holders, `inspect` whether its caller may see other
+/// people's jobs.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks something.
+pub fn answered(
+    draft: &mut Draft,
+    once: &Once,
+    incoming: Disclose,
+    inspect: bool,
+) -> Result<Option<Outcome>, Missing> {
     let now = draft.now();
     let Some(document) = draft.document(&once.document())? else { return Ok(None) };
     // Whether or not the duty has swept it.
@@ -55,17 +76,26 @@ pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<O
     };
     let Ok(id) = JobId::parse(&stored.job, "") else { return Ok(None) };
     let Some((head, _)) = draft.full(id)? else { return Ok(None) };
+    let head = Box::new(head);
     if stored.digest == once.digest {
-        return Ok(Some(Outcome::Repeated(Box::new(head))));
+        let answer = if stored.amended { Outcome::Amended } else { Outcome::Repeated };
+        return Ok(Some(answer(head)));
     }
-    let disclose = if offer.inspect { head.hold.disclose } else { Disclose::Never };
-    Ok(Some(Outcome::KeyReused(Holder { head: Box::new(head), disclose })))
+    let disclose = disclosed(incoming, inspect, &head);
+    Ok(Some(Outcome::KeyReused(Holder { head, disclose })))
 }
 
-/// Remembers what was created.
+/// Remembers what was stored. A request that stored nothing is simply decided again.
 pub(super) fn remember(draft: &mut Draft, offer: &Offer, outcome: &Outcome) {
-    let (Some(once), Some(job)) = (&offer.once, outcome.inserted()) else { return };
-    let stored = Stored { job: job.to_string(), digest: once.digest };
+    let Some(once) = &offer.once else { return };
+    let (job, amended) = match outcome {
+        Outcome::Amended(head) => (head.id, true),
+        outcome => match outcome.inserted() {
+            Some(job) => (job, false),
+            None => return,
+        },
+    };
+    let stored = Stored { job: job.to_string(), digest: once.digest, amended };
     // Strings and numbers only: nothing here can fail to serialise.
     let text = Bytes::from(serde_json::to_vec(&stored).unwrap_or_default());
     draft.set_document(&once.document(), Some((text, Some(draft.now().saturating_add(REMEMBERED)))));

@@ -223,7 +223,7 @@ impl Show for TaskOutcome {
                 workflow.show(space);
             }
             Self::Decided(outcome) => outcome.show(space),
-            Self::Corrupt(_) => {}
+            Self::Unfit(_) | Self::Corrupt(_) => {}
         }
     }
 }

@@ -201,14 +201,14 @@ pub fn admit<'h>(
     inspect: bool,
 ) -> Admission {
     let mut named: Option<&Head> = None;
-    let mut disclose = policy.disclose().max(if inspect { Disclose::Always } else { Disclose::Never });
+    let mut disclose = policy.disclose();
     let slides = policy.period().is_some() && policy.period_from() == PeriodFrom::LastDuplicate;
     let mut blocking = Vec::new();
     for holder in holders {
         if !blocks(policy, holder, now).is_blocking() {
             continue;
         }
-        disclose = disclose.max(holder.hold.disclose);
+        disclose = disclosed(disclose, inspect, holder);
         if named.is_none_or(|best| rank(best) < rank(holder)) {
             named = Some(holder);
         }
@@ -244,6 +244,13 @@ pub fn admit<'h>(
             }
         }
     }
+}
+
+/// Whether an answer may show a holder: by the strictest of what the offered job's policy says, of whether its caller may
+/// see other people's jobs, and of what the holder's own policy says. So nobody who probes can choose it.
+pub fn disclosed(incoming: Disclose, inspect: bool, holder: &Head) -> Disclose {
+    let seen = if inspect { Disclose::Always } else { Disclose::Never };
+    incoming.max(seen).max(holder.hold.disclose)
 }
 
 /// Whether the same key stands for other work, which `on_mismatch: reject` refuses: another type (global keys) or

@@ -16,7 +16,7 @@ mod policy;
 mod preset;
 mod spec;
 
-pub use admit::{Admission, Blocking, RejectReason, admit, blocks, mismatch};
+pub use admit::{Admission, Blocking, RejectReason, admit, blocks, disclosed, mismatch};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use frees::{Frees, frees};
 pub use hold::{Hold, Remember, is_kept, must_remember};

@@ -69,16 +69,6 @@ impl Preset {
         Self::STRATEGIES.into_iter().find(|preset| letters(preset.name()) == letters(text))
     }
 
-    /// Whether it cannot do without a caller's own key.
-    pub const fn requires_key(self) -> bool {
-        matches!(self, Self::CallerProvided | Self::Skip)
-    }
-
-    /// Whether a request without a key of its own can be a duplicate by it.
-    pub const fn deduplicates(self) -> bool {
-        !matches!(self, Self::AlwaysUnique)
-    }
-
     /// The policy it stands for; none for `always_unique`. Only those look at a key that are made of one.
     ///
     /// # Errors
@@ -152,9 +142,10 @@ mod tests {
     fn every_word_leads_back_to_its_preset() {
         for preset in Preset::ALL {
             assert_eq!(Preset::from_name(preset.name()), Some(preset));
-            assert_eq!(preset.spec(&Given::default()).is_err(), preset.requires_key());
+            let is_of_a_key = matches!(preset, Preset::CallerProvided | Preset::Skip);
+            assert_eq!(preset.spec(&Given::default()).is_err(), is_of_a_key);
             let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
-            assert_eq!(preset.spec(&given).unwrap().is_some(), preset.deduplicates());
+            assert_eq!(preset.spec(&given).unwrap().is_none(), preset == Preset::AlwaysUnique);
         }
         assert_eq!(Preset::from_name("Strict"), None);
     }
