@@ -34,10 +34,16 @@ impl Asked {
         })
     }
 
-    /// Whether it says in one word what a task's identity is made of.
+    /// Whether it says in one word what a task's identity is made of, whatever it says of the rest.
     fn is_strategy(&self) -> bool {
         self.preset.is_some_and(|preset| Preset::STRATEGIES.contains(&preset))
-            && self.spec == PolicySpec::default()
+    }
+
+    /// The key, if there is nothing else in it.
+    fn sole_key(&self) -> Option<&str> {
+        let key = self.spec.key.as_deref()?;
+        let of_key = PolicySpec { key: Some(key.to_owned()), ..PolicySpec::default() };
+        (self.preset.is_none() && self.spec == of_key).then_some(key)
     }
 }
 
@@ -79,24 +85,32 @@ pub struct Said<'a> {
 /// Decides which identity a job gets: the request's key before the request's policy, before the template's, before
 /// `strict` for a template that declares none. A job without a template has none unless it asks.
 ///
-/// A key of the request takes the place of what a policy's key is made of and leaves the rest of the policy as it is; over
-/// an identity strategy it means `caller_provided`, where there is nothing at all `skip`.
+/// A key of the request takes the place of what a policy's key is made of and leaves the rest of the policy as it is; in the
+/// place of an identity strategy it means `caller_provided`, where there is nothing at all `skip`. A policy of the request that
+/// is a key and nothing else is such a key where there is a template, whose hold it would take away otherwise.
 ///
 /// # Errors
 /// [`MissingKey`] when what holds is made of a key and the request has none.
 pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, MissingKey> {
+    let sole_key =
+        said.request.and_then(Asked::sole_key).filter(|_| said.key.is_none() && said.template.is_some());
+    let said = match sole_key {
+        Some(key) => Said { request: None, key: Some(key), ..said },
+        None => said,
+    };
     let declared = said.template.flatten();
     let given = Given { key: said.key, ..*given };
     if let Some(key) = said.key {
-        let spec = match (said.request.or(declared), said.template) {
-            (Some(asked), _) if !asked.is_strategy() => {
-                let own = PolicySpec { key: Some(key.to_owned()), ..PolicySpec::default() };
-                let base = asked.resolve(&given)?;
-                Some(base.map_or(own.clone(), |base| own.over(base)))
+        let asked = match (said.request.or(declared), said.template) {
+            (Some(asked), _) if asked.is_strategy() => {
+                Asked { preset: Some(Preset::CallerProvided), spec: asked.spec.clone() }
             }
-            (Some(_), _) | (None, Some(_)) => Preset::CallerProvided.spec(&given)?,
-            (None, None) => Preset::Skip.spec(&given)?,
+            (Some(asked), _) => asked.clone(),
+            (None, Some(_)) => Asked::preset(Preset::CallerProvided),
+            (None, None) => Asked::preset(Preset::Skip),
         };
+        let own = PolicySpec { key: Some(key.to_owned()), ..PolicySpec::default() };
+        let spec = Some(own.over(asked.resolve(&given)?.unwrap_or_default()));
         return Ok(Effective { spec, basis: Basis::RequestKey });
     }
     let (asked, basis) = match (said.request, said.template) {
@@ -149,6 +163,7 @@ mod tests {
         let strict = asked(Some(Preset::Strict), PolicySpec::default());
         let unique = asked(Some(Preset::AlwaysUnique), PolicySpec::default());
         let own = asked(None, named("queue"));
+        let key = asked(None, PolicySpec { key: Some("k".to_owned()), ..PolicySpec::default() });
         let given = Given { has_version: true, ..Given::default() };
         let decide = |key, request, template| effective(Said { request, key, template }, &given).unwrap();
         let rows = [
@@ -164,6 +179,9 @@ mod tests {
             (decide(Some("k"), None, Some(Some(&strict))), Basis::RequestKey, true, true),
             (decide(Some("k"), None, Some(Some(&unique))), Basis::RequestKey, true, true),
             (decide(Some("k"), Some(&own), Some(Some(&unique))), Basis::RequestKey, true, true),
+            (decide(None, Some(&key), Some(Some(&strict))), Basis::RequestKey, true, true),
+            (decide(None, Some(&key), Some(None)), Basis::RequestKey, true, true),
+            (decide(None, Some(&key), None), Basis::RequestPolicy, true, true),
         ];
         for (at, (decided, basis, has_policy, is_by_key)) in rows.into_iter().enumerate() {
             assert_eq!(decided.basis, basis, "row {at}");
@@ -187,6 +205,21 @@ mod tests {
         let declared = Asked::preset(Preset::CallerProvided);
         let said = Said { template: Some(Some(&declared)), ..Said::default() };
         assert_eq!(effective(said, &Given::default()), Err(MissingKey(Preset::CallerProvided)));
+    }
+
+    /// What else a strategy's author says stays: only what makes the key is the request's.
+    #[test]
+    fn a_key_over_a_strategy_with_members_keeps_the_members() {
+        let given = Given { has_version: true, ..Given::default() };
+        let own = PolicySpec { disclose: Some("never".to_owned()), ..PolicySpec::default() };
+        for strategy in Preset::STRATEGIES {
+            let declared = asked(Some(strategy), own.clone());
+            let said = Said { key: Some("k"), template: Some(Some(&declared)), ..Said::default() };
+            let spec = effective(said, &given).unwrap().spec.unwrap();
+            let provided = Given { key: Some("k"), ..given };
+            let provided = Preset::CallerProvided.spec(&provided).unwrap().unwrap();
+            assert_eq!(spec, own.clone().over(provided), "{strategy}");
+        }
     }
 
     /// A template's own hold stays: only what the key is made of is the request's.

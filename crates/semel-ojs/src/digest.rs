@@ -13,18 +13,9 @@ const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// SHA-256 over the members of the request as they were sent, whatever their order and spacing: relative times are
 /// not resolved, integers count by their digits. Left out are null members, what only servers set, and trace names.
 pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
-    but(members, is_system)
-}
-
-/// As [`request`], of a request in which no member is only a server's to set.
-pub(crate) fn whole(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
-    but(members, |_| false)
-}
-
-fn but(members: &Members<'_>, is_left_out: impl Fn(&str) -> bool) -> Result<[u8; 32], Invalid> {
     let mut parts = Vec::new();
     for (name, value) in members.iter("") {
-        if value.is_null() || is_left_out(name) {
+        if value.is_null() || is_system(name) {
             continue;
         }
         if name == "options" && value.is_object() {

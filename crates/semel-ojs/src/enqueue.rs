@@ -15,6 +15,7 @@ use semel_core::template::{Basis, Said, effective};
 use semel_core::unique::{Given, KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use crate::members::{Members, Value, below};
+use crate::task::check_fits;
 use crate::template::{Template, Templates};
 use crate::write::{Object, object};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
@@ -559,7 +560,11 @@ impl<'m> Parts<'m> {
                 None => refused,
             }
         });
-        Ok(Some(Arc::new(built?)))
+        let policy = built?;
+        if template.is_some_and(|template| !template.steps.is_empty()) {
+            check_fits(&policy, &pointer)?;
+        }
+        Ok(Some(Arc::new(policy)))
     }
 
     /// Meta, with what `options.metadata` adds to it.

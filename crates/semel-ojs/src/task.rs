@@ -1,5 +1,6 @@
 //! Tasks on the wire: steps under one identity, with the bodies and codes of the system they come from.
 
+use semel_core::canon::{self, Json};
 use semel_core::enqueue::once::Once;
 use semel_core::error::Invalid;
 use semel_core::ident::WorkflowId;
@@ -10,7 +11,6 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, UniquePolicy};
 use semel_core::workflow::{Form, Plan, PlannedStep, Status, Step, StepStatus, When, Workflow};
 
-use crate::digest as request_digest;
 use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_attribute};
 use crate::job::JobView;
 use crate::members::Members;
@@ -98,12 +98,9 @@ impl Create {
         let request = task_text(&members, template, context)?;
         let terms = Terms { inspect, templates: Some(templates) };
         let read = Enqueue::read(&request, terms, Identified::AsTask(key.as_deref()))?;
-        if let Some(policy) = read.policy() {
-            check_fits(policy, "/unique")?;
-        }
         let mut steps = Vec::with_capacity(template.steps.len());
         for (at, step) in template.steps.iter().enumerate() {
-            steps.push(planned(at, step, template, &members, context, inspect)?);
+            steps.push(planned(at, step, template, &members, context, inspect).map_err(placed)?);
         }
         let plan = Plan {
             owner: Tenant::default(),
@@ -130,12 +127,14 @@ impl Create {
 }
 
 /// How a request for a task may be sent again under this key. `text` is the request as it was sent; whether it can be
-/// understood does not matter. All its members count: what only a server sets of jobs is a member like any other here.
+/// understood does not matter. All of it counts, null members and what only a server sets of jobs included, as one canonical
+/// text: no digest of a job's request, which is made of parts, is ever the same, so neither is answered as the other.
 ///
 /// # Errors
 /// When it is not an object, or what is in it cannot be told apart.
 pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
-    Ok(Once { key, digest: request_digest::whole(&Members::read(text, "")?)? })
+    Members::read(text, "")?;
+    Ok(Once { key, digest: canon::digest(&Json::parse(text, "")?) })
 }
 
 /// Refuses a policy that cannot be a task's. `base` is its place.
@@ -165,12 +164,25 @@ pub fn refused_unfit(why: Unfit) -> Invalid {
 
 /// The place of what is wrong, in the request as it was sent.
 fn placed(mut invalid: Invalid) -> Invalid {
-    if let Some(rest) = invalid.pointer.strip_prefix("/args/0") {
-        invalid.pointer = format!("/context{rest}");
-    } else if invalid.pointer == "/args" {
-        invalid.pointer = "/context".to_owned();
-    }
+    invalid.pointer = placed_at(&invalid.pointer);
     invalid
+}
+
+fn placed_at(pointer: &str) -> String {
+    match pointer.strip_prefix("/args/0") {
+        Some(rest) => format!("/context{rest}"),
+        None if pointer == "/args" => "/context".to_owned(),
+        None => pointer.to_owned(),
+    }
+}
+
+/// What is said where the identity stands for other work, with the places that differ, if they may be told.
+pub fn mismatch(message: &str, pointers: &[String]) -> String {
+    if pointers.is_empty() {
+        return message.to_owned();
+    }
+    let places: Vec<String> = pointers.iter().map(|pointer| placed_at(pointer)).collect();
+    format!("{message}; it differs at {}", places.join(", "))
 }
 
 /// The task as an enqueue request: its context is the one element of its args.

@@ -29,7 +29,7 @@ const ITEM_BYTES: usize = 700;
 enum Item {
     /// It is offered.
     Offered(Box<Offer>, Body),
-    /// It was sent before, and cannot be read any more.
+    /// It was sent before, and cannot be read, or may not be made, any more.
     Answered(Outcome),
     /// It is refused.
     Refused(Problem),
@@ -53,7 +53,11 @@ async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<V
                 let (offer, body) = request.into_parts();
                 match caller.check_queue(offer.queue.name()) {
                     Ok(()) => Item::Offered(Box::new(offer), body),
-                    Err(problem) => Item::Refused(problem),
+                    Err(problem) => {
+                        unread.push(index);
+                        sent.push(offer.once);
+                        Item::Refused(problem)
+                    }
                 }
             }
             Err(invalid) => {
@@ -65,8 +69,11 @@ async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<V
     }
     let answers = replay::answers(app, caller, parts, sent).await?;
     for (index, answer) in unread.into_iter().zip(answers) {
-        if let (Some(item), Some(outcome)) = (items.get_mut(index), answer) {
-            *item = Item::Answered(outcome);
+        if let (Some(item), Some(answer)) = (items.get_mut(index), answer) {
+            *item = match answer {
+                Ok(outcome) => Item::Answered(outcome),
+                Err(problem) => Item::Refused(problem),
+            };
         }
     }
     Ok(items)
@@ -127,7 +134,10 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
     outer.number("count", outcomes.len());
     answer::put_counts(Counts::of(&outcomes), &mut outer);
     outer.close();
-    Ok(Answer::status(StatusCode::CREATED, out))
+    let answer = Answer::status(StatusCode::CREATED, out);
+    let is_replay =
+        !outcomes.is_empty() && outcomes.iter().all(|outcome| matches!(outcome, Outcome::Repeated(_)));
+    Ok(if is_replay { answer.replayed() } else { answer })
 }
 
 /// `POST /jobs/bulk`: 200 when every item was admitted, 422 when none was, else 207.

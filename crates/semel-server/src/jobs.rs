@@ -4,8 +4,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
 use http::header::HeaderName;
+use http::request::Parts;
 use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
+use semel_core::enqueue::once::Once;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::settle::Settled;
 use semel_core::state::{State as JobState, StateSet};
@@ -47,10 +49,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         Ok(request) => request,
         Err(invalid) => {
             let sent = key.and_then(|key| once(&text, key).ok());
-            return match replay::answer(&app, &caller, &parts, sent).await? {
-                Some(outcome) => admitted(&app, &outcome, &Body::default()).await,
-                None => Err(invalid.into()),
-            };
+            return replayed(&app, &caller, &parts, sent, invalid.into()).await;
         }
     };
     let request = match key {
@@ -58,7 +57,9 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         None => request,
     };
     let (offer, body) = request.into_parts();
-    caller.check_queue(offer.queue.name())?;
+    if let Err(problem) = caller.check_queue(offer.queue.name()) {
+        return replayed(&app, &caller, &parts, offer.once, problem).await;
+    }
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
     let queue = offer.queue.clone();
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
@@ -80,6 +81,20 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             .with(QUEUE_BOUND, bound.max_depth);
     }
     Ok(answer)
+}
+
+/// As the request was answered when it was sent before; or else what it is refused for now.
+async fn replayed(
+    app: &App,
+    caller: &Caller,
+    parts: &Parts,
+    sent: Option<Once>,
+    refusal: Problem,
+) -> Answered {
+    match replay::answer(app, caller, parts, sent).await? {
+        Some(outcome) => admitted(app, &outcome, &Body::default()).await,
+        None => Err(refusal.into()),
+    }
 }
 
 /// Says how much of the job's limit is left.

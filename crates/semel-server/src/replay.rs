@@ -1,9 +1,10 @@
-//! Requests that cannot be read, and carry an `Idempotency-Key`: whoever sends a request again is answered as the first
+//! Requests that cannot be read, or may not be made any more, and carry an `Idempotency-Key`: whoever sends a request again is answered as the first
 //! time, also when what it was read by (a template, a rule) has changed since (SEMANTICS 7).
 
 use http::request::Parts;
 use semel_core::enqueue::Outcome;
 use semel_core::enqueue::once::Once;
+use semel_ojs::Problem;
 
 use crate::App;
 use crate::caller::Caller;
@@ -11,24 +12,19 @@ use crate::extract;
 use crate::respond::Refused;
 
 /// What was answered to each of these requests when it was sent before; none to one that stored nothing, or has no key.
-/// Of a job in a queue that the caller's token is not for, that it is not.
+/// Where it is a job in a queue that the caller's token is not for, that refusal is the answer.
 pub(crate) async fn answers(
     app: &App,
     caller: &Caller,
     parts: &Parts,
     requests: Vec<Option<Once>>,
-) -> Result<Vec<Option<Outcome>>, Refused> {
+) -> Result<Vec<Option<Result<Outcome, Problem>>>, Refused> {
     let sent: Vec<Once> = requests.iter().flatten().copied().collect();
     if sent.is_empty() {
         return Ok(requests.iter().map(|_| None).collect());
     }
     let found = app.engine.answered(sent, caller.inspect(), &extract::source(parts)).await?;
-    for outcome in found.iter().flatten() {
-        if let Outcome::Repeated(head) | Outcome::Amended(head) = outcome {
-            caller.check_queue(head.queue.name())?;
-        }
-    }
-    let mut found = found.into_iter();
+    let mut found = found.into_iter().map(|told| told.map(|outcome| shown(caller, outcome)));
     Ok(requests.iter().map(|request| request.and_then(|_| found.next().flatten())).collect())
 }
 
@@ -39,5 +35,12 @@ pub(crate) async fn answer(
     parts: &Parts,
     request: Option<Once>,
 ) -> Result<Option<Outcome>, Refused> {
-    Ok(answers(app, caller, parts, vec![request]).await?.pop().flatten())
+    Ok(answers(app, caller, parts, vec![request]).await?.pop().flatten().transpose()?)
+}
+
+fn shown(caller: &Caller, outcome: Outcome) -> Result<Outcome, Problem> {
+    if let Outcome::Repeated(head) | Outcome::Amended(head) = &outcome {
+        caller.check_queue(head.queue.name())?;
+    }
+    Ok(outcome)
 }

@@ -10,7 +10,7 @@ use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::Head;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State as JobState;
-use semel_core::task::TaskOutcome;
+use semel_core::task::{TaskOutcome, TaskPlan};
 use semel_core::workflow::{Step, StepStatus};
 use semel_engine::tasks::Task;
 use semel_ojs::task::{self, Create, Refused as Unread};
@@ -47,7 +47,10 @@ fn task_id(id: Id) -> Option<WorkflowId> {
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();
-    let key = extract::idempotency(&parts, &app, &caller, None)?;
+    let key = match extract::idempotency(&parts, &app, &caller, None) {
+        Ok(key) => key,
+        Err(problem) => return Ok(bad_request(problem.message())),
+    };
     let plan = match Create::parse(&text, caller.inspect(), &templates) {
         Ok(create) => match key {
             Some(key) => create.once(&text, key)?.plan,
@@ -56,17 +59,26 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         Err(unread) => {
             let sent = key.and_then(|key| task::once(&text, key).ok());
             return match replay::answer(&app, &caller, &parts, sent).await? {
-                Some(outcome) => answer_decided(&app, outcome).await,
+                Some(outcome) => answer_decided(&app, outcome, 0).await,
                 None => Ok(refused(unread)),
             };
         }
     };
-    caller.check_queue(plan.offer.queue.name())?;
-    for step in &plan.steps.steps {
-        caller.check_queue(step.offer.queue.name())?;
+    if let Err(problem) = check_queues(&caller, &plan) {
+        // Its template may have named other queues when it was sent before.
+        return match replay::answer(&app, &caller, &parts, plan.offer.once).await? {
+            Some(outcome) => answer_decided(&app, outcome, 0).await,
+            None => Err(problem.into()),
+        };
     }
+    let steps = plan.steps.steps.len();
     let created = app.engine.create_task(plan, &extract::source(&parts)).await?;
-    answer_created(&app, created).await
+    answer_created(&app, created, steps).await
+}
+
+fn check_queues(caller: &Caller, plan: &TaskPlan) -> Result<(), Problem> {
+    caller.check_queue(plan.offer.queue.name())?;
+    plan.steps.steps.iter().try_for_each(|step| caller.check_queue(step.offer.queue.name()))
 }
 
 /// The answer to a request that was not understood.
@@ -82,12 +94,12 @@ fn bad_request(message: &str) -> Answer {
     error(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
 }
 
-async fn answer_created(app: &App, created: TaskOutcome) -> Answered {
+async fn answer_created(app: &App, created: TaskOutcome, steps: usize) -> Answered {
     match created {
         TaskOutcome::Created { id, workflow, .. } => {
             Ok(Answer::status(StatusCode::CREATED, task::created(id, workflow.steps.len(), true)))
         }
-        TaskOutcome::Decided(outcome) => answer_decided(app, outcome).await,
+        TaskOutcome::Decided(outcome) => answer_decided(app, outcome, steps).await,
         TaskOutcome::Unfit(why) => {
             Ok(bad_request(Problem::from(task::refused_unfit(why).under("/unique")).message()))
         }
@@ -105,7 +117,8 @@ fn conflict() -> Answer {
     error(StatusCode::CONFLICT, "CONFLICT", task::CONFLICT)
 }
 
-async fn answer_decided(app: &App, outcome: Outcome) -> Answered {
+/// `planned` is how many steps such a task has now, for one that is remembered and not kept any more.
+async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered {
     match outcome {
         Outcome::Repeated(head) => {
             let steps = steps(app, &head).await?.unwrap_or_default();
@@ -115,7 +128,8 @@ async fn answer_decided(app: &App, outcome: Outcome) -> Answered {
         // The key may be a plain job's, of a time before the template had steps; that is no task to answer with.
         Outcome::Existing(head) => Ok(match steps(app, &head).await? {
             Some(steps) => Answer::ok(task::created(WorkflowId::new(head.id), steps, false)),
-            None => conflict(),
+            None if app.engine.job(head.id).await?.is_some() => conflict(),
+            None => Answer::ok(task::created(WorkflowId::new(head.id), planned, false)),
         }),
         // One answer to all of them: whether the other task lives, or what differs, is nobody's to find out so.
         Outcome::Rejected { .. } => Ok(conflict()),
@@ -124,21 +138,31 @@ async fn answer_decided(app: &App, outcome: Outcome) -> Answered {
                 if let Outcome::Corrupt(corrupt) = &outcome { Some(corrupt.to_string()) } else { None };
             let problem = Problem::of_outcome(&outcome).unwrap_or_else(Problem::internal);
             if problem.code() == Code::PayloadMismatch {
-                let message = problem.message();
-                return Ok(error(StatusCode::UNPROCESSABLE_ENTITY, "PAYLOAD_MISMATCH", message));
+                let pointers =
+                    if let Outcome::Mismatch { pointers, .. } = &outcome { &pointers[..] } else { &[] };
+                let message = task::mismatch(problem.message(), pointers);
+                return Ok(error(StatusCode::UNPROCESSABLE_ENTITY, "PAYLOAD_MISMATCH", &message));
             }
             Err(Refused { problem, cause })
         }
     }
 }
 
+/// From where, and how many.
+fn page(query: &Parameters) -> Result<(Option<WorkflowId>, u32), Problem> {
+    let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
+    let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
+    Ok((from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?, limit))
+}
+
 /// `GET /v1/tasks`, the newest first.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
-    let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
-    let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
-    let from = from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?;
+    let (from, limit) = match page(&query) {
+        Ok(page) => page,
+        Err(problem) => return Ok(bad_request(problem.message())),
+    };
     let (tasks, next) = app.engine.tasks(from, limit).await?;
     let shown = tasks.iter().map(|task| (task.id, &task.workflow, task.job.as_ref().map(view)));
     Ok(Answer::ok(task::answer_list(shown, next)))

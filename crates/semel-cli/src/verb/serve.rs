@@ -130,7 +130,7 @@ impl Serve {
         };
         let opened = Opened::open(&store).await?;
         let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
-        host.deliver(webhooks);
+        host.deliver(webhooks, templates.clone());
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
         tracing::info!(url = host.url(), %store, ?tokens, tls = tls.is_some(), "ready");

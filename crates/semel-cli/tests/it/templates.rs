@@ -1,5 +1,6 @@
 //! Templates by the command line, and a server that reads them again.
 
+use semel_testkit::database::{store_url, url};
 use serde_json::Value;
 
 use crate::run::{Folder, Server};
@@ -81,4 +82,43 @@ fn templates_are_read_again_as_a_whole_or_not_at_all() {
     becomes("mail.other", true);
     assert!(!explain("mail.send"));
     server.stop();
+}
+
+/// Whichever way a job comes, its template says who it is; and what is a task's is no job.
+#[test]
+fn what_is_put_into_the_outbox_goes_by_its_template_too() {
+    let (folder, store) = (Folder::new(), store_url());
+    write(&folder, "templates/process.yaml", TASK);
+    write(
+        &folder,
+        "templates/mail.yaml",
+        "namespace: mail\nname: send\nunique:\n  keys: [args]\n  on_conflict: ignore\n",
+    );
+    let server = Server::start(&folder, &["--store", &store, "--templates", "templates"]);
+    let job = folder.json(&["enqueue", "mail.send", "1", "--server", &server.url]);
+    let schema = store.split("schema=").nth(1).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let told: Vec<(String, Option<String>)> = runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ($1::text::json)");
+        for text in [r#"{"type": "mail.send", "args": [1]}"#, r#"{"type": "payments.process", "args": [{}]}"#]
+        {
+            client.execute(&insert, &[&text]).await.unwrap();
+        }
+        let told = format!(
+            "SELECT outcome, job::text FROM {schema}.outbox WHERE outcome IS NOT NULL ORDER BY outcome"
+        );
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let rows = client.query(&told, &[]).await.unwrap();
+            if rows.len() == 2 {
+                return rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+            }
+            assert!(std::time::Instant::now() < until, "the outbox was not relayed");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    });
+    let id = job["job"]["id"].as_str().map(str::to_owned);
+    assert_eq!(told, [("existing".to_owned(), id), ("invalid".to_owned(), None)]);
 }

@@ -272,12 +272,11 @@ fn rank(holder: &Head) -> (bool, Timestamp, JobId) {
 
 /// `blocking` comes in the order of ranks, highest first. Nothing when all of it is finished.
 fn follow_up(blocking: &[&Head]) -> Option<Admission> {
-    let is_started = |holder: &Head| holder.was_started() || holder.state == State::Active;
     let live = || blocking.iter().filter(|holder| holder.state.is_live());
-    if let Some(waiting) = live().find(|holder| holder.role == Role::FollowUp && !is_started(holder)) {
+    if let Some(waiting) = live().find(|holder| holder.role == Role::FollowUp && !holder.has_begun()) {
         return Some(Admission::AmendFollowUp { follow_up: waiting.id });
     }
-    let after: Vec<JobId> = live().filter(|holder| is_started(holder)).map(|holder| holder.id).collect();
+    let after: Vec<JobId> = live().filter(|holder| holder.has_begun()).map(|holder| holder.id).collect();
     if !after.is_empty() {
         return Some(Admission::CreateFollowUp { after });
     }

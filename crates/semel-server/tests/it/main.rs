@@ -21,6 +21,7 @@ mod progress;
 mod races;
 mod rates;
 mod recipes;
+mod requests;
 mod sdks;
 mod slow;
 mod streams;
