@@ -9,6 +9,7 @@
 //! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
+//! - [`held`], [`hottest`]: keys, for the metrics.
 //! - `once`: requests that were sent before.
 
 pub mod counters;
@@ -17,6 +18,8 @@ pub mod duplicates;
 pub mod duty;
 pub mod engine;
 pub mod follow;
+pub mod held;
+pub mod hottest;
 pub mod job;
 pub mod limits;
 mod once;

@@ -153,6 +153,15 @@ impl Template {
         }
     }
 
+    /// The policy that it declares, as far as a template can say it: a key that requests bring is none yet. None for
+    /// `always_unique`.
+    pub fn policy(&self) -> Option<UniquePolicy> {
+        let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
+        let strict = Asked::preset(Preset::Strict);
+        let spec = self.identity.as_ref().unwrap_or(&strict).resolve(&given).ok().flatten()?;
+        UniquePolicy::build(&spec, "/unique").ok()
+    }
+
     /// The template as it is shown.
     pub fn put(&self, object: &mut Object<'_>) {
         object.plain("type", &self.job_type);
@@ -526,6 +535,31 @@ mod tests {
         ] {
             assert_eq!(pointers(&with(more)), [pointer], "{more}");
         }
+    }
+
+    /// By the names that it could have been.
+    #[test]
+    fn a_strategy_that_is_none_is_answered_with_those_there_are() {
+        let text = r#"{"namespace":"n","name":"a","identity_strategy":"SOMETIMES"}"#;
+        let refused = Template::read(text).unwrap_err();
+        assert_eq!(refused[0].pointer, "/identity_strategy");
+        for name in ["strict", "caller_provided", "always_unique"] {
+            assert!(refused[0].message.contains(name), "{}", refused[0].message);
+        }
+    }
+
+    /// Two that read alike to a person are two works all the same, for the version is a part of what makes jobs the same.
+    #[test]
+    fn versions_are_told_apart_by_their_texts() {
+        let mut templates = Templates::default();
+        for version in ["1.0", "01.0", "1.00"] {
+            templates.add(Template::read(&PAYMENT.replace("1.0.0", version)).unwrap()).unwrap();
+        }
+        for version in ["1.0", "01.0", "1.00"] {
+            let found = templates.find("payments.process", Some(version)).unwrap().unwrap();
+            assert_eq!(found.version, version);
+        }
+        assert!(templates.add(Template::read(&PAYMENT.replace("1.0.0", "01.0")).unwrap()).is_err());
     }
 
     #[test]

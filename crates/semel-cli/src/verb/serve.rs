@@ -128,6 +128,9 @@ impl Serve {
             None => settings.store.clone(),
             Some(replicas) => settings.store.with_replicas(replicas)?,
         };
+        for thought in templates::thoughts(&templates.get()) {
+            tracing::warn!(advice = thought, "a template's policy may not mean what it says");
+        }
         let opened = Opened::open(&store).await?;
         let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
         host.deliver(webhooks, templates.clone());

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use semel_core::unique::advice;
 use semel_ojs::Template;
 use semel_ojs::write::object;
 use semel_templates::{Fault, Loaded, load};
@@ -98,6 +99,16 @@ impl Templates {
     }
 }
 
+/// What there is to think about in the policies of templates, each by its type and version.
+pub fn thoughts(templates: &semel_ojs::Templates) -> Vec<String> {
+    let of_one = |template: &Template| {
+        let (job_type, version) = (template.job_type.to_string(), template.version.clone());
+        let open = template.policy().map(|policy| advice(&policy)).unwrap_or_default();
+        open.into_iter().map(move |advice| format!("{job_type} {version}: {}", advice.trace()))
+    };
+    templates.iter().flat_map(of_one).collect()
+}
+
 /// The templates of the directory that is named in the settings; none when none is.
 ///
 /// # Errors
@@ -131,10 +142,19 @@ fn told(faults: &[Fault]) -> String {
 fn check(folder: &Path, printer: &Printer) -> Result<(), Failure> {
     match load(folder) {
         Ok(loaded) => {
+            let thoughts = thoughts(&loaded.templates);
             if printer.is_json() {
-                printer.value(&json!({ "valid": true, "templates": loaded.templates.len(), "faults": [] }));
-            } else {
-                printer.line(format_args!("{} templates, all of them well", loaded.templates.len()));
+                printer.value(&json!({
+                    "valid": true,
+                    "templates": loaded.templates.len(),
+                    "faults": [],
+                    "advice": thoughts,
+                }));
+                return Ok(());
+            }
+            printer.line(format_args!("{} templates, all of them well", loaded.templates.len()));
+            for thought in &thoughts {
+                printer.line(format_args!("advice: {thought}"));
             }
             Ok(())
         }

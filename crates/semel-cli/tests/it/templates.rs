@@ -29,6 +29,26 @@ fn a_directory_is_checked_listed_and_shown() {
     assert_eq!(ran.code, 4, "{ran:?}");
 }
 
+/// Well, and yet perhaps not what was meant: two live jobs may come to share a key, and it is said how.
+#[test]
+fn a_policy_that_is_open_under_retry_is_pointed_out() {
+    let folder = Folder::new();
+    let open =
+        "namespace: n\nname: open\nunique:\n  keys: [args]\n  states: [available, scheduled, active]\n";
+    write(&folder, "templates/open.yaml", open);
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: send\n");
+    let ran = folder.run(&["templates", "check", "templates"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.out.matches("advice: ").count(), 1, "{ran:?}");
+    assert!(ran.out.contains("advice: n.open 1.0.0: ") && ran.out.contains("add retryable"), "{ran:?}");
+    let told = folder.json(&["templates", "check", "templates"]);
+    assert_eq!((&told["valid"], told["advice"].as_array().map(Vec::len)), (&true.into(), Some(1)), "{told}");
+    let mut server = Server::start(&folder, &["--templates", "templates"]);
+    let log = server.log_until("add retryable");
+    assert!(log.contains("n.open 1.0.0"), "{log}");
+    server.stop();
+}
+
 #[test]
 fn every_fault_is_told_with_its_file_and_line() {
     let folder = Folder::new();
@@ -45,6 +65,25 @@ fn every_fault_is_told_with_its_file_and_line() {
     // And a server does not begin with them.
     let ran = folder.run(&["serve", "--listen", "127.0.0.1:0", "--templates", "templates"]);
     assert_eq!((ran.code, ran.err.contains("a.yaml:3:1")), (2, true), "{ran:?}");
+}
+
+/// Whichever way a job comes: a command that finds no server reads the templates itself.
+#[test]
+fn without_a_server_templates_hold_as_well() {
+    let folder = Folder::new();
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: send\nqueue: post\n");
+    write(&folder, "semel.toml", "templates = \"templates\"\n");
+    let ran = folder.run(&["enqueue", "mail.send", "{}", "--json"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("\"post\""), "{ran:?}");
+    let again = folder.run(&["enqueue", "mail.send", "{}", "--json"]);
+    assert_ne!(again.code, 0, "{again:?}");
+    let jobs = folder.json(&["jobs"]);
+    assert_eq!(jobs["jobs"].as_array().map(Vec::len), Some(1), "{jobs}");
+    // What is wrong with them is told before anything is done.
+    write(&folder, "templates/mail.yaml", "namespace: mail\n");
+    let ran = folder.run(&["enqueue", "other.job", "{}"]);
+    assert_eq!((ran.code, ran.err.contains("mail.yaml:1:1")), (2, true), "{ran:?}");
 }
 
 /// A set that is wrong changes nothing, and the log says so; one that is well takes the place of the one before.

@@ -6,7 +6,7 @@ use crate::ident::{JobId, JobType, QueueName};
 use crate::job::Head;
 use crate::planted::{Bug, is_planted};
 use crate::settings::Depth;
-use crate::unique::{Disclose, RejectReason};
+use crate::unique::{Disclose, RejectReason, UniqueKey};
 
 /// The job an answer may name.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +133,17 @@ impl Outcome {
             Self::Amended(_) | Self::Existing(_) => Some(EventKind::Deduplicated),
             Self::Rejected { .. } => Some(EventKind::DuplicateRejected),
             Self::Mismatch { .. } | Self::KeyReused(_) => Some(EventKind::PayloadMismatched),
+            _ => None,
+        }
+    }
+
+    /// The key that made it a duplicate, where its answer may show who holds it.
+    pub fn shown_key(&self) -> Option<UniqueKey> {
+        match self {
+            Self::Amended(head) | Self::Existing(head) => head.key,
+            Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } => {
+                holder.named().and_then(|head| head.key)
+            }
             _ => None,
         }
     }

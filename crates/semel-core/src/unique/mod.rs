@@ -6,6 +6,7 @@
 pub mod explain;
 
 mod admit;
+mod advice;
 mod choice;
 mod frees;
 mod hold;
@@ -17,6 +18,7 @@ mod preset;
 mod spec;
 
 pub use admit::{Admission, Blocking, RejectReason, admit, blocks, disclosed, mismatch};
+pub use advice::{Advice, advice};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use frees::{Frees, frees};
 pub use hold::{Hold, Remember, is_kept, must_remember};

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use semel_client::{HeaderMap, HeaderValue, Method};
+use semel_ojs::{Template, Templates};
 use semel_server::Config;
 use semel_server::auth::{Role, Token, Tokens, digest};
 use semel_store::memory::Memory;
@@ -148,5 +149,61 @@ async fn a_key_that_is_none_is_refused() {
         assert_eq!((told.status, told.code()), (400, "invalid_request"), "{key}");
         assert_eq!(told.body["error"]["details"]["header"], "Idempotency-Key");
     }
+    server.stop().await;
+}
+
+/// Also when a template that it was read by is gone since: the answer is kept with the job, and not with the rules.
+#[tokio::test]
+async fn a_request_that_cannot_be_read_any_more_is_answered_as_the_first_time() {
+    let set = tasks::templates();
+    let config = Config { templates: set.clone(), ..Config::default() };
+    let server = Server::on_store(Arc::new(Memory::default()), config).await;
+    let task = json!({ "namespace": "orders", "name": "notify", "context": { "n": 1 } });
+    let job = json!({ "type": "email.send", "version": "1.0.0", "args": [{ "to": "a" }] });
+    let batch = json!({ "jobs": [{ "type": "a.b", "args": [] }, { "type": "email.send", "version": "1.0.0", "args": [{ "to": "b" }] }] });
+    let first_task = post(&server, "/v1/tasks", &task, "r-1").await;
+    let first_job = post(&server, "/ojs/v1/jobs", &job, "r-2").await;
+    let first_batch = post(&server, "/ojs/v1/jobs/batch", &batch, "r-3").await;
+    assert_eq!((first_task.status, first_job.status, first_batch.status), (201, 201, 201));
+    let stored = server.stored().await;
+    let mut templates = Templates::default();
+    let newer = json!({ "namespace": "email", "name": "send", "version": "2.0.0" });
+    templates.add(Template::read(&newer.to_string()).unwrap()).unwrap();
+    set.replace(templates);
+    assert_eq!(server.post("/v1/tasks", &task).await.status, 404);
+    assert_eq!(server.post("/ojs/v1/jobs", &job).await.status, 400);
+    let again = post(&server, "/v1/tasks", &task, "r-1").await;
+    assert_eq!((again.status, is_replay(&again), &again.body), (201, true, &first_task.body));
+    let again = post(&server, "/ojs/v1/jobs", &job, "r-2").await;
+    assert_eq!((again.status, is_replay(&again), again.job_id()), (201, true, first_job.job_id()));
+    let again = post(&server, "/ojs/v1/jobs/batch", &batch, "r-3").await;
+    assert_eq!(again.status, 201, "{}", again.body);
+    let ids = |told: &Told| -> Vec<Value> {
+        told.body["jobs"].as_array().unwrap().iter().map(|job| job["id"].clone()).collect()
+    };
+    assert_eq!(ids(&again), ids(&first_batch));
+    let again = post(&server, "/ojs/v1/jobs/bulk", &batch, "r-3").await;
+    assert_eq!((again.status, &again.body["succeeded"]), (200, &2.into()), "{}", again.body);
+    // Another request under a key that was used is that, whatever else is wrong with it; a new one is what it is.
+    let other = json!({ "type": "email.send", "version": "1.0.0", "args": [{ "to": "c" }] });
+    let told = post(&server, "/ojs/v1/jobs", &other, "r-2").await;
+    assert_eq!((told.status, told.code()), (422, "payload_mismatch"), "{}", told.body);
+    let told = post(&server, "/ojs/v1/jobs", &other, "r-4").await;
+    assert_eq!((told.status, told.pointer()), (400, "/version"), "{}", told.body);
+    assert_eq!(server.stored().await, stored);
+    server.stop().await;
+}
+
+/// What jobs call their server's own members are members like any other of a task, and told apart.
+#[tokio::test]
+async fn every_member_of_a_task_counts() {
+    let server = tasks::server().await;
+    let body =
+        |state: &str| json!({ "namespace": "orders", "name": "notify", "context": {}, "state": state });
+    let first = post(&server, "/v1/tasks", &body("CA"), "r-1").await;
+    assert_eq!(first.status, 201);
+    let told = post(&server, "/v1/tasks", &body("NY"), "r-1").await;
+    assert_eq!(told.status, 422, "{}", told.body);
+    assert_eq!(post(&server, "/v1/tasks", &body("CA"), "r-1").await.body, first.body);
     server.stop().await;
 }

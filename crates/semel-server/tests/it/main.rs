@@ -18,6 +18,7 @@ mod moving;
 mod openapi;
 mod polling;
 mod progress;
+mod promises;
 mod races;
 mod rates;
 mod recipes;

@@ -235,10 +235,20 @@ async fn a_cancelled_task_takes_its_steps_with_it() {
     server.stop().await;
 }
 
-/// Where a template says so, the task that is there is the answer.
+/// Where a template says so, the task that is there is the answer; a plain job that holds the key is none.
 #[tokio::test]
 async fn an_existing_task_may_be_the_answer() {
-    let server = server().await;
+    let set = TemplateSet::default();
+    let config = Config { templates: set.clone(), ..Config::default() };
+    let server = Server::on_store(Arc::new(Memory::default()), config).await;
+    // From a time when the type had no template.
+    let plain = json!({ "type": "orders.sync", "args": [], "unique": { "keys": ["type"] } });
+    let plain = server.create(&plain).await.job_id().to_owned();
+    set.replace(Templates::clone(&templates().get()));
+    let sync = json!({ "namespace": "orders", "name": "sync", "context": { "n": 1 } });
+    let told = create(&server, &sync).await;
+    assert_eq!((told.status, told.code()), (409, "CONFLICT"), "{}", told.body);
+    assert_eq!(server.delete(&format!("/ojs/v1/jobs/{plain}")).await.status, 200);
     let body = json!({ "namespace": "orders", "name": "sync", "context": { "n": 1 } });
     let id = created(&server, &body).await;
     let told = create(&server, &body).await;
@@ -290,8 +300,37 @@ async fn a_template_of_plain_jobs_says_what_their_requests_do_not() {
     // In a batch, a workflow and a cron alike.
     let batch = server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": [job] })).await;
     assert_eq!(batch.body["results"][0]["status"], "duplicate", "{}", batch.body);
+    let steps = json!({ "type": "group", "jobs": [job] });
+    let workflow = server.post("/ojs/v1/workflows", &steps).await.body["workflow"].clone();
+    let shown = server.get(&format!("/ojs/v1/workflows/{}", workflow["id"].as_str().unwrap())).await.body;
+    assert!(shown.to_string().contains(again.job_id()), "{shown} names another job than {}", again.job_id());
+    let cron = json!({ "name": "daily", "expression": "0 0 * * *", "job_template": job });
+    let cron = server.post("/ojs/v1/cron", &cron).await;
+    assert_eq!(cron.status, 201, "{}", cron.body);
+    assert!(cron.body.to_string().contains("\"queue\":\"mail\""), "{}", cron.body);
     let explained = server.post("/ojs/v1/unique/explain", &job).await;
     assert_eq!(explained.body["decision"], "existing", "{}", explained.body);
+    server.stop().await;
+}
+
+/// A task begins when it is created: what would put it off is refused, by whomever it is asked for.
+#[tokio::test]
+async fn a_task_is_not_put_off() {
+    let server = server().await;
+    for (unique, place) in [
+        (json!({ "on_conflict": "follow_up" }), "/unique/on_conflict"),
+        (json!({ "on_conflict": "replace_except_schedule" }), "/unique/on_conflict"),
+        (json!({ "on_conflict": "replace", "when_active": "wait" }), "/unique/when_active"),
+    ] {
+        for _ in 0..2 {
+            let body = json!({ "namespace": "payments", "name": "process", "context": {}, "unique": unique });
+            let told = create(&server, &body).await;
+            assert_eq!((told.status, told.code()), (400, "BAD_REQUEST"), "{unique}: {}", told.body);
+            let message = told.body["error"]["message"].as_str().unwrap();
+            assert!(message.contains(place), "{message}");
+        }
+    }
+    assert_eq!(server.stored().await, 0);
     server.stop().await;
 }
 

@@ -11,6 +11,7 @@ pub mod history;
 pub mod interleavings;
 pub mod leases;
 pub mod limits;
+pub mod once;
 pub mod people;
 pub mod remembering;
 pub mod replacing;
@@ -275,6 +276,17 @@ macro_rules! conformance {
                 a_task_is_nobodys_to_run,
                 a_task_whose_steps_are_all_refused_has_failed,
                 a_tasks_context_is_kept_as_it_was_given,
+                a_task_cannot_be_put_off,
+            );
+            $crate::conformance!(@topic $fixture; once:
+                a_request_that_is_sent_again_is_answered_as_the_first_time,
+                another_request_under_the_key_is_refused,
+                the_second_of_two_requests_of_one_key_is_stale,
+                a_request_that_stored_nothing_is_not_remembered,
+                a_request_is_forgotten_when_its_time_is_over,
+                a_replacement_is_not_made_twice,
+                an_amendment_is_not_made_twice,
+                a_task_that_is_asked_for_again_is_answered_as_the_first_time,
             );
             $crate::conformance!(@topic $fixture; crons:
                 a_tick_offers_its_job_once,

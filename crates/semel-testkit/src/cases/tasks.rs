@@ -1,5 +1,7 @@
 //! Tasks on every store: one identity over a whole workflow, decided before any step is there, ended with it.
 
+use std::time::Duration;
+
 use semel_core::draft::Reads;
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::{JobId, WorkflowId};
@@ -8,7 +10,7 @@ use semel_core::life;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
-use semel_core::task::{self, TaskOutcome, TaskPlan};
+use semel_core::task::{self, TaskOutcome, TaskPlan, Unfit};
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::workflow::{self, Cancelled, Plan, Status};
 
@@ -16,7 +18,7 @@ use semel_store::backend::Verdict::{Applied, Stale};
 
 use crate::fixture::Fixture;
 use crate::flows::{chain, group, statuses, stored};
-use crate::make::{job, keyed};
+use crate::make::{Want, job, keyed};
 
 fn space() -> Namespace {
     Namespace::default()
@@ -179,4 +181,27 @@ pub async fn a_tasks_context_is_kept_as_it_was_given(f: &Fixture) {
     let (_, full) = f.full(id).await.unwrap();
     let body = semel_core::body::Body::decode(&full.body).unwrap();
     assert_eq!(&*body.args, context);
+}
+
+/// A policy that would have it begin later than it does is none of its own, whoever holds its key.
+pub async fn a_task_cannot_be_put_off(f: &Fixture) {
+    f.create(&keyed("k").later(Duration::from_secs(60)).offer()).await;
+    f.create(&keyed("l").offer()).await;
+    f.claim_one().await;
+    let before = jobs(f).await;
+    let waits = |want: Want| want.policy(|spec| spec.when_active = Some("wait".to_owned()));
+    for (offer, why) in [
+        (keyed("k").on_conflict("follow_up"), Unfit::FollowsUp),
+        (keyed("l").on_conflict("follow_up"), Unfit::FollowsUp),
+        (keyed("k").on_conflict("replace_except_schedule"), Unfit::KeepsSchedule),
+        (waits(keyed("l").on_conflict("replace")), Unfit::Waits),
+    ] {
+        let told = create(f, &TaskPlan { offer: offer.offer(), ..strict("x", 1) }).await;
+        assert!(matches!(told, TaskOutcome::Unfit(other) if other == why), "{told:?}");
+    }
+    assert_eq!(jobs(f).await, before);
+    // One that replaces a job which has not begun begins itself all the same.
+    let plan = TaskPlan { offer: keyed("k").on_conflict("replace").offer(), ..strict("k", 1) };
+    let id = created(f, &plan).await;
+    assert_eq!(state(f, id).await, State::Active);
 }
