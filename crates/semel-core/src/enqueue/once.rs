@@ -1,6 +1,6 @@
 //! `Idempotency-Key`: a caller who lost the reply sends the same request again and is answered as the first time
 //! (SEMANTICS 7). What was created under a key is kept in a document of its own, written in the commit that creates the
-//! job; so a key lives beside whatever unique policy the job has, and is decided before it.
+//! job, or amends one; so a key lives beside whatever unique policy the job has, and is decided before it.
 
 use std::time::Duration;
 
