@@ -28,7 +28,7 @@ const ITEM_BYTES: usize = 700;
 /// What becomes of an item before it is decided.
 enum Item {
     /// It is offered.
-    Offered(Box<Offer>, Body),
+    Offered(Box<(Offer, Body)>),
     /// It was sent before, and cannot be read, or may not be made, any more.
     Answered(Outcome),
     /// It is refused.
@@ -52,7 +52,7 @@ async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<V
             Ok(request) => {
                 let (offer, body) = request.into_parts();
                 match caller.check_queue(offer.queue.name()) {
-                    Ok(()) => Item::Offered(Box::new(offer), body),
+                    Ok(()) => Item::Offered(Box::new((offer, body))),
                     Err(problem) => {
                         unread.push(index);
                         sent.push(offer.once);
@@ -88,8 +88,9 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
     let mut offered = Vec::new();
     for (index, item) in read(&app, &caller, &parts, &text).await?.into_iter().enumerate() {
         match item {
-            Item::Offered(offer, body) => {
-                offers.push(*offer);
+            Item::Offered(item) => {
+                let (offer, body) = *item;
+                offers.push(offer);
                 offered.push(index);
                 items.push((body, None));
             }
@@ -147,8 +148,9 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
     let mut items: Vec<Result<(Body, Option<Outcome>), Problem>> = Vec::new();
     for item in read(&app, &caller, &parts, &text).await? {
         items.push(match item {
-            Item::Offered(offer, body) => {
-                offers.push(*offer);
+            Item::Offered(item) => {
+                let (offer, body) = *item;
+                offers.push(offer);
                 Ok((body, None))
             }
             Item::Answered(outcome) => Ok((Body::default(), Some(outcome))),

@@ -9,11 +9,11 @@ use semel_core::job::Ending;
 use semel_core::state::State;
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Reap, Tend};
-use semel_store::StoreError;
 use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
+use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
 use semel_testkit::flows::{cron_name, registration};
 use semel_testkit::make::{Want, job, key, keyed};
@@ -46,7 +46,7 @@ async fn requests_whose_time_is_over_are_forgotten_in_one_commit() {
     const REQUESTS: usize = 400;
     let clock = ManualClock::default();
     let store = Arc::new(Counted { inner: Memory::new(clock.clone()), commits: AtomicUsize::new(0) });
-    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn semel_store::Backend>).unwrap();
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     for number in 0..REQUESTS {
         let once = Once { key: key(&format!("request {number}")), digest: [1; 32] };
         let offer = Offer { once: Some(once), ..job().offer() };
