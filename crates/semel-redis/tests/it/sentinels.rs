@@ -1,0 +1,52 @@
+//! Under Sentinel: servers follow by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_redis::{Address, Redis};
+use semel_testkit::traffic::Traffic;
+
+use crate::nodes::{Watched, until};
+use crate::place::rounds;
+use crate::takeover::{judge, servers};
+
+/// `SEMEL_FAILOVER_ROUNDS` says how often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_follow_a_failover_by_themselves() {
+    let mut watched = Watched::start(&["--min-replicas-to-write", "1"], Some("hush")).await;
+    let url = format!("{}?sentinel_pass=hush&replicas=1", watched.url());
+    let refused = Redis::open(&watched.address()).await.map(drop).unwrap_err().to_string();
+    assert!(!refused.contains("hush"), "{refused}");
+    let unknown = Address::parse(&url.replace("/main", "/other")).unwrap();
+    assert!(Redis::open(&unknown).await.is_err());
+    let address = Address::parse(&url).unwrap().with_patience(Duration::from_secs(120));
+    let traffic = Traffic::start(&servers(&address, 2).await, 1);
+    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1) {
+        traffic.more(40 + round * 13 % 37).await;
+        let (primary, replica) = if watched.nodes[0].is_primary().await { (0, 1) } else { (1, 0) };
+        watched.nodes[primary].own.end();
+        until("it takes over", async || watched.nodes[replica].is_primary().await).await;
+        watched.nodes[primary].own.start_again().await;
+        until("it is the replica now", async || watched.nodes[primary].is_replica().await).await;
+    }
+    traffic.more(100).await;
+    judge(&traffic.end().await, &address).await;
+}
+
+/// A server that asked nothing while its primary was silent is not still connected to it when it comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_idle_asks_nothing_of_a_primary_that_was_replaced() {
+    let watched = Watched::start(&[], None).await;
+    let store = Arc::new(Redis::open(&watched.address()).await.unwrap());
+    watched.nodes[0].own.pause();
+    until("it takes over", async || watched.nodes[1].is_primary().await).await;
+    // The duty finds it, and nobody else asks.
+    let port = watched.nodes[1].port;
+    until("the store has found it", async || {
+        watched.nodes[1].ask(&["CLIENT", "LIST"]).await.is_some_and(|said| said.contains("cmd=subscribe"))
+    })
+    .await;
+    watched.nodes[0].own.go_on();
+    let survey = store.survey().await.unwrap();
+    assert!(survey.findings().iter().all(|finding| finding.setting != "role"), "{port}");
+}
