@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn those_who_know_where_it_is_are_named_without_their_passwords() {
-        let address = Address::parse("redis+cluster://ann:hush@a:7000,b,[::1]:7002?prefix=shop").unwrap();
-        assert_eq!(address.to_string(), "redis+cluster://ann@a:7000,b:6379,[::1]:7002/0?prefix=shop");
+        let address = Address::parse("redis+cluster://ann:hush@a:7000,b,[::1]?prefix=shop").unwrap();
+        assert_eq!(address.to_string(), "redis+cluster://ann@a:7000,b:6379,::1:6379/0?prefix=shop");
         assert!(address.info().is_none());
         let text = "rediss+sentinel://ann:hu%2Csh@a,b:7001/main/3?sentinel_user=bob&sentinel_pass=hu%26sh&replicas=1";
         let address = Address::parse(text).unwrap();
