@@ -101,6 +101,11 @@ impl Finder {
         }
     }
 
+    /// Where it was found last, if anybody was asked.
+    pub fn place(&self) -> Option<Place> {
+        self.at.borrow().clone()
+    }
+
     /// Whether it has been found to be elsewhere than before since `then`.
     pub fn has_moved_since(&self, then: Instant) -> bool {
         self.memory().moved.is_some_and(|moved| moved >= then)

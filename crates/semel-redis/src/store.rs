@@ -193,6 +193,11 @@ impl Redis {
         self.shared.link.known().map(|known| known.durability).unwrap_or_default()
     }
 
+    /// Where the primary was found last, `HOST:PORT`: in a cluster, or under Sentinel. It is looked for every second.
+    pub fn place(&self) -> Option<String> {
+        self.shared.link.finder().place().map(|place| place.to_string())
+    }
+
     /// How its Redis is set now.
     ///
     /// # Errors

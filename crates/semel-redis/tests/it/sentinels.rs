@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_engine::Engine;
 use semel_redis::{Address, Redis};
+use semel_testkit::make::keyed;
 use semel_testkit::traffic::Traffic;
 
-use crate::nodes::{Watched, until};
+use crate::nodes::{Node, Watched, until};
 use crate::place::rounds;
 use crate::takeover::{judge, servers};
 
@@ -33,20 +35,24 @@ async fn servers_follow_a_failover_by_themselves() {
     judge(&traffic.end().await, &address).await;
 }
 
-/// A server that asked nothing while its primary was silent is not still connected to it when it comes back.
+/// A server that asked nothing while its primary was silent asks nothing of that one when it comes back, which still takes itself for
+/// the primary then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_idle_asks_nothing_of_a_primary_that_was_replaced() {
     let watched = Watched::start(&[], None).await;
     let store = Arc::new(Redis::open(&watched.address()).await.unwrap());
-    watched.nodes[0].own.pause();
-    until("it takes over", async || watched.nodes[1].is_primary().await).await;
-    // The duty finds it, and nobody else asks.
-    let port = watched.nodes[1].port;
-    until("the store has found it", async || {
-        watched.nodes[1].ask(&["CLIENT", "LIST"]).await.is_some_and(|said| said.contains("cmd=subscribe"))
-    })
-    .await;
-    watched.nodes[0].own.go_on();
-    let survey = store.survey().await.unwrap();
-    assert!(survey.findings().iter().all(|finding| finding.setting != "role"), "{port}");
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    let [old, new] = &watched.nodes[..] else { panic!("two") };
+    until("the replica has it", async || old.ask(&["DBSIZE"]).await == new.ask(&["DBSIZE"]).await).await;
+    let is_at = |node: &Node| store.place() == Some(format!("127.0.0.1:{}", node.port));
+    assert!(is_at(old));
+    old.own.pause();
+    until("it takes over", async || new.is_primary().await).await;
+    until("it is found by who does not need it", async || is_at(new)).await;
+    old.own.go_on();
+    engine.enqueue(keyed("b").offer(), "").await.unwrap();
+    let records = redis::cmd("HGET").arg("semel{p0}!").arg("records").to_owned();
+    let records: u64 = records.query_async(&mut new.connection().await).await.unwrap();
+    assert_eq!(records, 2, "it is where the others will look for it");
 }
