@@ -8,13 +8,15 @@ local WRITES = {
     { 'SET', fact, '' }, { 'MSET', fact, '' }, { 'DEL', fact }, { 'UNLINK', fact },
     { 'HSET', fact, 'at', '' }, { 'HDEL', fact, 'at' }, { 'HINCRBY', fact, 'at', '1' },
     { 'SADD', fact, '' }, { 'SREM', fact, '' }, { 'ZADD', fact, '0', '' }, { 'ZREM', fact, '' },
-    { 'XADD', fact, '*', 'a', '' }, { 'XTRIM', fact, 'MINID', '0' },
+    { 'XADD', fact, '*', 'a', '' }, { 'XTRIM', fact, 'MAXLEN', '0' },
 }
 for at = 1, #WRITES do
     if not redis.acl_check_cmd(unpack(WRITES[at])) then
         return redis.error_reply('SEMELACL the account may not use ' .. WRITES[at][1] .. ' here: let it write under this prefix')
     end
 end
+-- More records of the log than a run loses: whoever has read one of these goes on with what comes now, and misses nothing.
+local LOST = 100000
 -- What this program has seen is later than what is known here where that was lost.
 local function begin_run()
     local known = max(tonumber(call('HGET', fact, 'at') or 0), tonumber(ARGV[4]))
@@ -22,6 +24,9 @@ local function begin_run()
         local later = digits(known + LEAD)
         -- Time stands there until the clock has come to it: it is no clock that has jumped back.
         call('HSET', fact, 'at', later, 'lead', later)
+    end
+    if call('HGET', fact, 'records') then
+        call('HINCRBY', fact, 'records', LOST)
     end
     call('HSET', fact, 'run', ARGV[3])
 end

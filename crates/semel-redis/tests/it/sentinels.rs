@@ -52,7 +52,7 @@ async fn who_was_idle_asks_nothing_of_a_primary_that_was_replaced() {
     until("it is found by who does not need it", async || is_at(new)).await;
     old.own.go_on();
     engine.enqueue(keyed("b").offer(), "").await.unwrap();
-    let records = redis::cmd("HGET").arg("semel{p0}!").arg("records").to_owned();
-    let records: u64 = records.query_async(&mut new.connection().await).await.unwrap();
+    let mut asked = redis::cmd("XLEN");
+    let records: u64 = asked.arg("semel{p0}e").query_async(&mut new.connection().await).await.unwrap();
     assert_eq!(records, 2, "it is where the others will look for it");
 }

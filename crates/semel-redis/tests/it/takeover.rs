@@ -122,6 +122,7 @@ async fn a_replica_that_was_far_behind_numbers_nothing_again() {
     clock.advance(Duration::from_secs(60));
     let lost = engine.claim(claim(1)).await.unwrap().remove(0);
     assert!(matches!(engine.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
+    let read = engine.store().events(0, 100).await.unwrap().newest;
     cluster.nodes[0].own.end();
     cluster.nodes[3].own.go_on();
     cluster.take_over(3).await;
@@ -131,6 +132,9 @@ async fn a_replica_that_was_far_behind_numbers_nothing_again() {
     assert_eq!(again.head.id, lost.head.id, "nobody was told to wait for it");
     assert!(again.head.fence > lost.head.fence, "{} {}", again.head.fence, lost.head.fence);
     assert!(matches!(engine.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
+    // Whoever had read what is lost misses nothing of what came then: a start, and a job.
+    let events = engine.store().events(read, 100).await.unwrap().events;
+    assert_eq!(events.len(), 2, "{events:?}");
     // Whoever comes later, by the same clock.
     let other = open().await;
     let Outcome::Created(head) = other.enqueue(keyed("c").offer(), "").await.unwrap() else { panic!("c") };
