@@ -127,7 +127,7 @@ impl Finder {
         if self.follows() {
             self.leaves(place).await;
         } else {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
