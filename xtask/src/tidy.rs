@@ -5,7 +5,10 @@
 //! - [`length`]: files that want to be two.
 //! - [`leftovers`]: reminders, ignored tests, paths of somebody's machine.
 //! - [`licence`]: licences of the dependencies.
+//! - [`links`]: links and anchors of the documentation, and the book's list of pages.
+//! - [`metrics`]: which metrics alerts and dashboards may speak of.
 //! - [`modules`]: files that are in no module.
+//! - [`packaging`]: flags, variables and addresses of what is shipped beside the program.
 //!
 //! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
 
@@ -15,7 +18,10 @@ pub mod homes;
 pub mod leftovers;
 pub mod length;
 pub mod licence;
+pub mod links;
+pub mod metrics;
 pub mod modules;
+pub mod packaging;
 pub mod spdx;
 pub mod tree;
 
@@ -72,6 +78,9 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         ("leftovers", leftovers::check(&tree)),
         ("files in no module", modules::check(&tree)),
         ("licences", licence::check(&metadata, &tree)),
+        ("links", links::check(&tree)),
+        ("what is shipped", packaging::check(&tree)),
+        ("metrics", metrics::check(&tree)),
     ];
     let mut mistakes = 0;
     let mut warnings = 0;

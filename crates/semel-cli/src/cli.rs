@@ -51,6 +51,7 @@ enum Verb {
     Token(verb::token::Token),
     Bench(verb::bench::Bench),
     Completions(verb::completions::Completions),
+    Man(verb::man::Man),
 }
 
 impl Cli {
@@ -84,6 +85,7 @@ impl Cli {
             Verb::Token(verb) => verb.run(globals, printer),
             Verb::Bench(verb) => verb.run(globals, printer).await,
             Verb::Completions(verb) => verb.run(printer),
+            Verb::Man(verb) => verb.run(printer),
         }
     }
 }
