@@ -49,6 +49,8 @@ fn flags(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
             }
             if before.trim_start_matches('`').ends_with("semel") && !before.contains("--") {
                 verb = help.get_key_value(bare);
+            } else if let Some(behind) = verb.and_then(|(name, _)| help.get_key_value(&*format!("{name}-{bare}"))) {
+                verb = Some(behind);
             } else if let (Some((name, text)), true) = (verb, bare.starts_with("--")) {
                 let flag = bare.split('=').next().unwrap_or(bare);
                 if !text.split(|c: char| c.is_whitespace() || c == ',').any(|known| known == flag) {
@@ -109,9 +111,12 @@ mod tests {
         "  --drain <SECONDS>  How long (SEMEL_DRAIN)\n      --listen <HOST:PORT>  Where\n",
     );
 
+    const BOUND: (&str, &str) = ("crates/semel-cli/testdata/help/queues-bound.txt", "  --max-depth <N>");
+    const QUEUES: (&str, &str) = ("crates/semel-cli/testdata/help/queues.txt", "Commands:\n  bound  Show");
+
     fn found(path: &str, text: &str) -> Vec<String> {
         let route = ("crates/semel-server/src/routes/system.rs", "get(\"/live\", Public, live)");
-        check(&Tree::of(&[SERVE, route, (path, text)])).iter().map(ToString::to_string).collect()
+        check(&Tree::of(&[SERVE, QUEUES, BOUND, route, (path, text)])).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -122,6 +127,8 @@ mod tests {
         assert_eq!(no_flag("          args: [serve, --drain, \"20\"]"), 0);
         assert_eq!(no_flag("          args: [serve, --drian, \"20\"]"), 1);
         assert_eq!(no_flag("CMD [\"serve\", \"--drian\", \"20\"]"), 1);
+        assert_eq!(no_flag("semel queues bound mail --max-depth 5"), 0);
+        assert_eq!(no_flag("semel queues --max-depth 5"), 1);
         assert_eq!(no_flag("docker run --read-only semel\nsemel serve | other --flag"), 0);
         assert_eq!(found("docs/a.md", "say `semel serve --no-such`, or `other --flag`").len(), 1);
         assert_eq!(found("docs/a.md", "say `semel serve`, and what `--flag` does elsewhere").len(), 0);
