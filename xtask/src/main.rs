@@ -110,9 +110,10 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["fuzz", args @ ..] => Ok(Task::Fuzz { args: args.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "api" | "package" | "golden" | "schemathesis" | "services"), rest @ ..] => {
-            Err(format!("{name} does not take `{}`", rest.join(" ")))
-        }
+        [
+            name @ ("test" | "tidy" | "api" | "package" | "golden" | "schemathesis" | "services"),
+            rest @ ..,
+        ] => Err(format!("{name} does not take `{}`", rest.join(" "))),
         [name, ..] => Err(format!("there is no task `{name}`")),
         [] => Ok(Task::Help),
     }

@@ -65,7 +65,17 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
 fn build(workspace: &Workspace, host: &str) -> Result<(), String> {
     let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", host.to_uppercase().replace('-', "_"));
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--release", "--locked", "--package", "semel-cli", "--bin", "semel", "--target", host]);
+    cargo.args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "semel-cli",
+        "--bin",
+        "semel",
+        "--target",
+        host,
+    ]);
     if host.contains("-linux-") {
         cargo.env(&variable, "-C target-feature=+crt-static -C strip=debuginfo");
     }
@@ -106,7 +116,8 @@ fn gather(workspace: &Workspace, built: &Path, folder: &Path) -> Result<(), Stri
     while let Some(verbs) = sought.pop() {
         let asked = |first: &'static str, last: Option<&'static str>| -> Result<String, String> {
             let lead = if first.is_empty() { None } else { Some(first) };
-            let words: Vec<&str> = lead.into_iter().chain(verbs.iter().map(String::as_str)).chain(last).collect();
+            let words: Vec<&str> =
+                lead.into_iter().chain(verbs.iter().map(String::as_str)).chain(last).collect();
             say(built, &words)
         };
         let name: String = verbs.iter().fold("semel".to_owned(), |name, verb| format!("{name}-{verb}"));
@@ -119,7 +130,8 @@ fn gather(workspace: &Workspace, built: &Path, folder: &Path) -> Result<(), Stri
 
 /// The verbs that a help lists.
 fn verbs_behind(help: &str) -> Vec<String> {
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let lines =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names = lines.filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }

@@ -41,7 +41,8 @@ pub fn run(workspace: &Workspace, program: Option<&str>) -> Result<(), String> {
 
 /// The first table that the demo prints, and its last word.
 fn end(printed: &str) -> Vec<String> {
-    let table = printed.lines().skip_while(|line| !line.starts_with("WHAT ")).take_while(|line| !line.is_empty());
+    let table =
+        printed.lines().skip_while(|line| !line.starts_with("WHAT ")).take_while(|line| !line.is_empty());
     let word = printed.lines().find(|line| line.starts_with("verified: "));
     // The time it took is the machine's.
     let word = word.map(|line| line.rsplit_once(" (").map_or(line, |(line, _)| line));
@@ -64,7 +65,9 @@ fn draw(lines: &[String]) -> String {
         let fill = match line.as_str() {
             line if line.starts_with("$ ") => " fill=\"#ffffff\"",
             line if line.starts_with("WHAT ") => " fill=\"#8f96a3\"",
-            line if line.starts_with("verified: ") || line.starts_with("executed twice ") => " fill=\"#7bd88f\"",
+            line if line.starts_with("verified: ") || line.starts_with("executed twice ") => {
+                " fill=\"#7bd88f\""
+            }
             _ => "",
         };
         let long = line.chars().count() * LETTER;
@@ -100,7 +103,9 @@ mod tests {
         let is_demo = |path: &str| path.starts_with("crates/semel-cli/src/demo/");
         let demo: String =
             tree.files.iter().filter(|file| is_demo(&file.path)).map(|file| file.text.as_str()).collect();
-        let rows = text.lines().filter_map(|line| line.strip_suffix("</text>")?.rsplit_once('>').map(|(_, row)| row));
+        let rows = text
+            .lines()
+            .filter_map(|line| line.strip_suffix("</text>")?.rsplit_once('>').map(|(_, row)| row));
         let names: Vec<&str> = rows
             .filter(|row| row.ends_with(|c: char| c.is_ascii_digit()) && !row.starts_with("verified"))
             .map(|row| row.rsplit_once("  ").map_or(row, |(name, _)| name).trim())
@@ -108,7 +113,10 @@ mod tests {
             .collect();
         assert!(names.len() >= 10, "{names:?}");
         for name in names {
-            assert!(demo.contains(&format!("\"{name}\"")), "the demo prints no {name:?}: cargo xtask picture");
+            assert!(
+                demo.contains(&format!("\"{name}\"")),
+                "the demo prints no {name:?}: cargo xtask picture"
+            );
         }
     }
 }

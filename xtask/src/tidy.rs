@@ -9,6 +9,7 @@
 //! - [`metrics`]: which metrics alerts and dashboards may speak of.
 //! - [`modules`]: files that are in no module.
 //! - [`packaging`]: flags, variables and addresses of what is shipped beside the program.
+//! - [`publish`]: what a registry wants of each crate.
 //!
 //! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
 
@@ -22,6 +23,7 @@ pub mod links;
 pub mod metrics;
 pub mod modules;
 pub mod packaging;
+pub mod publish;
 pub mod spdx;
 pub mod tree;
 
@@ -81,6 +83,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         ("links", links::check(&tree)),
         ("what is shipped", packaging::check(&tree)),
         ("metrics", metrics::check(&tree)),
+        ("publishing", publish::check(&metadata)),
     ];
     let mut mistakes = 0;
     let mut warnings = 0;

@@ -25,9 +25,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         .map(|link| link.path().unwrap_or_default())
         .collect();
     let unlisted = pages.keys().filter(|path| path.starts_with(BOOK) && **path != SUMMARY);
-    let unlisted = unlisted
-        .filter(|path| !listed.contains(**path))
-        .map(|path| Finding::error(*path, format!("is not in {SUMMARY}, so a reader of the book never sees it")));
+    let unlisted = unlisted.filter(|path| !listed.contains(**path)).map(|path| {
+        Finding::error(*path, format!("is not in {SUMMARY}, so a reader of the book never sees it"))
+    });
     broken.chain(unlisted).collect()
 }
 
@@ -154,10 +154,16 @@ mod tests {
     #[test]
     fn a_link_leads_to_something_that_is_there() {
         let pages = [
-            ("README.md", "# A\n[b](docs/guide/b.md#the-end) [code](crates) [self](#a) [web](https://x.y/z#q)"),
+            (
+                "README.md",
+                "# A\n[b](docs/guide/b.md#the-end) [code](crates) [self](#a) [web](https://x.y/z#q)",
+            ),
             ("crates/a/src/lib.rs", ""),
             ("docs/SUMMARY.md", "[b](guide/b.md)"),
-            ("docs/guide/b.md", "## The `end`\n[up](../../README.md#a)\n```\n[no](no.md)\n```\n`[no](no.md)`\n"),
+            (
+                "docs/guide/b.md",
+                "## The `end`\n[up](../../README.md#a)\n```\n[no](no.md)\n```\n`[no](no.md)`\n",
+            ),
         ];
         assert_eq!(found(&pages), [""; 0]);
     }
@@ -179,7 +185,10 @@ mod tests {
     fn a_page_that_the_book_does_not_list_is_found() {
         let pages = [("docs/SUMMARY.md", "[a](guide/a.md)"), ("docs/guide/a.md", ""), ("docs/adr/1.md", "")];
         let found = found(&pages);
-        assert!(found.len() == 1 && found[0].starts_with("docs/adr/1.md: is not in docs/SUMMARY.md"), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].starts_with("docs/adr/1.md: is not in docs/SUMMARY.md"),
+            "{found:?}"
+        );
     }
 
     #[test]

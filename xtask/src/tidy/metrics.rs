@@ -76,13 +76,17 @@ fn guide(tree: &Tree) -> Vec<Finding> {
     let lines = |path: &str, lead: &'static str| -> BTreeSet<&str> {
         let file = tree.files.iter().find(|file| file.path == path);
         let lines = file.into_iter().flat_map(|file| file.text.lines());
-        lines.filter_map(|line| line.trim().strip_prefix(lead)).filter(|name| name.starts_with("Semel")).collect()
+        lines
+            .filter_map(|line| line.trim().strip_prefix(lead))
+            .filter(|name| name.starts_with("Semel"))
+            .collect()
     };
     let (alerts, told) = (lines(ALERTS, "- alert: "), lines(GUIDE, "### "));
     let silent = alerts.difference(&told).map(|name| {
         Finding::error(GUIDE, format!("does not say what to do about `{name}`, under a heading of that name"))
     });
-    let gone = told.difference(&alerts).map(|name| Finding::error(GUIDE, format!("there is no alert `{name}`")));
+    let gone =
+        told.difference(&alerts).map(|name| Finding::error(GUIDE, format!("there is no alert `{name}`")));
     silent.chain(gone).collect()
 }
 
@@ -112,7 +116,10 @@ mod tests {
     fn outcomes_are_those_that_are_counted() {
         assert_eq!(found("{outcome=~\"created|existing\"}", "{outcome=\\\"created\\\"}"), [""; 0]);
         let place = "packaging/prometheus/alerts.yml:1";
-        assert_eq!(found("{outcome=~\"created|lost\"}", ""), [format!("{place}: nothing is counted as `lost`")]);
+        assert_eq!(
+            found("{outcome=~\"created|lost\"}", ""),
+            [format!("{place}: nothing is counted as `lost`")]
+        );
     }
 
     #[test]

@@ -36,7 +36,8 @@ fn flags(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(file.text.lines()) {
         // Lists of words in YAML and in container files are command lines too.
-        let is_list = |word: &str| line.trim_start().strip_prefix(word).is_some_and(|rest| rest.contains('['));
+        let is_list =
+            |word: &str| line.trim_start().strip_prefix(word).is_some_and(|rest| rest.contains('['));
         let begins_with_verb = is_list("args:") || is_list("CMD");
         let line = line.replace(['"', ',', '[', ']'], " ");
         let mut verb = None;
@@ -49,7 +50,9 @@ fn flags(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
             }
             if before.trim_start_matches('`').ends_with("semel") && !before.contains("--") {
                 verb = help.get_key_value(bare);
-            } else if let Some(behind) = verb.and_then(|(name, _)| help.get_key_value(&*format!("{name}-{bare}"))) {
+            } else if let Some(behind) =
+                verb.and_then(|(name, _)| help.get_key_value(&*format!("{name}-{bare}")))
+            {
                 verb = Some(behind);
             } else if let (Some((name, text)), true) = (verb, bare.starts_with("--")) {
                 let flag = bare.split('=').next().unwrap_or(bare);
@@ -116,7 +119,10 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let route = ("crates/semel-server/src/routes/system.rs", "get(\"/live\", Public, live)");
-        check(&Tree::of(&[SERVE, QUEUES, BOUND, route, (path, text)])).iter().map(ToString::to_string).collect()
+        check(&Tree::of(&[SERVE, QUEUES, BOUND, route, (path, text)]))
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -137,7 +143,10 @@ mod tests {
     #[test]
     fn variables_are_those_of_the_program() {
         assert_eq!(found("packaging/a", "SEMEL_DRAIN=20"), [""; 0]);
-        assert_eq!(found("packaging/a", "x\nSEMEL_DRAINS=20"), ["packaging/a:2: the program knows no variable `SEMEL_DRAINS`"]);
+        assert_eq!(
+            found("packaging/a", "x\nSEMEL_DRAINS=20"),
+            ["packaging/a:2: the program knows no variable `SEMEL_DRAINS`"]
+        );
     }
 
     #[test]

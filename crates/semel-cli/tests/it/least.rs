@@ -30,8 +30,11 @@ async fn on_postgresql_with_the_rights_of_the_page() {
     let (sql, _) = sql.split_once("```").unwrap();
     let schema = database::schema_name();
     let sql = sql.replace("SCHEMA semel", &format!("SCHEMA {schema}"));
-    let sql = sql.replace("semel_owner", &format!("{schema}_owner")).replace("semel_server", &format!("{schema}_server"));
-    let (client, connection) = tokio_postgres::connect(&database::url(), tokio_postgres::NoTls).await.unwrap();
+    let sql = sql
+        .replace("semel_owner", &format!("{schema}_owner"))
+        .replace("semel_server", &format!("{schema}_server"));
+    let (client, connection) =
+        tokio_postgres::connect(&database::url(), tokio_postgres::NoTls).await.unwrap();
     let connection = tokio::spawn(connection);
     client.batch_execute(&sql).await.unwrap();
     drop(client);
@@ -66,7 +69,10 @@ async fn on_redis_with_the_rights_of_the_page() {
     command.query_async::<()>(&mut connection).await.unwrap();
 
     let folder = Folder::new();
-    let store = format!("{}/0?prefix={prefix}", with_user(&redis::url(), &format!("{user}:secret")).trim_end_matches('/'));
+    let store = format!(
+        "{}/0?prefix={prefix}",
+        with_user(&redis::url(), &format!("{user}:secret")).trim_end_matches('/')
+    );
     let server = Server::start(&folder, &["--store", &store]);
     use_it(&folder, &server);
     // Another store's keys are none of its business.

@@ -43,7 +43,10 @@ fn start_over_http() {
     let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path))).unwrap();
     for (commands, printed) in steps {
         let mut shell = Command::new("sh");
-        shell.current_dir(folder.path()).env("PATH", &path).args(["-ec", &commands.replace(ADDRESS, &server.url)]);
+        shell
+            .current_dir(folder.path())
+            .env("PATH", &path)
+            .args(["-ec", &commands.replace(ADDRESS, &server.url)]);
         let ran = Ran::of(&mut shell);
         assert_eq!(ran.code, 0, "{commands}{}", ran.err);
         assert!(is_like(&ran.out, printed), "{commands}printed:\n{}the page says:\n{printed}", ran.out);

@@ -41,7 +41,8 @@ fn keys_by(program: &str, language: &str, drive: &str) -> Vec<(String, String)> 
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{program}");
     let lines = String::from_utf8(output.stdout).unwrap();
-    let pair = |line: &str| line.split_once('\t').map(|(name, key)| (name.to_owned(), key.to_owned())).unwrap();
+    let pair =
+        |line: &str| line.split_once('\t').map(|(name, key)| (name.to_owned(), key.to_owned())).unwrap();
     lines.lines().map(pair).collect()
 }
 
