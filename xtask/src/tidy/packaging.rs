@@ -108,6 +108,7 @@ fn unreadable(file: &File) -> Option<Finding> {
 mod tests {
     use super::check;
     use crate::tidy::tree::Tree;
+    use crate::workspace::Workspace;
 
     const SERVE: (&str, &str) = (
         "crates/semel-cli/testdata/help/serve.txt",
@@ -160,5 +161,26 @@ mod tests {
         assert_eq!(found("packaging/a.yaml", "a: [1, 2").len(), 1);
         assert_eq!(found("packaging/a.json", "{\"a\": 1,}").len(), 1);
         assert_eq!(found("packaging/a.json", "{\"a\": 1}"), [""; 0]);
+    }
+    /// Where systemd is, it reads the unit as it would at a start.
+    #[test]
+    fn systemd_finds_nothing_wrong_with_the_unit() {
+        use std::process::Command;
+        let Ok(unit) = std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service")) else {
+            panic!("there is no unit")
+        };
+        if Command::new("systemd-analyze").arg("--version").output().is_err() {
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("semel-unit-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("semel.service");
+        // The program need not be installed here, nor its pages.
+        let unit = unit.replace("/usr/bin/semel ", "/bin/sh ").replace("Documentation=", "#");
+        std::fs::write(&path, unit).unwrap();
+        let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("semel.service"), "{said}");
     }
 }

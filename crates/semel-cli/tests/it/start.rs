@@ -60,3 +60,27 @@ fn the_page_is_compared_word_for_word() {
     assert!(!is_like("a 1 c\n", "a … b\n") && !is_like("a\nb\n", "a\n") && !is_like("b\n", "a\n"));
     assert!(!is_like("a 1 b", "a … c … b"));
 }
+
+/// The three commands at the top of the README: admitted, refused as its duplicate, explained.
+#[test]
+fn what_the_readme_shows_first() {
+    let readme = include_str!("../../../../README.md");
+    let commands: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("    $ ")).collect();
+    let folder = Folder::new();
+    let run = |command: &str| {
+        let words = command.strip_prefix("semel ").unwrap().split('\'');
+        // Quoted words are every other piece; the others are parted by spaces.
+        let words: Vec<&str> = words
+            .enumerate()
+            .flat_map(|(at, piece)| if at % 2 == 1 { vec![piece] } else { piece.split_whitespace().collect() })
+            .collect();
+        folder.run(&words)
+    };
+    let [first, second, third] = commands[..] else { panic!("{commands:?}") };
+    assert_eq!(run(first).code, 0);
+    let refused = run(second);
+    assert!(refused.code == 3 && refused.err.contains("duplicate (409)"), "{}", refused.err);
+    let explained = run(third).out;
+    let told = ["hashed text      {\"args\":{\"order\":7},\"type\":\"payment.capture\"}", "HOLDER", "blocks until it ends"];
+    assert!(told.iter().all(|told| explained.contains(told)), "{explained}");
+}
