@@ -166,7 +166,9 @@ mod tests {
     #[test]
     fn systemd_finds_nothing_wrong_with_the_unit() {
         use std::process::Command;
-        let Ok(unit) = std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service")) else {
+        let Ok(unit) =
+            std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service"))
+        else {
             panic!("there is no unit")
         };
         if Command::new("systemd-analyze").arg("--version").output().is_err() {

@@ -72,7 +72,9 @@ fn what_the_readme_shows_first() {
         // Quoted words are every other piece; the others are parted by spaces.
         let words: Vec<&str> = words
             .enumerate()
-            .flat_map(|(at, piece)| if at % 2 == 1 { vec![piece] } else { piece.split_whitespace().collect() })
+            .flat_map(
+                |(at, piece)| if at % 2 == 1 { vec![piece] } else { piece.split_whitespace().collect() },
+            )
             .collect();
         folder.run(&words)
     };
@@ -81,6 +83,10 @@ fn what_the_readme_shows_first() {
     let refused = run(second);
     assert!(refused.code == 3 && refused.err.contains("duplicate (409)"), "{}", refused.err);
     let explained = run(third).out;
-    let told = ["hashed text      {\"args\":{\"order\":7},\"type\":\"payment.capture\"}", "HOLDER", "blocks until it ends"];
+    let told = [
+        "hashed text      {\"args\":{\"order\":7},\"type\":\"payment.capture\"}",
+        "HOLDER",
+        "blocks until it ends",
+    ];
     assert!(told.iter().all(|told| explained.contains(told)), "{explained}");
 }
