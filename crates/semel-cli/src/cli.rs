@@ -53,6 +53,7 @@ enum Verb {
     Token(verb::token::Token),
     Bench(verb::bench::Bench),
     Completions(verb::completions::Completions),
+    Man(verb::man::Man),
 }
 
 impl Cli {
@@ -88,6 +89,7 @@ impl Cli {
             Verb::Token(verb) => verb.run(globals, printer),
             Verb::Bench(verb) => verb.run(globals, printer).await,
             Verb::Completions(verb) => verb.run(printer),
+            Verb::Man(verb) => verb.run(printer),
         }
     }
 }

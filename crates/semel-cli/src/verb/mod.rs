@@ -13,6 +13,7 @@ pub mod job;
 pub mod jobs;
 pub mod keys;
 pub mod limit;
+pub mod man;
 pub mod migrate;
 pub mod queues;
 pub mod release;

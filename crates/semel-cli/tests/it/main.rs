@@ -7,12 +7,14 @@
 
 mod demo;
 mod help;
+mod least;
 mod operators;
 mod postgres;
 mod redis;
 mod run;
 mod secrets;
 mod serve;
+mod start;
 mod templates;
 mod tls;
 mod token;
