@@ -6,11 +6,13 @@
 //! - [`services`]: what tests talk to, started for them alone.
 //! - [`absent`]: what some tests need and cannot be had here.
 //! - [`bench`]: other queues and Semel, measured side by side.
+//! - [`picture`]: draws what the demo prints.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`fuzz`]: runs the fuzz targets.
 //! - [`api`]: the library's public API, as it is in the repository.
 //! - [`golden`]: writes the golden files anew.
+//! - [`package`]: a static binary, and what is installed with it.
 //! - [`schemathesis`]: asks a server whatever its OpenAPI document allows, about [`things`] that are there.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
@@ -21,6 +23,8 @@ mod api;
 mod bench;
 mod fuzz;
 mod golden;
+mod package;
+mod picture;
 mod planted;
 mod schemathesis;
 mod services;
@@ -60,6 +64,10 @@ Tasks:
                   Measure other job queues, as their packages are published, and Semel on the same stores in one run (3 rounds of
                   5 s a case; an hour), as a page, data and pictures; needs npm and python3
   api             Write the library's public API anew, crates/semel/api.txt, from its docs
+  package         Build a static binary, and put it with its manual pages, completions and unit into target/package, as a
+                  folder and as an archive
+  picture [PROGRAM]
+                  Play the demo on a release build, or by this program, and draw what it prints into docs/demo.svg
   golden          Write the golden files anew, that one too; look at `git diff` afterwards
 
 Examples:
@@ -79,6 +87,8 @@ enum Task<'a> {
     Tidy,
     Golden,
     Api,
+    Package,
+    Picture { program: Option<&'a str> },
     Schemathesis { examples: &'a str },
     Services,
     Planted { only: Vec<&'a str> },
@@ -98,6 +108,9 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
         ["api"] => Ok(Task::Api),
+        ["package"] => Ok(Task::Package),
+        ["picture"] => Ok(Task::Picture { program: None }),
+        ["picture", program] => Ok(Task::Picture { program: Some(program) }),
         ["schemathesis"] => Ok(Task::Schemathesis { examples: "50" }),
         ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
         ["services"] => Ok(Task::Services),
@@ -106,9 +119,10 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["bench", "peers", args @ ..] => Ok(Task::Peers { args: args.to_vec() }),
         ["bench", ..] => Err("bench takes `peers`; Semel alone is measured by `semel bench`".to_owned()),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "api" | "golden" | "schemathesis" | "services"), rest @ ..] => {
-            Err(format!("{name} does not take `{}`", rest.join(" ")))
-        }
+        [
+            name @ ("test" | "tidy" | "api" | "package" | "golden" | "schemathesis" | "services"),
+            rest @ ..,
+        ] => Err(format!("{name} does not take `{}`", rest.join(" "))),
         [name, ..] => Err(format!("there is no task `{name}`")),
         [] => Ok(Task::Help),
     }
@@ -130,6 +144,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
         Task::Api => api::write(&workspace),
+        Task::Package => package::run(&workspace),
+        Task::Picture { program } => picture::run(&workspace, program),
         Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),

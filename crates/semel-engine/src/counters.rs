@@ -65,6 +65,20 @@ impl Counters {
     }
 }
 
+/// Whether an outcome counted under this name kept a job from being one of its own.
+pub fn is_suppressed(outcome: &str) -> bool {
+    matches!(
+        outcome,
+        "amended"
+            | "existing"
+            | "rejected"
+            | "rejected_finished"
+            | "rejected_undisclosed"
+            | "mismatch"
+            | "key_reused"
+    )
+}
+
 /// The name an outcome is counted under.
 pub const fn outcome_name(outcome: &Outcome) -> &'static str {
     match outcome {
@@ -78,6 +92,7 @@ pub const fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Rejected { why: RejectReason::FinishedHolder, .. } => "rejected_finished",
         Outcome::Rejected { why: RejectReason::Undisclosed, .. } => "rejected_undisclosed",
         Outcome::Mismatch { .. } => "mismatch",
+        Outcome::KeyReused(_) => "key_reused",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
         Outcome::QueueFull(_) => "queue_full",

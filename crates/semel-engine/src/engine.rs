@@ -28,6 +28,8 @@ use tokio::task::JoinHandle;
 use crate::counters::{Counters, outcome_name};
 use crate::duplicates::DuplicateLog;
 use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
+use crate::held::LastLook;
+use crate::hottest::Hottest;
 use crate::job::Job;
 use crate::queues::Bounded;
 use crate::throughput::Throughput;
@@ -55,6 +57,8 @@ struct Shared {
     store: Store,
     duplicates: DuplicateLog,
     counters: Counters,
+    hottest: Hottest,
+    held: LastLook,
     bounded: Bounded,
     workers: Workers,
     throughput: Throughput,
@@ -90,6 +94,8 @@ impl Engine {
             store,
             duplicates: DuplicateLog::default(),
             counters: Counters::default(),
+            hottest: Hottest::default(),
+            held: LastLook::default(),
             bounded: Bounded::default(),
             workers: Workers::default(),
             throughput: Throughput::default(),
@@ -132,6 +138,15 @@ impl Engine {
     /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// The keys with the most duplicates, of holders that answers may show.
+    pub fn hottest(&self) -> &Hottest {
+        &self.shared.hottest
+    }
+
+    pub(crate) fn last_look(&self) -> &LastLook {
+        &self.shared.held
     }
 
     /// What the store is and promises.
@@ -177,8 +192,7 @@ impl Engine {
             }
             (decided, _) => decided?,
         };
-        self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
-        self.note(&outcome, now, source);
+        self.tell((&labels.0, &labels.1), &outcome, now, source);
         if is_at_once {
             let_others_go_on().await;
         }
@@ -236,10 +250,24 @@ impl Engine {
         };
         for (index, outcome) in outcomes {
             if let Some((job_type, queue)) = labels.get(index) {
-                self.shared.counters.count(job_type, queue, outcome_name(outcome));
+                self.tell((job_type, queue), outcome, now, source);
             }
-            self.note(outcome, now, source);
         }
+    }
+
+    /// Counts what became of one offer, and records a duplicate with its holder.
+    pub(crate) fn tell(
+        &self,
+        (job_type, queue): (&JobType, &QueueName),
+        outcome: &Outcome,
+        now: Timestamp,
+        source: &str,
+    ) {
+        self.shared.counters.count(job_type, queue, outcome_name(outcome));
+        if let Some(key) = outcome.shown_key() {
+            self.shared.hottest.count(self.space.other_key(key), job_type, queue);
+        }
+        self.note(outcome, now, source);
     }
 
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
