@@ -1,0 +1,119 @@
+//! What a request may say of its job beside what the job is, and where it may stand.
+
+use semel_core::canon::digest;
+use semel_core::enqueue::Start;
+use semel_core::error::Invalid;
+use semel_core::limits::{PRIORITY_MAX, PRIORITY_MIN, TIMEOUT_MS_MAX};
+
+use super::read_when;
+use crate::members::Value;
+
+/// Attributes that may stand in `options` or at the top (NOTES of OJS, 4.1).
+#[derive(Clone, Copy)]
+pub(super) enum Attribute {
+    Queue,
+    Priority,
+    TimeoutMs,
+    TimeoutS,
+    VisibilityMs,
+    ScheduledAt,
+    ExpiresAt,
+    Retry,
+    MaxAttempts,
+    Unique,
+    Tags,
+    Pending,
+    Sensitive,
+    RateLimit,
+}
+
+impl Attribute {
+    const COUNT: usize = 14;
+
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "queue" => Self::Queue,
+            "priority" => Self::Priority,
+            "timeout_ms" => Self::TimeoutMs,
+            "timeout" => Self::TimeoutS,
+            "visibility_timeout_ms" => Self::VisibilityMs,
+            "scheduled_at" | "delay_until" => Self::ScheduledAt,
+            "expires_at" => Self::ExpiresAt,
+            "retry" | "retry_policy" => Self::Retry,
+            "max_attempts" => Self::MaxAttempts,
+            "unique" => Self::Unique,
+            "tags" => Self::Tags,
+            "pending" => Self::Pending,
+            "sensitive" => Self::Sensitive,
+            "rate_limit" => Self::RateLimit,
+            _ => return None,
+        })
+    }
+}
+
+/// The attributes that were sent, each once or twice alike.
+#[derive(Default)]
+pub(super) struct Slots<'m>(pub(super) [Option<Value<'m>>; Attribute::COUNT]);
+
+impl<'m> Slots<'m> {
+    pub(super) fn get(&self, attribute: Attribute) -> Option<Value<'m>> {
+        self.0[attribute as usize]
+    }
+
+    pub(super) fn put(&mut self, attribute: Attribute, value: Value<'m>) -> Result<(), Invalid> {
+        if value.is_null() {
+            return Ok(());
+        }
+        let slot = &mut self.0[attribute as usize];
+        if let Some(other) = slot
+            && other.text() != value.text()
+            && digest(&other.tree()?) != digest(&value.tree()?)
+        {
+            return Err(
+                value.refuse(format!("differs from {}, which means the same; send it once", other.pointer()))
+            );
+        }
+        slot.get_or_insert(value);
+        Ok(())
+    }
+
+    pub(super) fn priority(&self) -> Result<i8, Invalid> {
+        let Some(value) = self.get(Attribute::Priority) else { return Ok(0) };
+        let priority = value.within(PRIORITY_MIN, PRIORITY_MAX)?;
+        i8::try_from(priority).map_err(|_| value.refuse("is out of range"))
+    }
+
+    pub(super) fn start(&self) -> Result<Start, Invalid> {
+        let later = self.get(Attribute::ScheduledAt);
+        let pending = match self.get(Attribute::Pending) {
+            Some(value) if value.flag()? => Some(value),
+            _ => None,
+        };
+        match (later, pending) {
+            (None, None) => Ok(Start::Now),
+            (Some(value), None) => read_when(value).map(Start::Later),
+            (None, Some(_)) => Ok(Start::OnActivation),
+            (Some(_), Some(value)) => {
+                Err(value.refuse("cannot stand beside a time to start at; send one or the other"))
+            }
+        }
+    }
+
+    pub(super) fn millis(&self, attribute: Attribute) -> Result<u32, Invalid> {
+        let Some(value) = self.get(attribute) else { return Ok(0) };
+        let millis = value.within(0, i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX))?;
+        u32::try_from(millis).map_err(|_| value.refuse("is too long"))
+    }
+
+    /// `timeout_ms`, or the core specification's `timeout` in seconds.
+    pub(super) fn timeout(&self) -> Result<u32, Invalid> {
+        let millis = self.millis(Attribute::TimeoutMs)?;
+        let Some(value) = self.get(Attribute::TimeoutS) else { return Ok(millis) };
+        let seconds = value.within(0, i64::try_from(TIMEOUT_MS_MAX / 1000).unwrap_or(i64::MAX))?;
+        let own = u32::try_from(seconds * 1000).map_err(|_| value.refuse("is too long"))?;
+        if millis != 0 && own != 0 && own != millis {
+            return Err(value.refuse("is in seconds and differs from timeout_ms; send one of them"));
+        }
+        Ok(millis.max(own))
+    }
+}

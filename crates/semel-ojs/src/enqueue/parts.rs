@@ -1,0 +1,237 @@
+//! A request's members, told apart: what the job is, what is said of it, what is kept as it is; and who says which identity holds.
+
+use std::sync::Arc;
+
+use semel_core::canon::digest;
+use semel_core::error::Invalid;
+use semel_core::template::{Basis, Said, effective};
+use semel_core::unique::{Given, UniquePolicy};
+
+use super::attributes::{Attribute, Slots};
+use super::{Identified, Unread, is_system};
+use crate::members::{Members, Value, below};
+use crate::task::check_fits;
+use crate::template::Template;
+use crate::unique;
+use crate::write::{Object, object};
+
+/// A request's members, told apart.
+pub(super) struct Parts<'m> {
+    pub(super) job_type: Option<Value<'m>>,
+    pub(super) args: Option<Value<'m>>,
+    pub(super) id: Option<Value<'m>>,
+    pub(super) meta: Option<Value<'m>>,
+    pub(super) metadata: Option<Value<'m>>,
+    pub(super) version: Option<Value<'m>>,
+    /// The short form of a policy: a key of the caller's own.
+    pub(super) unique_key: Option<Value<'m>>,
+    pub(super) slots: Slots<'m>,
+    pub(super) extra: String,
+}
+
+impl<'m> Parts<'m> {
+    pub(super) fn of(members: &'m Members<'m>, options: Option<&'m Members<'m>>) -> Result<Self, Invalid> {
+        let mut parts = Self {
+            job_type: None,
+            args: None,
+            id: None,
+            meta: None,
+            metadata: None,
+            version: None,
+            unique_key: None,
+            slots: Slots::default(),
+            extra: String::new(),
+        };
+        let mut unknown_options = String::new();
+        for (name, value) in options.into_iter().flat_map(|options| options.iter("/options")) {
+            match Attribute::from_name(name) {
+                Some(attribute) => {
+                    // Nothing else keeps what it says, and it is shown as it was sent.
+                    if name == "rate_limit" && !value.is_null() {
+                        keep(&mut unknown_options, name, value)?;
+                    }
+                    parts.slots.put(attribute, value)?;
+                }
+                None if name == "metadata" => parts.metadata = Some(value).filter(|value| !value.is_null()),
+                // At the top it is what a server shows of a job's key.
+                None if name == "unique_key" => {
+                    parts.unique_key = Some(value).filter(|value| !value.is_null());
+                }
+                None => keep(&mut unknown_options, name, value)?,
+            }
+        }
+        for (name, value) in members.iter("") {
+            let filled = Some(value).filter(|value| !value.is_null());
+            match name {
+                "type" => parts.job_type = filled,
+                "args" => parts.args = Some(value),
+                "id" => parts.id = filled,
+                "meta" => parts.meta = filled,
+                "options" => {}
+                _ => match Attribute::from_name(name) {
+                    Some(attribute) => {
+                        if name == "rate_limit" && !value.is_null() {
+                            keep(&mut parts.extra, name, value)?;
+                        }
+                        parts.slots.put(attribute, value)?;
+                    }
+                    None if is_system(name) => {}
+                    None => {
+                        if name == "version" {
+                            parts.version = filled;
+                        }
+                        keep(&mut parts.extra, name, value)?;
+                    }
+                },
+            }
+        }
+        if !unknown_options.is_empty() {
+            unknown_options.push('}');
+            put_member(&mut parts.extra, "options", &unknown_options);
+        }
+        parts.extra.push_str(if parts.extra.is_empty() { "{}" } else { "}" });
+        Ok(parts)
+    }
+
+    pub(super) fn get(&self, attribute: Attribute) -> Option<Value<'m>> {
+        self.slots.get(attribute)
+    }
+
+    /// What the template says where the request says nothing. Attributes that say one thing together come together.
+    pub(super) fn fill_in(&mut self, defaults: &'m Members<'m>) {
+        let is_sent = |attribute| self.slots.get(attribute).is_some();
+        let retry = is_sent(Attribute::Retry) || is_sent(Attribute::MaxAttempts);
+        let timeout = is_sent(Attribute::TimeoutMs) || is_sent(Attribute::TimeoutS);
+        for (name, value) in defaults.iter("") {
+            let Some(attribute) = Attribute::from_name(name) else { continue };
+            let is_said = match attribute {
+                Attribute::Retry | Attribute::MaxAttempts => retry,
+                Attribute::TimeoutMs | Attribute::TimeoutS => timeout,
+                _ => false,
+            };
+            if !is_said {
+                self.slots.0[attribute as usize].get_or_insert(value);
+            }
+        }
+    }
+
+    /// Adds a member to those that are kept and shown as they are.
+    pub(super) fn add_text(&mut self, name: &str, text: &str) {
+        let mut own = String::new();
+        crate::write::put_string(&mut own, name);
+        own.push(':');
+        crate::write::put_string(&mut own, text);
+        let is_empty = self.extra == "{}";
+        self.extra.insert_str(1, &if is_empty { own } else { own + "," });
+    }
+
+    /// The policy that holds, by whoever decides it (SEMANTICS 6).
+    pub(super) fn policy(
+        &self,
+        template: Option<&Template>,
+        has_version: bool,
+        identified: Identified<'_>,
+    ) -> Result<Option<Arc<UniquePolicy>>, Unread> {
+        let sent = self.get(Attribute::Unique);
+        let read = sent.map(unique::read_asked).transpose()?;
+        if read.is_none() && self.unique_key.is_none() && template.is_none() {
+            return Ok(None);
+        }
+        let short = self.unique_key.map(|value| value.string()).transpose()?;
+        let key = match identified {
+            Identified::AsTask(key) => key,
+            Identified::ByRequest | Identified::ToExplain => short.as_deref(),
+        };
+        let key_at = match (identified, self.unique_key, &sent) {
+            (Identified::AsTask(_), ..) => "/idempotency_key".to_owned(),
+            (_, Some(value), _) => value.pointer(),
+            (_, None, Some(sent)) => below(&sent.pointer(), "key"),
+            (_, None, None) => "/options/unique_key".to_owned(),
+        };
+        let pointer = sent.map_or_else(|| "/options/unique".to_owned(), |value| value.pointer());
+        let said = Said {
+            request: read.as_ref().map(|read| &read.asked),
+            key,
+            template: template.map(|template| template.identity.as_ref()),
+        };
+        let given =
+            Given { key: None, has_version, visibility_ms: self.slots.millis(Attribute::VisibilityMs)? };
+        let effective = effective(said, &given)
+            .map_err(|missing| Unread::MissingKey { missing, pointer: key_at.clone() })?;
+        let Some(spec) = effective.spec else { return Ok(None) };
+        let built = UniquePolicy::build(&spec, &pointer).map_err(|mut refused| {
+            if effective.basis == Basis::RequestKey && refused.pointer == below(&pointer, "key") {
+                refused.pointer.clone_from(&key_at);
+            }
+            match &read {
+                Some(read) => read.place(refused, &pointer),
+                None => refused,
+            }
+        });
+        let policy = built?;
+        if template.is_some_and(|template| !template.steps.is_empty()) {
+            check_fits(&policy, &pointer)?;
+        }
+        Ok(Some(Arc::new(policy)))
+    }
+
+    /// Meta, with what `options.metadata` adds to it.
+    pub(super) fn meta_text(&self) -> Result<String, Invalid> {
+        let (meta, metadata) = match (self.meta, self.metadata) {
+            (None, None) => return Ok("{}".to_owned()),
+            (Some(only), None) | (None, Some(only)) => return Ok(checked_object(only)?.text().to_owned()),
+            (Some(meta), Some(metadata)) => (checked_object(meta)?, checked_object(metadata)?),
+        };
+        let own = meta.members()?;
+        let mut text = String::with_capacity(meta.text().len() + metadata.text().len());
+        object(&mut text, |object: &mut Object<'_>| {
+            object.members_of(meta.text());
+        });
+        let added = metadata.members()?;
+        for (name, value) in added.iter("/options/metadata") {
+            match own.get("/meta", name) {
+                None if !own.iter("").any(|(its, _)| its == name) => {
+                    text.pop();
+                    if text.len() > 1 {
+                        text.push(',');
+                    }
+                    crate::write::put_string(&mut text, name);
+                    text.push(':');
+                    text.push_str(value.text());
+                    text.push('}');
+                }
+                Some(other) if digest(&other.tree()?) == digest(&value.tree()?) => {}
+                _ => {
+                    return Err(value.refuse(format!(
+                        "differs from {}, into which it would be merged; send it once",
+                        below("/meta", name)
+                    )));
+                }
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Keeps an attribute that this server gives no meaning to. Its depth is bounded like that of any other.
+fn keep(object: &mut String, name: &str, value: Value<'_>) -> Result<(), Invalid> {
+    value.tree()?;
+    put_member(object, name, value.text());
+    Ok(())
+}
+
+/// Adds a member to the text of an object that is not closed yet, or not begun.
+fn put_member(object: &mut String, name: &str, json: &str) {
+    object.push(if object.is_empty() { '{' } else { ',' });
+    crate::write::put_string(object, name);
+    object.push(':');
+    object.push_str(json);
+}
+
+fn checked_object(value: Value<'_>) -> Result<Value<'_>, Invalid> {
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(value.refuse("is not an object; send an object, or leave it out"))
+    }
+}
