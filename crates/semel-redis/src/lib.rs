@@ -7,8 +7,8 @@
 //! # What it needs
 //! Redis is not set to keep what it answers; [`Durability`] says what is lost, and only `appendonly yes`, `appendfsync always` and
 //! `maxmemory-policy noeviction` lose nothing. An account of Redis's ACL needs `~PREFIX{p0}*`, `&PREFIX{p0}news` (else servers
-//! look for one another's commits) and `+@read +@write +@scripting +@connection +@pubsub +info +time`; with `+config|get` the
-//! store can say what is kept. Memory follows all jobs that are kept, ended ones too.
+//! look for one another's commits) and `+@read +@write +@scripting +@connection +@pubsub -@dangerous +info +time`, in this order;
+//! with `+config|get` behind them the store can say what is kept. Memory follows all jobs that are kept, ended ones too.
 //!
 //! # Clusters and sentinels
 //! All keys of a store have one hash tag, so one node of a cluster has them at a time. Who that is, or which of several is the primary

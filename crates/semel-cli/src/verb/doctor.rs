@@ -14,8 +14,9 @@ use crate::print::{Printer, Style, text};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 What a server or a store promises is what its manifest says: whether uniqueness is strong, by what means, and what an answer
-survives. Then it is asked whether it is well, its store too, and no token is needed for either. Of a Redis that is named by --store, each setting by which something acknowledged may be lost is named, with what
-to set instead. Ends with 1 when there is such a setting.
+survives. Then it is asked whether it is well, its store too, and no token is needed for either. Of a Redis that is named by
+--store, each setting by which something acknowledged may be lost is named, with what to set instead. Ends with 1 when there is
+such a setting or it is not well, with 5 when nobody answers.
 
 Examples:
   semel doctor
@@ -27,7 +28,7 @@ impl Doctor {
     /// Looks.
     ///
     /// # Errors
-    /// When nobody can be asked, or a setting contradicts the promise.
+    /// When nobody can be asked, it is not well, or a setting contradicts the promise.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let (findings, is_redis) = match &settings.target {
@@ -39,19 +40,20 @@ impl Doctor {
         };
         let asked = Link::with(&settings, Missing::Refuse, async |client| {
             let manifest = client.get_json("/ojs/manifest").await?;
-            client.get_json("/ojs/v1/health").await?;
-            Ok(manifest)
+            // What is not well promises what it promised, so that is shown first.
+            Ok((manifest, client.get_json("/ojs/v1/health").await))
         });
-        let manifest = match asked.await {
-            Ok(manifest) => manifest,
+        let (manifest, health) = match asked.await {
+            Ok((manifest, health)) => (manifest, health.map(drop)),
             // A store that is not there yet promises nothing, but its Redis is set already.
-            Err(failure) if is_redis && failure.exit == Exit::Unreachable => Value::Null,
+            Err(failure) if is_redis && failure.exit == Exit::Unreachable => (Value::Null, Ok(())),
             Err(failure) => return Err(failure),
         };
         show(printer, &manifest, &findings);
         if is_redis && findings.is_empty() {
             printer.remark("nothing in how this Redis is set contradicts that");
         }
+        health?;
         if findings.is_empty() {
             return Ok(());
         }

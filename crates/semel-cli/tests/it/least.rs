@@ -37,8 +37,6 @@ async fn on_postgresql_with_the_rights_of_the_page() {
         tokio_postgres::connect(&database::url(), tokio_postgres::NoTls).await.unwrap();
     let connection = tokio::spawn(connection);
     client.batch_execute(&sql).await.unwrap();
-    drop(client);
-    connection.await.unwrap().unwrap();
 
     let folder = Folder::new();
     let at = |url: &str| format!("{url}{}schema={schema}", if url.contains('?') { '&' } else { '?' });
@@ -52,6 +50,30 @@ async fn on_postgresql_with_the_rights_of_the_page() {
     assert_eq!(made.code, 0, "{}", made.err);
     let server = Server::start(&folder, &["--store", &server]);
     use_it(&folder, &server);
+
+    // A program with an outbox: not without the rights of the page, and nothing else with them.
+    let shop = format!("{schema}_shop");
+    // Everybody has this one unless it was taken from them.
+    let revoke = format!("REVOKE EXECUTE ON FUNCTION {schema}.uuid_v7() FROM PUBLIC");
+    client.batch_execute(&format!("CREATE ROLE {shop} LOGIN; {revoke}")).await.unwrap();
+    let (program, its_connection) =
+        tokio_postgres::connect(&with_user(&database::url(), &shop), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(its_connection);
+    let insert =
+        format!("INSERT INTO {schema}.outbox (envelope) VALUES ('{{\"type\": \"a.b\", \"args\": [2]}}')");
+    let (_, grants) = PAGE.rsplit_once("```sql\n").unwrap();
+    let (grants, _) = grants.split_once("```").unwrap();
+    let grants = grants.replace("SCHEMA semel", &format!("SCHEMA {schema}"));
+    let grants = grants.replace(" semel.", &format!(" {schema}.")).replace("TO shop", &format!("TO {shop}"));
+    assert_eq!(grants.lines().count(), 3, "{grants}");
+    for grant in grants.lines() {
+        program.batch_execute(&insert).await.unwrap_err();
+        client.batch_execute(grant).await.unwrap();
+    }
+    program.batch_execute(&insert).await.unwrap();
+    program.batch_execute(&format!("SELECT id FROM {schema}.outbox")).await.unwrap_err();
+    drop(client);
+    connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,4 +101,18 @@ async fn on_redis_with_the_rights_of_the_page() {
     let other = store.replace(&format!("prefix={prefix}"), &format!("prefix=x{prefix}"));
     let refused = folder.run(&["serve", "--listen", "127.0.0.1:0", "--store", &other]);
     assert_eq!(refused.code, 1, "{}", refused.err);
+    // Nor may it touch them all at once. Redis is only asked, for others are using it.
+    let lists = [
+        &["FLUSHALL"][..],
+        &["FLUSHDB"],
+        &["SWAPDB", "0", "1"],
+        &["CLIENT", "KILL", "127.0.0.1:1"],
+        &["KEYS", "*"],
+    ];
+    for words in lists {
+        let mut asked = ::redis::cmd("ACL");
+        asked.arg("DRYRUN").arg(&user).arg(words);
+        let said = asked.query_async::<String>(&mut connection).await;
+        assert!(said.as_ref().is_ok_and(|said| said.contains("no permissions")), "{words:?}: {said:?}");
+    }
 }

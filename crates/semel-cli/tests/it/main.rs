@@ -6,6 +6,7 @@
 )]
 
 mod demo;
+mod doctor;
 mod help;
 mod least;
 mod operators;

@@ -28,11 +28,7 @@ impl Folder {
     pub fn semel(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
         command.current_dir(&self.0).args(words).stdin(Stdio::null());
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("SEMEL_") {
-                command.env_remove(name);
-            }
-        }
+        without_settings(&mut command);
         command
     }
 
@@ -46,6 +42,15 @@ impl Folder {
         let ran = self.run(&[words, &["--json"]].concat());
         assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
         serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{words:?}: {error}: {}", ran.out))
+    }
+}
+
+/// Takes from a command, and from those that it starts, what would be a setting of `semel`.
+pub fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SEMEL_") {
+            command.env_remove(name);
+        }
     }
 }
 

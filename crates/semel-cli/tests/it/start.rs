@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::run::{Folder, Ran, Server};
+use crate::run::{Folder, Ran, Server, without_settings};
 
 const PAGE: &str = include_str!("../../../../docs/guide/start.md");
 /// Where the page's server listens.
@@ -46,7 +46,10 @@ fn start_over_http() {
         shell
             .current_dir(folder.path())
             .env("PATH", &path)
+            // Of curl, where a proxy is set.
+            .env("no_proxy", "127.0.0.1")
             .args(["-ec", &commands.replace(ADDRESS, &server.url)]);
+        without_settings(&mut shell);
         let ran = Ran::of(&mut shell);
         assert_eq!(ran.code, 0, "{commands}{}", ran.err);
         assert!(is_like(&ran.out, printed), "{commands}printed:\n{}the page says:\n{printed}", ran.out);

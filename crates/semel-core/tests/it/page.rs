@@ -89,15 +89,15 @@ fn keys_in_javascript() {
     let drive = r#"
 import { readFileSync } from "node:fs";
 for (const { name, job, unique } of JSON.parse(readFileSync(0, "utf8")).cases) {
-  const keys = unique.keys ?? [], dimensions = {};
+  const keys = unique.keys || [], dimensions = {};
   const pick = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
   if (unique.scope !== "global") dimensions.type = job.type;
   if (keys.includes("queue")) dimensions.queue = job.queue;
   if (keys.includes("args")) dimensions.args = unique.args_keys ? pick(job.args[0], unique.args_keys) : job.args;
   if (keys.includes("meta")) {
-    const dropped = [...(unique.meta_except ?? []), "traceparent", "tracestate", "baggage"];
-    const kept = Object.keys(job.meta ?? {}).filter((n) => !dropped.includes(n) && !n.startsWith("semel."));
-    dimensions.meta = pick(job.meta ?? {}, unique.meta_keys ?? kept);
+    const dropped = [...(unique.meta_except || []), "traceparent", "tracestate", "baggage"];
+    const kept = Object.keys(job.meta || {}).filter((n) => !dropped.includes(n) && !n.startsWith("semel."));
+    dimensions.meta = pick(job.meta || {}, unique.meta_keys || kept);
   }
   if (unique.key !== undefined) dimensions.key = unique.key;
   if (keys.includes("version") || unique.with_version) dimensions.version = job.version;
