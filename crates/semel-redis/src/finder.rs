@@ -263,3 +263,29 @@ impl Finder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::Finder;
+    use crate::address::Address;
+    use crate::opinion::Opinion;
+
+    #[test]
+    fn a_primary_that_was_replaced_and_came_back_has_moved() {
+        let begun = Instant::now();
+        let finder = Finder::new(&Address::parse("redis+cluster://one,two").unwrap()).unwrap();
+        let hear = |epoch, host: &str| {
+            finder.believe(Opinion { epoch, host: host.to_owned(), port: 6_379 }, Vec::new()).is_ok()
+        };
+        assert!(hear(1, "one") && hear(1, "one"));
+        assert!(!finder.has_moved_since(begun), "it was found, and found there again");
+        assert!(hear(3, "one"));
+        assert!(finder.has_moved_since(begun), "what had epoch 2?");
+        assert!(!hear(2, "two"), "that is long ago");
+        assert_eq!(finder.place().unwrap().as_ref(), "one:6379");
+        let later = Instant::now();
+        assert!(hear(4, "two") && finder.has_moved_since(later));
+    }
+}

@@ -107,3 +107,32 @@ impl Writers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind, ServerErrorKind, Value};
+
+    use super::Writers;
+    use crate::address::Address;
+    use crate::error::RedisError;
+    use crate::link::Link;
+
+    /// A primary that becomes a replica between two commands of a request has done the first.
+    #[tokio::test]
+    async fn a_part_that_was_done_counts_only_once_replicas_have_it() {
+        let writers = |text| {
+            let address = Address::parse(text).unwrap();
+            Writers::new(&address, &Link::new(&address).unwrap()).unwrap()
+        };
+        let refused = |kind, why| Err(RedisError::Redis((ErrorKind::Server(kind), why).into()));
+        let said = || {
+            let claim = refused(ServerErrorKind::ReadOnly, "a replica takes no writes");
+            let wait = refused(ServerErrorKind::ResponseError, "a replica waits for nobody");
+            vec![Ok(Value::Okay), claim, wait]
+        };
+        assert!(writers("redis://one?replicas=1").unwrap(said(), false).is_err());
+        // Where it is sent again because of the claim it is waited for then.
+        let said = writers("redis+cluster://one?replicas=1").unwrap(said(), false).unwrap();
+        assert!(said[1].as_ref().is_err_and(RedisError::passes));
+    }
+}

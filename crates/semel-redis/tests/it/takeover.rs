@@ -123,6 +123,35 @@ async fn who_was_a_duplicate_of_what_is_gone_is_decided_again_though_others_are_
     batcher.abort();
 }
 
+/// The primary becomes a replica while a commit waits for replicas there: it is waited for at the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_replicas_of_a_primary_that_becomes_one_is_answered_by_the_next() {
+    let cluster = Cluster::start(1, NEVER, &[]).await;
+    let address = cluster.address().with_patience(Duration::from_secs(120));
+    let careless = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let store = Redis::open(&address.with_replicas(1).unwrap()).await.unwrap();
+    let careful = Engine::without_duties(Arc::new(store)).unwrap();
+    careful.enqueue(keyed("first").offer(), "").await.unwrap();
+    cluster.nodes[3].own.pause();
+    cluster.nodes[0].tell(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    let waiting = tokio::spawn(async move { careful.enqueue(keyed("a").offer(), "").await });
+    until("it is written", async || careless.queues().await.unwrap()[0].created == 2).await;
+    // This is what it is told by one that becomes a replica.
+    until("it waits", async || {
+        let clients = cluster.nodes[0].ask(&["CLIENT", "LIST"]).await.unwrap();
+        let Some(client) = clients.lines().find(|line| line.contains(" cmd=wait ")) else { return false };
+        let id = client.split([' ', '=']).nth(1).unwrap();
+        let mut told = redis::cmd("CLIENT");
+        told.arg("UNBLOCK").arg(id).arg("ERROR");
+        told.query_async::<u64>(&mut cluster.nodes[0].connection().await).await.unwrap() == 1
+    })
+    .await;
+    cluster.nodes[3].own.go_on();
+    cluster.take_over(3).await;
+    let told = tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap().unwrap();
+    assert!(matches!(told, Ok(Outcome::Created(_))), "{told:?}");
+}
+
 /// A replica that was far behind takes over. Without waiting for it, what it lacks is lost: the key is free again, as the guide says. But
 /// no lease has the number of one that was forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
