@@ -112,7 +112,7 @@ impl Shared {
             // Nothing of it was applied, and the jobs are taken: whoever has them is told so, and the others decide again.
             Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
                 tracing::debug!(%error, "what stood beside claims is decided again");
-                Applied { groups: vec![Verdict::Stale; batch.groups.len()], claims: Vec::new() }
+                Applied { groups: vec![Verdict::Stale; batch.groups.len()], ..Applied::default() }
             }
             applied => applied?,
         };
@@ -323,7 +323,7 @@ pub(crate) fn new_mark() -> Id {
 
 /// The verdicts on so many groups, of which these are stale, and among them these busy.
 fn applied(groups: usize, stale: &[i32], busy: &[i32]) -> Result<Applied, PostgresError> {
-    let mut applied = Applied { groups: vec![Verdict::Applied; groups], claims: Vec::new() };
+    let mut applied = Applied { groups: vec![Verdict::Applied; groups], ..Applied::default() };
     for (numbers, is) in [(stale, Verdict::Stale), (busy, Verdict::Busy)] {
         for number in numbers {
             let verdict = usize::try_from(*number).ok().and_then(|number| applied.groups.get_mut(number));

@@ -31,6 +31,7 @@ impl Shared {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
         }
+        let begun = Instant::now();
         if self.writers.as_ref().is_some_and(Writers::is_behind) {
             self.confirm().await?;
         }
@@ -58,7 +59,9 @@ impl Shared {
         let said = self.send_until_answered(link, commands).await?;
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
-        let applied = self.applied(batch, &claims, said).await?;
+        let mut applied = self.applied(batch, &claims, said).await?;
+        // Replicas of this one confirm nothing that was read at another.
+        applied.has_moved = self.writers.is_some() && link.finder().has_moved_since(begun - READ_AGO);
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
         self.teller.note(News::of(done, &applied.claims));

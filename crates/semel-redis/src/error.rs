@@ -98,7 +98,9 @@ impl RedisError {
 
     /// Whether it may be otherwise in a moment, where somebody else takes over from a Redis that is gone.
     pub(crate) fn passes(&self) -> bool {
-        self.is_lost_connection() || self.is_on_its_way() || self.is_not_yet()
+        // Who waits for replicas of a primary that is made a replica itself is told that he waits no more.
+        let has_waited_in_vain = self.code() == Some("UNBLOCKED");
+        self.is_lost_connection() || self.is_on_its_way() || self.is_not_yet() || has_waited_in_vain
     }
 
     /// Whether the connection was lost, no answer came, or replicas did not confirm it: what was asked may have been done or not.

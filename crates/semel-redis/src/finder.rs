@@ -1,6 +1,6 @@
 //! Finds the Redis that takes writes now. Where a store has one place that is where it is; else those are asked who know: the nodes
-//! of a cluster, or sentinels. Nobody is believed alone: more than half of those who are asked have to answer, and the latest
-//! epoch among the answers counts, as it does among themselves.
+//! of a cluster, or sentinels. Nobody is believed alone unless the others are gone: more than half of those who are asked have to
+//! answer, or all others to fail, and the latest epoch among the answers counts, as it does among themselves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -174,8 +174,12 @@ impl Finder {
     fn believe(&self, opinion: Opinion, nodes: Vec<(String, u16)>) -> Result<Opinion, RedisError> {
         let info = self.seats.info_of(&opinion.host, opinion.port)?;
         let place = Place::from(info.addr().to_string());
-        let is_known = self.at.borrow().as_ref() == Some(&place);
+        // Held to the end: several may come with different opinions at once.
         let mut memory = self.memory();
+        let (is_known, is_first) = {
+            let at = self.at.borrow();
+            (at.as_ref() == Some(&place), at.is_none())
+        };
         // Those who still name an older one have not heard of the failover yet, and neither has that one, perhaps.
         if opinion.epoch < memory.epoch && !is_known {
             return Err(RedisError::Astray(
@@ -183,18 +187,18 @@ impl Finder {
                     .to_owned(),
             ));
         }
+        // Before anybody can be connected to it. It may also have been elsewhere, and have come back.
+        if !is_first && (!is_known || opinion.epoch != memory.epoch) {
+            memory.moved = Some(Instant::now());
+        }
         memory.epoch = opinion.epoch;
         if !nodes.is_empty() {
             memory.nodes = nodes;
             memory.nodes.truncate(ASKED_MAX);
         }
-        // Before anybody can be connected to it.
-        if !is_known && self.at.borrow().is_some() {
-            memory.moved = Some(Instant::now());
-        }
+        self.at.send_replace(Some(Place::clone(&place)));
         drop(memory);
-        let was = self.at.send_replace(Some(Place::clone(&place)));
-        if was.as_ref().is_some_and(|was| *was != place) {
+        if !is_first && !is_known {
             tracing::info!(%place, "another Redis has become the primary");
         }
         Ok(opinion)
@@ -238,10 +242,15 @@ impl Finder {
         };
         match &self.seats.guide {
             Guide::Sentinels(primary) => {
-                let mut asked = redis::cmd("SENTINEL");
-                asked.arg("MASTER").arg(primary);
-                let said: HashMap<String, String> = asked.query_async(&mut connection).await?;
-                Ok(Cluster { primary: of_sentinel(&said), nodes: Vec::new() })
+                // While a failover is under way the first says the new epoch and still the old address, and the second says the new
+                // one. In this order, so that an old address never comes with a new epoch.
+                let mut asked = redis::pipe();
+                asked.cmd("SENTINEL").arg("MASTER").arg(primary);
+                asked.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(primary);
+                let (said, address): (HashMap<String, String>, Option<(String, u16)>) =
+                    asked.query_async(&mut connection).await?;
+                let primary = address.and_then(|(host, port)| of_sentinel(&said, host, port));
+                Ok(Cluster { primary, nodes: Vec::new() })
             }
             _ => {
                 let said: String = redis::cmd("CLUSTER").arg("NODES").query_async(&mut connection).await?;
@@ -252,5 +261,31 @@ impl Finder {
                 Ok(Cluster::read(&said, host, self.seats.is_encrypted))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::Finder;
+    use crate::address::Address;
+    use crate::opinion::Opinion;
+
+    #[test]
+    fn a_primary_that_was_replaced_and_came_back_has_moved() {
+        let begun = Instant::now();
+        let finder = Finder::new(&Address::parse("redis+cluster://one,two").unwrap()).unwrap();
+        let hear = |epoch, host: &str| {
+            finder.believe(Opinion { epoch, host: host.to_owned(), port: 6_379 }, Vec::new()).is_ok()
+        };
+        assert!(hear(1, "one") && hear(1, "one"));
+        assert!(!finder.has_moved_since(begun), "it was found, and found there again");
+        assert!(hear(3, "one"));
+        assert!(finder.has_moved_since(begun), "what had epoch 2?");
+        assert!(!hear(2, "two"), "that is long ago");
+        assert_eq!(finder.place().unwrap().as_ref(), "one:6379");
+        let later = Instant::now();
+        assert!(hear(4, "two") && finder.has_moved_since(later));
     }
 }

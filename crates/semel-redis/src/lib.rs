@@ -12,7 +12,7 @@
 //!
 //! # Clusters and sentinels
 //! All keys of a store have one hash tag, so one node of a cluster has them at a time. Who that is, or which of several is the primary
-//! under Sentinel, is asked of more than half of those who know, and again every second. A failover loses what the replica does
+//! under Sentinel, is asked of more than half of those who know unless the others are gone, and again every second. A failover loses what the replica does
 //! not have that takes over, unless commits wait for it (`?replicas=1`).
 //!
 //! # Layout

@@ -158,7 +158,8 @@ impl Link {
             return Ok(found);
         }
         let (mut connection, client, place) = self.fresh().await?;
-        let known = self.introduce(&mut connection).await?;
+        // Others wait for this one meanwhile.
+        let known = self.unless_it_leaves(&place, self.introduce(&mut connection)).await?;
         let mut now = self.now();
         // Keys of tenants are made with it: with another one they would be others.
         if now.known.is_some_and(|before| before.secret != known.secret) {
@@ -209,19 +210,28 @@ impl Link {
         sent
     }
 
+    /// Does `work` with the Redis at `place`, and gives it up when the primary is elsewhere.
+    async fn unless_it_leaves<T>(
+        &self,
+        place: &Place,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        match select(pin!(self.finder.leaves_or_never(place)), pin!(work)).await {
+            Either::Left(_) => Err(RedisError::Silent),
+            Either::Right((done, _)) => done,
+        }
+    }
+
     /// A connection of its own, on which nothing was said yet, its client, and where it leads.
     async fn fresh(&self) -> Result<(MultiplexedConnection, Client, Place), RedisError> {
         let (client, place) = self.finder.find().await?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER));
-        let connecting = pin!(client.get_multiplexed_async_connection_with_config(&config));
+        let connecting = async { Ok(client.get_multiplexed_async_connection_with_config(&config).await?) };
         // Whoever does not answer may be the primary no more while it is waited for.
-        let connection = match select(pin!(self.finder.leaves_or_never(&place)), connecting).await {
-            Either::Left(_) => return Err(RedisError::Silent),
-            Either::Right((connection, _)) => connection?,
-        };
-        Ok((connection, client.clone(), place))
+        let connection = self.unless_it_leaves(&place, connecting).await?;
+        Ok((connection, client, place))
     }
 
     /// How Redis is set.
@@ -245,8 +255,8 @@ impl Link {
 
     /// Has Redis know the scripts again.
     pub async fn teach(&self) -> Result<(), RedisError> {
-        let (mut connection, ..) = self.connection().await?;
-        self.load_scripts(&mut connection).await
+        let (mut connection, _, place) = self.connection().await?;
+        self.unless_it_leaves(&place, self.load_scripts(&mut connection)).await
     }
 
     async fn load_scripts(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {

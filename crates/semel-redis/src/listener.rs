@@ -1,15 +1,20 @@
 //! Hears what other servers on the same store commit. Where they cannot be listened to, the end of the log is looked at instead,
 //! several times a second, while somebody waits for something.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use redis::Client;
+use redis::aio::PubSub;
 use semel_store::News;
 use semel_store::hints::Hints;
 use tokio::time::timeout;
 
 use crate::error::RedisError;
+use crate::finder::{Finder, Place};
 use crate::store::Shared;
 use crate::teller::read;
 
@@ -17,6 +22,8 @@ use crate::teller::read;
 const LOOK: Duration = Duration::from_millis(100);
 /// How long after a failure it is listened again.
 const LISTEN_AGAIN: u32 = 50;
+/// How long a connection to listen on may take.
+const LISTEN: Duration = Duration::from_secs(20);
 /// How often it is looked whether anybody is still there.
 const STILL_THERE: Duration = Duration::from_secs(1);
 
@@ -25,15 +32,14 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     loop {
         let Some(shared) = store.upgrade() else { return };
         let (channel, name) = (shared.address.channel(), shared.teller.name());
-        let listening = async {
-            let (client, place) = shared.link.client().await?;
-            let mut ear = client.get_async_pubsub().await?;
-            ear.subscribe(&channel).await?;
-            Ok::<_, RedisError>((ear, place))
-        };
-        let listening = listening.await;
+        let found = shared.link.client().await;
         let finder = Arc::clone(shared.link.finder());
+        // Whoever is silent keeps nobody's store.
         drop(shared);
+        let listening = match found {
+            Ok((client, place)) => listen(&client, &channel, &finder, &place).await.map(|ear| (ear, place)),
+            Err(error) => Err(error),
+        };
         match listening {
             Ok((mut ear, place)) => {
                 // What they did until now was not told.
@@ -66,6 +72,24 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
             }
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// An ear on the channel. Given up when the primary leaves, or is silent.
+async fn listen(
+    client: &Client,
+    channel: &str,
+    finder: &Finder,
+    place: &Place,
+) -> Result<PubSub, RedisError> {
+    let listening = pin!(timeout(LISTEN, async {
+        let mut ear = client.get_async_pubsub().await?;
+        ear.subscribe(channel).await?;
+        Ok(ear)
+    }));
+    match select(pin!(finder.leaves_or_never(place)), listening).await {
+        Either::Left(_) | Either::Right((Err(_), _)) => Err(RedisError::Silent),
+        Either::Right((Ok(listening), _)) => listening,
     }
 }
 

@@ -68,13 +68,11 @@ fn has_slot(slots: &str) -> bool {
     }
 }
 
-/// What a sentinel says: from the names and values of `SENTINEL MASTER`.
-pub fn of_sentinel(said: &HashMap<String, String>) -> Option<Opinion> {
-    Some(Opinion {
-        epoch: said.get("config-epoch")?.parse().ok()?,
-        host: said.get("ip").filter(|host| !host.is_empty())?.clone(),
-        port: said.get("port")?.parse().ok()?,
-    })
+/// What a sentinel says: since when, from the names and values of `SENTINEL MASTER`, and where, as
+/// `SENTINEL GET-MASTER-ADDR-BY-NAME` says. The former says that too, but the old one until all replicas know the new one.
+pub fn of_sentinel(said: &HashMap<String, String>, host: String, port: u16) -> Option<Opinion> {
+    let epoch = said.get("config-epoch")?.parse().ok()?;
+    (!host.is_empty()).then_some(Opinion { epoch, host, port })
 }
 
 #[cfg(test)]
@@ -111,7 +109,8 @@ mod tests {
     fn a_sentinel_says_where_and_since_when() {
         let said = [("ip", "10.0.0.1"), ("port", "6379"), ("config-epoch", "4"), ("flags", "master")];
         let said = said.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        assert_eq!(of_sentinel(&said), Some(opinion(4, "10.0.0.1", 6_379)));
-        assert_eq!(of_sentinel(&[].into()), None);
+        let at = |said, host: &str| of_sentinel(said, host.to_owned(), 6_380);
+        assert_eq!(at(&said, "10.0.0.2"), Some(opinion(4, "10.0.0.2", 6_380)), "the one that takes over");
+        assert_eq!((at(&said, ""), at(&[].into(), "10.0.0.2")), (None, None));
     }
 }

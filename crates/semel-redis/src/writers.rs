@@ -25,6 +25,8 @@ pub struct Writers {
     /// Whether too few replicas had the last write.
     is_behind: AtomicBool,
     replicas: u32,
+    /// Whether another Redis may be the primary next: then what this one refuses is sent again.
+    follows: bool,
     /// What is written so that there is something to wait for.
     nudge: Cmd,
     wait: Cmd,
@@ -47,6 +49,7 @@ impl Writers {
             next: AtomicUsize::new(0),
             is_behind: AtomicBool::new(false),
             replicas,
+            follows: beside.finder().follows(),
             nudge,
             wait,
         })
@@ -82,9 +85,11 @@ impl Writers {
         if is_again && !said.is_empty() {
             said.remove(0)?;
         }
-        // Who is told that the scripts are unknown, or that this is not the primary, has written nothing that counts.
-        let nothing = |error: &RedisError| error.is_unknown_script() || error.is_on_its_way();
-        if said.iter().any(|said| said.as_ref().is_err_and(nothing)) {
+        // Who is told that the scripts are unknown sends all of it again; so does who is told that this is not the primary, where
+        // that may be another. Else a part of it may have been written, and counts only once replicas have it.
+        let is_sent_again =
+            |error: &RedisError| error.is_unknown_script() || (self.follows && error.is_on_its_way());
+        if said.iter().any(|said| said.as_ref().is_err_and(is_sent_again)) {
             return Ok(said);
         }
         match reached {
@@ -100,5 +105,34 @@ impl Writers {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind, ServerErrorKind, Value};
+
+    use super::Writers;
+    use crate::address::Address;
+    use crate::error::RedisError;
+    use crate::link::Link;
+
+    /// A primary that becomes a replica between two commands of a request has done the first.
+    #[tokio::test]
+    async fn a_part_that_was_done_counts_only_once_replicas_have_it() {
+        let writers = |text| {
+            let address = Address::parse(text).unwrap();
+            Writers::new(&address, &Link::new(&address).unwrap()).unwrap()
+        };
+        let refused = |kind, why| Err(RedisError::Redis((ErrorKind::Server(kind), why).into()));
+        let said = || {
+            let claim = refused(ServerErrorKind::ReadOnly, "a replica takes no writes");
+            let wait = refused(ServerErrorKind::ResponseError, "a replica waits for nobody");
+            vec![Ok(Value::Okay), claim, wait]
+        };
+        assert!(writers("redis://one?replicas=1").unwrap(said(), false).is_err());
+        // Where it is sent again because of the claim it is waited for then.
+        let said = writers("redis+cluster://one?replicas=1").unwrap(said(), false).unwrap();
+        assert!(said[1].as_ref().is_err_and(RedisError::passes));
     }
 }

@@ -118,6 +118,9 @@ pub struct Applied {
     pub groups: Vec<Verdict>,
     /// One answer per claim.
     pub claims: Vec<Claimed>,
+    /// Whether what was loaded for this commit may not be in the store that took it: a replica took over in between. Groups
+    /// that hold were looked at where they were applied; what wrote nothing has to be decided again.
+    pub has_moved: bool,
 }
 
 /// What became of one group.

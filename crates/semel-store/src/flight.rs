@@ -106,6 +106,8 @@ impl Flight {
                 } else {
                     landed.again.push(tried);
                 }
+            } else if applied.has_moved && !written {
+                landed.again.push(tried);
             } else if written || has_waited {
                 self.answers.push(Outcome::Decided(tried.decision));
             } else {

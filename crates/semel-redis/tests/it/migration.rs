@@ -57,7 +57,8 @@ impl<'a> Move<'a> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_decided_by_what_has_not_arrived_yet() {
     let cluster = Cluster::start(0, NEVER, &[]).await;
-    let store = Arc::new(Redis::open(&cluster.address()).await.unwrap());
+    let address = cluster.address().with_patience(Duration::from_secs(120));
+    let store = Arc::new(Redis::open(&address).await.unwrap());
     let engine = Engine::without_duties(store).unwrap();
     for number in 0..20 {
         engine.enqueue(keyed(&number.to_string()).offer(), "").await.unwrap();

@@ -1,6 +1,7 @@
 //! Several Redis of a test's own that know each other: a cluster, or a primary with a replica and sentinels. They listen on ports of
 //! this machine, for that is how they find each other.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ pub struct Node {
 }
 
 impl Node {
-    async fn start(settings: &[&str]) -> Self {
+    pub async fn start(settings: &[&str]) -> Self {
         let folder = TempDir::new();
         for _ in 0..100 {
             let (port, bus) = (some_port(), some_port());
@@ -200,11 +201,7 @@ impl Watched {
         }
         for sentinel in &sentinels {
             until("they know each other", async || {
-                let mut connection = sentinel.connection(password).await;
-                let mut asked = redis::cmd("SENTINEL");
-                asked.arg("MASTER").arg("main");
-                let said: std::collections::HashMap<String, String> =
-                    asked.query_async(&mut connection).await.unwrap();
+                let said = sentinel.master(password).await;
                 said["num-other-sentinels"] == "2" && said["num-slaves"] == "1"
             })
             .await;
@@ -230,7 +227,7 @@ impl Sentinel {
             let port = some_port();
             let mut told = format!(
                 "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {primary} 2\n\
-                 sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n",
+                 sentinel down-after-milliseconds main 5000\nsentinel failover-timeout main 5000\n",
                 folder.path().display()
             );
             if let Some(password) = password {
@@ -243,6 +240,18 @@ impl Sentinel {
             }
         }
         panic!("no port could be had");
+    }
+
+    /// What it says of the primary.
+    pub async fn master(&self, password: Option<&str>) -> HashMap<String, String> {
+        let mut asked = redis::cmd("SENTINEL");
+        asked.arg("MASTER").arg("main").query_async(&mut self.connection(password).await).await.unwrap()
+    }
+
+    /// Tells it something that it is to do.
+    pub async fn tell(&self, words: &[&str]) {
+        let mut connection = self.connection(None).await;
+        redis::cmd("SENTINEL").arg(words).exec_async(&mut connection).await.unwrap();
     }
 
     async fn connection(&self, password: Option<&str>) -> MultiplexedConnection {

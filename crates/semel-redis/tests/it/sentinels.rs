@@ -35,6 +35,38 @@ async fn servers_follow_a_failover_by_themselves() {
     judge(&traffic.end().await, &address).await;
 }
 
+/// Until all replicas follow the one that was promoted, the sentinel that did it names the old one in places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_is_replaced_is_left_before_all_replicas_have_left_it() {
+    let watched = Watched::start(&[], None).await;
+    let [old, new] = &watched.nodes[..] else { panic!("two") };
+    let port = old.port.to_string();
+    // It is not chosen, and does not do what it is told.
+    let other = Node::start(&["--replicaof", "127.0.0.1", &port, "--replica-priority", "0"]).await;
+    until("the other replica catches up", async || old.has_replicas(2).await).await;
+    // That one decides, and alone is asked. It does not lose patience.
+    let sentinel = &watched.sentinels[0];
+    sentinel.tell(&["SET", "main", "failover-timeout", "3600000"]).await;
+    sentinel.tell(&["SET", "main", "down-after-milliseconds", "3600000"]).await;
+    until("it knows both", async || sentinel.master(None).await["num-slaves"] == "2").await;
+    let address = Address::parse(&format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port)).unwrap();
+    let store = Arc::new(Redis::open(&address).await.unwrap());
+    other.own.pause();
+    let is_at = |node: &Node| store.place() == Some(format!("127.0.0.1:{}", node.port));
+    assert!(is_at(old));
+    sentinel.tell(&["FAILOVER", "main"]).await;
+    until("it takes over", async || new.is_primary().await).await;
+    until("it is found", async || is_at(new)).await;
+    let said = sentinel.master(None).await;
+    assert!(said["flags"].contains("failover_in_progress"), "{said:?}");
+    assert_eq!(said["port"], port, "this is what is not to be believed");
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    let mut asked = redis::cmd("XLEN");
+    let records: u64 = asked.arg("semel{p0}e").query_async(&mut new.connection().await).await.unwrap();
+    assert_eq!(records, 1);
+}
+
 /// A server that asked nothing while its primary was silent asks nothing of that one when it comes back, which still takes itself for
 /// the primary then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,14 +1,15 @@
 //! Replicas that take over in a cluster: what was acknowledged is there, and nothing is there twice.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::Outcome;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
-use semel_store::Backend;
 use semel_store::clock::ManualClock;
+use semel_store::{Backend, Store};
 use semel_testkit::crash::{Account, claim};
 use semel_testkit::make::keyed;
 use semel_testkit::traffic::Traffic;
@@ -75,6 +76,80 @@ async fn a_primary_that_was_silent_and_comes_back_acknowledges_nothing_twice() {
         traffic.more(60).await;
     }
     judge(&traffic.end().await, &address).await;
+}
+
+/// A duplicate that was decided together with a new job: that one is written where the other's holder never was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_a_duplicate_of_what_is_gone_is_decided_again_though_others_are_written() {
+    let mut cluster = Cluster::start(1, NEVER, &[]).await;
+    let address = cluster.address().with_patience(Duration::from_secs(120));
+    let careless = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let store = Redis::open(&address.with_replicas(1).unwrap()).await.unwrap();
+    let (store, batcher) = Store::with_batcher(Arc::new(store), 1);
+    let (careful, mut batcher) = (Engine::on(store), Box::pin(batcher));
+    // Which queues are bounded is known from now on.
+    tokio::select! {
+        () = &mut batcher => panic!("it has ended"),
+        told = careful.enqueue(keyed("first").offer(), "") => drop(told.unwrap()),
+    }
+    until("the replica has it", async || {
+        cluster.nodes[3].ask(&["DBSIZE"]).await == cluster.nodes[0].ask(&["DBSIZE"]).await
+    })
+    .await;
+    cluster.nodes[3].own.pause();
+    // What it was sent already it would still hear.
+    cluster.nodes[0].tell(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    let taken = keyed("a").on_conflict("ignore").offer();
+    assert!(matches!(careless.enqueue(taken.clone(), "").await.unwrap(), Outcome::Created(_)));
+    // Both wait for the batcher, which takes them together.
+    let mut both = Box::pin(async move {
+        let (one, other) = (careful.enqueue(taken, ""), careful.enqueue(keyed("b").offer(), ""));
+        futures_util::future::join(one, other).await
+    });
+    std::future::poll_fn(|context| {
+        assert!(both.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    let (both, batcher) = (tokio::spawn(both), tokio::spawn(batcher));
+    until("it is written", async || careless.queues().await.unwrap()[0].created == 3).await;
+    assert!(!both.is_finished());
+    cluster.nodes[0].own.end();
+    cluster.nodes[3].own.go_on();
+    cluster.take_over(3).await;
+    cluster.nodes[0].own.start_again().await;
+    let both = tokio::time::timeout(Duration::from_secs(120), both).await.unwrap().unwrap();
+    assert!(matches!(both, (Ok(Outcome::Created(_)), Ok(Outcome::Created(_)))), "{both:?}");
+    batcher.abort();
+}
+
+/// The primary becomes a replica while a commit waits for replicas there: it is waited for at the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_replicas_of_a_primary_that_becomes_one_is_answered_by_the_next() {
+    let cluster = Cluster::start(1, NEVER, &[]).await;
+    let address = cluster.address().with_patience(Duration::from_secs(120));
+    let careless = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let store = Redis::open(&address.with_replicas(1).unwrap()).await.unwrap();
+    let careful = Engine::without_duties(Arc::new(store)).unwrap();
+    careful.enqueue(keyed("first").offer(), "").await.unwrap();
+    cluster.nodes[3].own.pause();
+    cluster.nodes[0].tell(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    let waiting = tokio::spawn(async move { careful.enqueue(keyed("a").offer(), "").await });
+    until("it is written", async || careless.queues().await.unwrap()[0].created == 2).await;
+    // This is what it is told by one that becomes a replica.
+    until("it waits", async || {
+        let clients = cluster.nodes[0].ask(&["CLIENT", "LIST"]).await.unwrap();
+        let Some(client) = clients.lines().find(|line| line.contains(" cmd=wait ")) else { return false };
+        let id = client.split([' ', '=']).nth(1).unwrap();
+        let mut told = redis::cmd("CLIENT");
+        told.arg("UNBLOCK").arg(id).arg("ERROR");
+        told.query_async::<u64>(&mut cluster.nodes[0].connection().await).await.unwrap() == 1
+    })
+    .await;
+    cluster.nodes[3].own.go_on();
+    cluster.take_over(3).await;
+    let told = tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap().unwrap();
+    assert!(matches!(told, Ok(Outcome::Created(_))), "{told:?}");
 }
 
 /// A replica that was far behind takes over. Without waiting for it, what it lacks is lost: the key is free again, as the guide says. But

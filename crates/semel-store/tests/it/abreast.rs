@@ -142,7 +142,7 @@ impl Layer for Locked {
             });
             if wants && *self.is_locked.lock().unwrap() {
                 assert_eq!(batch.groups.len(), 1, "nobody else is in its group");
-                return Ok(Applied { groups: vec![Verdict::Busy], claims: Vec::new() });
+                return Ok(Applied { groups: vec![Verdict::Busy], ..Applied::default() });
             }
             self.inner.commit(batch).await
         })
