@@ -5,6 +5,8 @@
 mod access;
 mod admin;
 mod backpressure;
+#[cfg(unix)]
+mod browser;
 mod cancellation;
 mod catalogue;
 mod endpoints;
