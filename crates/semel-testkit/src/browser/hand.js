@@ -3,7 +3,7 @@
 globalThis.hand = (() => {
   const PRESSED = "button, a[href], summary, label.chip, [role=tab]";
   const FIELDS = "input, textarea, select";
-  const scope = () => document.querySelector("dialog[open]") ?? document;
+  const scope = () => document.querySelector("dialog[open]") ?? document.body;
   const isSeen = (node) => node.checkVisibility({ opacityProperty: true, visibilityProperty: true }) && node.getClientRects().length > 0;
   const text = (node) => node.textContent.replace(/\s+/g, " ").trim();
 
@@ -29,10 +29,14 @@ globalThis.hand = (() => {
     return hit && (node.contains(hit) || hit.contains(node)) ? { x, y } : null;
   };
 
-  /** The last of these forms; toasts and the screen's own transitions aside. */
-  const isSettled = () => document.readyState === "complete" && document.querySelector("#main h1") !== null
-    && document.querySelector("#main").dataset.place === location.hash
-    && !document.querySelector("[aria-busy], button:disabled") && !/Reading the log/.test(document.querySelector("#main").textContent);
+  /** Whether the screen that the address names is there, with all that it fetches, and nothing that was pressed is under way. */
+  const isSettled = () => {
+    const main = document.querySelector("#main");
+    if (document.readyState !== "complete" || !main.querySelector("h1") || main.dataset.place !== location.hash) return false;
+    const isBusy = document.querySelector("[aria-busy]") !== null || main.textContent.includes("Reading the log");
+    // What asks a question waits for its answer.
+    return !isBusy && (document.querySelector("dialog[open]") !== null || document.querySelector("button:disabled") === null);
+  };
 
   const colours = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {

@@ -110,7 +110,7 @@ impl Browser {
 
     /// Waits until an expression is true of the page, and gives its value.
     pub fn until(&mut self, what: &str, expression: &str) -> Value {
-        let asked = format!("(() => {{ try {{ return {expression}; }} catch (error) {{ return null; }} }})()");
+        let asked = format!("(() => {{ try {{ return {expression}; }} catch (error) {{ hand.last = String(error); return null; }} }})()");
         let begun = Instant::now();
         loop {
             let found = self.eval(&asked);
@@ -118,7 +118,7 @@ impl Browser {
                 return found;
             }
             if begun.elapsed() > PATIENCE {
-                let shown = self.eval("location.href + '\\n' + document.body.innerText");
+                let shown = self.eval("`${location.href}\\n${hand.last ?? ''}\\n${document.body.innerText}`");
                 panic!("not so: {what}\n{expression}\n{}\nfaults: {:?}", shown.as_str().unwrap_or(""), self.faults);
             }
             std::thread::sleep(POLL);
