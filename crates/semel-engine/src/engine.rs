@@ -28,6 +28,7 @@ use tokio::task::JoinHandle;
 use crate::counters::{Counters, outcome_name};
 use crate::duplicates::DuplicateLog;
 use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
+use crate::hottest::Hottest;
 use crate::job::Job;
 use crate::queues::Bounded;
 use crate::throughput::Throughput;
@@ -55,6 +56,7 @@ struct Shared {
     store: Store,
     duplicates: DuplicateLog,
     counters: Counters,
+    hottest: Hottest,
     bounded: Bounded,
     workers: Workers,
     throughput: Throughput,
@@ -90,6 +92,7 @@ impl Engine {
             store,
             duplicates: DuplicateLog::default(),
             counters: Counters::default(),
+            hottest: Hottest::default(),
             bounded: Bounded::default(),
             workers: Workers::default(),
             throughput: Throughput::default(),
@@ -245,6 +248,7 @@ impl Engine {
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
         if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
             self.shared.duplicates.note(holder, told, now, source);
+            self.shared.hottest.count(holder);
         }
     }
 

@@ -6,7 +6,8 @@
 //! - [`webhooks`]: subscriptions, and events on their way to them.
 //! - [`crons`], [`workflows`]: what people ask about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
-//! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
+//! - [`job`], [`duplicates`], [`counters`], [`history`], [`hottest`]: a whole job, the record of duplicates, the metrics, those
+//!   over time, who absorbed most.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
 
@@ -16,6 +17,8 @@ pub mod duplicates;
 pub mod duty;
 pub mod engine;
 pub mod follow;
+pub mod history;
+pub mod hottest;
 pub mod job;
 pub mod limits;
 mod queues;

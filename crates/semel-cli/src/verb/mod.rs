@@ -19,6 +19,7 @@ pub mod release;
 pub mod restore;
 pub mod serve;
 pub mod token;
+pub mod top;
 pub mod webhooks;
 pub mod workers;
 pub mod workflows;

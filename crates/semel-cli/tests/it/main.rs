@@ -5,6 +5,8 @@
     reason = "what a test's helpers do not expect is a failure of the test"
 )]
 
+#[cfg(unix)]
+mod browser;
 mod demo;
 mod help;
 mod operators;
@@ -15,5 +17,6 @@ mod secrets;
 mod serve;
 mod tls;
 mod token;
+mod top;
 mod traces;
 mod verbs;

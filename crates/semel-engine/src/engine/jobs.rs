@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::draft::{Draft, Missing, Reads};
 use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_core::lease::Bearer;
 use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::settle::{self, Refusal, Report, Settled};
@@ -183,6 +184,20 @@ impl Engine {
         let released =
             self.shared.store.decide(Reads::default(), move |draft| life::release_key(draft, key)).await?;
         Ok(self.space.shown(released))
+    }
+
+    /// The tenant's holders that absorbed most duplicates at this process since its start, most first, with how many; and
+    /// by how much such a number may be too low. Those that are stored no more are left out.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn hottest(&self) -> Result<(Vec<(Head, u64)>, u64), StoreError> {
+        let (counted, lost) = self.shared.hottest.all();
+        let reads = Reads { heads: counted.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+        let snapshot = self.shared.store.load(reads).await?;
+        let of = |(id, count): &(JobId, u64)| snapshot.peek(*id).map(|(head, _)| (head.clone(), *count));
+        let own = counted.iter().filter_map(of).filter(|(head, _)| self.space.owns(&head.queue));
+        Ok((own.map(|(head, count)| (self.space.shown(head), count)).collect(), lost))
     }
 
     /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.

@@ -11,6 +11,7 @@ mod cancellation;
 mod catalogue;
 mod endpoints;
 mod errors;
+mod glance;
 mod harness;
 mod jobs;
 mod limits;

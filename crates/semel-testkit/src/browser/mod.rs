@@ -44,7 +44,8 @@ impl Browser {
         let wish = json!({ "targetId": page["targetId"], "flatten": true });
         let attached = pipe.ask(None, "Target.attachToTarget", &wish, drop).unwrap();
         let session = attached["sessionId"].as_str().unwrap().to_owned();
-        let mut browser = Self { pipe, session, origin: origin.trim_end_matches('/').to_owned(), faults: Vec::new() };
+        let mut browser =
+            Self { pipe, session, origin: origin.trim_end_matches('/').to_owned(), faults: Vec::new() };
         for domain in ["Page", "Runtime", "Log", "Network"] {
             browser.call(&format!("{domain}.enable"), &json!({}));
         }
@@ -77,13 +78,29 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
-    /// Opens an address of the server anew.
+    /// Opens an address of the server anew, and waits for what it shows.
     pub fn open(&mut self, path: &str) {
+        self.begin(path);
+        self.until("the page is there", "location.href !== 'about:blank' && hand.isSettled()");
+    }
+
+    /// The same with values that the tab has kept.
+    pub fn open_with(&mut self, path: &str, kept: &[(&str, &str)]) {
+        let kept: Value = kept.iter().map(|(name, value)| json!([name, value])).collect();
+        let source = format!(
+            "if (location.origin !== 'null') for (const [name, value] of {kept}) sessionStorage.setItem(name, value);"
+        );
+        let added = self.call("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": source }));
+        self.open(path);
+        self.call("Page.removeScriptToEvaluateOnNewDocument", &json!({ "identifier": added["identifier"] }));
+    }
+
+    /// Begins to open an address of the server anew.
+    pub fn begin(&mut self, path: &str) {
         // From one place behind `#` to another the browser would stay on the page that it has.
         self.call("Page.navigate", &json!({ "url": "about:blank" }));
         let url = format!("{}{path}", self.origin);
         self.call("Page.navigate", &json!({ "url": url }));
-        self.until("the page is there", "location.href !== 'about:blank' && hand.isSettled()");
     }
 
     /// Goes to another screen of the page.
@@ -110,7 +127,9 @@ impl Browser {
 
     /// Waits until an expression is true of the page, and gives its value.
     pub fn until(&mut self, what: &str, expression: &str) -> Value {
-        let asked = format!("(() => {{ try {{ return {expression}; }} catch (error) {{ hand.last = String(error); return null; }} }})()");
+        let asked = format!(
+            "(() => {{ try {{ return {expression}; }} catch (error) {{ hand.last = String(error); return null; }} }})()"
+        );
         let begun = Instant::now();
         loop {
             let found = self.eval(&asked);
@@ -119,7 +138,11 @@ impl Browser {
             }
             if begun.elapsed() > PATIENCE {
                 let shown = self.eval("`${location.href}\\n${hand.last ?? ''}\\n${document.body.innerText}`");
-                panic!("not so: {what}\n{expression}\n{}\nfaults: {:?}", shown.as_str().unwrap_or(""), self.faults);
+                panic!(
+                    "not so: {what}\n{expression}\n{}\nfaults: {:?}",
+                    shown.as_str().unwrap_or(""),
+                    self.faults
+                );
             }
             std::thread::sleep(POLL);
         }
@@ -140,7 +163,8 @@ impl Browser {
     /// Presses at a spot of `hand.js`.
     pub fn click(&mut self, spot: &Value) {
         for kind in ["mousePressed", "mouseReleased"] {
-            let event = json!({ "type": kind, "x": spot["x"], "y": spot["y"], "button": "left", "clickCount": 1 });
+            let event =
+                json!({ "type": kind, "x": spot["x"], "y": spot["y"], "button": "left", "clickCount": 1 });
             self.call("Input.dispatchMouseEvent", &event);
         }
     }
@@ -162,12 +186,16 @@ impl Browser {
         let kind = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
         let down = json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code, "text": text });
         self.call("Input.dispatchKeyEvent", &down);
-        self.call("Input.dispatchKeyEvent", &json!({ "type": "keyUp", "key": key, "windowsVirtualKeyCode": code }));
+        self.call(
+            "Input.dispatchKeyEvent",
+            &json!({ "type": "keyUp", "key": key, "windowsVirtualKeyCode": code }),
+        );
     }
 
     /// Keeps a picture of the whole page.
     pub fn picture(&mut self, file: &Path) {
-        let told = self.call("Page.captureScreenshot", &json!({ "format": "png", "captureBeyondViewport": true }));
+        let told =
+            self.call("Page.captureScreenshot", &json!({ "format": "png", "captureBeyondViewport": true }));
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, decode(told["data"].as_str().unwrap())).unwrap();
     }
@@ -203,7 +231,9 @@ fn fault(told: &Value, origin: &str) -> Option<String> {
             let thrown = &about["exceptionDetails"];
             Some(format!("script: {} {}", text(&thrown["text"]), text(&thrown["exception"]["description"])))
         }
-        "Runtime.consoleAPICalled" if matches!(about["type"].as_str(), Some("error" | "assert" | "warning")) => {
+        "Runtime.consoleAPICalled"
+            if matches!(about["type"].as_str(), Some("error" | "assert" | "warning")) =>
+        {
             Some(format!("console: {}", about["args"]))
         }
         // Answers of 4xx are answers; those of 5xx are found below.
@@ -216,7 +246,8 @@ fn fault(told: &Value, origin: &str) -> Option<String> {
         }
         "Network.requestWillBeSent" => {
             let url = text(&about["request"]["url"]);
-            let is_own = url.starts_with(&format!("{origin}/")) || url.starts_with("data:") || url == "about:blank";
+            let is_own =
+                url.starts_with(&format!("{origin}/")) || url.starts_with("data:") || url == "about:blank";
             (!is_own).then(|| format!("a request to {url}"))
         }
         "Network.loadingFailed" if about["blockedReason"].is_string() => {
@@ -252,7 +283,8 @@ mod tests {
 
     #[test]
     fn pictures_are_read_from_text() {
-        for (text, bytes) in [("", ""), ("TQ==", "M"), ("TWE=", "Ma"), ("TWFu", "Man"), ("TWFuTQ==", "ManM")] {
+        for (text, bytes) in [("", ""), ("TQ==", "M"), ("TWE=", "Ma"), ("TWFu", "Man"), ("TWFuTQ==", "ManM")]
+        {
             assert_eq!(decode(text), bytes.as_bytes(), "{text}");
         }
     }
@@ -260,15 +292,21 @@ mod tests {
     #[test]
     fn what_must_not_happen_is_told_from_what_may() {
         let of = |told: Value| fault(&told, "http://127.0.0.1:1");
-        let asked = |url: &str| of(json!({ "method": "Network.requestWillBeSent", "params": { "request": { "url": url } } }));
+        let asked = |url: &str| {
+            of(json!({ "method": "Network.requestWillBeSent", "params": { "request": { "url": url } } }))
+        };
         assert_eq!(asked("http://127.0.0.1:1/ojs/v1/jobs"), None);
         assert_eq!(asked("http://127.0.0.1:12/"), Some("a request to http://127.0.0.1:12/".to_owned()));
         let answered = |status: u16| {
-            of(json!({ "method": "Network.responseReceived", "params": { "response": { "status": status, "url": "/x" } } }))
+            of(
+                json!({ "method": "Network.responseReceived", "params": { "response": { "status": status, "url": "/x" } } }),
+            )
         };
         assert_eq!((answered(404), answered(503)), (None, Some("503 from /x".to_owned())));
         let logged = |source: &str| {
-            of(json!({ "method": "Log.entryAdded", "params": { "entry": { "source": source, "level": "error", "text": "no" } } }))
+            of(
+                json!({ "method": "Log.entryAdded", "params": { "entry": { "source": source, "level": "error", "text": "no" } } }),
+            )
         };
         assert_eq!((logged("network"), logged("security")), (None, Some("security: no".to_owned())));
     }

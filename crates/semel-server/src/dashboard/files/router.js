@@ -22,7 +22,8 @@ export function go(path, query) {
 
 /** Shows the present screen again, with what is true now. */
 export function refresh() {
-  show();
+  // A token may be given before the first screen is.
+  if (outlet) show();
 }
 
 let routes = [];

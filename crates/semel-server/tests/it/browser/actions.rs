@@ -54,7 +54,15 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     stage.server.create(&capture(7)).await;
     browser.go(&format!("#/jobs/{}", stage.held));
     browser.sees("Its key was released by an operator");
+    browser.go("#/audit");
+    browser.sees("the payment was cancelled by hand");
     browser.is_well("after a release");
+    let account = stage.server.get("/ojs/v1/admin/audit").await;
+    let newest = &account.body["entries"][0];
+    assert_eq!(
+        (&newest["action"], &newest["status"], &newest["reason"]),
+        (&"releaseKey".into(), &200.into(), &"the payment was cancelled by hand".into())
+    );
     stage.server.stop().await;
 }
 
@@ -88,8 +96,13 @@ async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
     browser.press("available");
     browser.fill("Type", "payment.capture");
     browser.press("Filter");
-    browser.until("the filter", "location.hash === '#/jobs?state=available&type=payment.capture' && hand.isSettled()");
-    let count = told(&stage.server, "/ojs/v1/admin/jobs?type=payment.capture&state=available", "/pagination/total").await;
+    browser.until(
+        "the filter",
+        "location.hash === '#/jobs?state=available&type=payment.capture' && hand.isSettled()",
+    );
+    let count =
+        told(&stage.server, "/ojs/v1/admin/jobs?type=payment.capture&state=available", "/pagination/total")
+            .await;
     assert_eq!(browser.eval("document.querySelectorAll('tbody tr').length"), count);
     browser.press("Cancel everything matching…");
     browser.sees(&format!("Cancel {count} jobs?"));
@@ -188,7 +201,9 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
     let history = told(server, "/ojs/v1/cron/nightly/history", "/history").await;
     assert_eq!(history.as_array().unwrap().len(), 2, "{history}");
     assert!(told(server, cron, "/cron/run_count").await.as_u64().unwrap() >= ticks);
-    for (button, words, enabled) in [("Disable", "It ticks no more.", false), ("Enable", "It ticks again.", true)] {
+    for (button, words, enabled) in
+        [("Disable", "It ticks no more.", false), ("Enable", "It ticks again.", true)]
+    {
         browser.press(button);
         said(&mut browser, words);
         assert_eq!(told(server, cron, "/cron/enabled").await, enabled);
@@ -214,7 +229,10 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
     assert!(sent.body.contains("test"), "{}", sent.body);
     for (button, is_active) in [("Pause", false), ("Resume", true)] {
         browser.press(&format!("{button} {url}"));
-        said(&mut browser, if is_active { "It is told of what happens from now on." } else { "It is told nothing" });
+        said(
+            &mut browser,
+            if is_active { "It is told of what happens from now on." } else { "It is told nothing" },
+        );
         assert_eq!(told(server, &hook, "/subscription/active").await, is_active);
     }
     stage.server.stop().await;

@@ -101,7 +101,8 @@ impl Stage {
         let taken = server.take("done", "worker-1").await;
         let ack = json!({ "job_id": taken["id"], "lease": taken["lease"], "result": { "sent": true } });
         assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
-        let cancelled = server.create(&job(&json!({ "to": "b@example.org" }), &json!({ "queue": "done" }))).await;
+        let cancelled =
+            server.create(&job(&json!({ "to": "b@example.org" }), &json!({ "queue": "done" }))).await;
         assert_eq!(server.delete(&format!("/ojs/v1/jobs/{}", cancelled.job_id())).await.status, 200);
         text(&taken["id"])
     }
@@ -140,7 +141,8 @@ impl Stage {
         Self::fail(server, "again").await;
         let late = json!({ "queue": "mail", "delay_until": "2099-01-01T00:00:00Z" });
         server.create(&job(&json!({ "n": 10 }), &late)).await;
-        let pending = server.create(&job(&json!({ "n": 11 }), &json!({ "queue": "mail", "pending": true }))).await;
+        let pending =
+            server.create(&job(&json!({ "n": 11 }), &json!({ "queue": "mail", "pending": true }))).await;
         (active.job_id().to_owned(), pending.job_id().to_owned())
     }
 
