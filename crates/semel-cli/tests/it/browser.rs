@@ -88,7 +88,7 @@ fn the_four_questions_take_a_few_clicks_each() {
     asker.browser.until("the key's page", &format!("location.hash === '#/keys/{key}'"));
     asker.browser.settle();
     asker.browser.sees("Held.");
-    asker.browser.sees("until it is purged");
+    asker.browser.sees("blocks until its key is released or its record is purged.");
     assert_eq!(asker.clicks, 2);
 
     asker.browser.is_well("the four questions");
