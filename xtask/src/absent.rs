@@ -60,6 +60,19 @@ const DRIVERS: [Driver; 2] = [
     },
 ];
 
+/// Programs that run what the guide says in their languages: what each is called, and the tests that need it.
+const PROGRAMS: [(&str, &str); 3] =
+    [("python3", "keys_in_python"), ("node", "keys_in_javascript"), ("curl", "start_over_http")];
+
+/// The programs that are not here.
+pub fn programs() -> Vec<Absent> {
+    let absent = |(program, tests)| {
+        let why = ask(program, &["--version"]).err()?;
+        Some(Absent { what: program, tests, why })
+    };
+    PROGRAMS.into_iter().filter_map(absent).collect()
+}
+
 /// The drivers that are neither in `target` nor to be had.
 pub fn drivers(target: &Path) -> Vec<Absent> {
     let missing = DRIVERS.into_iter().filter(|driver| !target.join("tmp").join(driver.folder).is_dir());
@@ -100,7 +113,7 @@ pub fn arguments(absent: &[Absent], has_nextest: bool) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Absent, DRIVERS, arguments, ask, drivers};
+    use super::{Absent, DRIVERS, PROGRAMS, arguments, ask, drivers};
 
     fn absent(tests: &'static str) -> Absent {
         Absent { what: "x", tests, why: "y".to_owned() }
@@ -133,6 +146,14 @@ mod tests {
 
     #[test]
     fn the_tests_have_these_names() {
+        let page = [
+            include_str!("../../crates/semel-core/tests/it/page.rs"),
+            include_str!("../../crates/semel-cli/tests/it/start.rs"),
+        ]
+        .concat();
+        for (program, test) in PROGRAMS {
+            assert!(page.contains(&format!("fn {test}()")), "{program}: {test}");
+        }
         let outbox = include_str!("../../examples/tests/it/outbox.rs");
         let tools = include_str!("../../examples/tests/it/tools.rs");
         for driver in &DRIVERS {

@@ -5,11 +5,13 @@
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
 //! - [`services`]: what tests talk to, started for them alone.
 //! - [`absent`]: what some tests need and cannot be had here.
+//! - [`picture`]: draws what the demo prints.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`fuzz`]: runs the fuzz targets.
 //! - [`api`]: the library's public API, as it is in the repository.
 //! - [`golden`]: writes the golden files anew.
+//! - [`package`]: a static binary, and what is installed with it.
 //! - [`schemathesis`]: asks a server whatever its OpenAPI document allows, about [`things`] that are there.
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
@@ -19,6 +21,8 @@ mod absent;
 mod api;
 mod fuzz;
 mod golden;
+mod package;
+mod picture;
 mod planted;
 mod schemathesis;
 mod services;
@@ -55,6 +59,10 @@ Tasks:
   schemathesis [N]
                   Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
   api             Write the library's public API anew, crates/semel/api.txt, from its docs
+  package         Build a static binary, and put it with its manual pages, completions and unit into target/package, as a
+                  folder and as an archive
+  picture [PROGRAM]
+                  Play the demo on a release build, or by this program, and draw what it prints into docs/demo.svg
   golden          Write the golden files anew, that one too; look at `git diff` afterwards
 
 Examples:
@@ -73,6 +81,8 @@ enum Task<'a> {
     Tidy,
     Golden,
     Api,
+    Package,
+    Picture { program: Option<&'a str> },
     Schemathesis { examples: &'a str },
     Services,
     Planted { only: Vec<&'a str> },
@@ -91,15 +101,19 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["tidy"] => Ok(Task::Tidy),
         ["golden"] => Ok(Task::Golden),
         ["api"] => Ok(Task::Api),
+        ["package"] => Ok(Task::Package),
+        ["picture"] => Ok(Task::Picture { program: None }),
+        ["picture", program] => Ok(Task::Picture { program: Some(program) }),
         ["schemathesis"] => Ok(Task::Schemathesis { examples: "50" }),
         ["schemathesis", examples] if examples.parse::<u32>().is_ok() => Ok(Task::Schemathesis { examples }),
         ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["fuzz", args @ ..] => Ok(Task::Fuzz { args: args.to_vec() }),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
-        [name @ ("test" | "tidy" | "api" | "golden" | "schemathesis" | "services"), rest @ ..] => {
-            Err(format!("{name} does not take `{}`", rest.join(" ")))
-        }
+        [
+            name @ ("test" | "tidy" | "api" | "package" | "golden" | "schemathesis" | "services"),
+            rest @ ..,
+        ] => Err(format!("{name} does not take `{}`", rest.join(" "))),
         [name, ..] => Err(format!("there is no task `{name}`")),
         [] => Ok(Task::Help),
     }
@@ -121,6 +135,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&workspace),
         Task::Golden => golden::run(&workspace),
         Task::Api => api::write(&workspace),
+        Task::Package => package::run(&workspace),
+        Task::Picture { program } => picture::run(&workspace, program),
         Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),

@@ -31,7 +31,7 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         "drivers for the examples in Python and Node: their tests install what is missing, with pip and npm"
     );
     let services = Services::start()?;
-    let absent = [absent::drivers(&target(workspace)?), services.absent()].concat();
+    let absent = [absent::drivers(&workspace.target()?), absent::programs(), services.absent()].concat();
     absent.iter().for_each(|absent| println!("{absent}"));
     let mut steps = vec![
         format(workspace),
@@ -55,15 +55,6 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     run_steps(steps)?;
     absent.iter().for_each(|absent| println!("{absent}"));
     Ok(())
-}
-
-/// Where cargo builds.
-fn target(workspace: &Workspace) -> Result<PathBuf, String> {
-    let metadata = workspace.metadata()?;
-    metadata["target_directory"]
-        .as_str()
-        .map(PathBuf::from)
-        .ok_or("cargo names no target directory".to_owned())
 }
 
 /// Open Job Spec's conformance suites, which are not part of the workspace.
@@ -222,7 +213,7 @@ fn release(workspace: &Workspace) -> Step {
 }
 
 fn demo(workspace: &Workspace) -> Result<Step, String> {
-    let binary = target(workspace)?.join("release").join(format!("semel{}", std::env::consts::EXE_SUFFIX));
+    let binary = workspace.target()?.join("release").join(format!("semel{}", std::env::consts::EXE_SUFFIX));
     let args = ["demo", "--events", DEMO_EVENTS, "--json"];
     let mut command = Command::new(&binary);
     command.current_dir(&workspace.root).args(args);

@@ -5,7 +5,11 @@
 //! - [`length`]: files that want to be two.
 //! - [`leftovers`]: reminders, ignored tests, paths of somebody's machine.
 //! - [`licence`]: licences of the dependencies.
+//! - [`links`]: links and anchors of the documentation, and the book's list of pages.
+//! - [`metrics`]: which metrics alerts and dashboards may speak of.
 //! - [`modules`]: files that are in no module.
+//! - [`packaging`]: flags, variables and addresses of what is shipped beside the program.
+//! - [`publish`]: what a registry wants of each crate.
 //!
 //! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
 
@@ -15,7 +19,11 @@ pub mod homes;
 pub mod leftovers;
 pub mod length;
 pub mod licence;
+pub mod links;
+pub mod metrics;
 pub mod modules;
+pub mod packaging;
+pub mod publish;
 pub mod spdx;
 pub mod tree;
 
@@ -72,6 +80,10 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         ("leftovers", leftovers::check(&tree)),
         ("files in no module", modules::check(&tree)),
         ("licences", licence::check(&metadata, &tree)),
+        ("links", links::check(&tree)),
+        ("what is shipped", packaging::check(&tree)),
+        ("metrics", metrics::check(&tree)),
+        ("publishing", publish::check(&metadata)),
     ];
     let mut mistakes = 0;
     let mut warnings = 0;

@@ -40,6 +40,16 @@ impl Workspace {
         self.cargo().args([name, "--version"]).output().is_ok_and(|output| output.status.success())
     }
 
+    /// Where cargo builds.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn target(&self) -> Result<PathBuf, String> {
+        let metadata = self.metadata()?;
+        let folder = metadata["target_directory"].as_str().map(PathBuf::from);
+        folder.ok_or_else(|| "cargo names no target directory".to_owned())
+    }
+
     /// What `cargo metadata` says of all packages, dependencies included.
     ///
     /// # Errors

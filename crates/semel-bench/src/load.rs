@@ -91,6 +91,7 @@ impl Work {
             limit: None,
             bounded: false,
             awaited: false,
+            once: None,
         })
     }
 }

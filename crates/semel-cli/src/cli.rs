@@ -10,7 +10,7 @@ use crate::{demo, verb};
 const AFTER: &str = "\
 Settings come from flags, then from the environment (SEMEL_STORE, SEMEL_LISTEN, SEMEL_SERVER, SEMEL_TOKEN,
 SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_TLS_CERT, SEMEL_TLS_KEY, SEMEL_OTLP,
-SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
+SEMEL_TEMPLATES, SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
 owns the store; when nobody does, it opens the store itself for as long as it runs.
 
 ";
@@ -42,6 +42,8 @@ enum Verb {
     Workers(verb::workers::Workers),
     Crons(verb::crons::Crons),
     Workflows(verb::workflows::Workflows),
+    Tasks(verb::tasks::Tasks),
+    Templates(verb::templates::Templates),
     Webhooks(verb::webhooks::Webhooks),
     Keys(verb::keys::Keys),
     Release(verb::release::Release),
@@ -52,6 +54,7 @@ enum Verb {
     Token(verb::token::Token),
     Bench(verb::bench::Bench),
     Completions(verb::completions::Completions),
+    Man(verb::man::Man),
 }
 
 impl Cli {
@@ -76,6 +79,8 @@ impl Cli {
             Verb::Workers(verb) => verb.run(globals, printer).await,
             Verb::Crons(verb) => verb.run(globals, printer).await,
             Verb::Workflows(verb) => verb.run(globals, printer).await,
+            Verb::Tasks(verb) => verb.run(globals, printer).await,
+            Verb::Templates(verb) => verb.run(globals, printer),
             Verb::Webhooks(verb) => verb.run(globals, printer).await,
             Verb::Keys(verb) => verb.run(globals, printer).await,
             Verb::Release(verb) => verb.run(globals, printer).await,
@@ -86,6 +91,7 @@ impl Cli {
             Verb::Token(verb) => verb.run(globals, printer),
             Verb::Bench(verb) => verb.run(globals, printer).await,
             Verb::Completions(verb) => verb.run(printer),
+            Verb::Man(verb) => verb.run(printer),
         }
     }
 }

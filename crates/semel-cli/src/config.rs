@@ -54,6 +54,7 @@ struct File {
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     otlp: Option<String>,
+    templates: Option<PathBuf>,
     log: Option<String>,
     log_format: Option<String>,
 }
@@ -105,6 +106,8 @@ pub struct Settings {
     pub tls_key: Option<PathBuf>,
     /// Where a server sends its traces.
     pub otlp: Option<String>,
+    /// The directory of templates.
+    pub templates: Option<PathBuf>,
     /// How much a server says on stderr: `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
     /// `text` or `json`.
@@ -123,6 +126,7 @@ struct Level {
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     otlp: Option<String>,
+    templates: Option<PathBuf>,
     log: Option<String>,
     log_format: Option<String>,
 }
@@ -172,6 +176,7 @@ impl Settings {
             tls_cert: env("SEMEL_TLS_CERT").map(PathBuf::from),
             tls_key: env("SEMEL_TLS_KEY").map(PathBuf::from),
             otlp: env("SEMEL_OTLP"),
+            templates: env("SEMEL_TEMPLATES").map(PathBuf::from),
             log: env("SEMEL_LOG"),
             log_format: env("SEMEL_LOG_FORMAT"),
         };
@@ -187,6 +192,7 @@ impl Settings {
             tls_cert: file.tls_cert,
             tls_key: file.tls_key,
             otlp: file.otlp,
+            templates: file.templates,
             log: file.log,
             log_format: file.log_format,
         };
@@ -211,6 +217,7 @@ impl Settings {
         let (token_store, ca) = (path(|level| &level.token_store), path(|level| &level.ca));
         let (tls_cert, tls_key) = (path(|level| &level.tls_cert), path(|level| &level.tls_key));
         let otlp = text(|level| &level.otlp);
+        let templates = path(|level| &level.templates);
         Ok(Self {
             target,
             store,
@@ -222,6 +229,7 @@ impl Settings {
             tls_cert,
             tls_key,
             otlp,
+            templates,
             log: log.unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or_else(|| "text".to_owned()),
         })
@@ -243,7 +251,7 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
         });
         // The parser's own report repeats the line, which may hold a token.
         Failure::usage(format!("{}{place}: {}", path.display(), error.message()))
-            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, log and log_format")
+            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, log and log_format")
     })
 }
 

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use semel_core::draft::Reads;
+use semel_core::ident::JobId;
 use semel_engine::Engine;
+use semel_ojs::outbox;
 use semel_postgres::Postgres;
 use semel_redis::Redis;
 use semel_server::webhooks::{Courier, Rules};
-use semel_server::{Config, Drain, Limits, Tls, check_listen, router, serve_with};
+use semel_server::{Config, Drain, Limits, TemplateSet, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
@@ -150,11 +152,12 @@ impl Host {
         Ok(Self { address, engine, courier: None, file, database, is_secure, drain, stop, serving })
     }
 
-    /// Delivers webhooks and relays the outbox from now on. Only a server that stays does: another verb's would go by other
-    /// rules.
-    pub fn deliver(&mut self, rules: Rules) {
+    /// Delivers webhooks and relays the outbox, by what the templates say at that time, from now on. Only a server that stays
+    /// does: another verb's would go by other rules.
+    pub fn deliver(&mut self, rules: Rules, templates: TemplateSet) {
         if let Some(database) = self.database.take() {
-            tokio::spawn(self.engine.relay(database, semel_ojs::outbox::read));
+            let read = move |id: JobId, text: &str| outbox::read_with(id, text, Some(&templates.get()));
+            tokio::spawn(self.engine.relay(database, Arc::new(read)));
         }
         self.courier = Some(Courier::start(&self.engine, rules));
     }

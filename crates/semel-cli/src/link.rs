@@ -4,10 +4,11 @@
 use std::time::{Duration, Instant};
 
 use semel_client::{Bytes, Client, HeaderMap, Method};
+use semel_ojs::Templates;
 use semel_postgres::Postgres;
 use semel_redis::Redis;
-use semel_server::Config;
 use semel_server::auth::Tokens;
+use semel_server::{Config, TemplateSet};
 use semel_sqlite::lock;
 use serde_json::Value;
 
@@ -15,6 +16,7 @@ use crate::config::{Settings, Target};
 use crate::failure::{Exit, Failure};
 use crate::host::{Host, Opened};
 use crate::place::Place;
+use crate::verb::templates;
 
 /// How long to wait for another command that has the store for a moment.
 const OWNER_PATIENCE: Duration = Duration::from_secs(5);
@@ -56,14 +58,14 @@ impl Link {
                 let status = Postgres::status(address).await;
                 status.map_err(|error| Failure::failed(format!("{address}: {error}")))?.found > 0
             };
-            return Self::make(is_there, place, missing).await;
+            return Self::make(is_there, place, missing, settings).await;
         }
         if let Place::Redis(address) = place {
             let is_there = missing == Missing::Create || {
                 let found = Redis::is_there(address).await;
                 found.map_err(|error| Failure::failed(format!("{address}: {error}")))?
             };
-            return Self::make(is_there, place, missing).await;
+            return Self::make(is_there, place, missing, settings).await;
         }
         let Place::Sqlite(path) = place else {
             return Err(Failure::usage("a store in memory lives inside its server")
@@ -79,7 +81,7 @@ impl Link {
                         .next(format!("{} has it; wait until it is done, or stop it", word.trim())));
                 }
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
-                None => match Self::make(path.exists(), place, missing).await {
+                None => match Self::make(path.exists(), place, missing, settings).await {
                     Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < deadline => {
                         tokio::time::sleep(OWNER_POLL).await;
                     }
@@ -100,26 +102,34 @@ impl Link {
         Ok(Self { client: client(url, token.as_deref(), ca.as_deref())?, token, ca, host: None })
     }
 
-    async fn make(is_there: bool, place: &Place, missing: Missing) -> Result<Self, Failure> {
+    async fn make(
+        is_there: bool,
+        place: &Place,
+        missing: Missing,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let templates = templates::of(settings)?;
         match missing {
             _ if is_there => {}
             Missing::Create => {}
-            Missing::Imagine => return Self::inside(&Place::Memory).await,
+            Missing::Imagine => return Self::inside(&Place::Memory, templates).await,
             Missing::Refuse => {
                 return Err(Failure::new(Exit::Unreachable, format!("there is no store at {place}"))
                     .next("name it with --store or its server with --server URL, or make one: semel serve"));
             }
         }
-        Self::inside(place).await
+        Self::inside(place, templates).await
     }
 
-    /// Starts a server in this process, on a free port of this machine.
+    /// Starts a server in this process, on a free port of this machine. It reads requests by these templates, as the
+    /// server that owns the store does: a job is the same by whichever of them it comes.
     ///
     /// # Errors
     /// When the store cannot be opened.
-    pub async fn inside(place: &Place) -> Result<Self, Failure> {
+    pub async fn inside(place: &Place, templates: Templates) -> Result<Self, Failure> {
         let token = random();
-        let config = Config { tokens: Tokens::new([&token]), ..Config::default() };
+        let templates = TemplateSet::new(templates);
+        let config = Config { tokens: Tokens::new([&token]), templates, ..Config::default() };
         let host = Host::start(Opened::open(place).await?, "127.0.0.1:0", config).await?;
         let client = client(&host.url(), Some(&token), None)?;
         Ok(Self { client, token: Some(token), ca: None, host: Some(host) })

@@ -24,7 +24,7 @@ pub struct Offer {
     /// The text that names the work: two jobs of the type with the same key are the same
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
-    /// The unique policy: JSON, or a preset (strict, content, caller_provided, always_unique)
+    /// The unique policy: JSON, or a preset (strict, content, skip, caller_provided, always_unique)
     #[arg(long, value_name = "JSON|PRESET")]
     unique: Option<String>,
     /// What happens to a duplicate: reject, ignore, replace, replace_except_schedule or follow_up

@@ -57,11 +57,13 @@ impl FromStr for Place {
             Some(("postgres" | "postgresql", _)) => Address::parse(text)
                 .map(|address| Self::Postgres(Box::new(address)))
                 .map_err(|error| error.to_string()),
-            Some(("redis" | "rediss" | "redis+unix" | "redis+cluster" | "redis+sentinel", _)) => {
-                semel_redis::Address::parse(text)
-                    .map(|address| Self::Redis(Box::new(address)))
-                    .map_err(|error| error.to_string())
-            }
+            Some((
+                "redis" | "rediss" | "redis+unix" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
+                | "rediss+sentinel",
+                _,
+            )) => semel_redis::Address::parse(text)
+                .map(|address| Self::Redis(Box::new(address)))
+                .map_err(|error| error.to_string()),
             Some(("memory", "" | "//")) => Ok(Self::Memory),
             Some(("memory", _)) => {
                 Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}"))
@@ -100,6 +102,12 @@ mod tests {
         assert_eq!(shown("memory:"), "memory:");
         assert_eq!(shown("postgres://ada:s3cret@host/db"), "postgres://host:5432/db?schema=semel");
         assert_eq!(shown("redis://ada:s3cret@host/1"), "redis://ada@host:6379/1?prefix=semel");
+        assert_eq!(
+            shown("redis+cluster://ada:s3cret@a,b"),
+            "redis+cluster://ada@a:6379,b:6379/0?prefix=semel"
+        );
+        let watched = "rediss+sentinel://ada:s3cret@a/main?sentinel_pass=s3cret";
+        assert_eq!(shown(watched), "rediss+sentinel://ada@a:26379/main/0?prefix=semel");
     }
 
     #[test]
@@ -110,9 +118,13 @@ mod tests {
         }
         let refusal = "postgres://ada:s3cret@host:x/db".parse::<Place>().unwrap_err();
         assert!(refusal.contains("postgres://USER") && !refusal.contains("s3cret"), "{refusal}");
-        for text in ["redis://ada:s3cret@host/x", "redis+cluster://ada:s3cret@host"] {
+        for (text, says) in [
+            ("redis://ada:s3cret@host/x", "redis://USER"),
+            ("redis+cluster://ada:s3cret@host/3", "redis+cluster://USER"),
+            ("redis+sentinel://ada:s3cret@host", "redis+sentinel://USER"),
+        ] {
             let refusal = text.parse::<Place>().unwrap_err();
-            assert!(refusal.contains("redis://USER") && !refusal.contains("s3cret"), "{refusal}");
+            assert!(refusal.contains(says) && !refusal.contains("s3cret"), "{refusal}");
         }
     }
 }

@@ -361,6 +361,7 @@ impl From<&RetryPolicy> for RetrySpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unique::{Given, Preset};
 
     #[test]
     fn a_body_survives_storage_byte_for_byte() {
@@ -379,6 +380,7 @@ mod tests {
             request_digest: Some([0xab; 32]),
         };
         assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
+        let given = Given::default();
         let policies = [
             PolicySpec {
                 key: Some("evt".to_owned()),
@@ -403,9 +405,9 @@ mod tests {
             PolicySpec {
                 on_mismatch: Some("reject".to_owned()),
                 disclose: Some("never".to_owned()),
-                ..PolicySpec::strict()
+                ..Preset::Strict.spec(&given).unwrap().unwrap()
             },
-            PolicySpec { while_active: Some(true), period: Some("P1D".to_owned()), ..PolicySpec::content() },
+            Preset::Content.spec(&given).unwrap().unwrap(),
         ];
         for spec in policies {
             let unique =

@@ -352,7 +352,7 @@ fn decided(outcome: &Outcome) -> (Decision, Option<&Head>) {
         Outcome::Repeated(head) | Outcome::Existing(head) | Outcome::Amended(head) => {
             (Decision::Duplicate, Some(head))
         }
-        Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } => {
+        Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } | Outcome::KeyReused(holder) => {
             (Decision::Rejected, holder.named())
         }
         Outcome::IdTaken(_) | Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => {

@@ -148,6 +148,8 @@ pub fn decode(bytes: &[u8]) -> Result<Offer, Corrupt> {
         // A queue's bound holds back those who offer jobs from outside: what was promised before it was full goes on.
         bounded: false,
         awaited: false,
+        // Whoever offered it has been answered.
+        once: None,
     })
 }
 
@@ -199,6 +201,7 @@ mod tests {
             limit: Some(Limit { key: "k".into(), concurrency: Some(2), rate: None }),
             bounded: false,
             awaited: false,
+            once: None,
         };
         let later = Start::Later(When::In(Duration::from_micros(1_500)));
         let mut without = Offer { unique: None, start: Start::OnActivation, expires: None, ..plain.clone() };

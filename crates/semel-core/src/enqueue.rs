@@ -3,6 +3,7 @@
 mod absorb;
 mod mismatch;
 mod offer;
+pub mod once;
 mod outcome;
 mod replace;
 
@@ -56,11 +57,21 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
 pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
+    if let Some(answer) = once::answered_once(draft, offer)? {
+        return Ok(answer);
+    }
+    let outcome = decide(draft, offer)?;
+    once::remember(draft, offer, &outcome);
+    Ok(outcome)
+}
+
+/// The decision, for a request that was not answered before under its `Idempotency-Key`.
+fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     if let Some(id) = offer.id
         && let Some(answer) = answered_before(draft, offer, id)?
     {
         if matches!(answer, Outcome::Repeated(_)) && is_planted(Bug::RepeatedIdIgnored) {
-            return enqueue(draft, &Offer { id: None, ..offer.clone() });
+            return decide(draft, &Offer { id: None, ..offer.clone() });
         }
         return Ok(answer);
     }

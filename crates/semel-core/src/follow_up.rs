@@ -47,7 +47,7 @@ pub(crate) fn wait_for(draft: &mut Draft, holders: Vec<Head>, follow_up: JobId) 
     }
 }
 
-/// Live holders of the follow-up's key that have been started, but for the follow-up itself and `ended`.
+/// Live holders of the follow-up's key that have begun, but for the follow-up itself and `ended`.
 fn started_holders(draft: &mut Draft, waiting: &Head, ended: JobId) -> Result<Vec<Head>, Missing> {
     let Some(key) = waiting.key else {
         return Ok(Vec::new());
@@ -56,7 +56,7 @@ fn started_holders(draft: &mut Draft, waiting: &Head, ended: JobId) -> Result<Ve
     let holders = draft.key(&read)?.holders.iter();
     Ok(holders
         .filter(|holder| holder.id != waiting.id && holder.id != ended)
-        .filter(|holder| holder.state.is_live() && holder.was_started())
+        .filter(|holder| holder.state.is_live() && holder.has_begun())
         .cloned()
         .collect())
 }

@@ -76,6 +76,12 @@ impl Head {
         self.attempt > 0
     }
 
+    /// Whether its work may be under way or half done: a run of it was started, or it is a task, whose steps run without a run of
+    /// its own.
+    pub fn has_begun(&self) -> bool {
+        self.was_started() || self.state == State::Active
+    }
+
     /// Whether another run is allowed.
     pub fn has_attempts_left(&self) -> bool {
         let allowed = if self.max_attempts == 0 { 1 } else { self.max_attempts };

@@ -6,11 +6,12 @@
 //! - [`state`], [`slot`]: the eight states, the only table of moves, and where a row is filed.
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
+//! - [`template`]: what holds for all jobs of a type, and which identity a job gets in the end.
 //! - [`tenant`]: namespaces around ids, keys and queues.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
 //! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
-//! - [`cron`], [`workflow`]: jobs offered by a schedule, jobs that depend on each other; [`deferred`], [`waiting`]: a job
+//! - [`cron`], [`workflow`]: jobs offered by a schedule, jobs that depend on each other; [`task`]: steps under one identity; [`deferred`], [`waiting`]: a job
 //!   that is kept to be offered later, and who is told of a job's end.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
 //! - [`limit`], [`settings`]: how many may start, how many may wait, and what workers are told.
@@ -37,6 +38,8 @@ pub mod settings;
 pub mod settle;
 pub mod slot;
 pub mod state;
+pub mod task;
+pub mod template;
 pub mod tenant;
 pub mod time;
 pub mod trail;

@@ -39,9 +39,11 @@ impl Filing {
             State::Available => (Slot::Ready, head.available_at),
             State::Scheduled | State::Retryable => (Slot::Timer, head.available_at),
             State::Pending => (Slot::Held, head.available_at),
-            State::Active => {
-                (Slot::Lease, head.lease.as_ref().map_or(Timestamp::EPOCH, |lease| lease.ends_at()))
-            }
+            State::Active => match &head.lease {
+                Some(lease) => (Slot::Lease, lease.ends_at()),
+                // A task: its steps run, and their end is not a time.
+                None => (Slot::Held, head.available_at),
+            },
             State::Completed | State::Cancelled | State::Discarded => {
                 (Slot::Done, head.purge_at().unwrap_or(Timestamp::EPOCH))
             }

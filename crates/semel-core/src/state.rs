@@ -12,7 +12,7 @@ pub enum State {
     Available = 1,
     /// Waits for an activation: from outside, or, for a follow-up, the end of the run it follows.
     Pending = 2,
-    /// Held by one worker under a lease.
+    /// Held by one worker under a lease; or a task, whose steps run and not itself.
     Active = 3,
     /// Failed, will be tried again; a timer makes it available.
     Retryable = 4,
@@ -160,6 +160,8 @@ pub enum Event {
     Activate,
     /// ACTIVATE of a job that waits for the lease of the run it replaced (`when_active: wait`).
     ActivateLater,
+    /// The steps of a task begin.
+    Begin,
     /// A worker is granted a lease.
     Claim,
     /// The worker reports success (ACK).
@@ -188,10 +190,11 @@ pub enum Event {
 
 impl Event {
     /// Every event, for tables.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Due,
         Self::Activate,
         Self::ActivateLater,
+        Self::Begin,
         Self::Claim,
         Self::Complete,
         Self::FailRetry,
@@ -228,6 +231,7 @@ pub const fn next(from: State, event: Event) -> Result<State, IllegalMove> {
         (Pending, Event::Activate) => Available,
         (Pending, Event::ActivateLater) => Scheduled,
         (Available, Event::Claim) => Active,
+        (Pending, Event::Begin) => Active,
         (Active, Event::Complete) => Completed,
         (Active, Event::FailRetry) => Retryable,
         (Active, Event::FailEnd | Event::LeaseExhausted) => Discarded,

@@ -1,5 +1,5 @@
-//! Who is told of a job's end, in the commit that ends it: the steps of workflows that stand for the job, and jobs that
-//! are held back until it is over.
+//! Who is told of a job's end, in the commit that ends it: the steps of workflows that stand for the job, jobs that are
+//! held back until it is over, and the steps of the task that it is.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,11 @@ pub enum Waiter {
         /// Its id.
         job: String,
     },
+    /// The workflow of a task, which this job is.
+    Task {
+        /// The workflow's id.
+        task: String,
+    },
 }
 
 /// Those who wait for a job's end. They stay noted when it has come, so that people see what the job was for.
@@ -62,8 +67,14 @@ impl Waiters {
     pub fn workflow(&self) -> Option<(WorkflowId, u32)> {
         self.0.iter().find_map(|waiter| match waiter {
             Waiter::Step { workflow, step } => Some((WorkflowId::parse(workflow, "").ok()?, *step)),
-            Waiter::Held { .. } => None,
+            Waiter::Held { .. } | Waiter::Task { .. } => None,
         })
+    }
+
+    /// Takes out those that go with the job and with nobody who takes its place: its own steps.
+    pub(crate) fn split_off_own(&mut self) -> Self {
+        let is_own = |waiter: &mut Waiter| matches!(waiter, Waiter::Task { .. });
+        Self(self.0.extract_if(.., is_own).collect())
     }
 }
 
@@ -180,6 +191,10 @@ pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result
         },
         Waiter::Held { job } => match JobId::parse(job, "") {
             Ok(id) => let_go(draft, id, ended),
+            Err(_) => Ok(()),
+        },
+        Waiter::Task { task } => match WorkflowId::parse(task, "") {
+            Ok(id) => workflow::task_ended(draft, id, ended),
             Err(_) => Ok(()),
         },
     });

@@ -22,6 +22,7 @@ use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
 use crate::limits::RETENTION_DEFAULT_S;
 use crate::state::State;
+use crate::task;
 use crate::tenant::{Namespace, Tenant};
 use crate::trail::Failures;
 
@@ -81,8 +82,15 @@ pub enum Created {
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
 pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
+    create_for(draft, plan, None)
+}
+
+/// As [`create`]; `task` is the job that is this workflow as a whole, if it is a task's.
+pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) -> Result<Created, Missing> {
     let owner = &plan.owner;
     let id = match plan.id {
+        // A task's was minted in this very decision: nobody can have used it.
+        Some(id) if task.is_some() => id,
         Some(id) => {
             if let Some(document) = draft.document(&key(owner, id))? {
                 return Ok(match Workflow::decode(&document.text) {
@@ -122,6 +130,7 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
         finished_at: None,
         resume_at: None,
         digest: plan.digest,
+        task: task.map(|job| job.to_string()),
         steps: steps.collect(),
     };
     let mut kept = Vec::with_capacity(plan.steps.len());
@@ -139,6 +148,7 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
         }
     }
     which.save(draft, &workflow);
+    task::conclude(draft, &workflow)?;
     Ok(Created::Done(id, Box::new(workflow)))
 }
 
@@ -159,7 +169,13 @@ pub(crate) fn step_ended(draft: &mut Draft, id: WorkflowId, step: u32, ended: &H
     settle(draft, which, &mut workflow, at, ended)?;
     advance(draft, which, &mut workflow, None)?;
     which.save(draft, &workflow);
-    Ok(())
+    task::conclude(draft, &workflow)
+}
+
+/// The job that is a task has ended otherwise than by its workflow: what is left of the workflow is cancelled.
+pub(crate) fn task_ended(draft: &mut Draft, id: WorkflowId, ended: &Head) -> Result<(), Missing> {
+    let owner = Tenant::from_stored(ended.queue.tenant());
+    cancel(draft, &owner, id).map(drop)
 }
 
 /// What became of a wish to cancel a workflow.
@@ -207,10 +223,13 @@ pub fn cancel(draft: &mut Draft, owner: &Tenant, id: WorkflowId) -> Result<Cance
     draft.tell_of(workflow.event(id, EventKind::WorkflowCancelled));
     // Before the jobs end: whom their ends reach is over by then.
     which.save(draft, &workflow);
-    each(jobs, |job| match draft.head(job)? {
+    let told = each(jobs, |job| match draft.head(job)? {
         Some(mut head) if head.state.is_live() => cancel_head(draft, &mut head, Ending::Cancelled).map(drop),
         _ => Ok(()),
-    })?;
+    });
+    let concluded = task::conclude(draft, &workflow);
+    told?;
+    concluded?;
     Ok(Cancelled::Done(Box::new(workflow)))
 }
 
@@ -250,6 +269,7 @@ pub fn look(draft: &mut Draft, key: &DocumentKey) -> Result<Looked, Missing> {
     let which = Which { owner: &Tenant::from_stored(owner), id };
     advance(draft, which, &mut workflow, None)?;
     which.save(draft, &workflow);
+    task::conclude(draft, &workflow)?;
     Ok(Looked::WentOn)
 }
 

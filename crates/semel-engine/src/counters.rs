@@ -107,15 +107,14 @@ impl Counters {
     /// [`HOURS_MAX`](crate::history::HOURS_MAX) of them. Slots in which nothing moved are left out.
     pub fn history(&self, step: Step, is_wanted: impl Fn(&Series) -> bool) -> Vec<Slot> {
         let minute = self.uptime().as_secs() / Step::Minute.seconds();
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let counts = &mut *counts;
-        let slots = counts.history.read(step, minute).into_iter().map(|(number, moved)| {
+        let (slots, series) = {
+            let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+            (counts.history.read(step, minute), counts.series.clone())
+        };
+        // Whoever counts does not wait for what is read here.
+        let slots = slots.into_iter().map(|(number, moved)| {
             let named = |(number, count): (usize, u64)| {
-                counts
-                    .series
-                    .get(number)
-                    .filter(|series| is_wanted(series))
-                    .map(|series| (series.clone(), count))
+                series.get(number).filter(|series| is_wanted(series)).map(|series| (series.clone(), count))
             };
             let began = Duration::from_secs(number * step.seconds());
             Slot { began, moved: moved.into_iter().filter_map(named).collect() }
@@ -127,6 +126,20 @@ impl Counters {
     pub fn uptime(&self) -> Duration {
         self.began.elapsed()
     }
+}
+
+/// Whether an outcome counted under this name kept a job from being one of its own.
+pub fn is_suppressed(outcome: &str) -> bool {
+    matches!(
+        outcome,
+        "amended"
+            | "existing"
+            | "rejected"
+            | "rejected_finished"
+            | "rejected_undisclosed"
+            | "mismatch"
+            | "key_reused"
+    )
 }
 
 /// The name an outcome is counted under.
@@ -142,6 +155,7 @@ pub const fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Rejected { why: RejectReason::FinishedHolder, .. } => "rejected_finished",
         Outcome::Rejected { why: RejectReason::Undisclosed, .. } => "rejected_undisclosed",
         Outcome::Mismatch { .. } => "mismatch",
+        Outcome::KeyReused(_) => "key_reused",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
         Outcome::QueueFull(_) => "queue_full",

@@ -4,6 +4,7 @@
 use semel_core::body::Corrupt;
 use semel_core::cron::{self, Looked};
 use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads, each};
+use semel_core::enqueue::once;
 use semel_core::ident::{CronName, JobId};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -14,7 +15,9 @@ use semel_store::{Store, StoreError};
 /// Jobs one run of a duty looks at.
 const RUN_JOBS_MAX: u32 = 500;
 /// Documents one run of a duty looks at.
-const RUN_DOCUMENTS_MAX: u32 = 200;
+const RUN_DOCUMENTS_MAX: u32 = 500;
+/// Of those, the ones that are decisions of their own: so many in one run, that other duties have their turn.
+const RUN_DECISIONS_MAX: usize = 100;
 
 /// What one run of a duty did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,8 +82,9 @@ duty! {
 pub struct Tend;
 
 impl Tend {
-    /// Does a bounded piece of the duty. Each document is a decision of its own: one that cannot be taken now leaves the
-    /// others done.
+    /// Does a bounded piece of the duty. Requests whose time is over are forgotten all in one commit: there may be as many
+    /// of them as there are jobs, and nobody is to wait for them. Each other document is a decision of its own: one that
+    /// cannot be taken now leaves the others done.
     ///
     /// # Errors
     /// When the store cannot read, or could commit none of them.
@@ -88,7 +92,15 @@ impl Tend {
         let found = store.documents(Seek::Due { limit: RUN_DOCUMENTS_MAX }).await?;
         let mut ran = Ran { moved: 0, next: found.next, now: found.now };
         let mut failed = None;
-        for (key, _) in found.documents {
+        let (requests, others): (Vec<DocumentKey>, Vec<DocumentKey>) = found
+            .documents
+            .into_iter()
+            .map(|(key, _)| key)
+            .partition(|key| key.kind == DocumentKind::Request);
+        if others.len() > RUN_DECISIONS_MAX {
+            ran.next = Some(found.now);
+        }
+        for key in others.into_iter().take(RUN_DECISIONS_MAX) {
             let reads = Reads { documents: vec![key.clone()], ..Reads::default() };
             match store.decide(reads, move |draft| tend(draft, &key)).await {
                 Ok(Tended::Nothing) => {}
@@ -100,11 +112,28 @@ impl Tend {
                 Err(error) => failed = Some(error),
             }
         }
+        match forget(store, requests).await {
+            Ok(forgotten) => ran.moved += forgotten,
+            Err(error) => failed = Some(error),
+        }
         match failed {
             Some(error) if ran.moved == 0 => Err(error),
             _ => Ok(ran),
         }
     }
+}
+
+/// Forgets those of these requests whose time is over, in one decision.
+async fn forget(store: &Store, requests: Vec<DocumentKey>) -> Result<usize, StoreError> {
+    if requests.is_empty() {
+        return Ok(0);
+    }
+    let reads = Reads { documents: requests.clone(), ..Reads::default() };
+    let decide = move |draft: &mut Draft| {
+        let forgotten = each(&requests, |key| once::forget(draft, key))?;
+        Ok(forgotten.into_iter().filter(|was| *was).count())
+    };
+    store.decide(reads, decide).await
 }
 
 /// What looking at a document came to.
@@ -125,7 +154,7 @@ fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
             workflow::Looked::NotDue => Tended::Nothing,
             workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
         }),
-        DocumentKind::Step | DocumentKind::StepResult => Ok(Tended::Nothing),
+        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Request => Ok(Tended::Nothing),
     }
 }
 

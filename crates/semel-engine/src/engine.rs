@@ -28,6 +28,7 @@ use tokio::task::JoinHandle;
 use crate::counters::{Counters, outcome_name};
 use crate::duplicates::DuplicateLog;
 use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
+use crate::held::LastLook;
 use crate::hottest::Hottest;
 use crate::job::Job;
 use crate::queues::Bounded;
@@ -57,6 +58,7 @@ struct Shared {
     duplicates: DuplicateLog,
     counters: Counters,
     hottest: Hottest,
+    held: LastLook,
     bounded: Bounded,
     workers: Workers,
     throughput: Throughput,
@@ -93,6 +95,7 @@ impl Engine {
             duplicates: DuplicateLog::default(),
             counters: Counters::default(),
             hottest: Hottest::default(),
+            held: LastLook::default(),
             bounded: Bounded::default(),
             workers: Workers::default(),
             throughput: Throughput::default(),
@@ -135,6 +138,10 @@ impl Engine {
     /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    pub(crate) fn last_look(&self) -> &LastLook {
+        &self.shared.held
     }
 
     /// What the store is and promises.
@@ -180,8 +187,7 @@ impl Engine {
             }
             (decided, _) => decided?,
         };
-        self.shared.counters.count(&labels.0, &labels.1, outcome_name(&outcome));
-        self.note(&outcome, now, source);
+        self.tell((&labels.0, &labels.1), &outcome, now, source);
         if is_at_once {
             let_others_go_on().await;
         }
@@ -239,16 +245,27 @@ impl Engine {
         };
         for (index, outcome) in outcomes {
             if let Some((job_type, queue)) = labels.get(index) {
-                self.shared.counters.count(job_type, queue, outcome_name(outcome));
+                self.tell((job_type, queue), outcome, now, source);
             }
-            self.note(outcome, now, source);
         }
+    }
+
+    /// Counts what became of one offer, and records a duplicate with its holder.
+    pub(crate) fn tell(
+        &self,
+        (job_type, queue): (&JobType, &QueueName),
+        outcome: &Outcome,
+        now: Timestamp,
+        source: &str,
+    ) {
+        self.shared.counters.count(job_type, queue, outcome_name(outcome));
+        self.shared.hottest.count(outcome, job_type, queue, &self.space);
+        self.note(outcome, now, source);
     }
 
     fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
         if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
             self.shared.duplicates.note(holder, told, now, source);
-            self.shared.hottest.count(holder);
         }
     }
 

@@ -4,12 +4,13 @@
 //! - [`engine`]: the handle everyone uses, and the loop.
 //! - [`follow`]: reading the event log.
 //! - [`webhooks`]: subscriptions, and events on their way to them.
-//! - [`crons`], [`workflows`]: what people ask about those.
+//! - [`crons`], [`workflows`], [`tasks`]: what people ask about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
-//! - [`job`], [`duplicates`], [`counters`], [`history`], [`hottest`]: a whole job, the record of duplicates, the metrics, those
-//!   over time, who absorbed most.
+//! - [`job`], [`duplicates`], [`counters`], [`history`]: a whole job, the record of duplicates, the metrics, those over time.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
+//! - [`held`], [`hottest`]: keys that are held, keys and holders that absorbed most.
+//! - `once`: requests that were sent before.
 
 pub mod counters;
 pub mod crons;
@@ -17,11 +18,14 @@ pub mod duplicates;
 pub mod duty;
 pub mod engine;
 pub mod follow;
+pub mod held;
 pub mod history;
 pub mod hottest;
 pub mod job;
 pub mod limits;
+mod once;
 mod queues;
+pub mod tasks;
 pub mod throughput;
 pub mod webhooks;
 pub mod workers;

@@ -307,6 +307,7 @@ fn offer(
         limit: None,
         bounded: false,
         awaited: false,
+        once: None,
     })
 }
 

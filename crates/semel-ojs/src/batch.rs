@@ -4,7 +4,7 @@ use semel_core::error::Invalid;
 use semel_core::limits::BATCH_JOBS_MAX;
 use serde_json::value::RawValue;
 
-use crate::enqueue::Enqueue;
+use crate::enqueue::{Enqueue, Terms};
 use crate::members::Members;
 
 /// The jobs of a batch, as texts.
@@ -46,10 +46,19 @@ impl<'a> Batch<'a> {
         self.0.is_empty()
     }
 
+    /// The texts of the jobs, in order.
+    pub fn texts(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().map(|raw| raw.get())
+    }
+
     /// Reads each job; a refusal's pointer says which.
-    pub fn requests(&self, inspect: bool) -> impl Iterator<Item = Result<Enqueue, Invalid>> {
+    pub fn requests<'t>(
+        &self,
+        terms: impl Into<Terms<'t>>,
+    ) -> impl Iterator<Item = Result<Enqueue, Invalid>> {
+        let terms = terms.into();
         self.0.iter().enumerate().map(move |(at, raw)| {
-            Enqueue::parse(raw.get(), inspect).map_err(|refused| refused.under(&format!("/jobs/{at}")))
+            Enqueue::parse(raw.get(), terms).map_err(|refused| refused.under(&format!("/jobs/{at}")))
         })
     }
 }

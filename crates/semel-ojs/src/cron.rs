@@ -6,7 +6,7 @@ use semel_core::error::Invalid;
 use semel_core::ident::CronName;
 use semel_core::time::Timestamp;
 
-use crate::enqueue::{Enqueue, is_attribute};
+use crate::enqueue::{Enqueue, Terms, is_attribute};
 use crate::members::{Members, Value};
 use crate::write::{Object, list, object, put_string};
 use crate::{retry, sensitive, unique};
@@ -29,7 +29,7 @@ impl Register {
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
-    pub fn parse(text: &str, inspect: bool) -> Result<Self, Invalid> {
+    pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
         let members = Members::read(text, "")?;
         let name = match members.get("", "name") {
             Some(value) => CronName::parse(&value.string()?, "/name")?,
@@ -47,7 +47,7 @@ impl Register {
             None => (job_text(&members, is_of_job), ""),
         };
         let (offer, _) =
-            Enqueue::parse(&template, inspect).map_err(|refused| refused.under(place))?.into_parts();
+            Enqueue::parse(&template, terms).map_err(|refused| refused.under(place))?.into_parts();
         let description = members.get("", "description").map(|value| value.string()).transpose()?;
         if description.as_ref().is_some_and(|text| text.len() > DESCRIPTION_BYTES_MAX) {
             return Err(Invalid::request(

@@ -4,17 +4,30 @@ use std::sync::Arc;
 
 use semel_core::body::Body;
 use semel_core::canon::{Json, digest};
+use semel_core::enqueue::once::Once;
 use semel_core::enqueue::{Identity, Offer, Start, When};
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::limits::{
     ARGS_BYTES_MAX, META_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN, TAGS_MAX, TIMEOUT_MS_MAX,
 };
-use semel_core::unique::{KeyInput, UniquePolicy};
+use semel_core::template::{Basis, Said, effective};
+use semel_core::unique::{Given, KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use crate::members::{Members, Value, below};
+use crate::task::check_fits;
+use crate::template::{Template, Templates};
 use crate::write::{Object, object};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
+
+/// How an enqueue request may be sent again under this key. `text` is the request as it was sent; whether it can be
+/// understood does not matter.
+///
+/// # Errors
+/// When it is not an object, or what is in it cannot be told apart.
+pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
+    Ok(Once { key, digest: request_digest::request(&Members::read(text, "")?)? })
+}
 
 /// Attributes that only a server sets; a client that sends back an envelope it got is not refused for them.
 const SYSTEM: [&str; 25] = [
@@ -67,26 +80,47 @@ pub struct Enqueue {
 }
 
 impl Enqueue {
-    /// Reads a request. `inspect` is whether the caller may see other people's jobs.
+    /// Reads a request on these terms; `true` or `false` alone say whether the caller may see other people's jobs.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
-    pub fn parse(text: &str, inspect: bool) -> Result<Self, Invalid> {
+    pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
+        Ok(Self::read(text, terms.into(), Identified::ByRequest)?)
+    }
+
+    /// As [`parse`](Self::parse), of a job that nobody is going to create: it may be a task's.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_to_explain<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
+        Ok(Self::read(text, terms.into(), Identified::ToExplain)?)
+    }
+
+    /// As [`parse`](Self::parse), of a job whose request is in another form, which may name a key of its own.
+    pub(crate) fn read(text: &str, terms: Terms<'_>, identified: Identified<'_>) -> Result<Self, Unread> {
         let members = Members::read(text, "")?;
         let options = match members.get("", "options") {
             Some(value) => Some(value.members()?),
             None => None,
         };
-        let parts = Parts::of(&members, options.as_ref())?;
+        let mut parts = Parts::of(&members, options.as_ref())?;
         let job_type = match parts.job_type {
             Some(value) => JobType::parse(&value.string()?, "/type")?,
             None => {
-                return Err(Invalid::request(
-                    "/type",
-                    "is missing; send the kind of work, such as \"email.send\"",
-                ));
+                let missing = "is missing; send the kind of work, such as \"email.send\"";
+                return Err(Invalid::request("/type", missing).into());
             }
         };
+        let mut version = parts.version.map(read_version).transpose()?.flatten();
+        let template = find_template(terms, &job_type, version.as_deref(), identified)?;
+        let defaults = template.map(Template::defaults).transpose()?;
+        if let (Some(template), Some(defaults)) = (template, &defaults) {
+            parts.fill_in(defaults);
+            if version.is_none() {
+                version = Some(template.version.clone());
+                parts.add_text("version", &template.version);
+            }
+        }
         let queue = match parts.get(Attribute::Queue) {
             Some(value) => QueueName::parse(&value.string()?, &value.pointer())?,
             None => QueueName::default(),
@@ -98,9 +132,7 @@ impl Enqueue {
         let meta_text = parts.meta_text()?;
         let meta = read_meta(&meta_text)?;
         let retry = retry::read(parts.get(Attribute::Retry), parts.get(Attribute::MaxAttempts))?;
-        let policy = parts.get(Attribute::Unique).map(unique::read).transpose()?.flatten();
-        let version = parts.version.map(read_version).transpose()?.flatten();
-        let unique = match policy {
+        let unique = match parts.policy(template, version.is_some(), identified)? {
             None => None,
             Some(policy) => {
                 let input = KeyInput {
@@ -141,10 +173,11 @@ impl Enqueue {
             max_attempts: body.retry.max_attempts,
             unique,
             body: body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?,
-            inspect,
+            inspect: terms.inspect,
             limit,
             bounded: false,
             awaited: false,
+            once: None,
         };
         Ok(Self { offer, body, version })
     }
@@ -169,6 +202,15 @@ impl Enqueue {
             .map(Some)
     }
 
+    /// The same request, which its caller may send again under this key. `text` is the request as it was sent.
+    ///
+    /// # Errors
+    /// None that [`parse`](Self::parse) has not found already.
+    pub fn once(mut self, text: &str, key: UniqueKey) -> Result<Self, Invalid> {
+        self.offer.once = Some(once(text, key)?);
+        Ok(self)
+    }
+
     /// The offer for the engine, and the body for the answer.
     pub fn into_parts(self) -> (Offer, Body) {
         (self.offer, self.body)
@@ -177,6 +219,81 @@ impl Enqueue {
     /// The effective policy.
     pub fn policy(&self) -> Option<&Arc<UniquePolicy>> {
         self.offer.unique.as_ref().map(|identity| &identity.policy)
+    }
+}
+
+/// Why a request was not understood.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// What is wrong, and where.
+    Invalid(Invalid),
+    /// What holds is made of a key, and there is none where one may stand.
+    MissingKey {
+        /// What holds.
+        missing: MissingKey,
+        /// Where the key would stand.
+        pointer: String,
+    },
+}
+
+impl From<Invalid> for Unread {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<Unread> for Invalid {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Invalid(invalid) => invalid,
+            Unread::MissingKey { missing, pointer } => unique::missing_key(missing, &pointer),
+        }
+    }
+}
+
+/// On which terms requests are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms<'t> {
+    /// Whether the caller may see other people's jobs.
+    pub inspect: bool,
+    /// What holds for jobs of some types.
+    pub templates: Option<&'t Templates>,
+}
+
+impl From<bool> for Terms<'_> {
+    fn from(inspect: bool) -> Self {
+        Self { inspect, templates: None }
+    }
+}
+
+/// What else may say who a job is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Identified<'k> {
+    /// The request itself and nothing else.
+    ByRequest,
+    /// The same, of a request that creates nothing: it may be about a task.
+    ToExplain,
+    /// A task, by its key, if it has one.
+    AsTask(Option<&'k str>),
+}
+
+/// The template of the job's type, in the version that is asked for.
+fn find_template<'t>(
+    terms: Terms<'t>,
+    job_type: &JobType,
+    version: Option<&str>,
+    identified: Identified<'_>,
+) -> Result<Option<&'t Template>, Invalid> {
+    let Some(templates) = terms.templates else { return Ok(None) };
+    match templates.find(job_type.as_str(), version) {
+        Ok(Some(template)) if !template.steps.is_empty() && matches!(identified, Identified::ByRequest) => {
+            Err(Invalid::request("/type", "is a task's, which has steps; create it at /v1/tasks"))
+        }
+        Ok(found) => Ok(found),
+        Err(known) => Err(Invalid::request(
+            "/version",
+            format!("is not a version of the template of {job_type}; there are {}", known.join(", ")),
+        )),
     }
 }
 
@@ -298,6 +415,8 @@ struct Parts<'m> {
     meta: Option<Value<'m>>,
     metadata: Option<Value<'m>>,
     version: Option<Value<'m>>,
+    /// The short form of a policy: a key of the caller's own.
+    unique_key: Option<Value<'m>>,
     slots: Slots<'m>,
     extra: String,
 }
@@ -311,6 +430,7 @@ impl<'m> Parts<'m> {
             meta: None,
             metadata: None,
             version: None,
+            unique_key: None,
             slots: Slots::default(),
             extra: String::new(),
         };
@@ -325,6 +445,10 @@ impl<'m> Parts<'m> {
                     parts.slots.put(attribute, value)?;
                 }
                 None if name == "metadata" => parts.metadata = Some(value).filter(|value| !value.is_null()),
+                // At the top it is what a server shows of a job's key.
+                None if name == "unique_key" => {
+                    parts.unique_key = Some(value).filter(|value| !value.is_null());
+                }
                 None => keep(&mut unknown_options, name, value)?,
             }
         }
@@ -363,6 +487,84 @@ impl<'m> Parts<'m> {
 
     fn get(&self, attribute: Attribute) -> Option<Value<'m>> {
         self.slots.get(attribute)
+    }
+
+    /// What the template says where the request says nothing. Attributes that say one thing together come together.
+    fn fill_in(&mut self, defaults: &'m Members<'m>) {
+        let is_sent = |attribute| self.slots.get(attribute).is_some();
+        let retry = is_sent(Attribute::Retry) || is_sent(Attribute::MaxAttempts);
+        let timeout = is_sent(Attribute::TimeoutMs) || is_sent(Attribute::TimeoutS);
+        for (name, value) in defaults.iter("") {
+            let Some(attribute) = Attribute::from_name(name) else { continue };
+            let is_said = match attribute {
+                Attribute::Retry | Attribute::MaxAttempts => retry,
+                Attribute::TimeoutMs | Attribute::TimeoutS => timeout,
+                _ => false,
+            };
+            if !is_said {
+                self.slots.0[attribute as usize].get_or_insert(value);
+            }
+        }
+    }
+
+    /// Adds a member to those that are kept and shown as they are.
+    fn add_text(&mut self, name: &str, text: &str) {
+        let mut own = String::new();
+        crate::write::put_string(&mut own, name);
+        own.push(':');
+        crate::write::put_string(&mut own, text);
+        let is_empty = self.extra == "{}";
+        self.extra.insert_str(1, &if is_empty { own } else { own + "," });
+    }
+
+    /// The policy that holds, by whoever decides it (SEMANTICS 6).
+    fn policy(
+        &self,
+        template: Option<&Template>,
+        has_version: bool,
+        identified: Identified<'_>,
+    ) -> Result<Option<Arc<UniquePolicy>>, Unread> {
+        let sent = self.get(Attribute::Unique);
+        let read = sent.map(unique::read_asked).transpose()?;
+        if read.is_none() && self.unique_key.is_none() && template.is_none() {
+            return Ok(None);
+        }
+        let short = self.unique_key.map(|value| value.string()).transpose()?;
+        let key = match identified {
+            Identified::AsTask(key) => key,
+            Identified::ByRequest | Identified::ToExplain => short.as_deref(),
+        };
+        let key_at = match (identified, self.unique_key, &sent) {
+            (Identified::AsTask(_), ..) => "/idempotency_key".to_owned(),
+            (_, Some(value), _) => value.pointer(),
+            (_, None, Some(sent)) => below(&sent.pointer(), "key"),
+            (_, None, None) => "/options/unique_key".to_owned(),
+        };
+        let pointer = sent.map_or_else(|| "/options/unique".to_owned(), |value| value.pointer());
+        let said = Said {
+            request: read.as_ref().map(|read| &read.asked),
+            key,
+            template: template.map(|template| template.identity.as_ref()),
+        };
+        let given =
+            Given { key: None, has_version, visibility_ms: self.slots.millis(Attribute::VisibilityMs)? };
+        let effective = effective(said, &given)
+            .map_err(|missing| Unread::MissingKey { missing, pointer: key_at.clone() })?;
+        let Some(spec) = effective.spec else { return Ok(None) };
+        let built = UniquePolicy::build(&spec, &pointer).map_err(|mut refused| {
+            if effective.basis == Basis::RequestKey && refused.pointer == below(&pointer, "key") {
+                refused.pointer.clone_from(&key_at);
+            }
+            match &read {
+                Some(read) => read.place(refused, &pointer),
+                None => refused,
+            }
+        });
+        let policy = built?;
+        if template.is_some_and(|template| !template.steps.is_empty()) {
+            check_fits(&policy, &pointer)?;
+        }
+        Ok(Some(Arc::new(policy)))
     }
 
     /// Meta, with what `options.metadata` adds to it.

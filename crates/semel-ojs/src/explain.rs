@@ -132,7 +132,7 @@ const fn decision(outcome: &Outcome) -> &'static str {
         Outcome::Amended(_) => "amend",
         Outcome::Existing(_) => "existing",
         Outcome::Rejected { .. } => "reject",
-        Outcome::Mismatch { .. } => "mismatch",
+        Outcome::Mismatch { .. } | Outcome::KeyReused(_) => "mismatch",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
         Outcome::QueueFull(_) => "queue_full",
@@ -160,7 +160,9 @@ const fn sentence(outcome: &Outcome) -> &'static str {
         Outcome::Amended(_) => "The existing job would take over its args and meta.",
         Outcome::Existing(_) => "It would be answered with the existing job.",
         Outcome::Rejected { .. } => "It would be rejected as a duplicate.",
-        Outcome::Mismatch { .. } => "It would be refused: its key stands for other work.",
+        Outcome::Mismatch { .. } | Outcome::KeyReused(_) => {
+            "It would be refused: its key stands for other work."
+        }
         Outcome::IdTaken(_) => "It would be refused: another request has used its id.",
         Outcome::TooManyHolders => "It would be refused: too many jobs hold its key.",
         Outcome::QueueFull(_) => "It would be refused: as many jobs wait in its queue as may.",

@@ -126,6 +126,30 @@ impl<'a> JobView<'a> {
         }
     }
 
+    /// What a task's own job says of it: what was asked for, by the names of tasks.
+    pub(crate) fn put_task(&self, object: &mut Object<'_>) {
+        let Some(body) = self.body else { return };
+        if let Ok(extra) = Members::read(&body.extra, "")
+            && let Some(version) = extra.raw("version")
+        {
+            object.raw("version", version.get());
+        }
+        let args = sensitive::hidden_args(body);
+        let args = args.as_deref().unwrap_or(&body.args);
+        // Its one element, exactly as it was given.
+        let context = args.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or("null");
+        object.raw("context", context);
+        let hidden = sensitive::hidden_meta(body);
+        put_meta(hidden.as_deref().unwrap_or(&body.meta), self.head.queue.tenant(), object.member("meta"));
+        if !body.tags.is_empty() {
+            object.texts("tags", &body.tags);
+        }
+        self.put_unique(body, object);
+        if let Some(last) = self.failures.last() {
+            put_failure(last, object.member("error"));
+        }
+    }
+
     fn put_times(&self, object: &mut Object<'_>) {
         let head = self.head;
         let ended_by_run =

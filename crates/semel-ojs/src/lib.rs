@@ -8,6 +8,7 @@
 //! - [`batch`], [`bulk`], [`worker`], [`progress`], [`cron`], [`workflow`]: the other requests. [`sensitive`]: what is hidden
 //!   from all but the worker.
 //! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
+//! - [`template`], [`task`]: what holds for all jobs of a type, and tasks: steps under one identity.
 //! - [`outbox`]: requests that lie in a database.
 //! - [`webhook`]: subscriptions and deliveries.
 //! - [`problem`]: every error, in one table.
@@ -30,6 +31,8 @@ pub mod queue;
 pub mod retry;
 pub mod sensitive;
 pub mod settings;
+pub mod task;
+pub mod template;
 pub mod trace;
 pub mod unique;
 pub mod webhook;
@@ -40,9 +43,10 @@ pub mod write;
 mod digest;
 mod members;
 
-pub use enqueue::Enqueue;
+pub use enqueue::{Enqueue, Terms};
 pub use job::JobView;
 pub use problem::{Code, Problem};
+pub use template::{Template, Templates};
 
 /// The media type of OJS bodies, without parameters.
 pub const MEDIA_TYPE: &str = "application/openjobspec+json";

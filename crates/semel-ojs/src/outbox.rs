@@ -3,17 +3,27 @@
 use semel_core::enqueue::Offer;
 use semel_core::ident::JobId;
 
-use crate::enqueue::Enqueue;
+use crate::enqueue::{Enqueue, Terms};
+use crate::template::Templates;
 
 /// Reads an entry. Its id is the job's; the request need not repeat it.
 ///
 /// # Errors
 /// What is wrong, and where.
 pub fn read(id: JobId, text: &str) -> Result<Offer, String> {
+    read_with(id, text, None)
+}
+
+/// As [`read`], with what these templates say of their jobs.
+///
+/// # Errors
+/// What is wrong, and where.
+pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result<Offer, String> {
     let wrong = |pointer: &str, message: &str| {
         if pointer.is_empty() { message.to_owned() } else { format!("{message} (at {pointer})") }
     };
-    let request = Enqueue::parse(text, true).map_err(|invalid| wrong(&invalid.pointer, &invalid.message))?;
+    let terms = Terms { inspect: true, templates };
+    let request = Enqueue::parse(text, terms).map_err(|invalid| wrong(&invalid.pointer, &invalid.message))?;
     let (mut offer, _) = request.into_parts();
     if offer.id.is_some_and(|own| own != id) {
         return Err(wrong("/id", "is another than the entry's, which is the job's; leave it out"));

@@ -118,6 +118,11 @@ impl Problem {
                     problem.with_details(|object| object.texts("pointers", pointers))
                 }
             }
+            Outcome::KeyReused(holder) => Self::new(
+                Code::PayloadMismatch,
+                "the Idempotency-Key has been used for another request within a day; nothing was created, so send this one under a key of its own",
+            )
+            .with_holder(holder),
             Outcome::IdTaken(id) => Self::new(
                 Code::Duplicate,
                 "another request has used this job id, with other content; leave `id` out, or use a new one",

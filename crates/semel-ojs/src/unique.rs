@@ -1,42 +1,62 @@
 //! Unique policies on the wire: the specification's shape, those of the SDKs, and presets.
 
-use std::sync::Arc;
-
 use semel_core::error::Invalid;
-use semel_core::unique::{Dimension, MetaPart, PolicySpec, Scope, UniquePolicy};
+use semel_core::template::Asked;
+use semel_core::unique::{Dimension, MetaPart, MissingKey, PolicySpec, Preset, Scope, UniquePolicy};
 
 use crate::duration;
-use crate::members::{Value, below};
+use crate::members::Value;
 use crate::write::Object;
 
 const MEMBERS: &str = "keys, args_keys, meta_keys, meta_except, key, scope, with_version, period, period_ms, within, period_from, states, while_active, when_active, on_conflict, on_mismatch, disclose and preset";
 
-/// Reads a policy; none when the request asks for none (`always_unique`).
-pub(crate) fn read(sent: Value<'_>) -> Result<Option<Arc<UniquePolicy>>, Invalid> {
-    let pointer = sent.pointer();
-    let Read { spec, key_was_list } = match read_spec(sent, &pointer)? {
-        Some(read) => read,
-        None => return Ok(None),
-    };
-    let built = UniquePolicy::build(&spec, &pointer).map_err(|mut refused| {
-        // The place is the caller's, not that of the spelling it stands for.
-        if key_was_list && let Some(rest) = refused.pointer.strip_prefix(&format!("{pointer}/args_keys")) {
-            refused.pointer = format!("{pointer}/key{rest}");
-        }
-        refused
-    });
-    built.map(|policy| Some(Arc::new(policy)))
-}
-
-struct Read {
-    spec: PolicySpec,
+/// A policy as it was sent, its spellings normalised and its preset named but not yet looked up.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) asked: Asked,
     key_was_list: bool,
 }
 
-fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
+impl Read {
+    /// The caller's place of what is wrong, not that of the spelling it stands for.
+    pub(crate) fn place(&self, mut refused: Invalid, pointer: &str) -> Invalid {
+        if self.key_was_list
+            && let Some(rest) = refused.pointer.strip_prefix(&format!("{pointer}/args_keys"))
+        {
+            refused.pointer = format!("{pointer}/key{rest}");
+        }
+        refused
+    }
+}
+
+/// What holds is made of a key, and there is none at `pointer`.
+pub(crate) fn missing_key(MissingKey(preset): MissingKey, pointer: &str) -> Invalid {
+    Invalid::request(
+        pointer,
+        format!("is missing, but the preset {preset} is made of it; send the key that names the work"),
+    )
+}
+
+/// Reads a policy by itself; none when it asks for none (`always_unique`).
+#[cfg(test)]
+fn read(sent: Value<'_>) -> Result<Option<std::sync::Arc<UniquePolicy>>, Invalid> {
+    let pointer = sent.pointer();
+    let read = read_asked(sent)?;
+    let given = semel_core::unique::Given { has_version: true, ..Default::default() };
+    let spec = read
+        .asked
+        .resolve(&given)
+        .map_err(|missing| missing_key(missing, &crate::members::below(&pointer, "key")))?;
+    let built = spec.map(|spec| UniquePolicy::build(&spec, &pointer)).transpose();
+    Ok(built.map_err(|refused| read.place(refused, &pointer))?.map(std::sync::Arc::new))
+}
+
+/// Reads what is asked for.
+pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
+    let pointer = &*sent.pointer();
     if sent.is_string() {
-        let preset = PolicySpec::preset(&sent.string()?, None, pointer)?;
-        return Ok(preset.map(|spec| Read { spec, key_was_list: false }));
+        let asked = Asked::preset(read_preset(sent)?);
+        return Ok(Read { asked, key_was_list: false });
     }
     if !sent.is_object() {
         return Err(sent.refuse(
@@ -104,32 +124,14 @@ fn read_spec(sent: Value<'_>, pointer: &str) -> Result<Option<Read>, Invalid> {
     if count == 1 && millis.is_some() {
         spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
     }
-    match preset {
-        None => Ok(Some(Read { spec, key_was_list })),
-        Some(value) => over_preset(spec, value, pointer, key_was_list),
-    }
+    let preset = preset.map(read_preset).transpose()?;
+    Ok(Read { asked: Asked { preset, spec }, key_was_list })
 }
 
-fn over_preset(
-    spec: PolicySpec,
-    value: Value<'_>,
-    pointer: &str,
-    key_was_list: bool,
-) -> Result<Option<Read>, Invalid> {
-    let name = value.string()?;
-    // The core names the missing key below the preset; in an object it is the preset's neighbour.
-    let preset =
-        PolicySpec::preset(&name, spec.key.as_deref(), &value.pointer()).map_err(|mut refused| {
-            if refused.pointer.ends_with("/key") {
-                refused.pointer = below(pointer, "key");
-            }
-            refused
-        })?;
-    Ok(match preset {
-        Some(preset) => Some(Read { spec: spec.over(preset), key_was_list }),
-        // A key in the request turns the identity on again.
-        None if spec.key.is_some() => Some(Read { spec, key_was_list }),
-        None => None,
+fn read_preset(value: Value<'_>) -> Result<Preset, Invalid> {
+    Preset::from_name(&value.string()?).ok_or_else(|| {
+        let known = Preset::ALL.map(Preset::name).join(", ");
+        value.refuse(format!("is not a preset; use one of {known}, or write the policy out"))
     })
 }
 

@@ -11,7 +11,7 @@ use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Work
 use serde_json::value::RawValue;
 
 use crate::digest;
-use crate::enqueue::Enqueue;
+use crate::enqueue::{Enqueue, Terms};
 use crate::members::Members;
 use crate::write::{Object, list, object, put_string};
 
@@ -26,7 +26,7 @@ const CALLBACKS: [(&str, &str, When); 3] = [
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
-pub fn parse(text: &str, inspect: bool) -> Result<Plan, Invalid> {
+pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invalid> {
     let members = Members::read(text, "")?;
     let id = members.get("", "id").map(|value| WorkflowId::parse(&value.string()?, "/id")).transpose()?;
     let name = members.get("", "name").map(|value| value.string()).transpose()?;
@@ -35,7 +35,7 @@ pub fn parse(text: &str, inspect: bool) -> Result<Plan, Invalid> {
     let depends = items
         .iter()
         .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
-    let mut reader = Reader { steps: Vec::new(), inspect };
+    let mut reader = Reader { steps: Vec::new(), terms: terms.into() };
     let form = match kind.as_deref() {
         _ if depends => reader.graph(member, &items)?,
         Some("chain") => {
@@ -87,15 +87,15 @@ fn items<'a>(members: &Members<'a>, base: &str) -> Result<(&'static str, Vec<&'a
     Err(Invalid::request(format!("{base}/steps"), "is missing; send an array of steps, or of jobs"))
 }
 
-struct Reader {
+struct Reader<'t> {
     steps: Vec<PlannedStep>,
-    inspect: bool,
+    terms: Terms<'t>,
 }
 
 /// What a part of a workflow ends with: those that wait for it wait for these.
 type Exits = Vec<u32>;
 
-impl Reader {
+impl Reader<'_> {
     fn chain(
         &mut self,
         place: &str,
@@ -269,7 +269,7 @@ impl Reader {
         }
         let job = job_text(text, pointer)?;
         let (offer, _) =
-            Enqueue::parse(&job, self.inspect).map_err(|refused| refused.under(pointer))?.into_parts();
+            Enqueue::parse(&job, self.terms).map_err(|refused| refused.under(pointer))?.into_parts();
         let number = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
         self.steps.push(PlannedStep {
             id: id.to_owned(),

@@ -1,11 +1,13 @@
-//! Where a store is: `redis://user:password@host:port/number?prefix=name`.
+//! Where a store is: `redis://user:password@host:port/number?prefix=name`, or who says where.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::error::RedisError;
+use crate::seats::{Asking, Guide, Seats};
 
 /// The prefix of a store that names none.
 const PREFIX_DEFAULT: &str = "semel";
@@ -15,54 +17,62 @@ const PREFIX_BYTES_MAX: usize = 64;
 const REPLICAS_MAX: u32 = 64;
 /// The only partition there is yet. The braces are the hash tag: all keys of a partition are on one node of a cluster.
 const PARTITION: &str = "{p0}";
+/// The slot that a cluster has for it.
+pub(crate) const SLOT: u16 = 15_882;
+/// How long a request is sent again whose answer was lost, or that found no primary.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The address of a store. Shown without its password.
 #[derive(Clone)]
 pub struct Address {
-    info: ConnectionInfo,
+    seats: Seats,
     prefix: String,
     /// The certificates of those who vouch for Redis; the system's, if none are named.
     roots: Option<PathBuf>,
     /// Replicas that must have what is acknowledged.
     replicas: u32,
+    patience: Duration,
 }
 
 impl Address {
-    /// Parses an address: `redis://`, encrypted `rediss://`, or `redis+unix://` with a socket's path. `?prefix=NAME` says how all
-    /// keys of the store begin: `semel` if nothing does. A database may have several stores under different prefixes.
-    /// `?replicas=NUMBER` says how many replicas must have a write before it is acknowledged: none, unless it is said.
+    /// Parses an address: `redis://`, encrypted `rediss://`, or `redis+unix://` with a socket's path; `redis+cluster://` with
+    /// some of its nodes, or `redis+sentinel://` with the sentinels and the primary's name, both with `rediss` where they are
+    /// encrypted. `?prefix=NAME` says how all keys of the store begin: `semel` if nothing does. A database may have several
+    /// stores under different prefixes. `?replicas=NUMBER` says how many replicas must have a write before it is acknowledged:
+    /// none, unless it is said. `?sentinel_user=` and `?sentinel_pass=` are for sentinels that want to know who asks.
     ///
     /// # Errors
     /// [`RedisError::Address`], without repeating the address, which may have a password in it.
     pub fn parse(text: &str) -> Result<Self, RedisError> {
         let refuse = |why: &str| RedisError::Address(why.to_owned());
-        for (scheme, what) in [("redis+cluster://", "a cluster"), ("redis+sentinel://", "sentinels")] {
-            if text.starts_with(scheme) {
-                return Err(RedisError::Address(format!(
-                    "{what} cannot be used yet: name one Redis, redis://USER:PASSWORD@HOST:PORT/NUMBER"
-                )));
-            }
-        }
         let is_socket = text.starts_with("redis+unix://");
-        if !is_socket && !text.starts_with("redis://") && !text.starts_with("rediss://") {
+        let is_encrypted = text.starts_with("rediss");
+        let after =
+            |scheme: &str| text.strip_prefix("rediss").or(text.strip_prefix("redis"))?.strip_prefix(scheme);
+        let (is_cluster, are_sentinels) = (after("+cluster://").is_some(), after("+sentinel://").is_some());
+        if !is_socket && !is_cluster && !are_sentinels && after("://").is_none() {
             return Err(refuse(
                 "write redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss:// for an encrypted connection",
             ));
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
         let (mut prefix, mut others, mut roots, mut replicas) = (PREFIX_DEFAULT, Vec::new(), None, 0);
+        let mut asking = Asking::default();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("prefix", name)) => prefix = name,
-                Some(("cacert", path)) if text.starts_with("rediss://") => roots = Some(PathBuf::from(path)),
+                Some(("cacert", path)) if is_encrypted => roots = Some(PathBuf::from(path)),
                 Some(("replicas", number)) => {
                     replicas = number.parse().map_err(|_| refuse("?replicas= takes a number"))?;
                 }
                 // A socket's path has no room for them.
                 Some(("db" | "user" | "pass", _)) if is_socket => others.push(part),
+                Some(("sentinel_user", user)) if are_sentinels => asking.user = Some(user),
+                Some(("sentinel_pass", password)) if are_sentinels => asking.password = Some(password),
                 _ => {
                     return Err(refuse(
-                        "the parameters are ?prefix=NAME, ?replicas=NUMBER and, of rediss://, ?cacert=FILE",
+                        "the parameters are ?prefix=NAME, ?replicas=NUMBER and, of rediss, ?cacert=FILE; of sentinels, \
+                         ?sentinel_user=USER and ?sentinel_pass=PASSWORD",
                     ));
                 }
             }
@@ -70,10 +80,19 @@ impl Address {
         if base.contains('#') {
             return Err(refuse("an encrypted connection is always verified: #insecure is not taken"));
         }
-        let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
-        let info = plain.into_connection_info();
-        let info = info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?;
-        Self { info, prefix: String::new(), roots, replicas: 0 }.with_prefix(prefix)?.with_replicas(replicas)
+        let rest = base.split_once("://").map_or("", |(_, rest)| rest);
+        let seats = if is_cluster {
+            Seats::cluster(rest, is_encrypted)?
+        } else if are_sentinels {
+            Seats::sentinels(rest, is_encrypted, asking)?
+        } else {
+            let plain =
+                if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
+            let info = plain.into_connection_info();
+            Seats::one(info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?)
+        };
+        let nameless = Self { seats, prefix: String::new(), roots, replicas: 0, patience: PATIENCE };
+        nameless.with_prefix(prefix)?.with_replicas(replicas)
     }
 
     /// The same, under another prefix.
@@ -106,9 +125,26 @@ impl Address {
         self.replicas
     }
 
-    /// How it is connected to.
-    pub const fn info(&self) -> &ConnectionInfo {
-        &self.info
+    /// The same, where a request whose answer was lost is sent again for so long only. For tests: a failover takes longer than
+    /// they like to wait.
+    #[must_use]
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self { patience, ..self.clone() }
+    }
+
+    /// How long a request is sent again whose answer was lost, or that found no primary.
+    pub(crate) const fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// How it is connected to, if it is one Redis that stays where it is.
+    pub fn info(&self) -> Option<&ConnectionInfo> {
+        self.seats.named.first().filter(|_| !self.seats.are_many())
+    }
+
+    /// What it names.
+    pub(crate) const fn seats(&self) -> &Seats {
+        &self.seats
     }
 
     /// The certificates of those who vouch for Redis, if they are not the system's.
@@ -129,13 +165,19 @@ impl Address {
 
 impl PartialEq for Address {
     fn eq(&self, other: &Self) -> bool {
-        let of = |address: &Self| {
-            let settings = address.info.redis_settings();
-            let user = (settings.username().map(str::to_owned), settings.password().map(str::to_owned));
-            (address.info.addr().to_string(), settings.db(), user)
+        let user = |settings: &redis::RedisConnectionInfo| {
+            (settings.db(), settings.username().map(str::to_owned), settings.password().map(str::to_owned))
         };
-        let own = |address: &Self| (address.prefix.clone(), address.roots.clone(), address.replicas);
-        own(self) == own(other) && of(self) == of(other)
+        let named = |address: &Self| -> Vec<_> {
+            let named = address.seats.named.iter();
+            named.map(|info| (info.addr().to_string(), user(info.redis_settings()))).collect()
+        };
+        let own = |address: &Self| {
+            let Self { seats, prefix, roots, replicas, patience } = address;
+            let places = (seats.guide.clone(), seats.is_encrypted, user(&seats.settings));
+            (places, prefix.clone(), roots.clone(), *replicas, *patience)
+        };
+        own(self) == own(other) && named(self) == named(other)
     }
 }
 
@@ -143,14 +185,18 @@ impl Eq for Address {}
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.info.addr() {
-            ConnectionAddr::TcpTls { .. } => "rediss",
-            ConnectionAddr::Unix(_) => "redis+unix",
-            _ => "redis",
+        let is_socket = self.info().is_some_and(|info| matches!(info.addr(), ConnectionAddr::Unix(_)));
+        let secret = if self.seats.is_encrypted { "s" } else { "" };
+        let (kind, name) = match &self.seats.guide {
+            Guide::Nobody => (if is_socket { "+unix" } else { "" }, String::new()),
+            Guide::Nodes => ("+cluster", String::new()),
+            Guide::Sentinels(name) => ("+sentinel", format!("/{name}")),
         };
-        let settings = self.info.redis_settings();
+        let settings = &self.seats.settings;
         let user = settings.username().map(|user| format!("{user}@")).unwrap_or_default();
-        write!(f, "{scheme}://{user}{}/{}?prefix={}", self.info.addr(), settings.db(), self.prefix)?;
+        let places: Vec<String> = self.seats.named.iter().map(|info| info.addr().to_string()).collect();
+        write!(f, "redis{secret}{kind}://{user}{}{name}/{}", places.join(","), settings.db())?;
+        write!(f, "?prefix={}", self.prefix)?;
         if self.replicas > 0 { write!(f, "&replicas={}", self.replicas) } else { Ok(()) }
     }
 }
@@ -177,6 +223,43 @@ mod tests {
         assert_eq!(address.to_string(), "rediss://example.com:6379/0?prefix=semel");
         let address = Address::parse("redis+unix:///run/redis/sock?db=2&prefix=a").unwrap();
         assert_eq!(address.to_string(), "redis+unix:///run/redis/sock/2?prefix=a");
+        assert!(address.info().is_some());
+    }
+
+    #[test]
+    fn those_who_know_where_it_is_are_named_without_their_passwords() {
+        let address = Address::parse("redis+cluster://ann:hush@a:7000,b,[::1]?prefix=shop").unwrap();
+        assert_eq!(address.to_string(), "redis+cluster://ann@a:7000,b:6379,::1:6379/0?prefix=shop");
+        assert!(address.info().is_none());
+        let text = "rediss+sentinel://ann:hu%2Csh@a,b:7001/main/3?sentinel_user=bob&sentinel_pass=hu%26sh&replicas=1";
+        let address = Address::parse(text).unwrap();
+        assert_eq!(
+            address.to_string(),
+            "rediss+sentinel://ann@a:26379,b:7001/main/3?prefix=semel&replicas=1"
+        );
+        let told = |settings: &redis::RedisConnectionInfo| {
+            (settings.db(), settings.username().unwrap().to_owned(), settings.password().unwrap().to_owned())
+        };
+        let seats = address.seats();
+        assert_eq!(told(&seats.settings), (3, "ann".to_owned(), "hu,sh".to_owned()));
+        assert_eq!(told(seats.named[1].redis_settings()), (0, "bob".to_owned(), "hu&sh".to_owned()));
+        assert_eq!(address, Address::parse(text).unwrap());
+        assert_ne!(address, Address::parse(&text.replace("bob", "eve")).unwrap());
+        let without = Address::parse("redis+sentinel://ann:hush@a/main").unwrap();
+        assert_eq!(without.seats().named[0].redis_settings().password(), None, "sentinels are not told");
+    }
+
+    /// As a cluster computes it: CRC16 (XMODEM) of what stands between the braces.
+    #[test]
+    fn the_partition_has_its_slot() {
+        let mut sum = 0_u16;
+        for byte in super::PARTITION.trim_matches(['{', '}']).bytes() {
+            sum ^= u16::from(byte) << 8;
+            for _ in 0..8 {
+                sum = if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ 0x1021 };
+            }
+        }
+        assert_eq!(sum % 16_384, super::SLOT);
     }
 
     #[test]
@@ -192,8 +275,16 @@ mod tests {
             "redis://u:hush@x?replicas=65",
             "redis://u:hush@x?cacert=verifies-nothing.pem",
             "rediss://u:hush@x/0#insecure",
-            "redis+cluster://u:hush@x",
+            "redis+cluster://u:hush@x/1",
+            "redis+cluster://u:hush@x,,y",
+            "redis+cluster://u:hush@",
+            "redis+cluster://u:hush@x?sentinel_pass=hush",
             "redis+sentinel://u:hush@x",
+            "redis+sentinel://u:hush@x/",
+            "redis+sentinel://u:hush@x/main/db",
+            "redis+sentinel://u:hush@x:what/main",
+            "redis+sentinel://u:hush@x/main?cacert=hush",
+            "redis+other://u:hush@x",
         ] {
             let error = Address::parse(text).unwrap_err().to_string();
             assert!(!error.contains("hush"), "{text}: {error}");

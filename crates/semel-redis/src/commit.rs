@@ -18,10 +18,10 @@ use crate::store::Shared;
 use crate::values::{Values, bytes};
 use crate::writers::Writers;
 
-/// How long a commit whose answer was lost is sent again.
-const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
-const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
+pub const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
+/// What was read longer ago than that has been decided on, and is not waited for any more.
+const READ_AGO: Duration = Duration::from_secs(2);
 /// Claims that are served by one script at most: it blocks all others while it runs.
 const TAKERS_MAX: usize = 64;
 
@@ -36,7 +36,7 @@ impl Shared {
         }
         let link = self.commits();
         // The first request on a link that has none yet must know the scripts.
-        link.connection().await?;
+        self.reach(link).await?;
         let turn = self.turns.take();
         let mut commands = Vec::with_capacity(1 + batch.claims.len());
         if !batch.groups.is_empty() {
@@ -117,11 +117,41 @@ impl Shared {
         loop {
             let said = link.send(&writers.again(Vec::new())).await;
             match said.and_then(|said| writers.unwrap(said, true)) {
+                // Replicas of this one confirm nothing that was read at another.
+                Ok(_) if link.finder().has_moved_since(begun - READ_AGO) => return Err(RedisError::Moved),
                 Ok(_) => return Ok(()),
-                Err(error) if !error.is_lost_connection() => return Err(error),
-                Err(error) => check(Some(begun), &error)?,
+                Err(error) if !self.may_pass(link, &error) => return Err(error),
+                Err(error) => self.check(Some(begun), &error)?,
             }
             tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+    }
+
+    /// Makes sure that there is a connection, and waits for one where somebody takes over from a Redis that is gone.
+    async fn reach(&self, link: &Link) -> Result<(), RedisError> {
+        let begun = Instant::now();
+        while let Err(error) = link.connection().await {
+            if !link.finder().follows() || !error.passes() || begun.elapsed() >= self.patience {
+                return Err(error);
+            }
+            tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Whether it is worth while to send something again after `error`.
+    fn may_pass(&self, link: &Link, error: &RedisError) -> bool {
+        error.is_lost_connection() || (link.finder().follows() && error.passes())
+    }
+
+    /// Whether it may be tried on, after `error`.
+    fn check(&self, lost_at: Option<Instant>, error: &RedisError) -> Result<(), RedisError> {
+        match lost_at {
+            Some(at) if at.elapsed() >= self.patience => Err(match error {
+                RedisError::Lagging => RedisError::Lagging,
+                _ => RedisError::Unknown,
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -144,33 +174,39 @@ impl Shared {
                     let is_unknown = |said: &Result<Value, RedisError>| {
                         said.as_ref().is_err_and(RedisError::is_unknown_script)
                     };
-                    let waits =
-                        |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::is_not_yet);
+                    let follows = link.finder().follows();
+                    let waits = |said: &Result<Value, RedisError>| {
+                        let waits = |error: &RedisError| match lost_at {
+                            Some(_) => error.is_not_yet() || (follows && error.is_on_its_way()),
+                            None => follows && error.passes(),
+                        };
+                        said.as_ref().is_err_and(waits)
+                    };
                     if said.iter().any(is_unknown) {
                         tracing::info!("Redis did not know the scripts any more, and is told them again");
                         match link.teach().await {
                             Ok(()) => {
                                 lost_at = lost_at.or(Some(Instant::now()));
-                                check(lost_at, &RedisError::Silent)?;
+                                self.check(lost_at, &RedisError::Silent)?;
                                 continue;
                             }
                             Err(error) => error,
                         }
-                    } else if lost_at.is_some() && said.iter().any(waits) {
+                    } else if said.iter().any(waits) {
                         RedisError::Silent
                     } else {
                         return Ok(said);
                     }
                 }
                 // Nothing was sent.
-                Err(error) if lost_at.is_none() && !error.is_lost_connection() => return Err(error),
+                Err(error) if lost_at.is_none() && !self.may_pass(link, &error) => return Err(error),
                 Err(error) => error,
             };
             if lost_at.is_none() {
                 tracing::info!(%error, "a commit is not answered yet; it is sent again");
             }
             lost_at = lost_at.or(Some(Instant::now()));
-            check(lost_at, &error)?;
+            self.check(lost_at, &error)?;
             tokio::time::sleep(RESOLVE_PAUSE).await;
         }
     }
@@ -198,16 +234,5 @@ impl Shared {
         leave_out_outlived(&mut kept);
         let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
         Ok(outlived.map(|head| head.id).collect())
-    }
-}
-
-/// Whether it may be tried on, after `error`.
-fn check(lost_at: Option<Instant>, error: &RedisError) -> Result<(), RedisError> {
-    match lost_at {
-        Some(at) if at.elapsed() >= RESOLVE_MAX => Err(match error {
-            RedisError::Lagging => RedisError::Lagging,
-            _ => RedisError::Unknown,
-        }),
-        _ => Ok(()),
     }
 }

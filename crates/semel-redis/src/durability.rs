@@ -59,6 +59,22 @@ impl Durability {
         }
     }
 
+    /// In words, where a replica takes over by itself, and commits wait for `replicas`.
+    pub const fn words_with_failover(self, replicas: u32) -> &'static str {
+        match (self, replicas) {
+            (Self::Never | Self::Evicts, 0) => self.words(),
+            (Self::Never | Self::Evicts, _) => self.words_with_replicas(),
+            (_, 0) => {
+                "every answer after the primary has its write: a failover loses what the replica that takes over had not got yet, \
+                 commonly less than a second, and what was lost may be admitted again (set --min-replicas)"
+            }
+            _ => {
+                "every answer after the replicas that are waited for have its write in memory: a failover to one of them loses \
+                 nothing, one to another replica may lose what was answered last"
+            }
+        }
+    }
+
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
@@ -95,14 +111,16 @@ impl Durability {
 pub(crate) struct Server {
     /// The first part of its version.
     pub(crate) version: u32,
-    /// Another one after each start.
+    /// Another one after each start, and after each time that it took over.
     pub(crate) run: String,
+    /// Whether it takes writes.
+    pub(crate) is_primary: bool,
     /// Whether it is a node of a cluster.
     pub(crate) is_cluster: bool,
 }
 
 impl Server {
-    /// From what `INFO server` says.
+    /// From what `INFO server replication` says.
     pub(crate) fn of(said: &str) -> Self {
         let mut server = Self::default();
         for line in said.lines() {
@@ -111,7 +129,8 @@ impl Server {
                     let first = version.split('.').next().and_then(|first| first.trim().parse().ok());
                     server.version = first.unwrap_or(0);
                 }
-                Some(("run_id", run)) => run.trim().clone_into(&mut server.run),
+                Some(("run_id" | "master_replid", part)) => server.run.push_str(part.trim()),
+                Some(("role", role)) => server.is_primary = role.trim() == "master",
                 Some(("redis_mode", mode)) => server.is_cluster = mode.trim() == "cluster",
                 _ => {}
             }
@@ -142,8 +161,11 @@ mod tests {
 
     #[test]
     fn what_redis_says_of_itself_is_read() {
-        let said = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\n";
-        assert_eq!(Server::of(said), Server { version: 7, run: "abc".to_owned(), is_cluster: false });
+        let said = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\n\
+                    # Replication\r\nrole:master\r\nmaster_replid:def\r\nmaster_replid2:00\r\n";
+        let read = Server { version: 7, run: "abcdef".to_owned(), is_primary: true, is_cluster: false };
+        assert_eq!(Server::of(said), read);
+        assert!(!Server::of("role:slave\r\n").is_primary);
         assert!(Server::of("redis_mode:cluster\r\n").is_cluster);
     }
 }

@@ -41,6 +41,12 @@ pub enum RedisError {
          request with the same id again"
     )]
     Lagging,
+    /// Nobody is the primary now, or nobody knows who is.
+    #[error("redis: {0}")]
+    Astray(String),
+    /// Another Redis has just become the primary, and what was decided may rest on what it does not have.
+    #[error("another Redis has just become the primary: ask again")]
+    Moved,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -64,6 +70,37 @@ impl RedisError {
         matches!(self.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN"))
     }
 
+    fn server(&self) -> Option<ServerErrorKind> {
+        match self {
+            Self::Redis(error) => match error.kind() {
+                ErrorKind::Server(kind) => Some(kind),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether another node has what was asked about, or takes the writes. Nothing was done.
+    pub(crate) fn is_another_node(&self) -> bool {
+        matches!(self.server(), Some(ServerErrorKind::Moved | ServerErrorKind::ReadOnly))
+    }
+
+    /// Whether it is a matter of a failover, or of a slot on its way, and passes with these. Nothing was done.
+    ///
+    /// Who hears `ASK` is not to go where it points: as long as a slot is on its way, some keys are here and some there, and a
+    /// script that finds none would take it for a job that was never offered.
+    pub(crate) fn is_on_its_way(&self) -> bool {
+        let kinds = [ServerErrorKind::Ask, ServerErrorKind::ClusterDown];
+        matches!(self, Self::Astray(_))
+            || self.is_another_node()
+            || self.server().is_some_and(|kind| kinds.contains(&kind))
+    }
+
+    /// Whether it may be otherwise in a moment, where somebody else takes over from a Redis that is gone.
+    pub(crate) fn passes(&self) -> bool {
+        self.is_lost_connection() || self.is_on_its_way() || self.is_not_yet()
+    }
+
     /// Whether the connection was lost, no answer came, or replicas did not confirm it: what was asked may have been done or not.
     pub(crate) fn is_lost_connection(&self) -> bool {
         match self {
@@ -85,6 +122,8 @@ impl From<RedisError> for StoreError {
             | RedisError::Silent
             | RedisError::Unknown
             | RedisError::Lagging
+            | RedisError::Astray(_)
+            | RedisError::Moved
             | RedisError::GivenUp(_) => Self::Unavailable(message),
         }
     }

@@ -10,12 +10,14 @@
 //! look for one another's commits) and `+@read +@write +@scripting +@connection +@pubsub +info +time`; with `+config|get` the
 //! store can say what is kept. Memory follows all jobs that are kept, ended ones too.
 //!
-//! # What is not here
-//! Clusters and sentinels: such addresses are refused. Whatever fails over by itself loses what the replica does not have, unless
-//! commits wait for it (`?replicas=1`).
+//! # Clusters and sentinels
+//! All keys of a store have one hash tag, so one node of a cluster has them at a time. Who that is, or which of several is the primary
+//! under Sentinel, is asked of more than half of those who know, and again every second. A failover loses what the replica does
+//! not have that takes over, unless commits wait for it (`?replicas=1`).
 //!
 //! # Layout
-//! - [`store`]: the store; [`address`]: where it is; `link`: connections; `scripts`: their texts.
+//! - [`store`]: the store; [`address`]: where it is; `seats`: who is named there; `finder`: who of them takes writes now, by
+//!   `opinion`s; `link`: connections; `scripts`: their texts.
 //! - `load`, `commit`, `claim`: the three that decisions need; `request`: groups as arguments; `turn`: what tells a request that is
 //!   sent again from a new one.
 //! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
@@ -30,13 +32,16 @@ mod commit;
 mod documents;
 pub mod durability;
 pub mod error;
+mod finder;
 pub mod head;
 mod link;
 mod listener;
 mod load;
+mod opinion;
 mod people;
 mod request;
 mod scripts;
+mod seats;
 pub mod store;
 pub mod survey;
 mod teller;

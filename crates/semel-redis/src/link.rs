@@ -1,16 +1,20 @@
-//! The connection to Redis: one for all requests, which are pipelined on it; made anew when it is lost. Nothing is sent again here:
-//! who asked knows whether that is right.
+//! The connection to Redis: one for all requests, which are pipelined on it; made anew when it is lost, or when the primary is
+//! elsewhere. Nothing is sent again here: who asked knows whether that is right.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::pin::pin;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, TlsCertificates, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
 use semel_store::random;
 
 use crate::address::Address;
 use crate::durability::{Durability, Server};
 use crate::error::RedisError;
+use crate::finder::{Finder, Place};
 use crate::scripts::Script;
 use crate::survey::Survey;
 use crate::values;
@@ -63,9 +67,11 @@ pub type Said = Vec<Result<Value, RedisError>>;
 
 /// The connection.
 pub struct Link {
-    client: Client,
+    finder: Arc<Finder>,
     base: String,
     replicas: u32,
+    /// The latest time that was seen in the store, in microseconds.
+    floor: Arc<AtomicI64>,
     sums: OnceLock<Vec<String>>,
     now: Mutex<Now>,
     /// Held while a connection is made, so that one is made at a time.
@@ -74,7 +80,7 @@ pub struct Link {
 
 #[derive(Default)]
 struct Now {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<(MultiplexedConnection, Client, Place)>,
     /// The number of the connection, so that one is given up once.
     number: u64,
     known: Option<Known>,
@@ -83,32 +89,28 @@ struct Now {
 impl Link {
     /// A link to what is at `address`, not connected yet.
     pub fn new(address: &Address) -> Result<Self, RedisError> {
-        if matches!(address.info().addr(), ConnectionAddr::TcpTls { .. }) {
-            // The process may have chosen another one already.
-            drop(rustls::crypto::ring::default_provider().install_default());
-        }
-        let client = match address.roots() {
-            None => Client::open(address.info().clone())?,
-            Some(path) => {
-                let roots = std::fs::read(path);
-                let roots = roots.map_err(|error| {
-                    RedisError::Address(format!(
-                        "the certificates {} cannot be read: {error}",
-                        path.display()
-                    ))
-                })?;
-                let certificates = TlsCertificates { client_tls: None, root_cert: Some(roots) };
-                Client::build_with_tls(address.info().clone(), certificates)?
-            }
-        };
         Ok(Self {
-            client,
+            finder: Arc::new(Finder::new(address)?),
             base: address.base(),
             replicas: address.replicas(),
+            floor: Arc::default(),
             sums: OnceLock::new(),
             now: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// Another link to the same store: should it have to make it anew, then with the same secret.
+    pub fn beside(&self) -> Self {
+        Self {
+            finder: Arc::clone(&self.finder),
+            base: self.base.clone(),
+            replicas: self.replicas,
+            floor: Arc::clone(&self.floor),
+            sums: OnceLock::new(),
+            now: Mutex::new(Now { known: self.known(), ..Now::default() }),
+            connecting: tokio::sync::Mutex::default(),
+        }
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -120,15 +122,22 @@ impl Link {
         self.now().known
     }
 
-    /// Another link to the same store: should it have to make it anew, then with the same secret.
-    pub fn with_known(self, known: Option<Known>) -> Self {
-        self.now().known = known;
-        self
+    /// Who finds the primary.
+    pub const fn finder(&self) -> &Arc<Finder> {
+        &self.finder
     }
 
-    /// The client, for connections of another kind.
-    pub fn client(&self) -> &Client {
-        &self.client
+    /// The latest time that was seen in the store, in microseconds.
+    pub const fn floor(&self) -> &Arc<AtomicI64> {
+        &self.floor
+    }
+
+    /// A client of the Redis that it is connected to, for connections of another kind, and where that is.
+    pub async fn client(&self) -> Result<(Client, Place), RedisError> {
+        self.connection().await?;
+        let now = self.now();
+        let (_, client, place) = now.connection.as_ref().ok_or(RedisError::Silent)?;
+        Ok((client.clone(), Place::clone(place)))
     }
 
     /// A call of a script, without its arguments.
@@ -140,7 +149,7 @@ impl Link {
     }
 
     /// The connection, and its number.
-    pub async fn connection(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
+    pub async fn connection(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
         if let Some(found) = self.present() {
             return Ok(found);
         }
@@ -148,7 +157,7 @@ impl Link {
         if let Some(found) = self.present() {
             return Ok(found);
         }
-        let mut connection = self.fresh().await?;
+        let (mut connection, client, place) = self.fresh().await?;
         let known = self.introduce(&mut connection).await?;
         let mut now = self.now();
         // Keys of tenants are made with it: with another one they would be others.
@@ -160,13 +169,14 @@ impl Link {
         }
         now.number += 1;
         now.known = Some(known);
-        now.connection = Some(connection.clone());
-        Ok((connection, now.number))
+        now.connection = Some((connection.clone(), client, Place::clone(&place)));
+        Ok((connection, now.number, place))
     }
 
-    fn present(&self) -> Option<(MultiplexedConnection, u64)> {
+    fn present(&self) -> Option<(MultiplexedConnection, u64, Place)> {
         let now = self.now();
-        now.connection.clone().map(|connection| (connection, now.number))
+        let (connection, _, place) = now.connection.as_ref()?;
+        (!self.finder.has_left(place)).then(|| (connection.clone(), now.number, Place::clone(place)))
     }
 
     /// The connection of that number is lost.
@@ -179,42 +189,55 @@ impl Link {
 
     /// Sends a request, and answers what each of its commands did. An error is that of the connection.
     pub async fn send(&self, request: &Request) -> Result<Said, RedisError> {
-        let (mut connection, number) = self.connection().await?;
-        let sent = match request {
-            Request::One(command) => {
-                plain(connection.send_packed_command(command).await).map(|said| vec![said])
+        let (connection, number, place) = self.connection().await?;
+        let sent = if self.finder.follows() {
+            // What a Redis says that is the primary no more is not heard: it may be of what was never there for others.
+            match select(pin!(self.finder.leaves(&place)), pin!(sent(connection, request))).await {
+                Either::Left(_) => Err(RedisError::Silent),
+                Either::Right((sent, _)) => sent,
             }
-            Request::Many(pipeline, count) => {
-                let values = connection.send_packed_commands(pipeline, 0, *count).await.map_err(lost);
-                values.map(|values| {
-                    values.into_iter().map(|value| value.extract_error().map_err(lost)).collect()
-                })
-            }
+        } else {
+            sent(connection, request).await
         };
-        if sent.as_ref().is_err_and(RedisError::is_lost_connection) {
+        let is_elsewhere = match &sent {
+            Err(error) => error.is_lost_connection(),
+            Ok(said) => said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_another_node)),
+        };
+        if is_elsewhere {
             self.lose(number);
         }
         sent
     }
 
-    /// A connection of its own, on which nothing was said yet.
-    async fn fresh(&self) -> Result<MultiplexedConnection, RedisError> {
+    /// A connection of its own, on which nothing was said yet, its client, and where it leads.
+    async fn fresh(&self) -> Result<(MultiplexedConnection, Client, Place), RedisError> {
+        let (client, place) = self.finder.find().await?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER));
-        Ok(self.client.get_multiplexed_async_connection_with_config(&config).await?)
+        let connecting = pin!(client.get_multiplexed_async_connection_with_config(&config));
+        // Whoever does not answer may be the primary no more while it is waited for.
+        let connection = match select(pin!(self.finder.leaves_or_never(&place)), connecting).await {
+            Either::Left(_) => return Err(RedisError::Silent),
+            Either::Right((connection, _)) => connection?,
+        };
+        Ok((connection, client.clone(), place))
     }
 
     /// How Redis is set.
     pub async fn survey(&self) -> Result<Survey, RedisError> {
-        let mut connection = self.fresh().await?;
+        let (mut connection, ..) = self.fresh().await?;
         let () = redis::cmd("PING").exec_async(&mut connection).await?;
-        Ok(Survey::of(&mut connection, self.replicas).await)
+        Ok(self.survey_on(&mut connection).await)
+    }
+
+    async fn survey_on(&self, connection: &mut MultiplexedConnection) -> Survey {
+        Survey::of(connection, self.replicas, self.finder.follows()).await
     }
 
     /// Whether a store is there. Makes none.
     pub async fn is_there(&self) -> Result<bool, RedisError> {
-        let mut connection = self.fresh().await?;
+        let (mut connection, ..) = self.fresh().await?;
         let found: i64 =
             redis::cmd("EXISTS").arg(format!("{}!", self.base)).query_async(&mut connection).await?;
         Ok(found > 0)
@@ -222,7 +245,7 @@ impl Link {
 
     /// Has Redis know the scripts again.
     pub async fn teach(&self) -> Result<(), RedisError> {
-        let (mut connection, _) = self.connection().await?;
+        let (mut connection, ..) = self.connection().await?;
         self.load_scripts(&mut connection).await
     }
 
@@ -239,7 +262,9 @@ impl Link {
 
     /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has.
     async fn introduce(&self, connection: &mut MultiplexedConnection) -> Result<Known, RedisError> {
-        let server: String = redis::cmd("INFO").arg("server").query_async(connection).await?;
+        let mut asked = redis::cmd("INFO");
+        asked.arg("server").arg("replication");
+        let server: String = asked.query_async(connection).await?;
         let server = Server::of(&server);
         if server.version < OLDEST {
             return Err(RedisError::Unsupported(format!(
@@ -247,17 +272,24 @@ impl Link {
                 server.version
             )));
         }
-        if server.is_cluster {
+        if server.is_cluster != self.finder.is_in_cluster() {
             return Err(RedisError::Unsupported(
-                "this Redis is a node of a cluster, which cannot be used yet: name one that is not"
-                    .to_owned(),
+                if server.is_cluster {
+                    "this Redis is a node of a cluster: name it by redis+cluster://HOST:PORT"
+                } else {
+                    "this Redis is no node of a cluster: name it by redis://HOST:PORT"
+                }
+                .to_owned(),
             ));
+        }
+        if self.finder.follows() && !server.is_primary {
+            return Err(RedisError::Astray("what is said to be the primary is none yet".to_owned()));
         }
         self.load_scripts(connection).await?;
         let mut open = self.call(Script::Open);
         // A Redis that came back with nothing is the same store, emptied.
         let secret = self.known().map_or_else(random::secret, |known| known.secret);
-        open.arg(LAYOUT).arg(&secret[..]).arg(&server.run);
+        open.arg(LAYOUT).arg(&secret[..]).arg(&server.run).arg(self.floor.load(Ordering::Acquire));
         let mut opened = values::Values::of(plain(connection.send_packed_command(&open).await)??)?;
         let layout = values::text(opened.take()?)?;
         if layout != LAYOUT {
@@ -267,7 +299,18 @@ impl Link {
         }
         let secret = values::bytes(opened.take()?)?;
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
-        Ok(Known { secret, durability: Survey::of(connection, self.replicas).await.durability() })
+        Ok(Known { secret, durability: self.survey_on(connection).await.durability() })
+    }
+}
+
+/// Sends a request, and waits for what Redis says.
+async fn sent(mut connection: MultiplexedConnection, request: &Request) -> Result<Said, RedisError> {
+    match request {
+        Request::One(command) => plain(connection.send_packed_command(command).await).map(|said| vec![said]),
+        Request::Many(pipeline, count) => {
+            let values = connection.send_packed_commands(pipeline, 0, *count).await.map_err(lost)?;
+            Ok(values.into_iter().map(|value| value.extract_error().map_err(lost)).collect())
+        }
     }
 }
 

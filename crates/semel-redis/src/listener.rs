@@ -1,7 +1,7 @@
 //! Hears what other servers on the same store commit. Where they cannot be listened to, the end of the log is looked at instead,
 //! several times a second, while somebody waits for something.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -9,6 +9,7 @@ use semel_store::News;
 use semel_store::hints::Hints;
 use tokio::time::timeout;
 
+use crate::error::RedisError;
 use crate::store::Shared;
 use crate::teller::read;
 
@@ -23,16 +24,18 @@ const STILL_THERE: Duration = Duration::from_secs(1);
 pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     loop {
         let Some(shared) = store.upgrade() else { return };
-        let (client, channel, name) =
-            (shared.link.client().clone(), shared.address.channel(), shared.teller.name());
-        drop(shared);
+        let (channel, name) = (shared.address.channel(), shared.teller.name());
         let listening = async {
+            let (client, place) = shared.link.client().await?;
             let mut ear = client.get_async_pubsub().await?;
             ear.subscribe(&channel).await?;
-            Ok::<_, redis::RedisError>(ear)
+            Ok::<_, RedisError>((ear, place))
         };
-        match listening.await {
-            Ok(mut ear) => {
+        let listening = listening.await;
+        let finder = Arc::clone(shared.link.finder());
+        drop(shared);
+        match listening {
+            Ok((mut ear, place)) => {
                 // What they did until now was not told.
                 let Some(waiting) = hints.upgrade() else { return };
                 waiting.hear(&News::everything());
@@ -49,6 +52,8 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                             }
                         }
                         Ok(None) => break,
+                        // A Redis that is the primary no more may be silent, or hear nothing itself.
+                        Err(_) if finder.has_left(&place) => break,
                         Err(_) => {}
                     }
                 }

@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 use semel_core::draft::{Reads, Snapshot};
@@ -17,8 +18,10 @@ use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::address::Address;
+use crate::commit::RESOLVE_PAUSE;
 use crate::durability::Durability;
 use crate::error::RedisError;
 use crate::link::{Link, Request};
@@ -29,6 +32,9 @@ use crate::teller::{self, Teller};
 use crate::turn::Turns;
 use crate::values::Values;
 use crate::writers::Writers;
+
+/// How often it is asked where the primary is.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
 
 /// The store in a Redis.
 pub struct Redis {
@@ -52,22 +58,32 @@ pub(crate) struct Shared {
     clock: Option<Box<dyn Clock>>,
     /// How far the clock is known to have jumped back, in microseconds.
     ahead: AtomicI64,
-    /// The latest time seen.
-    floor: AtomicI64,
+    /// How long a request is sent again whose answer was lost, or that found no primary.
+    pub(crate) patience: Duration,
 }
 
 impl Shared {
     /// Asks what may be asked again: a Redis that was restarted leaves a connection behind that ends when it is used, and
-    /// knows no scripts.
+    /// knows no scripts. Where another takes over from it, that is waited for.
     pub(crate) async fn look(&self, command: Cmd) -> Result<Value, RedisError> {
         let request = Request::One(command);
+        let begun = Instant::now();
         let mut tries = 0;
         loop {
             tries += 1;
             let said = self.link.send(&request).await;
             let said = said.and_then(|said| said.into_iter().next().ok_or(RedisError::Answer("nothing"))?);
             match said {
-                Err(error) if error.is_unknown_script() && tries < 3 => self.link.teach().await?,
+                Err(error) if error.is_unknown_script() && tries < 3 => {
+                    self.link.teach().await.or_else(|error| {
+                        if self.link.finder().follows() && error.passes() { Ok(()) } else { Err(error) }
+                    })?;
+                }
+                Err(error)
+                    if self.link.finder().follows() && error.passes() && begun.elapsed() < self.patience =>
+                {
+                    tokio::time::sleep(RESOLVE_PAUSE).await;
+                }
                 Err(error) if error.is_lost_connection() && tries < 2 => {}
                 said => return said,
             }
@@ -95,12 +111,12 @@ impl Shared {
             Some(clock) => command.arg(clock.now().as_micros()),
             None => command.arg(""),
         };
-        command.arg(self.ahead.load(Ordering::Acquire)).arg(self.floor.load(Ordering::Acquire));
+        command.arg(self.ahead.load(Ordering::Acquire)).arg(self.link.floor().load(Ordering::Acquire));
     }
 
     /// Takes note of the store's time.
     pub(crate) fn saw(&self, now: Timestamp) -> Timestamp {
-        self.floor.fetch_max(now.as_micros(), Ordering::AcqRel);
+        self.link.floor().fetch_max(now.as_micros(), Ordering::AcqRel);
         now
     }
 
@@ -151,19 +167,22 @@ impl Redis {
         link.connection().await?;
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let shared = Arc::new(Shared {
+            writers: Writers::new(address, &link),
             link,
-            writers: Writers::new(address, known)?,
             address: address.clone(),
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),
             upkeep: AtomicU32::new(0),
             clock,
             ahead: AtomicI64::new(0),
-            floor: AtomicI64::new(0),
+            patience: address.patience(),
         });
         let store =
             Self { shared, secret: known.secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
+        if store.shared.link.finder().follows() {
+            store.runtime.spawn(look_around(Arc::downgrade(&store.shared)));
+        }
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store.shared.load(&Reads::default()).await?;
         Ok(store)
@@ -172,6 +191,11 @@ impl Redis {
     /// What an answer survives, by how Redis was set when it was last connected to.
     pub fn durability(&self) -> Durability {
         self.shared.link.known().map(|known| known.durability).unwrap_or_default()
+    }
+
+    /// Where the primary was found last, `HOST:PORT`: in a cluster, or under Sentinel. It is looked for every second.
+    pub fn place(&self) -> Option<String> {
+        self.shared.link.finder().place().map(|place| place.to_string())
     }
 
     /// How its Redis is set now.
@@ -198,6 +222,16 @@ impl Redis {
     {
         let done = self.runtime.spawn(work(Arc::clone(&self.shared))).await;
         done.map_err(|error| RedisError::GivenUp(error.to_string()))?.map_err(StoreError::from)
+    }
+}
+
+/// Asks again and again where the primary is, until the store is gone: one that went silent is given up when another has taken over,
+/// and so is one that was cut off and came back, before anything is asked of it.
+async fn look_around(store: Weak<Shared>) {
+    while let Some(shared) = store.upgrade() {
+        shared.link.finder().look_around().await;
+        drop(shared);
+        tokio::time::sleep(LOOK_AROUND).await;
     }
 }
 
@@ -274,15 +308,17 @@ impl Backend for Redis {
     }
 
     fn facts(&self) -> Facts {
+        let fails_over = self.shared.link.finder().follows();
         Facts {
             engine: "redis",
             mechanism: "versioned commit in one atomic script",
-            durability: if self.shared.writers.is_some() {
-                self.durability().words_with_replicas()
-            } else {
-                self.durability().words()
+            durability: match (fails_over, self.shared.address.replicas()) {
+                (true, replicas) => self.durability().words_with_failover(replicas),
+                (false, 0) => self.durability().words(),
+                (false, _) => self.durability().words_with_replicas(),
             },
-            is_strong: self.durability().is_strong(),
+            // A replica that takes over may not be one of those that were waited for.
+            is_strong: self.durability().is_strong() && !fails_over,
             commits_in_flight: 2,
             blocks: false,
         }

@@ -19,6 +19,8 @@ pub struct Survey {
     replicas: Option<u32>,
     /// Replicas that the store's commits wait for.
     waits_for: u32,
+    /// Whether a replica takes over by itself.
+    fails_over: bool,
 }
 
 /// A setting by which what was acknowledged may be lost, or not be acknowledged at all.
@@ -42,7 +44,7 @@ impl fmt::Display for Finding {
 
 impl Survey {
     /// Asks Redis; an account that may not ask learns nothing.
-    pub(crate) async fn of(connection: &mut MultiplexedConnection, waits_for: u32) -> Self {
+    pub(crate) async fn of(connection: &mut MultiplexedConnection, waits_for: u32, fails_over: bool) -> Self {
         let mut asked = redis::cmd("CONFIG");
         asked.arg("GET").arg(&SETTINGS[..]);
         let settings: Vec<(String, String)> = asked.query_async(connection).await.unwrap_or_default();
@@ -51,7 +53,7 @@ impl Survey {
         let of = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let role = of("role").map(|role| role.trim().to_owned());
         let replicas = of("connected_slaves").and_then(|number| number.trim().parse().ok());
-        Self { settings, role, replicas, waits_for }
+        Self { settings, role, replicas, waits_for, fails_over }
     }
 
     fn setting(&self, name: &str) -> Option<&str> {
@@ -99,7 +101,7 @@ impl Survey {
         }
         let replicas = self.replicas.unwrap_or(0);
         let waits_for = self.waits_for.to_string();
-        if self.waits_for == 0 && replicas > 0 {
+        if self.waits_for == 0 && (replicas > 0 || self.fails_over) {
             let why = "no commit waits for a replica: one that takes over lacks what it had not got yet";
             note("replicas=", "0", "as many as must have an answer (--min-replicas)", why);
         }
@@ -107,10 +109,12 @@ impl Survey {
             let why = "commits wait for more replicas than are there, and are given up";
             note("connected_slaves", &replicas.to_string(), &waits_for, why);
         }
-        let enough = |said: &&str| said.parse::<u32>().is_ok_and(|number| number >= self.waits_for);
+        // Where a replica takes over by itself, the primary that was cut off is still there.
+        let least = self.waits_for.max(u32::from(self.fails_over));
+        let enough = |said: &&str| said.parse::<u32>().is_ok_and(|number| number >= least);
         if let Some(said) = self.setting("min-replicas-to-write").filter(|said| !enough(said)) {
             let why = "a primary that is cut off from its replicas goes on writing what they will never have";
-            note("min-replicas-to-write", said, &waits_for, why);
+            note("min-replicas-to-write", said, &least.to_string(), why);
         }
         found
     }
@@ -137,6 +141,7 @@ mod tests {
             role: Some("master".to_owned()),
             replicas: Some(replicas),
             waits_for,
+            fails_over: false,
         }
     }
 
@@ -167,6 +172,10 @@ mod tests {
         assert_eq!(named(&survey(&[], 1, 0)), ["replicas="]);
         assert_eq!(named(&survey(&[], 1, 2)), ["connected_slaves", "min-replicas-to-write"]);
         assert_eq!(named(&survey(&[("min-replicas-to-write", "1")], 1, 1)), [] as [&str; 0]);
+        let alone = Survey { fails_over: true, ..survey(&[], 0, 0) };
+        assert_eq!(named(&alone), ["replicas=", "min-replicas-to-write"]);
+        let waits = Survey { fails_over: true, ..survey(&[("min-replicas-to-write", "1")], 1, 1) };
+        assert_eq!(named(&waits), [] as [&str; 0]);
         let replica = Survey { role: Some("slave".to_owned()), ..survey(&[], 0, 0) };
         assert_eq!(named(&replica), ["role"]);
     }

@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 
 use crate::address::Address;
 use crate::error::RedisError;
-use crate::link::{Known, Link, Request, Said};
+use crate::link::{Link, Request, Said};
 use crate::values::number;
 
 /// As many as the commits that are on their way at once, and one for answers that wrote nothing.
@@ -32,25 +32,24 @@ pub struct Writers {
 
 impl Writers {
     /// Those of a store; none where nobody waits for replicas.
-    pub fn new(address: &Address, known: Known) -> Result<Option<Self>, RedisError> {
+    pub fn new(address: &Address, beside: &Link) -> Option<Self> {
         let replicas = address.replicas();
         if replicas == 0 {
-            return Ok(None);
+            return None;
         }
-        let link = |_| Link::new(address).map(|link| link.with_known(Some(known)));
-        let links = (0..LINKS).map(link).collect::<Result<_, _>>()?;
+        let links = (0..LINKS).map(|_| beside.beside()).collect();
         let mut nudge = redis::cmd("SET");
         nudge.arg(format!("{}@", address.base())).arg("").arg("PX").arg(NUDGE_KEPT);
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX));
-        Ok(Some(Self {
+        Some(Self {
             links,
             next: AtomicUsize::new(0),
             is_behind: AtomicBool::new(false),
             replicas,
             nudge,
             wait,
-        }))
+        })
     }
 
     /// The next one.
@@ -83,8 +82,9 @@ impl Writers {
         if is_again && !said.is_empty() {
             said.remove(0)?;
         }
-        // Whoever is told again that the scripts are unknown has written nothing.
-        if said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_unknown_script)) {
+        // Who is told that the scripts are unknown, or that this is not the primary, has written nothing that counts.
+        let nothing = |error: &RedisError| error.is_unknown_script() || error.is_on_its_way();
+        if said.iter().any(|said| said.as_ref().is_err_and(nothing)) {
             return Ok(said);
         }
         match reached {

@@ -2,13 +2,15 @@
 
 use axum::extract::Request;
 use http::StatusCode;
+use http::request::Parts;
 use semel_core::body::Body;
 use semel_core::draft::Map;
-use semel_core::enqueue::{Batch as Decided, Counts, Mode, Outcome};
+use semel_core::enqueue::{Batch as Decided, Counts, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_engine::Job;
 use semel_ojs::answer::{self, Admitted};
 use semel_ojs::batch::Batch;
+use semel_ojs::enqueue::once;
 use semel_ojs::write::{Object, object};
 use semel_ojs::{JobView, Problem};
 
@@ -16,34 +18,106 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract;
 use crate::jobs::told;
+use crate::replay;
 use crate::respond::{Answer, Answered, Refused, view};
 use crate::tenancy::Scope;
 
 /// Bytes an answer takes for each job, about.
 const ITEM_BYTES: usize = 700;
 
+/// What becomes of an item before it is decided.
+enum Item {
+    /// It is offered.
+    Offered(Box<(Offer, Body)>),
+    /// It was sent before, and cannot be read, or may not be made, any more.
+    Answered(Outcome),
+    /// It is refused.
+    Refused(Problem),
+}
+
+/// Reads the items of a batch, each with its own part of the batch's `Idempotency-Key`.
+async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<Vec<Item>, Refused> {
+    let batch = Batch::parse(text)?;
+    let templates = app.templates();
+    let mut items = Vec::with_capacity(batch.len());
+    let (mut unread, mut sent) = (Vec::new(), Vec::new());
+    for (index, (item, text)) in batch.requests(caller.terms(&templates)).zip(batch.texts()).enumerate() {
+        let key = extract::idempotency(parts, app, caller, Some(index))?;
+        let item = item.and_then(|request| extract::traced(parts, request));
+        let item = item.and_then(|request| match key {
+            Some(key) => request.once(text, key),
+            None => Ok(request),
+        });
+        items.push(match item {
+            Ok(request) => {
+                let (offer, body) = request.into_parts();
+                match caller.check_queue(offer.queue.name()) {
+                    Ok(()) => Item::Offered(Box::new((offer, body))),
+                    Err(problem) => {
+                        unread.push(index);
+                        sent.push(offer.once);
+                        Item::Refused(problem)
+                    }
+                }
+            }
+            Err(invalid) => {
+                unread.push(index);
+                sent.push(key.and_then(|key| once(text, key).ok()));
+                Item::Refused(invalid.into())
+            }
+        });
+    }
+    let answers = replay::answers(app, caller, parts, sent).await?;
+    for (index, answer) in unread.into_iter().zip(answers) {
+        if let (Some(item), Some(answer)) = (items.get_mut(index), answer) {
+            *item = match answer {
+                Ok(outcome) => Item::Answered(outcome),
+                Err(problem) => Item::Refused(problem),
+            };
+        }
+    }
+    Ok(items)
+}
+
 /// `POST /jobs/batch`.
 pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
-    let batch = Batch::parse(&text)?;
-    let (mut offers, mut bodies) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-    for (index, item) in batch.requests(caller.inspect()).enumerate() {
-        let item = item.and_then(|request| extract::traced(&parts, request));
-        let (offer, body) = item.map_err(|invalid| Problem::from(invalid).at_index(index))?.into_parts();
-        caller.check_queue(offer.queue.name()).map_err(|problem| problem.at_index(index))?;
-        offers.push(offer);
-        bodies.push(body);
+    let mut offers = Vec::new();
+    // Of each item its body if it is offered, and its outcome if that is known already.
+    let mut items: Vec<(Body, Option<Outcome>)> = Vec::new();
+    let mut offered = Vec::new();
+    for (index, item) in read(&app, &caller, &parts, &text).await?.into_iter().enumerate() {
+        match item {
+            Item::Offered(item) => {
+                let (offer, body) = *item;
+                offers.push(offer);
+                offered.push(index);
+                items.push((body, None));
+            }
+            Item::Answered(outcome) => match told(&outcome) {
+                Ok(_) => items.push((Body::default(), Some(outcome))),
+                Err(refused) => return Err(Refused { problem: refused.problem.at_index(index), ..refused }),
+            },
+            Item::Refused(problem) => return Err(problem.at_index(index).into()),
+        }
     }
     let decided = app.engine.enqueue_batch(offers, Mode::AllOrNothing, &extract::source(&parts)).await?;
-    let outcomes = match decided {
+    let decided = match decided {
         Decided::Done(outcomes) => outcomes,
         Decided::Refused { index, outcome } => {
             let refused = told(&outcome).err().unwrap_or_else(Refused::out_of_step);
+            let index = offered.get(index).copied().unwrap_or(index);
             return Err(Refused { problem: refused.problem.at_index(index), ..refused });
         }
     };
-    if outcomes.len() != bodies.len() {
+    if decided.len() != offered.len() {
         return Err(Refused::out_of_step());
+    }
+    let mut decided = decided.into_iter();
+    let (mut bodies, mut outcomes) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+    for (body, known) in items {
+        bodies.push(body);
+        outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
     }
     let stored = stored(&app, &outcomes).await?;
     let mut out = String::with_capacity(ITEM_BYTES * outcomes.len() + 64);
@@ -61,29 +135,29 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
     outer.number("count", outcomes.len());
     answer::put_counts(Counts::of(&outcomes), &mut outer);
     outer.close();
-    Ok(Answer::status(StatusCode::CREATED, out))
+    let answer = Answer::status(StatusCode::CREATED, out);
+    let is_replay =
+        !outcomes.is_empty() && outcomes.iter().all(|outcome| matches!(outcome, Outcome::Repeated(_)));
+    Ok(if is_replay { answer.replayed() } else { answer })
 }
 
 /// `POST /jobs/bulk`: 200 when every item was admitted, 422 when none was, else 207.
 pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
-    let batch = Batch::parse(&text)?;
-    let mut offers = Vec::with_capacity(batch.len());
-    let mut items: Vec<Result<Body, Problem>> = Vec::with_capacity(batch.len());
-    for item in batch.requests(caller.inspect()) {
-        items.push(match item.and_then(|request| extract::traced(&parts, request)) {
-            Ok(request) => {
-                let (offer, body) = request.into_parts();
-                let allowed = caller.check_queue(offer.queue.name());
-                if allowed.is_ok() {
-                    offers.push(offer);
-                }
-                allowed.map(|()| body)
+    let mut offers = Vec::new();
+    let mut items: Vec<Result<(Body, Option<Outcome>), Problem>> = Vec::new();
+    for item in read(&app, &caller, &parts, &text).await? {
+        items.push(match item {
+            Item::Offered(item) => {
+                let (offer, body) = *item;
+                offers.push(offer);
+                Ok((body, None))
             }
-            Err(invalid) => Err(invalid.into()),
+            Item::Answered(outcome) => Ok((Body::default(), Some(outcome))),
+            Item::Refused(problem) => Err(problem),
         });
     }
-    let outcomes = if offers.is_empty() {
+    let decided = if offers.is_empty() {
         Vec::new()
     } else {
         match app.engine.enqueue_batch(offers, Mode::Each, &extract::source(&parts)).await? {
@@ -91,6 +165,18 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
             Decided::Refused { .. } => return Err(Refused::out_of_step()),
         }
     };
+    let mut decided = decided.into_iter();
+    let (mut outcomes, mut read) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+    for item in items {
+        read.push(match item {
+            Ok((body, known)) => {
+                outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
+                Ok(body)
+            }
+            Err(problem) => Err(problem),
+        });
+    }
+    let items = read;
     let stored = stored(&app, &outcomes).await?;
     let mut counts = Counts::of(&outcomes);
     let mut decided = outcomes.iter();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::auth::Tokens;
 use crate::drain::Drain;
 use crate::load::Bounds;
+use crate::templates::TemplateSet;
 use crate::trace::Spans;
 use crate::webhooks::Rules;
 
@@ -25,6 +26,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Streams of events that may be open at one time.
     pub streams_max: usize,
+    /// What holds for jobs of some types, and the steps of tasks.
+    pub templates: TemplateSet,
     /// Where webhooks may go.
     pub webhooks: Rules,
     /// How long a stream is silent at most: then it sends a comment, so that both ends know that the other is there.
@@ -45,6 +48,7 @@ impl Default for Config {
             body_bytes_max: 1024 * 1024,
             batch_bytes_max: 16 * 1024 * 1024,
             request_timeout: Duration::from_secs(60),
+            templates: TemplateSet::default(),
             webhooks: Rules::default(),
             streams_max: 1_024,
             stream_heartbeat: Duration::from_secs(15),

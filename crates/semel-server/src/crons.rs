@@ -52,7 +52,7 @@ fn shown(caller: &Caller, name: &CronName, cron: &Cron) -> String {
 /// `POST /cron`: 201 for a new one, and again for the same registration; 200 where there was another of that name.
 pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let Register { name, registration } = Register::parse(&text, caller.inspect())?;
+    let Register { name, registration } = Register::parse(&text, caller.terms(&app.templates()))?;
     caller.check_queue(registration.offer.queue.as_str())?;
     if caller.is_limited()
         && let Some(cron) = app.engine.cron(&name).await?

@@ -13,7 +13,8 @@ use crate::tenancy::Scope;
 /// Takes the body of an enqueue request.
 pub(crate) async fn explain(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let request = Enqueue::parse(&text, caller.inspect())?;
+    let templates = app.templates();
+    let request = Enqueue::parse_to_explain(&text, caller.terms(&templates))?;
     caller.check_queue(request.offer.queue.name())?;
     let explained = app.engine.explain(request.offer.clone()).await?;
     let named = match &explained.outcome {

@@ -15,13 +15,20 @@ use http::{Extensions, HeaderMap, Uri};
 use http_body_util::BodyExt as _;
 use semel_core::error::Invalid;
 use semel_core::ident::JobId;
+use semel_core::unique::{UniqueKey, idempotency_key};
 use semel_ojs::trace::Trace;
 use semel_ojs::{Code, Enqueue, MEDIA_TYPE, Problem};
 
+use crate::App;
+use crate::caller::Caller;
 use crate::load::{Place, Received};
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
+/// The header by which a caller may send a request again.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Its longest value, in bytes.
+const IDEMPOTENCY_BYTES_MAX: usize = 255;
 /// The longest name of a source that the duplicates record keeps, in bytes.
 const SOURCE_BYTES_MAX: usize = 64;
 /// How much of a body that is too large is read all the same, so that its sender gets to read the answer.
@@ -183,6 +190,38 @@ pub(crate) fn refuse(name: &str, message: impl std::fmt::Display) -> Problem {
         format!("the query parameter {name} {message}; correct it, or leave it out"),
     )
     .with_details(|object| object.text("parameter", name))
+}
+
+/// The request's `Idempotency-Key`, inside its tenant and credential (SEMANTICS 7): `of` is the number of an item of a
+/// batch, each of which has a key of its own. None where the header is not sent.
+pub(crate) fn idempotency(
+    parts: &Parts,
+    app: &App,
+    caller: &Caller,
+    of: Option<usize>,
+) -> Result<Option<UniqueKey>, Problem> {
+    let refuse = |why: &str| {
+        Problem::new(
+            Code::InvalidRequest,
+            format!("the header Idempotency-Key {why}; send 1 to {IDEMPOTENCY_BYTES_MAX} visible ASCII characters, the same for each try of one request"),
+        )
+        .with_details(|object| object.text("header", "Idempotency-Key"))
+    };
+    let mut sent = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = sent.next() else { return Ok(None) };
+    if sent.next().is_some() {
+        return Err(refuse("was sent twice"));
+    }
+    let text = value.to_str().map_err(|_| refuse("is not ASCII"))?.trim();
+    if text.is_empty() || text.len() > IDEMPOTENCY_BYTES_MAX {
+        return Err(refuse("is blank or too long"));
+    }
+    let credential = caller.id().unwrap_or_default();
+    let key = match of {
+        Some(index) => idempotency_key(app.engine.tenant().as_str(), credential, &format!("{text}#{index}")),
+        None => idempotency_key(app.engine.tenant().as_str(), credential, text),
+    };
+    Ok(Some(key))
 }
 
 /// Who is asking, for the duplicates record: the request's own name, else the program's, else the address.

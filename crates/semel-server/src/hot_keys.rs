@@ -12,16 +12,15 @@ use crate::unique_jobs::{holds, is_shown, put_holder};
 /// one page, for no more are counted than one page of 200 shows the head of.
 pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answered {
     let filter = crate::jobs::filter(query)?;
-    let (counted, lost) = app.engine.hottest().await?;
-    let now = app.engine.now().await?;
     let most = usize::try_from(per_page).unwrap_or(usize::MAX);
-    let is_wanted = |(head, _): &&(Head, u64)| is_shown(head) && head.key.is_some() && filter.admits(head);
-    let mut wanted = counted.iter().filter(is_wanted);
-    let shown: Vec<&(Head, u64)> = wanted.by_ref().take(most).collect();
-    let has_more = wanted.next().is_some();
+    let is_wanted = |head: &Head| is_shown(head) && head.key.is_some() && filter.admits(head);
+    let (mut shown, may_lack) = app.engine.hottest_holders(most.saturating_add(1), is_wanted).await?;
+    let has_more = shown.len() > most;
+    shown.truncate(most);
+    let now = app.engine.now().await?;
     let mut out = String::with_capacity(320 * shown.len() + 128);
     object(&mut out, |outer| {
-        put_list(outer.member("items"), shown, |out, (head, count)| {
+        put_list(outer.member("items"), &shown, |out, (head, count)| {
             object(out, |object| {
                 put_holder(head, object);
                 object.flag("holds", holds(head, now));
@@ -36,7 +35,7 @@ pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answer
         });
         object(outer.member("counted"), |object| {
             object.plain("since", app.began(now));
-            object.number("may_lack", lost);
+            object.number("may_lack", may_lack);
         });
     });
     Ok(Answer::ok(out))

@@ -4,13 +4,16 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
 use http::header::HeaderName;
+use http::request::Parts;
 use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
+use semel_core::enqueue::once::Once;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::settle::Settled;
 use semel_core::state::{State as JobState, StateSet};
 use semel_core::unique::Disclose;
 use semel_ojs::answer::{self, Admitted};
+use semel_ojs::enqueue::once;
 use semel_ojs::write::{list as put_list, object};
 use semel_ojs::{Enqueue, JobView, Problem, worker};
 use semel_store::backend::Filter;
@@ -18,6 +21,7 @@ use semel_store::backend::Filter;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
+use crate::replay;
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
 use crate::tenancy::Scope;
 
@@ -38,9 +42,24 @@ const EMPTY_PAGES_MAX: usize = 16;
 /// `POST /jobs`.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let request = extract::traced(&parts, Enqueue::parse(&text, caller.inspect())?)?;
+    let templates = app.templates();
+    let key = extract::idempotency(&parts, &app, &caller, None)?;
+    let request = Enqueue::parse(&text, caller.terms(&templates));
+    let request = match request.and_then(|request| extract::traced(&parts, request)) {
+        Ok(request) => request,
+        Err(invalid) => {
+            let sent = key.and_then(|key| once(&text, key).ok());
+            return replayed(&app, &caller, &parts, sent, invalid.into()).await;
+        }
+    };
+    let request = match key {
+        Some(key) => request.once(&text, key)?,
+        None => request,
+    };
     let (offer, body) = request.into_parts();
-    caller.check_queue(offer.queue.name())?;
+    if let Err(problem) = caller.check_queue(offer.queue.name()) {
+        return replayed(&app, &caller, &parts, offer.once, problem).await;
+    }
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
     let queue = offer.queue.clone();
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
@@ -62,6 +81,20 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             .with(QUEUE_BOUND, bound.max_depth);
     }
     Ok(answer)
+}
+
+/// As the request was answered when it was sent before; or else what it is refused for now.
+async fn replayed(
+    app: &App,
+    caller: &Caller,
+    parts: &Parts,
+    sent: Option<Once>,
+    refusal: Problem,
+) -> Answered {
+    match replay::answer(app, caller, parts, sent).await? {
+        Some(outcome) => admitted(app, &outcome, &Body::default()).await,
+        None => Err(refusal.into()),
+    }
 }
 
 /// Says how much of the job's limit is left.

@@ -5,11 +5,12 @@
 //! - [`serve`](mod@serve), [`tls`], [`load`], [`drain`]: connections, what may be under way, and the end.
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
-//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `metrics`: their times.
+//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `replay`: requests that were sent before; `metrics`: their times.
+//! - [`templates`]: what holds for jobs of some types, replaced as a whole.
 //! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
 //! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
-//!   `stream`, `explain`, `unique_jobs`, `hot_keys`, [`webhooks`], `admin`, `audit`, `whoami`, `system`.
+//!   `stream`, `explain`, `tasks`, `unique_jobs`, `hot_keys`, [`webhooks`], `admin`, `audit`, `whoami`, `system`.
 
 use std::sync::Arc;
 
@@ -46,10 +47,13 @@ mod openapi;
 mod patience;
 mod progress;
 mod queues;
+mod replay;
 mod respond;
 mod routes;
 mod stream;
 mod system;
+mod tasks;
+pub mod templates;
 mod tenancy;
 mod unique_jobs;
 pub mod webhooks;
@@ -61,6 +65,7 @@ pub use config::{Config, ListenRefused, check_listen};
 pub use drain::Drain;
 pub use load::Bounds;
 pub use serve::{Limits, serve, serve_with};
+pub use templates::TemplateSet;
 pub use tls::Tls;
 
 use load::Load;

@@ -1,5 +1,6 @@
 //! `/metrics`: what is stored, what became of requests, and how long they took, in Prometheus's text form.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,14 +8,22 @@ use std::time::Duration;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
-use semel_core::ident::QueueName;
+use semel_core::ident::{JobType, QueueName};
 use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
+use semel_engine::counters::{Series, is_suppressed};
+use semel_engine::held::Held;
+use semel_engine::hottest::Hot;
 use semel_store::backend::QueueStats;
 
 use crate::respond::Refused;
 use crate::routes::Row;
 use crate::tenancy::Scope;
+
+/// Keys that are named, at most.
+const HOTTEST_MAX: usize = 20;
+/// Digits of a key that are shown: enough to find it, and nothing to compute it from.
+const KEY_DIGITS: usize = 8;
 
 /// Upper bounds of the buckets, in microseconds: from a batch in memory to the longest long poll.
 const BOUNDS: [u64; 12] =
@@ -84,6 +93,8 @@ pub(crate) async fn show(Scope(app): Scope) -> Result<Response, Refused> {
         let labels = labels(&queue, &[("type", job_type.as_str()), ("outcome", outcome)]);
         page.sample("semel_outcomes_total", &labels, count);
     }
+    page.put_suppressed(&app.engine.counters().all());
+    page.put_keys(app.engine.held_keys().await?, &app.engine.hottest_keys(HOTTEST_MAX));
     page.put_requests(app.routes.rows());
     page.family("semel_http_requests_under_way", "gauge", "Requests under way, long polls aside.");
     page.sample("semel_http_requests_under_way", &[], app.load.requests());
@@ -139,6 +150,43 @@ impl Page {
         for stats in queues {
             let paused = u8::from(stats.row.paused);
             self.sample("semel_queue_paused", &labels(&stats.row.name, &[]), paused);
+        }
+    }
+
+    fn put_suppressed(&mut self, counts: &[(Series, u64)]) {
+        let mut by_type: BTreeMap<&JobType, (u64, u64)> = BTreeMap::new();
+        for ((job_type, _, outcome), count) in counts {
+            let (suppressed, all) = by_type.entry(job_type).or_default();
+            *suppressed += if is_suppressed(outcome) { *count } else { 0 };
+            *all += count;
+        }
+        let help = "Requests since the start that a job of the same identity kept from being jobs, of all requests, by type.";
+        self.family("semel_suppressed_ratio", "gauge", help);
+        for (job_type, (suppressed, all)) in by_type.into_iter().filter(|(_, (_, all))| *all > 0) {
+            let ratio = suppressed as f64 / all as f64;
+            self.sample("semel_suppressed_ratio", &[("type", job_type.as_str())], format_args!("{ratio:.4}"));
+        }
+    }
+
+    fn put_keys(&mut self, held: Held, hottest: &[Hot]) {
+        let help = "Keys that jobs hold, of all tenants, as of at most 15 seconds ago.";
+        self.family("semel_keys_held", "gauge", help);
+        self.sample("semel_keys_held", &[], held.keys);
+        let help = "Whether all jobs with a key were looked at for semel_keys_held and semel_key_oldest_seconds; if not, the newest 20,000.";
+        self.family("semel_keys_held_whole", "gauge", help);
+        self.sample("semel_keys_held_whole", &[], u8::from(held.is_whole));
+        self.family(
+            "semel_key_oldest_seconds",
+            "gauge",
+            "How long ago the oldest holder of a key was created.",
+        );
+        self.sample("semel_key_oldest_seconds", &[], held.oldest.unwrap_or_default().as_secs_f64());
+        let help = "Duplicates by the keys that had the most since the start, at most 20, each by the first 8 digits of its key; those of hidden holders aside.";
+        self.family("semel_key_duplicates", "gauge", help);
+        for hot in hottest {
+            let key: String = hot.key.to_string().chars().take(KEY_DIGITS).collect();
+            let labels = labels(&hot.queue, &[("type", hot.job_type.as_str()), ("key", &key)]);
+            self.sample("semel_key_duplicates", &labels, hot.count);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Jobs that programs of any language have put beside their own rows, in their own transactions, to be relayed.
 
+use std::sync::Arc;
+
 use semel_core::enqueue::Offer;
 use semel_core::ident::JobId;
 
@@ -8,7 +10,7 @@ use crate::error::StoreError;
 use crate::inside::Inside;
 
 /// Reads an entry's request as an offer, or says what is wrong with it.
-pub type Read = fn(JobId, &str) -> Result<Offer, String>;
+pub type Read = Arc<dyn Fn(JobId, &str) -> Result<Offer, String> + Send + Sync>;
 
 /// A store's outbox.
 pub trait Outbox: Send + Sync + 'static {

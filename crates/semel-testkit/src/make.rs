@@ -48,6 +48,7 @@ pub fn job() -> Want {
         limit: None,
         bounded: false,
         awaited: false,
+        once: None,
     };
     let retry = RetryPolicy { jitter: false, ..RetryPolicy::default() };
     Want { offer, body: Body { retry, ..Body::default() }, spec: PolicySpec::default(), key: None }

@@ -53,7 +53,7 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return Ok(Place::Database(url));
     }
-    if ["redis://", "rediss://", "redis+"].iter().any(|scheme| url.starts_with(scheme)) {
+    if ["redis://", "rediss://", "redis+", "rediss+"].iter().any(|scheme| url.starts_with(scheme)) {
         return Ok(Place::Redis(url));
     }
     if url.starts_with("http:") || url.starts_with("https:") {
@@ -142,7 +142,13 @@ mod tests {
         assert_eq!(place("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db"));
         let database = "postgres://user@host/db";
         assert_eq!(place(database).unwrap(), Place::Database(database));
-        for redis in ["redis://user@host/1", "rediss://host", "redis+unix:///run/sock"] {
+        for redis in [
+            "redis://user@host/1",
+            "rediss://host",
+            "redis+unix:///run/sock",
+            "redis+cluster://one,other",
+            "rediss+sentinel://one,other/main",
+        ] {
             assert_eq!(place(redis).unwrap(), Place::Redis(redis));
         }
         for (url, word) in [

@@ -142,6 +142,8 @@ impl Enqueued {
             Outcome::Mismatch { holder, pointers } => {
                 Self::Mismatch(refused(&holder, Reason::OtherContent, pointers))
             }
+            // The library sends no Idempotency-Key; whoever does is told as of any other mismatch.
+            Outcome::KeyReused(holder) => Self::Mismatch(refused(&holder, Reason::OtherContent, Vec::new())),
             Outcome::IdTaken(id) => return Err(Error::IdTaken(id)),
             Outcome::TooManyHolders => return Err(Error::TooManyHolders),
             Outcome::QueueFull(depth) => return Err(Error::QueueFull { bound: depth.bound }),

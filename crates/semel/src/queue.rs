@@ -53,7 +53,7 @@ impl Semel {
         let engine = Engine::start(Arc::clone(&opened.backend))?;
         #[cfg(feature = "postgres")]
         if let Some(database) = &opened.database {
-            tokio::spawn(engine.relay(Arc::clone(database) as _, semel_ojs::outbox::read));
+            tokio::spawn(engine.relay(Arc::clone(database) as _, Arc::new(semel_ojs::outbox::read)));
         }
         Ok(Self::of(engine, opened))
     }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use semel_core::state::State;
-use semel_core::unique::{Disclose, OnConflict, OnMismatch, PeriodFrom, PolicySpec, WhenActive};
+use semel_core::template::Asked;
+use semel_core::unique::{
+    Disclose, Given, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Preset, WhenActive,
+};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -22,11 +25,32 @@ use crate::codec::iso;
 /// Unless said: a job blocks its like while it is live (scheduled, available, pending, active or retryable), without a
 /// window, and a duplicate is rejected. What contradicts itself is refused when the job is enqueued, with the place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unique(PolicySpec);
+pub struct Unique(Asked);
 
 impl Unique {
     fn by_dimensions(names: &[&str]) -> Self {
-        Self(PolicySpec { keys: Some(texts(names.iter().copied())), ..PolicySpec::default() })
+        Self::of(PolicySpec { keys: Some(texts(names.iter().copied())), ..PolicySpec::default() })
+    }
+
+    fn of(spec: PolicySpec) -> Self {
+        Self(Asked { preset: None, spec })
+    }
+
+    fn spec(&mut self) -> &mut PolicySpec {
+        &mut self.0.spec
+    }
+
+    /// A policy by one word, to be changed further. One that is made of a key needs [`key`](Self::key).
+    ///
+    /// ```
+    /// use semel::{Preset, Unique};
+    ///
+    /// // Queued or running once per event; a second call is answered with the first one's job.
+    /// let unique = Unique::preset(Preset::Skip).key("evt_123");
+    /// ```
+    #[must_use]
+    pub fn preset(preset: Preset) -> Self {
+        Self(Asked::preset(preset))
     }
 
     /// Jobs of the type are the same.
@@ -39,7 +63,7 @@ impl Unique {
     #[must_use]
     pub fn by_args<T: Into<String>>(members: impl IntoIterator<Item = T>) -> Self {
         let mut unique = Self::by_all_args();
-        unique.0.args_keys = Some(texts(members));
+        unique.spec().args_keys = Some(texts(members));
         unique
     }
 
@@ -52,48 +76,64 @@ impl Unique {
     /// Jobs with this key of your own: 1 to 512 bytes that name the work, such as an event's id.
     #[must_use]
     pub fn by_key(key: impl Into<String>) -> Self {
-        Self(PolicySpec { key: Some(key.into()), ..PolicySpec::default() })
+        Self::of(PolicySpec { key: Some(key.into()), ..PolicySpec::default() })
+    }
+
+    /// A key of your own in place of whatever the policy's key is made of.
+    #[must_use]
+    pub fn key(self, key: impl Into<String>) -> Self {
+        self.with_key(key.into())
     }
 
     /// The same work, whatever became of it, is never taken again: all args, all eight states, no window, rejected,
     /// and the answer does not show the existing job.
     #[must_use]
     pub fn strict() -> Self {
-        let keys = Some(texts(["type", "args"]));
-        Self(PolicySpec { keys, ..PolicySpec::strict() })
+        Self::preset(Preset::Strict)
     }
 
     /// One job queued or running per type, queue, args and meta; a duplicate is answered with it.
     #[must_use]
     pub fn content() -> Self {
-        Self(PolicySpec::content())
+        Self::preset(Preset::Content)
     }
 
     /// The queue counts too.
+    ///
+    /// On top of [`strict`](Self::strict) the dimensions are written out here, where nobody knows of templates: the version
+    /// of the job's template does not count then.
     #[must_use]
     pub fn and_queue(mut self) -> Self {
         self.add("queue");
         self
     }
 
-    /// These members of meta count too.
+    /// These members of meta count too; of versions as with [`and_queue`](Self::and_queue).
     #[must_use]
     pub fn and_meta<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.add("meta");
-        (self.0.meta_keys, self.0.meta_except) = (Some(texts(members)), None);
+        let spec = self.spec();
+        (spec.meta_keys, spec.meta_except) = (Some(texts(members)), None);
         self
     }
 
-    /// All members of meta but these count too; what tracing writes never does.
+    /// All members of meta but these count too; what tracing writes never does. Of versions as with
+    /// [`and_queue`](Self::and_queue).
     #[must_use]
     pub fn and_meta_except<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.add("meta");
-        (self.0.meta_keys, self.0.meta_except) = (None, Some(texts(members)));
+        let spec = self.spec();
+        (spec.meta_keys, spec.meta_except) = (None, Some(texts(members)));
         self
     }
 
     fn add(&mut self, dimension: &str) {
-        let keys = self.0.keys.get_or_insert_with(|| texts(["type"]));
+        // What is added is added to what the word stands for.
+        let base = self.0.preset.and_then(|preset| preset.spec(&Given::default()).ok().flatten());
+        let spec = self.spec();
+        let keys = spec
+            .keys
+            .get_or_insert_with(|| base.and_then(|base| base.keys).unwrap_or_else(|| texts(["type"])));
         if !keys.iter().any(|key| key == dimension) {
             keys.push(dimension.to_owned());
         }
@@ -102,83 +142,79 @@ impl Unique {
     /// A key of your own is shared by all types, not only those of one.
     #[must_use]
     pub fn global(mut self) -> Self {
-        self.0.scope = Some("global".to_owned());
+        self.spec().scope = Some("global".to_owned());
         self
     }
 
     /// A job blocks no longer than this; [`period_from`](Self::period_from) says since when. To the microsecond.
     #[must_use]
     pub fn within(mut self, period: Duration) -> Self {
-        self.0.period = Some(iso(period));
+        self.spec().period = Some(iso(period));
         self
     }
 
     /// As [`within`](Self::within), in ISO 8601: `P1M` is a calendar month, in UTC.
     #[must_use]
     pub fn period(mut self, iso8601: impl Into<String>) -> Self {
-        self.0.period = Some(iso8601.into());
+        self.spec().period = Some(iso8601.into());
         self
     }
 
     /// When the window starts.
     #[must_use]
     pub fn period_from(mut self, from: PeriodFrom) -> Self {
-        self.0.period_from = Some(from.name().to_owned());
+        self.spec().period_from = Some(from.name().to_owned());
         self
     }
 
     /// Jobs in these states block; the five live ones unless said.
     #[must_use]
     pub fn states(mut self, states: impl IntoIterator<Item = State>) -> Self {
-        self.0.states = Some(states.into_iter().map(|state| state.name().to_owned()).collect());
+        self.spec().states = Some(states.into_iter().map(|state| state.name().to_owned()).collect());
         self
     }
 
     /// A job that has not ended blocks even past its window.
     #[must_use]
     pub fn while_active(mut self) -> Self {
-        self.0.while_active = Some(true);
+        self.spec().while_active = Some(true);
         self
     }
 
     /// When a job that replaced a running one may run.
     #[must_use]
     pub fn when_active(mut self, when: WhenActive) -> Self {
-        self.0.when_active = Some(when.name().to_owned());
+        self.spec().when_active = Some(when.name().to_owned());
         self
     }
 
     /// What happens to a duplicate.
     #[must_use]
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
-        self.0.on_conflict = Some(on_conflict.name().to_owned());
+        self.spec().on_conflict = Some(on_conflict.name().to_owned());
         self
     }
 
     /// What the same key with other args means.
     #[must_use]
     pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
-        self.0.on_mismatch = Some(on_mismatch.name().to_owned());
+        self.spec().on_mismatch = Some(on_mismatch.name().to_owned());
         self
     }
 
     /// Whether an answer may show the existing job.
     #[must_use]
     pub fn disclose(mut self, disclose: Disclose) -> Self {
-        self.0.disclose = Some(disclose.name().to_owned());
+        self.spec().disclose = Some(disclose.name().to_owned());
         self
     }
 
     /// The same hold and the same answers, for a key of the caller's own.
-    pub(crate) fn with_key(self, key: String) -> Self {
-        Self(PolicySpec {
-            key: Some(key),
-            keys: None,
-            args_keys: None,
-            meta_keys: None,
-            meta_except: None,
-            ..self.0
-        })
+    pub(crate) fn with_key(mut self, key: String) -> Self {
+        let spec = self.spec();
+        (spec.keys, spec.args_keys, spec.meta_keys, spec.meta_except) = (None, None, None, None);
+        spec.key = Some(key);
+        self
     }
 }
 
@@ -188,8 +224,11 @@ fn texts<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Vec<String> {
 
 impl Serialize for Unique {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let spec = &self.0;
+        let spec = &self.0.spec;
         let mut map = serializer.serialize_map(None)?;
+        if let Some(preset) = self.0.preset {
+            map.serialize_entry("preset", preset.name())?;
+        }
         let lists = [
             ("keys", &spec.keys),
             ("args_keys", &spec.args_keys),

@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("semel-redis", Allowed::Only(&["semel-core", "semel-store"])),
     ("semel-engine", Allowed::Only(&["semel-core", "semel-store"])),
     ("semel-ojs", Allowed::Only(&["semel-core"])),
+    ("semel-templates", Allowed::Only(&["semel-core", "semel-ojs"])),
     ("semel-client", Allowed::Only(&["semel-ojs"])),
     ("semel-server", Allowed::Only(&["semel-core", "semel-store", "semel-engine", "semel-ojs"])),
     ("semel-dashboard", Allowed::Only(&[])),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings, Target};
 use crate::failure::{Exit, Failure};
-use crate::link::get;
+use crate::link::{Link, Missing};
 use crate::place::Place;
 use crate::print::{Printer, Style, text};
 
@@ -14,7 +14,7 @@ use crate::print::{Printer, Style, text};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 What a server or a store promises is what its manifest says: whether uniqueness is strong, by what means, and what an answer
-survives. Of a Redis that is named by --store, each setting by which something acknowledged may be lost is named, with what
+survives. Then it is asked whether it is well, its store too, and no token is needed for either. Of a Redis that is named by --store, each setting by which something acknowledged may be lost is named, with what
 to set instead. Ends with 1 when there is such a setting.
 
 Examples:
@@ -37,7 +37,12 @@ impl Doctor {
             }
             _ => (Vec::new(), false),
         };
-        let manifest = match get(&settings, "/ojs/manifest").await {
+        let asked = Link::with(&settings, Missing::Refuse, async |client| {
+            let manifest = client.get_json("/ojs/manifest").await?;
+            client.get_json("/ojs/v1/health").await?;
+            Ok(manifest)
+        });
+        let manifest = match asked.await {
             Ok(manifest) => manifest,
             // A store that is not there yet promises nothing, but its Redis is set already.
             Err(failure) if is_redis && failure.exit == Exit::Unreachable => Value::Null,

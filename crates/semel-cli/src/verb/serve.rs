@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use semel_server::auth::{Token, Tokens};
 use semel_server::webhooks::Rules;
-use semel_server::{Config, Limits, Tls};
+use semel_server::{Config, Limits, TemplateSet, Tls};
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Globals, Settings, no_token};
@@ -17,6 +17,7 @@ use crate::host::{Host, Opened};
 use crate::otlp::Exporter;
 use crate::print::Printer;
 use crate::tokens::TokenFile;
+use crate::verb::templates;
 
 /// More connections than a process has descriptors for.
 const CONNECTIONS_MAX: usize = 1 << 20;
@@ -27,7 +28,8 @@ const HEALTH_EVERY: Duration = Duration::from_millis(500);
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints one line, `listening on http://ADDR` (https:// with a certificate), on stdout when it is ready; its log goes to
-stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens and certificates again. It
+stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens,
+certificates and templates again, and keeps all that it had if anything is wrong with them. It
 ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
 reach it with a token; without TLS tokens cross the network as they are, so put it behind a proxy or give it a
 certificate.
@@ -38,6 +40,7 @@ Examples:
   semel serve --store postgres://semel@db.example/jobs
   semel serve --store redis://redis.example:6379
   semel serve --listen 0.0.0.0:8443 --tokens /etc/semel/tokens.toml --tls-cert cert.pem --tls-key key.pem
+  semel serve --templates ./templates            # jobs and tasks by template: semel templates --help
   semel serve --store memory: --allow-reset      # for tests")]
 pub struct Serve {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8080]
@@ -55,6 +58,9 @@ pub struct Serve {
     /// The certificate's private key, PEM (SEMEL_TLS_KEY)
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
+    /// What holds for jobs of some types, and the steps of tasks: YAML files in this directory (SEMEL_TEMPLATES)
+    #[arg(long, value_name = "DIR")]
+    templates: Option<PathBuf>,
     /// With Redis: acknowledge nothing before so many of its replicas have it [default: as the store's address says, or 0]
     #[arg(long, value_name = "COUNT")]
     min_replicas: Option<u32>,
@@ -97,11 +103,13 @@ impl Serve {
             }
             None => (None, None),
         };
+        let templates = TemplateSet::new(templates::of(&settings)?);
         let webhooks = Rules { allow_private: self.webhooks_allow_private };
         let config = Config {
             allow_reset: self.allow_reset,
             webhooks,
             tokens: tokens.clone(),
+            templates: templates.clone(),
             spans,
             ..Config::default()
         };
@@ -120,9 +128,12 @@ impl Serve {
             None => settings.store.clone(),
             Some(replicas) => settings.store.with_replicas(replicas)?,
         };
+        for thought in templates::thoughts(&templates.get()) {
+            tracing::warn!(advice = thought, "a template's policy may not mean what it says");
+        }
         let opened = Opened::open(&store).await?;
         let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
-        host.deliver(webhooks);
+        host.deliver(webhooks, templates.clone());
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
         tracing::info!(url = host.url(), %store, ?tokens, tls = tls.is_some(), "ready");
@@ -131,8 +142,11 @@ impl Serve {
                 "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"
             );
         }
-        let reloading = hangup.each(|| match self.reload(globals, &tokens, tls.as_ref()) {
-            Ok(Left::Some) => tracing::info!(?tokens, "tokens and certificates were read again"),
+        let reloading = hangup.each(|| match self.reload(globals, &tokens, tls.as_ref(), &templates) {
+            Ok(Left::Some) => {
+                let templates = templates.get().len();
+                tracing::info!(?tokens, templates, "tokens, certificates and templates were read again");
+            }
             Ok(Left::Nobody) => tracing::warn!("no token is left, so nobody is let in until there is one"),
             Err(failure) => tracing::error!(why = failure.what, "what was read before stays in use"),
         });
@@ -160,6 +174,9 @@ impl Serve {
         if self.tls_cert.is_some() || self.tls_key.is_some() {
             (settings.tls_cert, settings.tls_key) = (self.tls_cert.clone(), self.tls_key.clone());
         }
+        if self.templates.is_some() {
+            settings.templates.clone_from(&self.templates);
+        }
         if self.otlp.is_some() {
             settings.otlp.clone_from(&self.otlp);
         }
@@ -169,14 +186,22 @@ impl Serve {
         Ok(settings)
     }
 
-    /// Reads tokens and certificates again; both are understood before either is taken. From then on what is not in the
-    /// files any more lets nobody in.
-    fn reload(&self, globals: &Globals, present: &Tokens, tls: Option<&Tls>) -> Result<Left, Failure> {
+    /// Reads tokens, certificates and templates again; all are understood before any is taken. From then on what is not
+    /// in the files any more lets nobody in.
+    fn reload(
+        &self,
+        globals: &Globals,
+        present: &Tokens,
+        tls: Option<&Tls>,
+        set: &TemplateSet,
+    ) -> Result<Left, Failure> {
         let settings = self.settings(globals)?;
         let tokens = tokens(&settings)?;
+        let templates = templates::of(&settings)?;
         if let (Some(tls), Some((certificate, key))) = (tls, certificate(&settings)?) {
             tls.replace(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?;
         }
+        set.replace(templates);
         // Whether tokens are asked for at all is decided once, when it starts to listen.
         if present.is_empty() {
             return Ok(Left::Some);

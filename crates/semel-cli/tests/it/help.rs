@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 24] = [
+const VERBS: [&str; 27] = [
     "serve",
     "demo",
     "enqueue",
@@ -19,6 +19,8 @@ const VERBS: [&str; 24] = [
     "workers",
     "crons",
     "workflows",
+    "tasks",
+    "templates",
     "webhooks",
     "keys",
     "release",
@@ -29,17 +31,29 @@ const VERBS: [&str; 24] = [
     "token",
     "bench",
     "completions",
+    "man",
 ];
+
+/// The verbs behind a verb, as its help lists them.
+fn verbs_behind(help: &str) -> Vec<String> {
+    let Some((_, rest)) = help.split_once("\nCommands:\n") else { return Vec::new() };
+    let lines = rest.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
 
 #[test]
 fn help_is_as_it_was() {
     let folder = Folder::new();
     let mut differing = Vec::new();
-    for verb in [&[""], &VERBS[..]].concat() {
-        let words: Vec<&str> = [verb, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
-        let ran = folder.run(&words);
+    let mut sought: Vec<Vec<String>> = vec![Vec::new()];
+    while let Some(words) = sought.pop() {
+        let asked: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
+        let ran = folder.run(&asked);
         assert_eq!(ran.code, 0, "{}", ran.err);
-        let name = if verb.is_empty() { "semel" } else { verb };
+        let behind = verbs_behind(&ran.out);
+        sought.extend(behind.into_iter().map(|verb| [words.clone(), vec![verb]].concat()));
+        let name = if words.is_empty() { "semel".to_owned() } else { words.join("-") };
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/help").join(format!("{name}.txt"));
         if std::env::var_os("SEMEL_GOLDEN").is_some_and(|word| word == "write") {
             std::fs::write(&golden, &ran.out).unwrap();
@@ -48,6 +62,11 @@ fn help_is_as_it_was() {
         }
     }
     assert!(differing.is_empty(), "SEMEL_GOLDEN=write accepts this:\n{}", differing.join("\n"));
+}
+
+#[test]
+fn the_verbs_are_those_that_help_lists() {
+    assert_eq!(verbs_behind(&Folder::new().run(&["--help"]).out), VERBS);
 }
 
 #[test]
@@ -66,4 +85,23 @@ fn completions_name_the_verbs() {
         let script = folder.run(&["completions", shell]).out;
         assert!(VERBS.iter().all(|verb| script.contains(verb)), "{shell}");
     }
+}
+
+#[test]
+fn there_is_a_manual_page_for_the_whole_and_for_each_verb() {
+    let folder = Folder::new();
+    let whole = folder.run(&["man"]).out;
+    assert!(whole.contains(".TH semel 1"), "{whole}");
+    assert!(VERBS.iter().all(|verb| whole.contains(&format!("semel\\-{verb}(1)"))), "{whole}");
+    for verb in VERBS {
+        let page = folder.run(&["man", verb]).out;
+        assert!(page.contains(&format!(".TH semel-{verb} 1")), "{page}");
+        // The flags of the verb, those that all have, and the examples as they are typed.
+        assert!(page.contains("\\-\\-store") && page.contains(".nf\n"), "{page}");
+        assert!(page.contains(&format!("\n  semel {verb}")), "{page}");
+    }
+    let bound = folder.run(&["man", "queues", "bound"]).out;
+    assert!(bound.contains(".TH semel-queues-bound 1") && bound.contains("\\-\\-max\\-depth"), "{bound}");
+    let nothing = folder.run(&["man", "queues", "nothing"]);
+    assert_eq!((nothing.code, nothing.out.as_str()), (2, ""), "{}", nothing.err);
 }

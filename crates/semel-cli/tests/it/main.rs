@@ -9,12 +9,15 @@
 mod browser;
 mod demo;
 mod help;
+mod least;
 mod operators;
 mod postgres;
 mod redis;
 mod run;
 mod secrets;
 mod serve;
+mod start;
+mod templates;
 mod tls;
 mod token;
 mod top;

@@ -106,6 +106,17 @@ impl Server {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
+    /// Reads its log until it says this, and not a letter further.
+    pub fn log_until(&mut self, part: &str) -> String {
+        let (mut log, mut letter) = (Vec::new(), [0]);
+        let stderr = self.child.stderr.as_mut().unwrap();
+        while !log.ends_with(part.as_bytes()) {
+            assert_eq!(stderr.read(&mut letter).unwrap(), 1, "{}", String::from_utf8_lossy(&log));
+            log.push(letter[0]);
+        }
+        String::from_utf8(log).unwrap()
+    }
+
     /// Sends SIGTERM, waits for the end; gives the status, the rest of stdout and all of stderr.
     pub fn stop(mut self) -> (ExitStatus, String, String) {
         self.signal("-TERM");

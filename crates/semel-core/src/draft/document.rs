@@ -21,11 +21,13 @@ pub enum DocumentKind {
     Step = 3,
     /// What a step's job returned, while a later step may ask for it.
     StepResult = 4,
+    /// What was created under an `Idempotency-Key`, by the key's digest.
+    Request = 5,
 }
 
 impl DocumentKind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Cron, Self::Workflow, Self::Step, Self::StepResult];
+    pub const ALL: [Self; 5] = [Self::Cron, Self::Workflow, Self::Step, Self::StepResult, Self::Request];
 
     /// The kind of that number, as stored.
     pub fn from_code(code: u8) -> Option<Self> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::once::Once;
 use crate::draft::{KeyRead, Reads};
 use crate::ident::{JobId, JobType, QueueName};
 use crate::limit::Limit;
@@ -44,6 +45,8 @@ pub struct Offer {
     pub bounded: bool,
     /// Whether somebody is to be told of its end, and will say so in this very decision.
     pub awaited: bool,
+    /// Whether and how its caller may send it again.
+    pub once: Option<Once>,
 }
 
 /// The identity of an offered job.
@@ -90,7 +93,7 @@ impl Offer {
     /// Whether a duplicate of what holds its key may well leave everything as it is, but for the count of it.
     pub fn may_be_silent(&self) -> bool {
         let conflict = self.unique.as_ref().map(|identity| identity.policy.on_conflict());
-        matches!(conflict, Some(OnConflict::Reject | OnConflict::Ignore))
+        self.once.is_none() && matches!(conflict, Some(OnConflict::Reject | OnConflict::Ignore))
     }
 
     /// What admitting this job will surely need to know.
@@ -98,6 +101,7 @@ impl Offer {
         if let Some(id) = self.id {
             reads.fulls.push(id);
         }
+        reads.documents.extend(self.once.as_ref().map(Once::document));
         if let Some(identity) = &self.unique {
             reads.keys.push(identity.read());
         }

@@ -6,7 +6,7 @@ use crate::ident::{JobId, JobType, QueueName};
 use crate::job::Head;
 use crate::planted::{Bug, is_planted};
 use crate::settings::Depth;
-use crate::unique::{Disclose, RejectReason};
+use crate::unique::{Disclose, RejectReason, UniqueKey};
 
 /// The job an answer may name.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +75,8 @@ pub enum Outcome {
         /// JSON pointers of the places that differ; empty when the holder may not be shown.
         pointers: Vec<String>,
     },
+    /// It was refused: its `Idempotency-Key` stands for another request, which created this job.
+    KeyReused(Holder),
     /// It was refused: another request has used its id.
     IdTaken(JobId),
     /// It was refused: more jobs hold its key than one commit may touch.
@@ -101,7 +103,8 @@ impl Outcome {
 
     /// Has the answer name nobody.
     pub(super) fn hide_holder(&mut self) {
-        if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } = self {
+        if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } | Self::KeyReused(holder) = self
+        {
             holder.disclose = Disclose::Never;
         }
         if let Self::Mismatch { pointers, .. } = self {
@@ -115,6 +118,7 @@ impl Outcome {
             self,
             Self::Rejected { .. }
                 | Self::Mismatch { .. }
+                | Self::KeyReused(_)
                 | Self::IdTaken(_)
                 | Self::TooManyHolders
                 | Self::QueueFull(_)
@@ -128,7 +132,18 @@ impl Outcome {
         match self {
             Self::Amended(_) | Self::Existing(_) => Some(EventKind::Deduplicated),
             Self::Rejected { .. } => Some(EventKind::DuplicateRejected),
-            Self::Mismatch { .. } => Some(EventKind::PayloadMismatched),
+            Self::Mismatch { .. } | Self::KeyReused(_) => Some(EventKind::PayloadMismatched),
+            _ => None,
+        }
+    }
+
+    /// The key that made it a duplicate, where its answer may show who holds it.
+    pub fn shown_key(&self) -> Option<UniqueKey> {
+        match self {
+            Self::Amended(head) | Self::Existing(head) => head.key,
+            Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } => {
+                holder.named().and_then(|head| head.key)
+            }
             _ => None,
         }
     }
@@ -137,7 +152,9 @@ impl Outcome {
     pub fn absorbed_by(&self) -> Option<JobId> {
         match self {
             Self::Amended(head) | Self::Existing(head) => Some(head.id),
-            Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } => Some(holder.absorbed_by()),
+            Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } | Self::KeyReused(holder) => {
+                Some(holder.absorbed_by())
+            }
             _ => None,
         }
     }

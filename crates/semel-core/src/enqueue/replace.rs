@@ -88,12 +88,16 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
     for head in heads {
         let mut head = draft.newest(&head);
         burned.until = burned.until.max(head.run_may_last_until());
+        let mut own = Waiters::default();
         if head.awaited {
-            burned.waiters.0.extend(waiting::take(draft, &mut head)?.0);
+            let mut waiters = waiting::take(draft, &mut head)?;
+            own = waiters.split_off_own();
+            burned.waiters.0.extend(waiters.0);
             let ahead = draft.full(head.id)?.and_then(|(_, full)| waiting::ahead_of(&full));
             burned.ahead = burned.ahead.or(ahead);
         }
         burned.moved |= cancel_head(draft, &mut head, Ending::Replaced)?.is_ok();
+        waiting::tell(draft, &head, &own)?;
         burned.fence = burned.fence.max(head.fence);
     }
     Ok(burned)

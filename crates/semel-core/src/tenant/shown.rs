@@ -9,6 +9,7 @@ use crate::ident::JobId;
 use crate::job::Head;
 use crate::life::{KeyReleased, Revived};
 use crate::settle::Settled;
+use crate::task::{TaskOutcome, TaskPlan};
 use crate::tenant::Namespace;
 use crate::unique::Admission;
 use crate::waiting::{Waiter, Waiters};
@@ -55,6 +56,12 @@ impl Namespace {
         let stored = |step: PlannedStep| PlannedStep { offer: self.stored_offer(step.offer), ..step };
         plan.steps = plan.steps.into_iter().map(stored).collect();
         plan
+    }
+
+    /// A task as it is stored.
+    #[must_use]
+    pub fn stored_task(&self, plan: TaskPlan) -> TaskPlan {
+        TaskPlan { offer: self.stored_offer(plan.offer), steps: self.stored_plan(plan.steps) }
     }
 
     /// A registration as it is stored.
@@ -126,7 +133,9 @@ impl Show for Outcome {
                 head.show(space);
                 cancelled.show(space);
             }
-            Self::Rejected { holder, why: _ } | Self::Mismatch { holder, pointers: _ } => {
+            Self::Rejected { holder, why: _ }
+            | Self::Mismatch { holder, pointers: _ }
+            | Self::KeyReused(holder) => {
                 holder.head_mut().show(space);
             }
             Self::IdTaken(id) => id.show(space),
@@ -202,6 +211,19 @@ impl Show for Workflow {
             for id in step.job.iter_mut().chain(holder) {
                 show_text(id, space);
             }
+        }
+    }
+}
+
+impl Show for TaskOutcome {
+    fn show(&mut self, space: &Namespace) {
+        match self {
+            Self::Created { id: _, outcome, workflow } => {
+                outcome.show(space);
+                workflow.show(space);
+            }
+            Self::Decided(outcome) => outcome.show(space),
+            Self::Unfit(_) | Self::Corrupt(_) => {}
         }
     }
 }

@@ -201,14 +201,14 @@ pub fn admit<'h>(
     inspect: bool,
 ) -> Admission {
     let mut named: Option<&Head> = None;
-    let mut disclose = policy.disclose().max(if inspect { Disclose::Always } else { Disclose::Never });
+    let mut disclose = policy.disclose();
     let slides = policy.period().is_some() && policy.period_from() == PeriodFrom::LastDuplicate;
     let mut blocking = Vec::new();
     for holder in holders {
         if !blocks(policy, holder, now).is_blocking() {
             continue;
         }
-        disclose = disclose.max(holder.hold.disclose);
+        disclose = disclosed(disclose, inspect, holder);
         if named.is_none_or(|best| rank(best) < rank(holder)) {
             named = Some(holder);
         }
@@ -246,6 +246,13 @@ pub fn admit<'h>(
     }
 }
 
+/// Whether an answer may show a holder: by the strictest of what the offered job's policy says, of whether its caller may
+/// see other people's jobs, and of what the holder's own policy says. So nobody who probes can choose it.
+pub fn disclosed(incoming: Disclose, inspect: bool, holder: &Head) -> Disclose {
+    let seen = if inspect { Disclose::Always } else { Disclose::Never };
+    incoming.max(seen).max(holder.hold.disclose)
+}
+
 /// Whether the same key stands for other work, which `on_mismatch: reject` refuses: another type (global keys) or
 /// args whose canonical [digest](crate::canon::digest) differs.
 pub fn mismatch(
@@ -265,12 +272,11 @@ fn rank(holder: &Head) -> (bool, Timestamp, JobId) {
 
 /// `blocking` comes in the order of ranks, highest first. Nothing when all of it is finished.
 fn follow_up(blocking: &[&Head]) -> Option<Admission> {
-    let is_started = |holder: &Head| holder.was_started() || holder.state == State::Active;
     let live = || blocking.iter().filter(|holder| holder.state.is_live());
-    if let Some(waiting) = live().find(|holder| holder.role == Role::FollowUp && !is_started(holder)) {
+    if let Some(waiting) = live().find(|holder| holder.role == Role::FollowUp && !holder.has_begun()) {
         return Some(Admission::AmendFollowUp { follow_up: waiting.id });
     }
-    let after: Vec<JobId> = live().filter(|holder| is_started(holder)).map(|holder| holder.id).collect();
+    let after: Vec<JobId> = live().filter(|holder| holder.has_begun()).map(|holder| holder.id).collect();
     if !after.is_empty() {
         return Some(Admission::CreateFollowUp { after });
     }

@@ -6,6 +6,7 @@
 pub mod explain;
 
 mod admit;
+mod advice;
 mod choice;
 mod frees;
 mod hold;
@@ -13,9 +14,11 @@ mod key;
 mod outlive;
 mod period;
 mod policy;
+mod preset;
 mod spec;
 
-pub use admit::{Admission, Blocking, RejectReason, admit, blocks, mismatch};
+pub use admit::{Admission, Blocking, RejectReason, admit, blocks, disclosed, mismatch};
+pub use advice::{Advice, advice};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use frees::{Frees, frees};
 pub use hold::{Hold, Remember, is_kept, must_remember};
@@ -23,4 +26,5 @@ pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
 pub use outlive::{leave_out_outlived, outlives};
 pub use period::Period;
 pub use policy::{MetaPart, UniquePolicy};
+pub use preset::{Given, MissingKey, Preset};
 pub use spec::PolicySpec;

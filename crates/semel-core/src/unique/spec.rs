@@ -1,7 +1,4 @@
-//! A policy as it was sent, and the presets that stand for one.
-
-use crate::error::Invalid;
-use crate::state::State;
+//! A policy as it was sent.
 
 /// A unique policy as it was sent, its spellings already normalised; nothing in it is checked.
 ///
@@ -43,68 +40,20 @@ pub struct PolicySpec {
 }
 
 impl PolicySpec {
-    /// The policy a preset stands for; none for `always_unique`. `key` is the request's own key, which
-    /// `caller_provided` needs and the others ignore. `pointer` is where the preset's name stands in the job.
-    ///
-    /// # Errors
-    /// `invalid_request` at `pointer` for an unknown name, and below it for a missing key.
-    pub fn preset(name: &str, key: Option<&str>, pointer: &str) -> Result<Option<Self>, Invalid> {
-        match name {
-            "strict" => Ok(Some(Self::strict())),
-            "content" => Ok(Some(Self::content())),
-            "always_unique" => Ok(None),
-            "caller_provided" => match key {
-                Some(key) => Ok(Some(Self::caller_provided(key))),
-                None => Err(Invalid::request(
-                    format!("{pointer}/key"),
-                    "is missing, but the preset caller_provided is made of it; send the key that names the work",
-                )),
-            },
-            _ => Err(Invalid::request(
-                pointer,
-                "is not a preset; use strict, caller_provided, content or always_unique, or write the policy out",
-            )),
-        }
-    }
-
-    /// The same work, whatever became of it, is never taken again: type, version and all args, all eight states, no
-    /// period, rejected, not disclosed.
-    pub fn strict() -> Self {
-        Self { keys: Some(names(&["type", "version", "args"])), ..Self::for_ever() }
-    }
-
-    /// As [`strict`](Self::strict), of type, version and the caller's own key.
-    pub fn caller_provided(key: impl Into<String>) -> Self {
-        Self { key: Some(key.into()), with_version: true, ..Self::for_ever() }
-    }
-
-    /// One logical job queued or executing: type, queue, args and all user meta, ignored while the job is unfinished.
-    /// The period is the caller's to add.
-    pub fn content() -> Self {
-        Self {
-            keys: Some(names(&["type", "queue", "args", "meta"])),
-            meta_except: Some(Vec::new()),
-            while_active: Some(true),
-            on_conflict: Some("ignore".to_owned()),
-            ..Self::default()
-        }
-    }
-
-    fn for_ever() -> Self {
-        Self {
-            states: Some(State::ALL.iter().map(|state| state.name().to_owned()).collect()),
-            on_conflict: Some("reject".to_owned()),
-            disclose: Some("never".to_owned()),
-            ..Self::default()
-        }
-    }
-
-    /// This policy on top of a preset: members given here win. Either way of writing the period wins over both of
-    /// the preset's, either of `meta_keys` and `meta_except` likewise.
+    /// This policy on top of another, such as a preset's: members given here win. Either way of writing the period wins
+    /// over both of the other's, either of `meta_keys` and `meta_except` likewise. A caller's own key and the members
+    /// that say what a key is made of are each the whole identity, so that either given here takes the place of both.
     #[must_use]
     pub fn over(self, preset: Self) -> Self {
         let has_period = self.period.is_some() || self.period_ms.is_some();
         let has_meta = self.meta_keys.is_some() || self.meta_except.is_some();
+        let preset = if self.key.is_some() {
+            Self { keys: None, args_keys: None, meta_keys: None, meta_except: None, ..preset }
+        } else if self.keys.is_some() {
+            Self { key: None, scope: None, with_version: false, ..preset }
+        } else {
+            preset
+        };
         Self {
             keys: self.keys.or(preset.keys),
             args_keys: self.args_keys.or(preset.args_keys),
@@ -124,8 +73,4 @@ impl PolicySpec {
             disclose: self.disclose.or(preset.disclose),
         }
     }
-}
-
-fn names(names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
 }

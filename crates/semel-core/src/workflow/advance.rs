@@ -186,7 +186,7 @@ fn offer(
             let named = named.map(|head| head.id);
             refuse_for(workflow, at, "duplicate", message, named);
         }
-        Outcome::Mismatch { .. } => {
+        Outcome::Mismatch { .. } | Outcome::KeyReused(_) => {
             let message = "the unique key stands for other work".to_owned();
             refuse(workflow, at, "payload_mismatch", message);
         }

@@ -220,11 +220,19 @@ pub struct Workflow {
     /// Digest of the request, when its caller chose the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<[u8; 32]>,
+    /// The job that is this workflow as a whole, as stored, if it is a task's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) task: Option<String>,
     /// The steps, in the order they were named.
     pub steps: Vec<Step>,
 }
 
 impl Workflow {
+    /// The job that is this workflow as a whole, as stored, if it is a task's.
+    pub fn task(&self) -> Option<JobId> {
+        self.task.as_deref().and_then(|id| JobId::parse(id, "").ok())
+    }
+
     /// How many of its jobs (callbacks are none) are where `is` says.
     pub fn count(&self, is: impl Fn(StepStatus) -> bool) -> usize {
         self.steps.iter().filter(|step| !step.is_callback && is(step.status)).count()

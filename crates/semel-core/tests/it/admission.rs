@@ -8,8 +8,8 @@ use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::explain::{blocking_sentence, policy_sentence, what_each_strategy_would_do};
 use semel_core::unique::{
-    Admission, Blocking, Disclose, Hold, OnConflict, Period, PeriodFrom, RejectReason, Remember,
-    UniquePolicy, admit, blocks, mismatch, must_remember,
+    Admission, Advice, Blocking, Disclose, Hold, OnConflict, Period, PeriodFrom, RejectReason, Remember,
+    UniquePolicy, admit, advice, blocks, mismatch, must_remember,
 };
 
 use crate::{policy, spec};
@@ -455,4 +455,23 @@ fn a_month_s_end_does_not_let_an_older_holder_outlive_a_newer_one() {
 fn a_live_job_is_never_forgotten() {
     assert_eq!(must_remember(&Hold::NONE, &head(0, State::Active, PERIOD_DAYS_MAX), NOW), Remember::Forever);
     assert_eq!(must_remember(&Hold::NONE, &head(0, State::Completed, 1), NOW), Remember::Forget);
+}
+
+/// Whatever states a policy names, what it is said to leave open is what a job goes through without blocking its like.
+#[test]
+fn advice_names_the_states_in_which_a_run_does_not_hold_its_key() {
+    for bits in 1..=u8::MAX {
+        let states = StateSet::from_bits(bits);
+        let names: Vec<String> = states.iter().map(|state| format!("\"{}\"", state.name())).collect();
+        let policy = policy(&format!(r#"{{"states":[{}]}}"#, names.join(",")));
+        let given = advice(&policy);
+        let is_blocked_in = |state| blocks(&policy, &head(0, state, 0), NOW).is_blocking();
+        for (expected, state) in
+            [(Advice::OpenUnderRetry, State::Retryable), (Advice::OpenAfterLostRun, State::Available)]
+        {
+            let is_open = is_blocked_in(State::Active) && !is_blocked_in(state);
+            assert_eq!(given.contains(&expected), is_open, "{names:?}");
+            assert!(expected.trace().contains(state.name()));
+        }
+    }
 }

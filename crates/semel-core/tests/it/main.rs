@@ -4,6 +4,7 @@
 mod admission;
 mod canon;
 mod golden;
+mod page;
 mod policy;
 mod schedule;
 mod vectors;

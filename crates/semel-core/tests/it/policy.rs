@@ -5,8 +5,8 @@ use semel_core::error::InvalidKind;
 use semel_core::limits::{KEY_TEXT_BYTES_MAX, POLICY_NAMES_MAX};
 use semel_core::state::StateSet;
 use semel_core::unique::{
-    Dimension, Disclose, KeyInput, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Scope, UniqueKey,
-    UniquePolicy, WhenActive, idempotency_key,
+    Dimension, Disclose, Given, KeyInput, MissingKey, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Preset,
+    Scope, UniqueKey, UniquePolicy, WhenActive, idempotency_key,
 };
 
 use crate::{policy, spec};
@@ -112,9 +112,11 @@ fn a_policy_written_out_in_full_is_the_same() {
 
 #[test]
 fn presets_are_ordinary_policies() {
-    let preset = |name, key| PolicySpec::preset(name, key, "/unique");
+    let preset = |preset: Preset, key| {
+        preset.spec(&Given { key, has_version: true, visibility_ms: 0 }).map(Option::unwrap)
+    };
     let build = |spec: PolicySpec| UniquePolicy::build(&spec, "").unwrap();
-    let strict = build(preset("strict", Some("ignored")).unwrap().unwrap());
+    let strict = build(preset(Preset::Strict, Some("ignored")).unwrap());
     assert_eq!(
         (strict.states(), strict.disclose(), strict.on_conflict()),
         (StateSet::ALL, Disclose::Never, OnConflict::Reject)
@@ -123,14 +125,25 @@ fn presets_are_ordinary_policies() {
         strict.dimensions().iter().collect::<Vec<_>>(),
         [Dimension::Type, Dimension::Args, Dimension::Version]
     );
-    let provided = build(preset("caller_provided", Some("ORD-1")).unwrap().unwrap());
+    let unversioned = build(Preset::Strict.spec(&Given::default()).unwrap().unwrap());
+    assert_eq!(unversioned.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type, Dimension::Args]);
+    let provided = build(preset(Preset::CallerProvided, Some("ORD-1")).unwrap());
     assert_eq!(provided.key_text(), Some("ORD-1"));
     assert_eq!(provided.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type, Dimension::Version]);
-    assert_eq!(preset("caller_provided", None).unwrap_err().pointer, "/unique/key");
-    assert_eq!(preset("always_unique", None).unwrap(), None);
-    assert_eq!(preset("Strict", None).unwrap_err().pointer, "/unique");
+    let skip = build(preset(Preset::Skip, Some("evt")).unwrap());
+    assert_eq!((skip.states(), skip.on_conflict()), (StateSet::LIVE, OnConflict::Ignore));
+    assert_eq!(skip.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type]);
+    assert_eq!(preset(Preset::CallerProvided, None).unwrap_err(), MissingKey(Preset::CallerProvided));
 
-    let content = preset("content", None).unwrap().unwrap();
+    let content = preset(Preset::Content, None).unwrap();
+    assert_eq!(build(content.clone()).period().unwrap().to_string(), "PT2M");
+    let briefly = Preset::Content.spec(&Given { visibility_ms: 5_000, ..Given::default() }).unwrap().unwrap();
+    assert_eq!(build(briefly).period().unwrap().to_string(), "PT5S");
+    // A key of the caller's own is the whole identity, and so are dimensions.
+    let own = build(spec(r#"{"key":"k"}"#).over(content.clone()));
+    assert_eq!((own.key_text(), own.dimensions().iter().count()), (Some("k"), 1));
+    let named = build(spec(r#"{"keys":["queue"]}"#).over(preset(Preset::CallerProvided, Some("k")).unwrap()));
+    assert_eq!((named.key_text(), named.states()), (None, StateSet::ALL));
     let wider = build(
         spec(r#"{"period":"PT5M","meta_keys":["tenant"],"on_conflict":"reject"}"#).over(content.clone()),
     );

@@ -7,7 +7,7 @@ use semel_core::unique::{KeyInput, PROFILE, UniqueKey, UniquePolicy};
 
 use crate::spec_of;
 
-const VECTORS: &str = include_str!("../../testdata/unique-keys.json");
+pub const VECTORS: &str = include_str!("../../testdata/unique-keys.json");
 
 fn list<'j>(vectors: &'j Json<'j>, name: &str) -> &'j [Json<'j>] {
     let Some(Json::Array(cases)) = vectors.get(name) else { panic!("no {name}") };
@@ -19,12 +19,12 @@ fn text<'j>(case: &'j Json<'_>, name: &str) -> &'j str {
 }
 
 /// What the wire does with a job: its names, its policy, its key.
-fn key_of(job: &Json<'_>, unique: &Json<'_>) -> Result<(String, UniqueKey), Invalid> {
+pub fn key_of(job: &Json<'_>, unique: &Json<'_>) -> Result<(String, UniqueKey), Invalid> {
     let job_type = JobType::parse(text(job, "type"), "/type")?;
     let policy = UniquePolicy::build(&spec_of(unique), "/options/unique")?;
     let input = KeyInput {
         job_type: job_type.as_str(),
-        queue: text(job, "queue"),
+        queue: job.get("queue").and_then(Json::as_str).unwrap_or("default"),
         version: job.get("version").and_then(Json::as_str),
         args: job.get("args").unwrap(),
         meta: job.get("meta").unwrap_or(&Json::Null),

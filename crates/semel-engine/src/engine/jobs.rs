@@ -14,6 +14,10 @@ use semel_core::unique::UniqueKey;
 use semel_store::StoreError;
 
 use super::Engine;
+use crate::hottest::Hot;
+
+/// Heads that one look at the hottest holders reads: commits wait while it does.
+const HOLDERS_AT_ONCE: usize = 100;
 
 impl Engine {
     /// ACK. `result` is a JSON value.
@@ -186,18 +190,37 @@ impl Engine {
         Ok(self.space.shown(released))
     }
 
-    /// The tenant's holders that absorbed most duplicates at this process since its start, most first, with how many; and
-    /// by how much such a number may be too low. Those that are stored no more are left out.
+    /// The keys with the most duplicates at this process since its start, whatever their tenant, of holders that answers
+    /// may show: at most so many, the hottest first.
+    pub fn hottest_keys(&self, most: usize) -> Vec<Hot> {
+        self.shared.hottest.keys(most)
+    }
+
+    /// The tenant's holders that are wanted and absorbed most duplicates at this process since its start: at most so many,
+    /// most first, with how many; and by how much such a number may be too low. Those that are stored no more are left out.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn hottest(&self) -> Result<(Vec<(Head, u64)>, u64), StoreError> {
-        let (counted, lost) = self.shared.hottest.all();
-        let reads = Reads { heads: counted.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        let snapshot = self.shared.store.load(reads).await?;
-        let of = |(id, count): &(JobId, u64)| snapshot.peek(*id).map(|(head, _)| (head.clone(), *count));
-        let own = counted.iter().filter_map(of).filter(|(head, _)| self.space.owns(&head.queue));
-        Ok((own.map(|(head, count)| (self.space.shown(head), count)).collect(), lost))
+    pub async fn hottest_holders(
+        &self,
+        most: usize,
+        is_wanted: impl Fn(&Head) -> bool,
+    ) -> Result<(Vec<(Head, u64)>, u64), StoreError> {
+        let (counted, may_lack) = self.shared.hottest.holders();
+        let mut found = Vec::new();
+        for some in counted.chunks(HOLDERS_AT_ONCE) {
+            let reads = Reads { heads: some.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+            let snapshot = self.shared.store.load(reads).await?;
+            let heads = some.iter().filter_map(|(id, count)| Some((snapshot.peek(*id)?.0, *count)));
+            let own = heads.filter(|(head, _)| self.space.owns(&head.queue));
+            let own = own.map(|(head, count)| (self.space.shown(head.clone()), count));
+            found.extend(own.filter(|(head, _)| is_wanted(head)));
+            if found.len() >= most {
+                found.truncate(most);
+                break;
+            }
+        }
+        Ok((found, may_lack))
     }
 
     /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.

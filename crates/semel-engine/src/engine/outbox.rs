@@ -35,7 +35,7 @@ impl Engine {
                     biased;
                     // What is dropped half-way was not relayed.
                     _ = stop.wait_for(|is_stopped| *is_stopped) => return,
-                    relayed = engine.relay_once(&*outbox, read) => relayed,
+                    relayed = engine.relay_once(&*outbox, &read) => relayed,
                 };
                 drop(engine);
                 let rest = match relayed {
@@ -60,7 +60,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot be written; nothing of the piece was relayed then.
-    pub async fn relay_once(&self, outbox: &dyn Outbox, read: Read) -> Result<usize, StoreError> {
+    pub async fn relay_once(&self, outbox: &dyn Outbox, read: &Read) -> Result<usize, StoreError> {
         let (mut left, mut relayed, mut failed, mut piece) = (Vec::new(), 0, None, PIECE_MAX);
         while left.len() < LEFT_MAX && relayed < PIECE_MAX as usize {
             let Some(taken) = outbox.take(piece, &left).await? else { break };
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    async fn relay_taken(&self, taken: Box<dyn Taken>, read: Read) -> Result<(), StoreError> {
+    async fn relay_taken(&self, taken: Box<dyn Taken>, read: &Read) -> Result<(), StoreError> {
         let read: Vec<Result<Offer, String>> =
             taken.entries().iter().map(|(id, text)| read(*id, text)).collect();
         let offers: Vec<Offer> = read.iter().filter_map(|offer| offer.as_ref().ok().cloned()).collect();
@@ -119,7 +119,7 @@ fn answering(outcome: &Outcome) -> Option<JobId> {
         | Outcome::Amended(head)
         | Outcome::Existing(head)
         | Outcome::Replaced { head, .. } => Some(head.id),
-        Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } => {
+        Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } | Outcome::KeyReused(holder) => {
             holder.named().map(|head| head.id)
         }
         Outcome::IdTaken(_) | Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => None,

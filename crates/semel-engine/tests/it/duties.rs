@@ -1,18 +1,68 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use semel_core::enqueue::Outcome;
+use semel_core::cron::Overlap;
+use semel_core::enqueue::once::{Once, REMEMBERED};
+use semel_core::enqueue::{Offer, Outcome};
 use semel_core::job::Ending;
 use semel_core::state::State;
 use semel_engine::Engine;
-use semel_engine::duty::{Expire, Promote, Purge, Reap};
+use semel_engine::duty::{Expire, Promote, Purge, Reap, Tend};
+use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::clock::ManualClock;
+use semel_store::layer::Layer;
 use semel_store::memory::Memory;
+use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
-use semel_testkit::make::{Want, job, keyed};
+use semel_testkit::flows::{cron_name, registration};
+use semel_testkit::make::{Want, job, key, keyed};
 use semel_testkit::patience::quickest;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// A store that counts what it is told to write.
+struct Counted {
+    inner: Memory,
+    commits: AtomicUsize,
+}
+
+impl Layer for Counted {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.inner.commit(batch)
+    }
+}
+
+/// There may be as many of them as there were jobs a day ago, and crons wait in the same line.
+#[tokio::test]
+async fn requests_whose_time_is_over_are_forgotten_in_one_commit() {
+    const REQUESTS: usize = 400;
+    let clock = ManualClock::default();
+    let store = Arc::new(Counted { inner: Memory::new(clock.clone()), commits: AtomicUsize::new(0) });
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    for number in 0..REQUESTS {
+        let once = Once { key: key(&format!("request {number}")), digest: [1; 32] };
+        let offer = Offer { once: Some(once), ..job().offer() };
+        assert!(engine.enqueue(offer, "test").await.unwrap().is_inserted());
+    }
+    clock.advance(REMEMBERED);
+    let minutely = registration("* * * * *", Overlap::Allow, job().of_type("a.tick").offer());
+    engine.register_cron(cron_name("minutely"), minutely).await.unwrap();
+    // Just one tick, wherever in a minute it was registered.
+    clock.advance(60 * SECOND);
+    let before = store.commits.load(Ordering::Relaxed);
+    assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, REQUESTS + 1);
+    let commits = store.commits.load(Ordering::Relaxed) - before;
+    assert!(commits <= 2, "{commits} commits");
+    assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, 0);
+}
 
 struct Bench {
     engine: Engine,

@@ -86,6 +86,10 @@ fn periods_are_read_in_every_spelling() {
 fn presets_are_words_or_ground_to_build_on() {
     let strict = read(r#"{"type":"a.b","args":[1],"version":"2","unique":"strict"}"#);
     assert!(strict.canonical().unwrap().unwrap().contains("\"version\":\"2\""));
+    let unversioned = read(r#"{"type":"a.b","args":[1],"unique":"strict"}"#);
+    assert_eq!(unversioned.canonical().unwrap().unwrap(), r#"{"args":[1],"type":"a.b"}"#);
+    let grouped = policy(r#"{"preset":"content","key":"k"}"#);
+    assert_eq!((grouped.key_text(), grouped.on_conflict()), (Some("k"), OnConflict::Ignore));
     let content = policy(r#"{"preset":"content","period":"PT5M"}"#);
     assert_eq!((content.on_conflict(), content.while_active()), (OnConflict::Ignore, true));
     assert!(request(r#""always_unique""#).policy().is_none());
@@ -152,7 +156,7 @@ fn what_is_wrong_with_a_policy_is_said_with_its_place() {
         (r#"{"type":"a.b","args":[{"b":1}],"unique":{"key":["a"]}}"#, "/args/0/a"),
         (r#"{"type":"a.b","args":[9007199254740992],"unique":{"keys":["args"]}}"#, "/args/0"),
         (r#"{"type":"a.b","args":[{"a":1,"a":2}],"unique":{"keys":["args"]}}"#, "/args/0/a"),
-        (r#"{"type":"a.b","args":[],"unique":"strict"}"#, "/type"),
+        (r#"{"type":"a.b","args":[],"unique":{"keys":["version"]}}"#, "/type"),
         (r#"{"type":"a.b","args":[{"a":"\ud800"}],"unique":{"keys":["args"]}}"#, "/args/0/a"),
         (
             r#"{"type":"a.b","args":[],"meta":{"m":"\udc00"},"unique":{"keys":["meta"],"meta_keys":["m"]}}"#,
@@ -160,4 +164,24 @@ fn what_is_wrong_with_a_policy_is_said_with_its_place() {
         ),
         (r#"{"type":"a.b","args":[],"unique":{"key":"\ud800"}}"#, "/unique/key"),
     ]);
+}
+
+/// A key in one member: queued or running once; over a policy, it takes the place of what the key is made of.
+#[test]
+fn a_unique_key_is_a_policy_in_short() {
+    let read = |options: &str| read(&format!(r#"{{"type":"a.b","args":[],"options":{options}}}"#));
+    let short = read(r#"{"unique_key":"evt_1"}"#);
+    let policy = short.policy().unwrap();
+    assert_eq!((policy.key_text(), policy.on_conflict()), (Some("evt_1"), OnConflict::Ignore));
+    assert_eq!(short.canonical().unwrap().unwrap(), r#"{"key":"evt_1","type":"a.b"}"#);
+    let longer = read(r#"{"unique_key":"evt_1","unique":{"period":"P1D","on_conflict":"reject"}}"#);
+    let policy = longer.policy().unwrap();
+    assert_eq!((policy.key_text(), policy.on_conflict()), (Some("evt_1"), OnConflict::Reject));
+    let skip = read(r#"{"unique_key":"evt_1","unique":"skip"}"#);
+    assert_eq!(skip.policy(), short.policy());
+    // What a server shows of a job is no request for a key.
+    let shown = r#"{"type":"a.b","args":[],"unique_key":"00"}"#;
+    assert!(crate::read(shown).policy().is_none());
+    let blank = r#"{"type":"a.b","args":[],"options":{"unique_key":" "}}"#;
+    all_refused(&[(blank, "/options/unique_key")]);
 }

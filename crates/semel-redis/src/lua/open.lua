@@ -1,34 +1,45 @@
--- What a program says when it connects. ARGV: the layout it knows, a secret if there is none, the run of the server. Answers the
--- layout and the secret. In another run of the server than the last, time begins later than anything that run may have told and
--- forgotten: so no version and no fence is given twice.
+-- What a program says when it connects. ARGV: the layout it knows, a secret if there is none, the run of the server, and the latest
+-- time that the program has seen. Answers the layout and the secret. In another run of the server than the last, which may be a
+-- replica that took over, time begins later than anything that run may have told and forgotten: so no version and no fence is
+-- given twice.
 local fact = BASE .. '!'
 -- What an account may not do is refused when it is done, in the middle of a script: so it is asked beforehand.
 local WRITES = {
     { 'SET', fact, '' }, { 'MSET', fact, '' }, { 'DEL', fact }, { 'UNLINK', fact },
     { 'HSET', fact, 'at', '' }, { 'HDEL', fact, 'at' }, { 'HINCRBY', fact, 'at', '1' },
     { 'SADD', fact, '' }, { 'SREM', fact, '' }, { 'ZADD', fact, '0', '' }, { 'ZREM', fact, '' },
-    { 'XADD', fact, '*', 'a', '' }, { 'XTRIM', fact, 'MINID', '0' },
+    { 'XADD', fact, '*', 'a', '' }, { 'XTRIM', fact, 'MAXLEN', '0' },
 }
 for at = 1, #WRITES do
     if not redis.acl_check_cmd(unpack(WRITES[at])) then
         return redis.error_reply('SEMELACL the account may not use ' .. WRITES[at][1] .. ' here: let it write under this prefix')
     end
 end
+-- More records of the log than a run loses: whoever has read one of these goes on with what comes now, and misses nothing.
+local LOST = 100000
+-- What this program has seen is later than what is known here where that was lost.
+local function begin_run()
+    local known = max(tonumber(call('HGET', fact, 'at') or 0), tonumber(ARGV[4]))
+    if known > 0 then
+        local later = digits(known + LEAD)
+        -- Time stands there until the clock has come to it: it is no clock that has jumped back.
+        call('HSET', fact, 'at', later, 'lead', later)
+    end
+    if call('HGET', fact, 'records') then
+        call('HINCRBY', fact, 'records', LOST)
+    end
+    call('HSET', fact, 'run', ARGV[3])
+end
 local layout = call('HGET', fact, 'layout')
 if not layout then
     if call('EXISTS', fact) == 1 then
         return redis.error_reply('SEMELLAYOUT what is under this prefix is not a store')
     end
-    call('HSET', fact, 'layout', ARGV[1], 'secret', ARGV[2], 'run', ARGV[3])
+    call('HSET', fact, 'layout', ARGV[1], 'secret', ARGV[2])
+    begin_run()
     return { ARGV[1], ARGV[2] }
 end
 if call('HGET', fact, 'run') ~= ARGV[3] then
-    local at = call('HGET', fact, 'at')
-    if at then
-        local later = digits(tonumber(at) + LEAD)
-        -- Time stands there until the clock has come to it: it is no clock that has jumped back.
-        call('HSET', fact, 'at', later, 'lead', later)
-    end
-    call('HSET', fact, 'run', ARGV[3])
+    begin_run()
 end
 return { layout, call('HGET', fact, 'secret') }

@@ -19,11 +19,12 @@ if what == 'forget' then
     end
     return n
 elseif what == 'trim' then
-    -- So many records of the log are kept.
-    local last = tonumber(call('HGET', BASE .. '!', 'records') or 0) - tonumber(ARGV[5])
-    local dropped = tonumber(call('HGET', BASE .. '!', 'dropped') or 0)
-    if last > dropped then
-        call('XTRIM', BASE .. 'e', 'MINID', digits(last + 1))
+    -- So many records of the log are kept. Their numbers have gaps, where a run of the server ended.
+    local log, kept = BASE .. 'e', tonumber(ARGV[5])
+    if call('XLEN', log) > kept then
+        call('XTRIM', log, 'MAXLEN', digits(kept))
+        local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+        local last = first and tonumber(first[1]:match('^%d+')) - 1 or tonumber(call('HGET', BASE .. '!', 'records') or 0)
         call('HSET', BASE .. '!', 'dropped', digits(last))
     end
     return 0

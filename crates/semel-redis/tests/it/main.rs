@@ -7,15 +7,25 @@
 
 mod against_the_model;
 #[cfg(unix)]
+mod cluster;
+#[cfg(unix)]
 mod kills;
 mod lost;
+#[cfg(unix)]
+mod migration;
+#[cfg(unix)]
+mod nodes;
 mod own;
 mod place;
 #[cfg(unix)]
 mod replicas;
+#[cfg(unix)]
+mod sentinels;
 mod servers;
 #[cfg(unix)]
 mod settings;
+#[cfg(unix)]
+mod takeover;
 
 use semel_testkit::{Fixture, Step, conformance, races};
 

@@ -47,7 +47,11 @@ impl Own {
         let client = redis::Client::open(self.url()).unwrap();
         loop {
             if let Ok(mut connection) = client.get_multiplexed_async_connection().await
-                && redis::cmd("GET").arg("x").query_async::<Option<String>>(&mut connection).await.is_ok()
+                && match redis::cmd("PING").exec_async(&mut connection).await {
+                    Ok(()) => true,
+                    // It is there, and wants to know who asks.
+                    Err(error) => error.code() == Some("NOAUTH"),
+                }
             {
                 return true;
             }
@@ -76,10 +80,26 @@ impl Own {
 
     /// SIGKILL, and a new start on what it left.
     pub async fn kill(&mut self) {
+        self.end();
+        self.start_again().await;
+    }
+
+    /// SIGKILL.
+    pub fn end(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
-        self.process = run(&self.folder, &self.settings);
-        assert!(self.answers().await, "it ended");
+    }
+
+    /// A new start on what it left. Whoever has its port by then is waited for.
+    pub async fn start_again(&mut self) {
+        let begun = Instant::now();
+        loop {
+            self.process = run(&self.folder, &self.settings);
+            if self.answers().await {
+                return;
+            }
+            assert!(begun.elapsed() < START, "it does not start again");
+        }
     }
 }
 
@@ -97,8 +117,17 @@ impl Drop for Own {
     }
 }
 
+/// What a sentinel is told, where there is one.
+pub const SENTINEL: &str = "sentinel.conf";
+
 fn run(folder: &Path, settings: &[String]) -> Child {
     let mut command = Command::new(program());
+    let sentinel = folder.join(SENTINEL);
+    if sentinel.exists() {
+        command.arg(sentinel).arg("--sentinel").arg("--unixsocket").arg(folder.join("sock"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        return command.spawn().unwrap();
+    }
     command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--maxmemory-policy", "noeviction"]);
     command.args(settings).arg("--unixsocket").arg(folder.join("sock")).arg("--dir").arg(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

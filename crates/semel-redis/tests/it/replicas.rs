@@ -8,9 +8,10 @@ use semel_core::enqueue::Outcome;
 use semel_core::state::State;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
+use semel_store::StoreError;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
-use semel_testkit::make::keyed;
+use semel_testkit::make::{foreign_id, keyed};
 
 use crate::own::Own;
 
@@ -127,6 +128,36 @@ async fn no_jobs_are_taken_while_it_is_known_that_nobody_would_be_told() {
     replica.go_on();
     let both = async { first.await.unwrap().unwrap().len() + second.await.unwrap().unwrap().len() };
     assert_eq!(tokio::time::timeout(PATIENCE, both).await.unwrap(), 2);
+}
+
+/// Where no replica comes back, the answer is an error in the end, and the same request is answered as the first time later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_replicas_the_answer_is_an_error_in_the_end() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, replica) = pair([&one, &other]).await;
+    let address = Address::parse(&primary.url()).unwrap().with_replicas(1).unwrap();
+    let careful = engine(&address.with_patience(Duration::from_secs(1))).await;
+    replica.pause();
+    let mine = keyed("a").id(foreign_id(7)).digest(7);
+    let told = careful.enqueue(mine.offer(), "").await.unwrap_err();
+    assert!(matches!(&told, StoreError::Unavailable(why) if why.contains("too few replicas")), "{told:?}");
+    assert!(told.is_retryable());
+    // So is the answer that somebody else's job is there.
+    let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
+    assert!(matches!(&told, StoreError::Unavailable(why) if why.contains("too few replicas")), "{told:?}");
+    replica.go_on();
+    until("nobody is answered again", async || match careful.enqueue(mine.offer(), "").await {
+        Ok(outcome) => {
+            assert!(matches!(outcome, Outcome::Repeated(_)), "{outcome:?}");
+            true
+        }
+        Err(error) => {
+            assert!(error.is_retryable());
+            false
+        }
+    })
+    .await;
+    assert_eq!(careful.queues().await.unwrap()[0].created, 1);
 }
 
 /// A server that is told by its Redis that scripts are unknown, on the connections that wait too.

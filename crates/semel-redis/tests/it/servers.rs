@@ -42,8 +42,11 @@ async fn servers_that_start_at_once_make_one_store() {
 /// `SEMEL_ROUNDS` says how often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_equal_jobs_over_three_servers_one_is_created() {
-    let engines = servers(&Place::new(), 3).await;
-    let rounds = rounds("SEMEL_ROUNDS", 30);
+    one_is_created(&Place::new(), rounds("SEMEL_ROUNDS", 30)).await;
+}
+
+pub async fn one_is_created(place: &Place, rounds: u64) {
+    let engines = servers(place, 3).await;
     for round in 0..rounds {
         let name = format!("round {round}");
         let outcomes = at_once(50, |task| {
@@ -81,8 +84,11 @@ async fn a_page_of_jobs_goes_on_where_the_last_one_ended() {
 /// Whoever waits for a job at one server hears of it when it comes by another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_hears_what_another_one_commits() {
-    let place = Place::new();
-    let engines = servers(&place, 2).await;
+    one_hears_another(&Place::new()).await;
+}
+
+pub async fn one_hears_another(place: &Place) {
+    let engines = servers(place, 2).await;
     let other = engines[1].clone();
     let heard = tokio::spawn(async move {
         // Once when it begins to listen; more often by messages only: nobody looks here.

@@ -14,6 +14,7 @@ mod known;
 mod parameters;
 mod queues;
 mod system;
+mod tasks;
 mod workers;
 
 use std::sync::Arc;
@@ -45,6 +46,7 @@ pub(crate) fn table() -> Vec<Endpoint> {
         queues::rows(),
         events::rows(),
         flows::rows(),
+        tasks::rows(),
         admin::rows(),
         system::rows(),
     ];

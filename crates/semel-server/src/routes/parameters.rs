@@ -126,3 +126,7 @@ pub(super) const WORKFLOWS: &[Parameter] = &[
     ),
     parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
 ];
+pub(super) const TASKS: &[Parameter] = &[
+    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#, "Tasks on a page."),
+    parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
+];

@@ -53,7 +53,10 @@ fn keyed(key: &str, on_conflict: &str) -> Value {
 async fn scene(path: &str) -> Scene {
     let store = Arc::new(Slow::new(Arc::new(Memory::default()), 3 * TICK));
     let engine = Engine::without_duties(store).unwrap();
-    let app = router(engine.clone(), Config { allow_reset: true, ..Config::default() });
+    let app = router(
+        engine.clone(),
+        Config { allow_reset: true, templates: crate::tasks::templates(), ..Config::default() },
+    );
     let post = async |path: &str, body: Value| {
         let (status, told) = ask(&app, Method::POST, &format!("/ojs/v1{path}"), &body).await;
         assert!(status.is_success(), "{path}: {told}");

@@ -88,6 +88,7 @@ impl Things {
             ("/dead-letter/{id}", "{id}", &self.dead_letter),
             ("/cron/{name}", "{name}", &self.cron),
             ("/workflows/{id}", "{id}", &self.workflow),
+            ("/tasks/{id}", "{id}", &self.workflow),
             ("/webhooks/subscriptions/{id}", "{id}", &self.webhook),
             ("/workers/{id}", "{id}", &self.worker),
             ("/queues/{name}", "{name}", &self.queue),
@@ -147,6 +148,7 @@ impl Things {
             "createWorkflow" => {
                 json!({ "type": "chain", "steps": [template, { "type": "c.d", "args": [] }] })
             }
+            "createTask" => json!({ "namespace": "payments", "name": "process", "context": { "n": 1 } }),
             name => panic!("say here what body {name} takes"),
         })
     }

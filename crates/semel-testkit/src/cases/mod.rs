@@ -11,15 +11,18 @@ pub mod history;
 pub mod interleavings;
 pub mod leases;
 pub mod limits;
+pub mod once;
 pub mod people;
 pub mod remembering;
 pub mod replacing;
 pub mod request_ids;
 pub mod round_trip;
+pub mod tasks;
 pub mod timers;
 pub mod workflows;
 
-/// Admits a store to the conformance kit: one test per case, each on a fresh [`Fixture`](crate::Fixture).
+/// Admits a store to the conformance kit: one test per case, each on a fresh [`Fixture`](crate::Fixture). With `in turn` instead
+/// of a name the cases are played one after the other, within an asynchronous function.
 ///
 /// The calling crate needs tokio with `macros` and `rt`.
 #[macro_export]
@@ -37,266 +40,301 @@ macro_rules! conformance {
             )*
         }
     };
+    // The same case after case, where the store is too dear to be had for each: within an asynchronous function.
+    (@in_turn $fixture:expr; $topic:ident: $($case:ident),* $(,)?) => {
+        $({
+            let fixture: $crate::Fixture = $fixture;
+            Box::pin($crate::cases::$topic::$case(&fixture)).await;
+        })*
+    };
+    (in turn, $fixture:expr) => {
+        $crate::conformance!(@all in_turn $fixture)
+    };
     ($name:ident, $fixture:expr) => {
         mod $name {
             #[allow(unused_imports, reason = "the fixture's expression may need the outer names")]
             use super::*;
-            $crate::conformance!(@topic $fixture; admission:
-                a_job_without_a_policy_is_nobodys_duplicate,
-                a_duplicate_of_a_live_job_is_rejected_and_writes_nothing,
-                a_key_is_free_when_its_holder_has_ended,
-                a_key_is_held_through_every_live_state,
-                every_blocking_holder_is_replaced_in_one_commit,
-                a_replaced_job_can_no_longer_complete,
-                a_replaced_job_names_the_job_that_took_its_place,
-                replacing_a_finished_holder_is_refused_and_cancels_nothing,
-                a_replacement_takes_over_the_earliest_schedule,
-                a_replacement_may_wait_for_the_lease_it_replaces,
-                an_expired_waiting_holder_does_not_block,
-                the_same_id_is_answered_as_the_first_time,
-                the_same_id_for_something_else_is_refused,
-                a_key_that_stands_for_other_work_is_a_mismatch,
-                a_mismatch_is_found_with_the_present_args,
-                a_hidden_holder_is_not_named,
-                the_job_named_is_the_active_holder_else_the_newest,
-                a_released_key_is_free_and_its_job_goes_on,
-                fences_of_one_key_ascend_across_jobs,
-                more_holders_than_one_commit_may_touch_are_refused,
-            );
-            $crate::conformance!(@topic $fixture; limits:
-                a_limited_job_comes_back_unclaimed_in_its_place,
-                a_limited_job_does_not_overtake,
-                a_limited_job_goes_before_the_next_queue,
-                jobs_of_closed_limits_are_passed_over,
-                a_limit_counts_who_runs_and_nobody_else,
-                a_retried_job_takes_one_place_of_its_limit,
-                two_starts_of_one_limit_meet_at_its_record,
-                a_rate_counts_starts_by_the_stores_time,
-                settings_are_kept_with_their_queue,
-                a_bound_counts_the_jobs_that_wait,
-            );
-            $crate::conformance!(@topic $fixture; replacing:
-                a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
-                a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block,
-                a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting,
-                a_replacement_of_a_waiting_replacement_waits_as_long,
-                a_replacement_that_does_not_wait_passes_the_wait_on,
-                a_replacement_that_is_to_be_activated_waits_as_well,
-            );
-            $crate::conformance!(@topic $fixture; request_ids:
-                an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept,
-                an_absorbed_id_with_other_content_is_refused,
-                a_request_absorbed_by_a_waiting_job_is_recognised_after_its_start,
-                so_many_absorbed_ids_are_kept,
-                a_batch_absorbs_an_id_once_or_not_at_all,
-                an_id_absorbed_meanwhile_makes_a_decision_stale,
-                the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered,
-                the_id_of_a_purged_job_is_free_when_its_key_is_released,
-                a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job,
-            );
-            $crate::conformance!(@topic $fixture; remembering:
-                a_strict_key_is_never_free_again,
-                a_window_ends_on_time,
-                a_window_from_the_end_begins_with_the_end,
-                a_sliding_window_is_renewed_by_its_duplicates,
-                decisions_of_one_batch_leave_an_ended_holder_as_it_was,
-                a_duplicate_renews_every_holder_that_blocks_by_the_window,
-                an_active_holder_blocks_past_its_window_when_asked_to,
-                a_purged_job_keeps_its_key_while_its_policy_says_so,
-                a_purged_job_whose_window_is_over_frees_its_key,
-                a_remembered_holder_is_none_from_the_end_of_its_time,
-                a_sliding_window_outlives_the_purge,
-                a_purge_without_a_key_leaves_nothing,
-                many_uses_of_one_key_leave_few_holders,
-                a_later_holder_never_hides_an_earlier_one_that_blocks_longer,
-                holders_that_ended_differently_are_all_remembered,
-                a_released_ended_holder_stays_released,
-                a_released_key_is_released_by_holders_that_were_left_out,
-                a_key_is_released_by_all_who_are_remembered_under_it,
-                a_holder_left_out_does_not_come_back,
-                a_dead_letter_stands_in_for_nobody,
-                many_dead_letters_are_in_nobodys_way,
-                a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
-            );
-            $crate::conformance!(@topic $fixture; batch:
-                an_empty_commit_does_nothing,
-                later_items_see_earlier_ones,
-                all_or_nothing_stores_nothing_when_one_is_refused,
-                a_later_group_may_rely_on_what_an_earlier_one_writes,
-                a_stale_group_leaves_the_others_applied,
-                a_group_that_relies_on_a_stale_one_is_stale,
-                a_claim_in_the_same_commit_sees_its_groups,
-                a_large_batch_is_stored_whole,
-                a_job_that_an_earlier_group_purges_holds_nothing_for_a_later_one,
-                a_job_whose_id_was_used_before_has_a_version_of_its_own,
-                an_id_is_free_at_once_when_its_job_is_gone,
-            );
-            $crate::conformance!(@topic $fixture; interleavings:
-                the_second_of_two_admissions_is_stale,
-                an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved,
-                an_answer_on_top_of_an_end_is_stale_when_the_key_has_moved,
-                a_holder_that_is_gone_meanwhile_is_looked_for_again,
-                the_second_of_two_admissions_is_stale_even_after_the_first_has_ended,
-                the_second_of_two_replacements_is_stale,
-                a_replacement_is_stale_when_its_holder_was_claimed,
-                an_ack_is_stale_when_the_lease_was_reaped,
-                an_ack_is_stale_when_the_job_was_cancelled,
-                an_admission_is_stale_when_its_holder_was_purged,
-                an_admission_decided_before_the_filing_of_a_holder_is_stale_or_right,
-                an_ack_decided_before_other_jobs_were_filed_holds,
-                a_queue_setting_decided_on_an_old_one_is_stale,
-                a_version_does_not_repeat_after_deletion,
-                a_window_renewed_by_two_duplicates_moves_once_for_each,
-                an_amendment_is_stale_when_the_job_was_claimed,
-                an_insert_with_a_taken_id_is_stale,
-                a_read_that_nothing_touched_holds,
-                a_decision_on_a_job_that_was_purged_meanwhile_is_stale,
-                a_group_that_relies_on_a_stale_one_is_stale_even_if_the_numbers_meet,
-                a_decision_that_found_a_purged_job_gone_holds,
-            );
-            $crate::conformance!(@topic $fixture; claims:
-                higher_priority_first_then_the_longest_waiting_then_the_older_id,
-                the_queue_named_first_is_emptied_first,
-                a_queue_named_twice_gives_each_job_once,
-                a_claim_is_bounded_by_its_limit,
-                two_claims_in_one_commit_never_share_a_job,
-                a_paused_queue_gives_nothing_until_it_is_resumed,
-                a_grant_is_filled_in,
-                a_job_says_how_long_its_lease_lasts,
-                a_claim_brings_body_and_notes,
-                an_expired_job_is_not_granted_whether_or_not_swept,
-                a_job_without_attempts_is_not_granted,
-                jobs_that_wait_for_something_are_not_claimed,
-            );
-            $crate::conformance!(@topic $fixture; leases:
-                a_heartbeat_moves_the_deadline_and_not_the_fence,
-                an_ack_with_an_old_lease_is_refused,
-                another_worker_is_refused,
-                a_repeated_ack_is_answered_as_the_first_time,
-                a_lease_that_ran_out_gives_the_job_to_another,
-                a_lease_lost_at_the_last_attempt_ends_the_job,
-                a_run_that_lasts_too_long_fails_by_timeout,
-                a_job_given_back_has_its_attempt_back,
-                a_snoozed_job_waits_for_its_time_and_has_its_attempt_back,
-                progress_is_kept_and_moves_neither_fence_nor_lease,
-                a_worker_may_say_when_to_try_again,
-                a_failed_job_is_tried_again_until_its_attempts_are_used_up,
-                a_dead_letter_can_be_sent_back,
-                a_dead_letter_whose_key_is_held_is_not_sent_back,
-            );
-            $crate::conformance!(@topic $fixture; timers:
-                time_never_goes_back,
-                what_is_due_comes_oldest_first_and_bounded,
-                nothing_is_due_before_its_time,
-                each_kind_of_due_is_apart,
-                a_job_that_moved_on_is_due_no_more,
-                a_promoted_job_takes_its_place_by_its_time,
-            );
-            $crate::conformance!(@topic $fixture; follow_up:
-                a_waiting_job_is_overwritten,
-                a_started_job_gets_a_follow_up_that_is_released_with_its_end,
-                a_follow_up_is_released_by_whatever_end,
-                a_second_request_overwrites_the_follow_up,
-                a_follow_up_waits_for_every_started_holder,
-                a_follow_up_never_overlaps_a_run_of_its_key,
-                a_request_absorbed_before_is_answered_without_writing,
-                a_follow_up_is_not_activated_by_hand,
-                a_follow_up_that_waits_again_goes_before_the_next_one,
-                a_run_that_ends_first_does_not_cut_off_one_that_waits_again,
-            );
-            $crate::conformance!(@topic $fixture; history:
-                a_finished_job_can_be_read_until_it_is_purged,
-                nothing_is_purged_before_its_time,
-                a_note_on_a_finished_job_is_kept,
-                a_removed_note_is_gone,
-                a_deleted_dead_letter_is_gone,
-                a_revived_job_is_filed_again_when_it_ends_again,
-                conservation_created_is_live_and_finished_and_purged,
-            );
-            $crate::conformance!(@topic $fixture; people:
-                queues_count_their_jobs_by_state,
-                the_longest_waiting_job_is_shown,
-                a_queue_with_nothing_but_a_setting_is_listed,
-                a_listing_is_paged_newest_first,
-                a_listing_is_filtered,
-                a_listing_of_nothing_is_empty,
-                a_listing_ends_although_its_last_job_has_just_gone,
-                the_log_tells_what_happened_in_order,
-                the_log_is_paged_by_its_cursor,
-                the_log_says_how_far_it_reaches,
-                a_glance_says_what_a_load_says,
-                clearing_leaves_nothing,
-            );
-            $crate::conformance!(@topic $fixture; documents:
-                a_document_comes_back_as_it_was_written,
-                a_document_that_was_written_again_is_the_newer,
-                a_deleted_document_is_gone,
-                documents_of_a_kind_are_paged_by_name,
-                documents_are_due_in_order_and_bounded,
-                a_workflow_that_cannot_be_read_is_in_nobodys_way,
-                the_second_of_two_writers_of_a_document_is_stale,
-                a_document_made_meanwhile_makes_a_decision_stale,
-                a_group_that_relies_on_a_stale_document_is_stale,
-            );
-            $crate::conformance!(@topic $fixture; workflows:
-                a_chain_goes_on_step_by_step,
-                a_chain_stops_at_its_first_failure,
-                the_steps_of_a_group_are_independent,
-                callbacks_come_when_all_jobs_have_ended,
-                a_step_of_a_graph_waits_for_all_its_parents,
-                results_are_handed_on,
-                results_that_are_too_large_are_named_instead,
-                a_refused_step_fails_with_the_duplicates_error,
-                a_step_may_stand_for_a_job_that_is_there_already,
-                a_step_may_stand_for_a_job_that_has_ended,
-                a_long_line_of_ended_jobs_goes_on_in_pieces,
-                a_step_that_was_offered_has_no_list_of_results,
-                a_step_whose_job_is_replaced_goes_on_with_the_new_one,
-                a_step_ends_with_whatever_ends_its_job,
-                a_cancelled_workflow_takes_its_jobs_with_it,
-                a_workflow_is_told_of_a_cancelled_job,
-                one_job_may_end_steps_of_several_workflows,
-                the_same_workflow_id_is_answered_as_the_first_time,
-                a_workflow_is_forgotten_after_its_time,
-                what_becomes_of_a_workflow_is_in_the_log,
-                an_ack_and_the_next_step_are_one_commit,
-                two_parents_that_end_at_once_release_their_child_once,
-                a_cancellation_is_stale_when_a_step_has_ended,
-                a_binding_is_stale_when_its_job_has_ended,
-            );
-            $crate::conformance!(@topic $fixture; crons:
-                a_tick_offers_its_job_once,
-                a_tick_that_two_servers_decide_is_taken_once,
-                a_tick_is_skipped_while_an_earlier_job_goes_on,
-                a_tick_may_run_beside_an_earlier_job,
-                a_tick_may_cancel_the_earlier_job,
-                a_tick_may_wait_for_the_end_of_the_earlier_job,
-                a_cancelled_waiting_tick_lets_nobody_run_beside_the_first,
-                a_replaced_waiting_tick_lets_nobody_run_beside_the_first,
-                who_waits_for_a_tick_that_a_stranger_replaces_runs_beside_nobody,
-                a_tick_that_was_held_back_waits_for_the_lease_it_replaced,
-                a_tick_that_is_a_duplicate_makes_nobodys_job_the_crons,
-                a_late_tick_is_one_tick,
-                a_tick_goes_by_its_jobs_unique_policy,
-                what_becomes_of_a_tick_is_in_the_log,
-                a_disabled_cron_does_not_tick_and_makes_up_for_nothing,
-                registering_again_keeps_the_next_tick_and_the_history,
-                a_triggered_cron_fires_now_and_keeps_its_schedule,
-                a_removed_cron_is_gone_and_its_name_begins_anew,
-                a_tick_signs_its_job,
-            );
-            $crate::conformance!(@topic $fixture; round_trip:
-                a_plain_job_comes_back_as_it_was_written,
-                the_largest_values_come_back,
-                every_state_role_and_ending_comes_back,
-                every_hold_comes_back,
-                every_note_comes_back,
-                a_large_body_comes_back,
-                the_oldest_and_youngest_ids_come_back,
-                long_names_come_back,
-                a_read_of_what_is_not_there_says_so,
-            );
+            $crate::conformance!(@all topic $fixture);
         }
+    };
+    (@all $how:ident $fixture:expr) => {
+        $crate::conformance!(@$how $fixture; admission:
+            a_job_without_a_policy_is_nobodys_duplicate,
+            a_duplicate_of_a_live_job_is_rejected_and_writes_nothing,
+            a_key_is_free_when_its_holder_has_ended,
+            a_key_is_held_through_every_live_state,
+            every_blocking_holder_is_replaced_in_one_commit,
+            a_replaced_job_can_no_longer_complete,
+            a_replaced_job_names_the_job_that_took_its_place,
+            replacing_a_finished_holder_is_refused_and_cancels_nothing,
+            a_replacement_takes_over_the_earliest_schedule,
+            a_replacement_may_wait_for_the_lease_it_replaces,
+            an_expired_waiting_holder_does_not_block,
+            the_same_id_is_answered_as_the_first_time,
+            the_same_id_for_something_else_is_refused,
+            a_key_that_stands_for_other_work_is_a_mismatch,
+            a_mismatch_is_found_with_the_present_args,
+            a_hidden_holder_is_not_named,
+            the_job_named_is_the_active_holder_else_the_newest,
+            a_released_key_is_free_and_its_job_goes_on,
+            fences_of_one_key_ascend_across_jobs,
+            more_holders_than_one_commit_may_touch_are_refused,
+        );
+        $crate::conformance!(@$how $fixture; limits:
+            a_limited_job_comes_back_unclaimed_in_its_place,
+            a_limited_job_does_not_overtake,
+            a_limited_job_goes_before_the_next_queue,
+            jobs_of_closed_limits_are_passed_over,
+            a_limit_counts_who_runs_and_nobody_else,
+            a_retried_job_takes_one_place_of_its_limit,
+            two_starts_of_one_limit_meet_at_its_record,
+            a_rate_counts_starts_by_the_stores_time,
+            settings_are_kept_with_their_queue,
+            a_bound_counts_the_jobs_that_wait,
+        );
+        $crate::conformance!(@$how $fixture; replacing:
+            a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
+            a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block,
+            a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting,
+            a_replacement_of_a_waiting_replacement_waits_as_long,
+            a_replacement_that_does_not_wait_passes_the_wait_on,
+            a_replacement_that_is_to_be_activated_waits_as_well,
+        );
+        $crate::conformance!(@$how $fixture; request_ids:
+            an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept,
+            an_absorbed_id_with_other_content_is_refused,
+            a_request_absorbed_by_a_waiting_job_is_recognised_after_its_start,
+            so_many_absorbed_ids_are_kept,
+            a_batch_absorbs_an_id_once_or_not_at_all,
+            an_id_absorbed_meanwhile_makes_a_decision_stale,
+            the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered,
+            the_id_of_a_purged_job_is_free_when_its_key_is_released,
+            a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job,
+        );
+        $crate::conformance!(@$how $fixture; remembering:
+            a_strict_key_is_never_free_again,
+            a_window_ends_on_time,
+            a_window_from_the_end_begins_with_the_end,
+            a_sliding_window_is_renewed_by_its_duplicates,
+            decisions_of_one_batch_leave_an_ended_holder_as_it_was,
+            a_duplicate_renews_every_holder_that_blocks_by_the_window,
+            an_active_holder_blocks_past_its_window_when_asked_to,
+            a_purged_job_keeps_its_key_while_its_policy_says_so,
+            a_purged_job_whose_window_is_over_frees_its_key,
+            a_remembered_holder_is_none_from_the_end_of_its_time,
+            a_sliding_window_outlives_the_purge,
+            a_purge_without_a_key_leaves_nothing,
+            many_uses_of_one_key_leave_few_holders,
+            a_later_holder_never_hides_an_earlier_one_that_blocks_longer,
+            holders_that_ended_differently_are_all_remembered,
+            a_released_ended_holder_stays_released,
+            a_released_key_is_released_by_holders_that_were_left_out,
+            a_key_is_released_by_all_who_are_remembered_under_it,
+            a_holder_left_out_does_not_come_back,
+            a_dead_letter_stands_in_for_nobody,
+            many_dead_letters_are_in_nobodys_way,
+            a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
+        );
+        $crate::conformance!(@$how $fixture; batch:
+            an_empty_commit_does_nothing,
+            later_items_see_earlier_ones,
+            all_or_nothing_stores_nothing_when_one_is_refused,
+            a_later_group_may_rely_on_what_an_earlier_one_writes,
+            a_stale_group_leaves_the_others_applied,
+            a_group_that_relies_on_a_stale_one_is_stale,
+            a_claim_in_the_same_commit_sees_its_groups,
+            a_large_batch_is_stored_whole,
+            a_job_that_an_earlier_group_purges_holds_nothing_for_a_later_one,
+            a_job_whose_id_was_used_before_has_a_version_of_its_own,
+            an_id_is_free_at_once_when_its_job_is_gone,
+        );
+        $crate::conformance!(@$how $fixture; interleavings:
+            the_second_of_two_admissions_is_stale,
+            an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved,
+            an_answer_on_top_of_an_end_is_stale_when_the_key_has_moved,
+            a_holder_that_is_gone_meanwhile_is_looked_for_again,
+            the_second_of_two_admissions_is_stale_even_after_the_first_has_ended,
+            the_second_of_two_replacements_is_stale,
+            a_replacement_is_stale_when_its_holder_was_claimed,
+            an_ack_is_stale_when_the_lease_was_reaped,
+            an_ack_is_stale_when_the_job_was_cancelled,
+            an_admission_is_stale_when_its_holder_was_purged,
+            an_admission_decided_before_the_filing_of_a_holder_is_stale_or_right,
+            an_ack_decided_before_other_jobs_were_filed_holds,
+            a_queue_setting_decided_on_an_old_one_is_stale,
+            a_version_does_not_repeat_after_deletion,
+            a_window_renewed_by_two_duplicates_moves_once_for_each,
+            an_amendment_is_stale_when_the_job_was_claimed,
+            an_insert_with_a_taken_id_is_stale,
+            a_read_that_nothing_touched_holds,
+            a_decision_on_a_job_that_was_purged_meanwhile_is_stale,
+            a_group_that_relies_on_a_stale_one_is_stale_even_if_the_numbers_meet,
+            a_decision_that_found_a_purged_job_gone_holds,
+        );
+        $crate::conformance!(@$how $fixture; claims:
+            higher_priority_first_then_the_longest_waiting_then_the_older_id,
+            the_queue_named_first_is_emptied_first,
+            a_queue_named_twice_gives_each_job_once,
+            a_claim_is_bounded_by_its_limit,
+            two_claims_in_one_commit_never_share_a_job,
+            a_paused_queue_gives_nothing_until_it_is_resumed,
+            a_grant_is_filled_in,
+            a_job_says_how_long_its_lease_lasts,
+            a_claim_brings_body_and_notes,
+            an_expired_job_is_not_granted_whether_or_not_swept,
+            a_job_without_attempts_is_not_granted,
+            jobs_that_wait_for_something_are_not_claimed,
+        );
+        $crate::conformance!(@$how $fixture; leases:
+            a_heartbeat_moves_the_deadline_and_not_the_fence,
+            an_ack_with_an_old_lease_is_refused,
+            another_worker_is_refused,
+            a_repeated_ack_is_answered_as_the_first_time,
+            a_lease_that_ran_out_gives_the_job_to_another,
+            a_lease_lost_at_the_last_attempt_ends_the_job,
+            a_run_that_lasts_too_long_fails_by_timeout,
+            a_job_given_back_has_its_attempt_back,
+            a_snoozed_job_waits_for_its_time_and_has_its_attempt_back,
+            progress_is_kept_and_moves_neither_fence_nor_lease,
+            a_worker_may_say_when_to_try_again,
+            a_failed_job_is_tried_again_until_its_attempts_are_used_up,
+            a_dead_letter_can_be_sent_back,
+            a_dead_letter_whose_key_is_held_is_not_sent_back,
+        );
+        $crate::conformance!(@$how $fixture; timers:
+            time_never_goes_back,
+            what_is_due_comes_oldest_first_and_bounded,
+            nothing_is_due_before_its_time,
+            each_kind_of_due_is_apart,
+            a_job_that_moved_on_is_due_no_more,
+            a_promoted_job_takes_its_place_by_its_time,
+        );
+        $crate::conformance!(@$how $fixture; follow_up:
+            a_waiting_job_is_overwritten,
+            a_started_job_gets_a_follow_up_that_is_released_with_its_end,
+            a_follow_up_is_released_by_whatever_end,
+            a_second_request_overwrites_the_follow_up,
+            a_follow_up_waits_for_every_started_holder,
+            a_follow_up_never_overlaps_a_run_of_its_key,
+            a_request_absorbed_before_is_answered_without_writing,
+            a_follow_up_is_not_activated_by_hand,
+            a_follow_up_that_waits_again_goes_before_the_next_one,
+            a_run_that_ends_first_does_not_cut_off_one_that_waits_again,
+        );
+        $crate::conformance!(@$how $fixture; history:
+            a_finished_job_can_be_read_until_it_is_purged,
+            nothing_is_purged_before_its_time,
+            a_note_on_a_finished_job_is_kept,
+            a_removed_note_is_gone,
+            a_deleted_dead_letter_is_gone,
+            a_revived_job_is_filed_again_when_it_ends_again,
+            conservation_created_is_live_and_finished_and_purged,
+        );
+        $crate::conformance!(@$how $fixture; people:
+            queues_count_their_jobs_by_state,
+            the_longest_waiting_job_is_shown,
+            a_queue_with_nothing_but_a_setting_is_listed,
+            a_listing_is_paged_newest_first,
+            a_listing_is_filtered,
+            a_listing_of_nothing_is_empty,
+            a_listing_ends_although_its_last_job_has_just_gone,
+            the_log_tells_what_happened_in_order,
+            the_log_is_paged_by_its_cursor,
+            the_log_says_how_far_it_reaches,
+            a_glance_says_what_a_load_says,
+            clearing_leaves_nothing,
+        );
+        $crate::conformance!(@$how $fixture; documents:
+            a_document_comes_back_as_it_was_written,
+            a_document_that_was_written_again_is_the_newer,
+            a_deleted_document_is_gone,
+            documents_of_a_kind_are_paged_by_name,
+            documents_are_due_in_order_and_bounded,
+            a_workflow_that_cannot_be_read_is_in_nobodys_way,
+            the_second_of_two_writers_of_a_document_is_stale,
+            a_document_made_meanwhile_makes_a_decision_stale,
+            a_group_that_relies_on_a_stale_document_is_stale,
+        );
+        $crate::conformance!(@$how $fixture; workflows:
+            a_chain_goes_on_step_by_step,
+            a_chain_stops_at_its_first_failure,
+            the_steps_of_a_group_are_independent,
+            callbacks_come_when_all_jobs_have_ended,
+            a_step_of_a_graph_waits_for_all_its_parents,
+            results_are_handed_on,
+            results_that_are_too_large_are_named_instead,
+            a_refused_step_fails_with_the_duplicates_error,
+            a_step_may_stand_for_a_job_that_is_there_already,
+            a_step_may_stand_for_a_job_that_has_ended,
+            a_long_line_of_ended_jobs_goes_on_in_pieces,
+            a_step_that_was_offered_has_no_list_of_results,
+            a_step_whose_job_is_replaced_goes_on_with_the_new_one,
+            a_step_ends_with_whatever_ends_its_job,
+            a_cancelled_workflow_takes_its_jobs_with_it,
+            a_workflow_is_told_of_a_cancelled_job,
+            one_job_may_end_steps_of_several_workflows,
+            the_same_workflow_id_is_answered_as_the_first_time,
+            a_workflow_is_forgotten_after_its_time,
+            what_becomes_of_a_workflow_is_in_the_log,
+            an_ack_and_the_next_step_are_one_commit,
+            two_parents_that_end_at_once_release_their_child_once,
+            a_cancellation_is_stale_when_a_step_has_ended,
+            a_binding_is_stale_when_its_job_has_ended,
+        );
+        $crate::conformance!(@$how $fixture; tasks:
+            a_task_lives_while_its_steps_run_and_ends_with_the_last,
+            a_duplicate_of_a_task_creates_nothing,
+            a_task_fails_with_its_step,
+            a_task_and_its_steps_are_cancelled_together,
+            a_replaced_task_takes_its_steps_with_it,
+            the_second_of_two_tasks_of_one_identity_is_stale,
+            a_task_is_nobodys_to_run,
+            a_task_whose_steps_are_all_refused_has_failed,
+            a_tasks_context_is_kept_as_it_was_given,
+            a_task_cannot_be_put_off,
+        );
+        $crate::conformance!(@$how $fixture; once:
+            a_request_that_is_sent_again_is_answered_as_the_first_time,
+            another_request_under_the_key_is_refused,
+            the_second_of_two_requests_of_one_key_is_stale,
+            a_request_that_stored_nothing_is_not_remembered,
+            a_request_is_forgotten_when_its_time_is_over,
+            a_replacement_is_not_made_twice,
+            an_amendment_is_not_made_twice,
+            a_task_that_is_asked_for_again_is_answered_as_the_first_time,
+        );
+        $crate::conformance!(@$how $fixture; crons:
+            a_tick_offers_its_job_once,
+            a_tick_that_two_servers_decide_is_taken_once,
+            a_tick_is_skipped_while_an_earlier_job_goes_on,
+            a_tick_may_run_beside_an_earlier_job,
+            a_tick_may_cancel_the_earlier_job,
+            a_tick_may_wait_for_the_end_of_the_earlier_job,
+            a_cancelled_waiting_tick_lets_nobody_run_beside_the_first,
+            a_replaced_waiting_tick_lets_nobody_run_beside_the_first,
+            who_waits_for_a_tick_that_a_stranger_replaces_runs_beside_nobody,
+            a_tick_that_was_held_back_waits_for_the_lease_it_replaced,
+            a_tick_that_is_a_duplicate_makes_nobodys_job_the_crons,
+            a_late_tick_is_one_tick,
+            a_tick_goes_by_its_jobs_unique_policy,
+            what_becomes_of_a_tick_is_in_the_log,
+            a_disabled_cron_does_not_tick_and_makes_up_for_nothing,
+            registering_again_keeps_the_next_tick_and_the_history,
+            a_triggered_cron_fires_now_and_keeps_its_schedule,
+            a_removed_cron_is_gone_and_its_name_begins_anew,
+            a_tick_signs_its_job,
+        );
+        $crate::conformance!(@$how $fixture; round_trip:
+            a_plain_job_comes_back_as_it_was_written,
+            the_largest_values_come_back,
+            every_state_role_and_ending_comes_back,
+            every_hold_comes_back,
+            every_note_comes_back,
+            a_large_body_comes_back,
+            the_oldest_and_youngest_ids_come_back,
+            long_names_come_back,
+            a_read_of_what_is_not_there_says_so,
+        );
     };
 }
 
@@ -317,11 +355,13 @@ mod tests {
             include_str!("interleavings.rs"),
             include_str!("leases.rs"),
             include_str!("limits.rs"),
+            include_str!("once.rs"),
             include_str!("people.rs"),
             include_str!("remembering.rs"),
             include_str!("replacing.rs"),
             include_str!("request_ids.rs"),
             include_str!("round_trip.rs"),
+            include_str!("tasks.rs"),
             include_str!("timers.rs"),
             include_str!("workflows.rs"),
         ];

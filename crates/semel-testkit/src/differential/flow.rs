@@ -111,7 +111,7 @@ pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
             format!("{:?}", f.decide(|draft| cron::tick(draft, &name)).await)
         }
         DocumentKind::Workflow => format!("{:?}", f.decide(|draft| workflow::look(draft, key)).await),
-        DocumentKind::Step | DocumentKind::StepResult => panic!("{key:?} is due"),
+        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Request => panic!("{key:?} is due"),
     }
 }
 

@@ -48,6 +48,7 @@ impl Witness {
             | Outcome::Amended(_)
             | Outcome::Rejected { .. }
             | Outcome::Mismatch { .. } => self.check_duplicate(offer, outcome, from),
+            Outcome::KeyReused(_) => Err("nobody here sends an Idempotency-Key".into()),
         }
     }
 

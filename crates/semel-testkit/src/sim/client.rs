@@ -82,6 +82,7 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         limit: super::limit::drawn(world, dice, n),
         bounded: false,
         awaited: false,
+        once: None,
     };
     Request { offer, mark, key: class.map(|_| at) }
 }

@@ -21,6 +21,7 @@ mod redis;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
 mod shutdown;
+mod start;
 mod testing;
 #[cfg(feature = "postgres")]
 mod transaction;

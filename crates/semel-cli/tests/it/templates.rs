@@ -1,0 +1,163 @@
+//! Templates by the command line, and a server that reads them again.
+
+use semel_testkit::database::{store_url, url};
+use serde_json::Value;
+
+use crate::run::{Folder, Server};
+
+const TASK: &str =
+    "namespace: payments\nname: process\nsteps:\n  - name: check\n    handler: payment.check\n";
+
+fn write(folder: &Folder, name: &str, text: &str) {
+    let path = folder.path().join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_directory_is_checked_listed_and_shown() {
+    let folder = Folder::new();
+    write(&folder, "templates/payments/process.yaml", TASK);
+    let ran = folder.run(&["templates", "check", "templates"]);
+    assert_eq!((ran.code, ran.out.contains("1 templates, all of them well")), (0, true), "{ran:?}");
+    let ran = folder.run(&["templates", "list", "templates"]);
+    assert!(ran.out.contains("payments.process") && ran.out.contains("strict"), "{ran:?}");
+    let ran = folder.run(&["templates", "show", "payments.process", "templates", "--json"]);
+    let shown: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&shown["version"], &shown["steps"][0]["name"]), (&"1.0.0".into(), &"check".into()));
+    let ran = folder.run(&["templates", "show", "payments.other", "templates"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+}
+
+/// Well, and yet perhaps not what was meant: two live jobs may come to share a key, and it is said how.
+#[test]
+fn a_policy_that_is_open_under_retry_is_pointed_out() {
+    let folder = Folder::new();
+    let open =
+        "namespace: n\nname: open\nunique:\n  keys: [args]\n  states: [available, scheduled, active]\n";
+    write(&folder, "templates/open.yaml", open);
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: send\n");
+    let ran = folder.run(&["templates", "check", "templates"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.out.matches("advice: ").count(), 1, "{ran:?}");
+    assert!(ran.out.contains("advice: n.open 1.0.0: ") && ran.out.contains("add retryable"), "{ran:?}");
+    let told = folder.json(&["templates", "check", "templates"]);
+    assert_eq!((&told["valid"], told["advice"].as_array().map(Vec::len)), (&true.into(), Some(1)), "{told}");
+    let mut server = Server::start(&folder, &["--templates", "templates"]);
+    let log = server.log_until("add retryable");
+    assert!(log.contains("n.open 1.0.0"), "{log}");
+    server.stop();
+}
+
+#[test]
+fn every_fault_is_told_with_its_file_and_line() {
+    let folder = Folder::new();
+    write(&folder, "templates/a.yaml", "namespace: n\nname: a\nqueue: \"?\"\npriority: 1000\n");
+    write(&folder, "templates/b.yaml", "namespace: [\n");
+    let ran = folder.run(&["templates", "check", "templates"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    for place in ["a.yaml:3:1: /queue", "a.yaml:4:1: /priority", "b.yaml:"] {
+        assert!(ran.err.contains(place), "{place} is not in {}", ran.err);
+    }
+    let ran = folder.run(&["templates", "check", "templates", "--json"]);
+    let told: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&told["valid"], &told["faults"][0]["line"]), (&false.into(), &3.into()));
+    // And a server does not begin with them.
+    let ran = folder.run(&["serve", "--listen", "127.0.0.1:0", "--templates", "templates"]);
+    assert_eq!((ran.code, ran.err.contains("a.yaml:3:1")), (2, true), "{ran:?}");
+}
+
+/// Whichever way a job comes: a command that finds no server reads the templates itself.
+#[test]
+fn without_a_server_templates_hold_as_well() {
+    let folder = Folder::new();
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: send\nqueue: post\n");
+    write(&folder, "semel.toml", "templates = \"templates\"\n");
+    let ran = folder.run(&["enqueue", "mail.send", "{}", "--json"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("\"post\""), "{ran:?}");
+    let again = folder.run(&["enqueue", "mail.send", "{}", "--json"]);
+    assert_ne!(again.code, 0, "{again:?}");
+    let jobs = folder.json(&["jobs"]);
+    assert_eq!(jobs["jobs"].as_array().map(Vec::len), Some(1), "{jobs}");
+    // What is wrong with them is told before anything is done.
+    write(&folder, "templates/mail.yaml", "namespace: mail\n");
+    let ran = folder.run(&["enqueue", "other.job", "{}"]);
+    assert_eq!((ran.code, ran.err.contains("mail.yaml:1:1")), (2, true), "{ran:?}");
+}
+
+/// A set that is wrong changes nothing, and the log says so; one that is well takes the place of the one before.
+#[cfg(unix)]
+#[test]
+fn templates_are_read_again_as_a_whole_or_not_at_all() {
+    let folder = Folder::new();
+    write(&folder, "templates/process.yaml", TASK);
+    let mut server = Server::start(&folder, &["--templates", "templates"]);
+    let explain = |kind: &str| {
+        let ran = folder.run(&["explain", kind, "{}", "--json"]);
+        let told: Value = serde_json::from_str(&ran.out).unwrap();
+        told["key"].is_string()
+    };
+    let becomes = |kind: &str, templated: bool| {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while explain(kind) != templated {
+            assert!(std::time::Instant::now() < until, "{kind}");
+            std::thread::yield_now();
+        }
+    };
+    assert!(explain("payments.process") && !explain("mail.send"));
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: send\n");
+    server.signal("-HUP");
+    becomes("mail.send", true);
+    // One of the two files is wrong: the other one's change does not come either.
+    write(&folder, "templates/mail.yaml", "namespace: mail\nname: other\n");
+    write(&folder, "templates/process.yaml", "namespace: payments\n");
+    server.signal("-HUP");
+    let log = server.log_until("process.yaml:1:1: /name is missing");
+    assert!(log.contains("what was read before stays in use"), "{log}");
+    assert!(explain("mail.send") && explain("payments.process") && !explain("mail.other"));
+    write(&folder, "templates/process.yaml", TASK);
+    server.signal("-HUP");
+    becomes("mail.other", true);
+    assert!(!explain("mail.send"));
+    server.stop();
+}
+
+/// Whichever way a job comes, its template says who it is; and what is a task's is no job.
+#[test]
+fn what_is_put_into_the_outbox_goes_by_its_template_too() {
+    let (folder, store) = (Folder::new(), store_url());
+    write(&folder, "templates/process.yaml", TASK);
+    write(
+        &folder,
+        "templates/mail.yaml",
+        "namespace: mail\nname: send\nunique:\n  keys: [args]\n  on_conflict: ignore\n",
+    );
+    let server = Server::start(&folder, &["--store", &store, "--templates", "templates"]);
+    let job = folder.json(&["enqueue", "mail.send", "1", "--server", &server.url]);
+    let schema = store.split("schema=").nth(1).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let told: Vec<(String, Option<String>)> = runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ($1::text::json)");
+        for text in [r#"{"type": "mail.send", "args": [1]}"#, r#"{"type": "payments.process", "args": [{}]}"#]
+        {
+            client.execute(&insert, &[&text]).await.unwrap();
+        }
+        let told = format!(
+            "SELECT outcome, job::text FROM {schema}.outbox WHERE outcome IS NOT NULL ORDER BY outcome"
+        );
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let rows = client.query(&told, &[]).await.unwrap();
+            if rows.len() == 2 {
+                return rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+            }
+            assert!(std::time::Instant::now() < until, "the outbox was not relayed");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    });
+    let id = job["job"]["id"].as_str().map(str::to_owned);
+    assert_eq!(told, [("existing".to_owned(), id), ("invalid".to_owned(), None)]);
+}

@@ -1,0 +1,115 @@
+//! `Idempotency-Key`: a caller who lost the reply sends the same request again and is answered as the first time
+//! (SEMANTICS 7). What was created under a key is kept in a document of its own, written in the commit that creates the
+//! job, or amends one; so a key lives beside whatever unique policy the job has, and is decided before it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::body::Corrupt;
+use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
+use crate::ident::JobId;
+use crate::unique::{Disclose, UniqueKey, disclosed};
+
+use super::{Holder, Offer, Outcome};
+
+/// How long a request is remembered by its key.
+pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+
+/// A request that its caller may send again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The key, inside tenant and credential: see [`idempotency_key`](crate::unique::idempotency_key).
+    pub key: UniqueKey,
+    /// Digest of the whole request.
+    pub digest: [u8; 32],
+}
+
+/// As [`answered`], of an offer.
+pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
+    let Some(once) = &offer.once else { return Ok(None) };
+    let incoming = offer.unique.as_ref().map_or(Disclose::Always, |identity| identity.policy.disclose());
+    answered(draft, once, incoming, offer.inspect)
+}
+
+/// What a request did under its key.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    /// The job that it created, or became part of.
+    job: String,
+    digest: [u8; 32],
+    /// Whether it became part of a job that was there: others may have put theirs in place of what it brought since, and
+    /// a repetition of it must not undo that.
+    #[serde(default)]
+    amended: bool,
+}
+
+impl Once {
+    /// The document of what was created under the key.
+    pub fn document(&self) -> DocumentKey {
+        DocumentKey::new(DocumentKind::Request, self.key.to_string())
+    }
+}
+
+/// The answer to a request that was sent before; none when it is the first, or what it was stored with is gone. Writes
+/// nothing. `incoming` is what the request's policy says of showing holders, `inspect` whether its caller may see other
+/// people's jobs.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks something.
+pub fn answered(
+    draft: &mut Draft,
+    once: &Once,
+    incoming: Disclose,
+    inspect: bool,
+) -> Result<Option<Outcome>, Missing> {
+    let now = draft.now();
+    let Some(document) = draft.document(&once.document())? else { return Ok(None) };
+    // Whether or not the duty has swept it.
+    if document.due.is_none_or(|until| until <= now) {
+        return Ok(None);
+    }
+    let stored: Stored = match serde_json::from_slice(&document.text) {
+        Ok(stored) => stored,
+        Err(error) => return Ok(Some(Outcome::Corrupt(Corrupt(error.to_string())))),
+    };
+    let Ok(id) = JobId::parse(&stored.job, "") else { return Ok(None) };
+    let Some((head, _)) = draft.full(id)? else { return Ok(None) };
+    let head = Box::new(head);
+    if stored.digest == once.digest {
+        let answer = if stored.amended { Outcome::Amended } else { Outcome::Repeated };
+        return Ok(Some(answer(head)));
+    }
+    let disclose = disclosed(incoming, inspect, &head);
+    Ok(Some(Outcome::KeyReused(Holder { head, disclose })))
+}
+
+/// Remembers what was stored. A request that stored nothing is simply decided again.
+pub(super) fn remember(draft: &mut Draft, offer: &Offer, outcome: &Outcome) {
+    let Some(once) = &offer.once else { return };
+    let (job, amended) = match outcome {
+        Outcome::Amended(head) => (head.id, true),
+        outcome => match outcome.inserted() {
+            Some(job) => (job, false),
+            None => return,
+        },
+    };
+    let stored = Stored { job: job.to_string(), digest: once.digest, amended };
+    // Strings and numbers only: nothing here can fail to serialise.
+    let text = Bytes::from(serde_json::to_vec(&stored).unwrap_or_default());
+    draft.set_document(&once.document(), Some((text, Some(draft.now().saturating_add(REMEMBERED)))));
+}
+
+/// Forgets a key whose time is over. Says whether it did.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks it.
+pub fn forget(draft: &mut Draft, key: &DocumentKey) -> Result<bool, Missing> {
+    let Some(document) = draft.document(key)? else { return Ok(false) };
+    if document.due.is_none_or(|until| until > draft.now()) {
+        return Ok(false);
+    }
+    draft.set_document(key, None);
+    Ok(true)
+}

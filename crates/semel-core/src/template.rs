@@ -1,0 +1,249 @@
+//! What a template declares for all jobs of its type, and which identity a job gets in the end (SEMANTICS 6). How a
+//! template is written is not known here.
+
+use std::cmp::Ordering;
+
+use crate::unique::{Given, MissingKey, PolicySpec, Preset};
+
+/// A policy as somebody asks for it: members, on top of a preset if one is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The preset.
+    pub preset: Option<Preset>,
+    /// Members of their own, which win.
+    pub spec: PolicySpec,
+}
+
+impl Asked {
+    /// A preset, and nothing else.
+    pub fn preset(preset: Preset) -> Self {
+        Self { preset: Some(preset), spec: PolicySpec::default() }
+    }
+
+    /// The policy; none where no policy is asked for.
+    ///
+    /// # Errors
+    /// [`MissingKey`] when the preset is made of a key and there is none.
+    pub fn resolve(&self, given: &Given<'_>) -> Result<Option<PolicySpec>, MissingKey> {
+        let Some(preset) = self.preset else { return Ok(Some(self.spec.clone())) };
+        let given = Given { key: self.spec.key.as_deref().or(given.key), ..*given };
+        Ok(match preset.spec(&given)? {
+            Some(base) => Some(self.spec.clone().over(base)),
+            // A key turns the identity on again.
+            None => self.spec.key.is_some().then(|| self.spec.clone()),
+        })
+    }
+
+    /// Whether it says in one word what a task's identity is made of, whatever it says of the rest.
+    fn is_strategy(&self) -> bool {
+        self.preset.is_some_and(|preset| Preset::STRATEGIES.contains(&preset))
+    }
+
+    /// The key, if there is nothing else in it.
+    fn sole_key(&self) -> Option<&str> {
+        let key = self.spec.key.as_deref()?;
+        let of_key = PolicySpec { key: Some(key.to_owned()), ..PolicySpec::default() };
+        (self.preset.is_none() && self.spec == of_key).then_some(key)
+    }
+}
+
+/// Why a job has the identity it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Basis {
+    /// The request named a key of its own.
+    RequestKey,
+    /// The request named a policy.
+    RequestPolicy,
+    /// The job's template says so.
+    Template,
+    /// The job's template says nothing, and `strict` holds for such.
+    TemplateDefault,
+    /// Nobody asked for one, and the job has no template.
+    Nobody,
+}
+
+/// The identity a job gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effective {
+    /// The policy; none when the job has no identity.
+    pub spec: Option<PolicySpec>,
+    /// Who decided that.
+    pub basis: Basis,
+}
+
+/// What is said about a job's identity, and by whom.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said<'a> {
+    /// The policy of the request.
+    pub request: Option<&'a Asked>,
+    /// The request's key of its own, which is no part of a policy.
+    pub key: Option<&'a str>,
+    /// The job's template, and what it declares.
+    pub template: Option<Option<&'a Asked>>,
+}
+
+/// Decides which identity a job gets: the request's key before the request's policy, before the template's, before
+/// `strict` for a template that declares none. A job without a template has none unless it asks.
+///
+/// A key of the request takes the place of what a policy's key is made of and leaves the rest of the policy as it is; in the
+/// place of an identity strategy it means `caller_provided`, where there is nothing at all `skip`. A policy of the request that
+/// is a key and nothing else is such a key where there is a template, whose hold it would take away otherwise.
+///
+/// # Errors
+/// [`MissingKey`] when what holds is made of a key and the request has none.
+pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, MissingKey> {
+    let sole_key =
+        said.request.and_then(Asked::sole_key).filter(|_| said.key.is_none() && said.template.is_some());
+    let said = match sole_key {
+        Some(key) => Said { request: None, key: Some(key), ..said },
+        None => said,
+    };
+    let declared = said.template.flatten();
+    let given = Given { key: said.key, ..*given };
+    if let Some(key) = said.key {
+        let asked = match (said.request.or(declared), said.template) {
+            (Some(asked), _) if asked.is_strategy() => {
+                Asked { preset: Some(Preset::CallerProvided), spec: asked.spec.clone() }
+            }
+            (Some(asked), _) => asked.clone(),
+            (None, Some(_)) => Asked::preset(Preset::CallerProvided),
+            (None, None) => Asked::preset(Preset::Skip),
+        };
+        let own = PolicySpec { key: Some(key.to_owned()), ..PolicySpec::default() };
+        let spec = Some(own.over(asked.resolve(&given)?.unwrap_or_default()));
+        return Ok(Effective { spec, basis: Basis::RequestKey });
+    }
+    let (asked, basis) = match (said.request, said.template) {
+        (Some(asked), _) => (asked.clone(), Basis::RequestPolicy),
+        (None, Some(Some(declared))) => (declared.clone(), Basis::Template),
+        (None, Some(None)) => (Asked::preset(Preset::Strict), Basis::TemplateDefault),
+        (None, None) => return Ok(Effective { spec: None, basis: Basis::Nobody }),
+    };
+    Ok(Effective { spec: asked.resolve(&given)?, basis })
+}
+
+/// Which of two versions of a template is the newer: number by number, what is no number by its letters, and of two that
+/// agree as far as they go the longer one. They are equal only when they are the same text: a version is a part of what
+/// makes jobs the same, byte for byte.
+pub fn compare_versions(left: &str, right: &str) -> Ordering {
+    let (mut parts, mut others) = (left.split('.'), right.split('.'));
+    loop {
+        let (one, other) = match (parts.next(), others.next()) {
+            (Some(one), Some(other)) => (one, other),
+            (None, None) => return left.cmp(right),
+            (one, other) => return one.is_some().cmp(&other.is_some()),
+        };
+        let order = match (one.parse::<u64>(), other.parse::<u64>()) {
+            (Ok(one), Ok(other)) => one.cmp(&other),
+            (Ok(_), Err(_)) => Ordering::Greater,
+            (Err(_), Ok(_)) => Ordering::Less,
+            (Err(_), Err(_)) => one.cmp(other),
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(preset: Option<Preset>, spec: PolicySpec) -> Asked {
+        Asked { preset, spec }
+    }
+
+    fn named(keys: &str) -> PolicySpec {
+        PolicySpec { keys: Some(vec![keys.to_owned()]), ..PolicySpec::default() }
+    }
+
+    /// Each row: the request's key, its policy, the template and what it declares; who decides.
+    #[test]
+    fn the_request_goes_before_the_template_and_its_key_before_its_policy() {
+        let strict = asked(Some(Preset::Strict), PolicySpec::default());
+        let unique = asked(Some(Preset::AlwaysUnique), PolicySpec::default());
+        let own = asked(None, named("queue"));
+        let key = asked(None, PolicySpec { key: Some("k".to_owned()), ..PolicySpec::default() });
+        let given = Given { has_version: true, ..Given::default() };
+        let decide = |key, request, template| effective(Said { request, key, template }, &given).unwrap();
+        let rows = [
+            (decide(None, None, None), Basis::Nobody, false, false),
+            (decide(None, None, Some(None)), Basis::TemplateDefault, true, false),
+            (decide(None, None, Some(Some(&own))), Basis::Template, true, false),
+            (decide(None, None, Some(Some(&unique))), Basis::Template, false, false),
+            (decide(None, Some(&own), Some(Some(&unique))), Basis::RequestPolicy, true, false),
+            (decide(None, Some(&unique), Some(Some(&strict))), Basis::RequestPolicy, false, false),
+            (decide(None, Some(&strict), None), Basis::RequestPolicy, true, false),
+            (decide(Some("k"), None, None), Basis::RequestKey, true, true),
+            (decide(Some("k"), None, Some(None)), Basis::RequestKey, true, true),
+            (decide(Some("k"), None, Some(Some(&strict))), Basis::RequestKey, true, true),
+            (decide(Some("k"), None, Some(Some(&unique))), Basis::RequestKey, true, true),
+            (decide(Some("k"), Some(&own), Some(Some(&unique))), Basis::RequestKey, true, true),
+            (decide(None, Some(&key), Some(Some(&strict))), Basis::RequestKey, true, true),
+            (decide(None, Some(&key), Some(None)), Basis::RequestKey, true, true),
+            (decide(None, Some(&key), None), Basis::RequestPolicy, true, true),
+        ];
+        for (at, (decided, basis, has_policy, is_by_key)) in rows.into_iter().enumerate() {
+            assert_eq!(decided.basis, basis, "row {at}");
+            assert_eq!(decided.spec.is_some(), has_policy, "row {at}");
+            let has_key = decided.spec.as_ref().is_some_and(|spec| spec.key.as_deref() == Some("k"));
+            assert_eq!(has_key, is_by_key, "row {at}");
+            assert!(decided.spec.is_none_or(|spec| spec.key.is_none() || spec.keys.is_none()), "row {at}");
+        }
+    }
+
+    /// The same key means the same under each of them.
+    #[test]
+    fn a_key_over_any_strategy_is_caller_provided() {
+        let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
+        let expected = Preset::CallerProvided.spec(&given).unwrap();
+        for strategy in Preset::STRATEGIES {
+            let declared = Asked::preset(strategy);
+            let said = Said { key: Some("k"), template: Some(Some(&declared)), ..Said::default() };
+            assert_eq!(effective(said, &given).unwrap().spec, expected, "{strategy}");
+        }
+        let declared = Asked::preset(Preset::CallerProvided);
+        let said = Said { template: Some(Some(&declared)), ..Said::default() };
+        assert_eq!(effective(said, &Given::default()), Err(MissingKey(Preset::CallerProvided)));
+    }
+
+    /// What else a strategy's author says stays: only what makes the key is the request's.
+    #[test]
+    fn a_key_over_a_strategy_with_members_keeps_the_members() {
+        let given = Given { has_version: true, ..Given::default() };
+        let own = PolicySpec { disclose: Some("never".to_owned()), ..PolicySpec::default() };
+        for strategy in Preset::STRATEGIES {
+            let declared = asked(Some(strategy), own.clone());
+            let said = Said { key: Some("k"), template: Some(Some(&declared)), ..Said::default() };
+            let spec = effective(said, &given).unwrap().spec.unwrap();
+            let provided = Given { key: Some("k"), ..given };
+            let provided = Preset::CallerProvided.spec(&provided).unwrap().unwrap();
+            assert_eq!(spec, own.clone().over(provided), "{strategy}");
+        }
+    }
+
+    /// A template's own hold stays: only what the key is made of is the request's.
+    #[test]
+    fn a_key_over_a_policy_of_its_own_keeps_the_hold() {
+        let declared = asked(None, PolicySpec { period: Some("P1D".to_owned()), ..named("args") });
+        let said = Said { key: Some("k"), template: Some(Some(&declared)), ..Said::default() };
+        let spec = effective(said, &Given::default()).unwrap().spec.unwrap();
+        assert_eq!((spec.key.as_deref(), spec.period.as_deref()), (Some("k"), Some("P1D")));
+    }
+
+    #[test]
+    fn versions_are_compared_number_by_number() {
+        for (older, newer) in [
+            ("1.9.0", "1.10.0"),
+            ("1", "1.0"),
+            ("1.0.0", "2"),
+            ("1.beta", "1.0"),
+            ("a", "b"),
+            ("01.0", "1.0"),
+        ] {
+            assert_eq!(compare_versions(older, newer), Ordering::Less, "{older} {newer}");
+            assert_eq!(compare_versions(newer, older), Ordering::Greater, "{older} {newer}");
+        }
+        assert_eq!(compare_versions("1.0.0", "1.0.0"), Ordering::Equal);
+    }
+}

@@ -1,0 +1,43 @@
+//! Requests that were sent before, by their `Idempotency-Key`.
+
+use semel_core::draft::{Draft, Reads, each};
+use semel_core::enqueue::Outcome;
+use semel_core::enqueue::once::{self, Once};
+use semel_core::unique::Disclose;
+use semel_store::StoreError;
+
+use crate::Engine;
+
+impl Engine {
+    /// What becomes of requests whose jobs nobody knows, or can make out any more, only their keys: of each the outcome,
+    /// if something was stored under its key and is still there. Writes nothing. `inspect` is whether the caller may see
+    /// other people's jobs; `source` says who asks, for the duplicates record.
+    ///
+    /// A request that can be made out needs none of this: its admission looks itself.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn answered(
+        &self,
+        requests: Vec<Once>,
+        inspect: bool,
+        source: &str,
+    ) -> Result<Vec<Option<Outcome>>, StoreError> {
+        let reads = Reads { documents: requests.iter().map(Once::document).collect(), ..Reads::default() };
+        let decide = move |draft: &mut Draft| {
+            let answers =
+                each(&requests, |request| once::answered(draft, request, Disclose::Always, inspect))?;
+            Ok((answers, draft.now()))
+        };
+        let (answers, now) = self.store().decide(reads, decide).await?;
+        for outcome in answers.iter().flatten() {
+            let labels = match outcome {
+                Outcome::Repeated(head) | Outcome::Amended(head) => (&head.job_type, &head.queue),
+                Outcome::KeyReused(holder) => holder.labels(),
+                _ => continue,
+            };
+            self.tell(labels, outcome, now, source);
+        }
+        Ok(answers.into_iter().map(|answer| answer.map(|outcome| self.space().shown(outcome))).collect())
+    }
+}

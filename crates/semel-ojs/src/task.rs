@@ -1,0 +1,394 @@
+//! Tasks on the wire: steps under one identity, with the bodies and codes of the system they come from.
+
+use semel_core::canon::{self, Json};
+use semel_core::enqueue::once::Once;
+use semel_core::error::Invalid;
+use semel_core::ident::WorkflowId;
+use semel_core::job::Head;
+use semel_core::task::{TaskPlan, Unfit, unfit};
+use semel_core::tenant::Tenant;
+use semel_core::time::Timestamp;
+use semel_core::unique::{UniqueKey, UniquePolicy};
+use semel_core::workflow::{Form, Plan, PlannedStep, Status, Step, StepStatus, When, Workflow};
+
+use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_attribute};
+use crate::job::JobView;
+use crate::members::Members;
+use crate::template::{StepTemplate, Template, Templates};
+use crate::write::{Object, list, object};
+
+/// What is said of a duplicate, whatever it is a duplicate of.
+pub const CONFLICT: &str =
+    "A task with this identity already exists. The task's identity strategy prevents duplicate creation.";
+/// What is said where the identity is the caller's key and there is none.
+pub const KEY_REQUIRED: &str =
+    "idempotency_key is required when named task uses CallerProvided identity strategy";
+
+/// Why a request for a task is refused before anything is decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such template, or none in that version.
+    NoTemplate(String),
+    /// Its identity is the caller's key, and there is none: see [`KEY_REQUIRED`].
+    NoKey,
+    /// What is wrong with the request, and where.
+    Invalid(Invalid),
+}
+
+impl From<Invalid> for Refused {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<Unread> for Refused {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::MissingKey { .. } => Self::NoKey,
+            Unread::Invalid(invalid) => Self::Invalid(placed(invalid)),
+        }
+    }
+}
+
+/// A request for a task that was understood.
+#[derive(Debug)]
+pub struct Create {
+    /// What is offered to the engine.
+    pub plan: TaskPlan,
+}
+
+impl Create {
+    /// Reads `{namespace, name, version, context, idempotency_key, unique, priority, tags}`. Whatever else is sent is kept
+    /// in the task's meta.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to send instead.
+    pub fn parse(text: &str, inspect: bool, templates: &Templates) -> Result<Self, Refused> {
+        let members = Members::read(text, "")?;
+        let word = |name: &str| match members.get("", name) {
+            Some(value) => value.string(),
+            None => Err(Invalid::request(
+                format!("/{name}"),
+                "is missing; send the template's namespace and name",
+            )),
+        };
+        let (namespace, name) = (word("namespace")?, word("name")?);
+        let job_type = format!("{namespace}.{name}");
+        let version = match members.get("", "version") {
+            Some(value) if value.is_number() => Some(value.text().to_owned()),
+            Some(value) => Some(value.string()?.into_owned()),
+            None => None,
+        };
+        let template = match templates.find(&job_type, version.as_deref()) {
+            Ok(Some(template)) if !template.steps.is_empty() => template,
+            Ok(_) => return Err(Refused::NoTemplate(format!("there is no template {job_type} with steps"))),
+            Err(known) => {
+                let known = known.join(", ");
+                return Err(Refused::NoTemplate(format!("the template {job_type} has the versions {known}")));
+            }
+        };
+        let context = match members.get("", "context") {
+            Some(value) if value.is_object() => value.text(),
+            Some(value) => {
+                return Err(value.refuse("is not an object; send the task's context as one").into());
+            }
+            None => "{}",
+        };
+        let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
+        let request = task_text(&members, template, context)?;
+        let terms = Terms { inspect, templates: Some(templates) };
+        let read = Enqueue::read(&request, terms, Identified::AsTask(key.as_deref()))?;
+        let mut steps = Vec::with_capacity(template.steps.len());
+        for (at, step) in template.steps.iter().enumerate() {
+            steps.push(planned(at, step, template, &members, context, inspect).map_err(placed)?);
+        }
+        let plan = Plan {
+            owner: Tenant::default(),
+            id: None,
+            form: Form::Graph,
+            name: Some(job_type),
+            steps,
+            digest: None,
+        };
+        let (offer, _) = read.into_parts();
+        Ok(Self { plan: TaskPlan { offer, steps: plan } })
+    }
+}
+
+impl Create {
+    /// The same request, which its caller may send again under this key. `text` is the request as it was sent.
+    ///
+    /// # Errors
+    /// As [`once`], and none that [`parse`](Self::parse) has not found already.
+    pub fn once(mut self, text: &str, key: UniqueKey) -> Result<Self, Invalid> {
+        self.plan.offer.once = Some(once(text, key)?);
+        Ok(self)
+    }
+}
+
+/// How a request for a task may be sent again under this key. `text` is the request as it was sent; whether it can be
+/// understood does not matter. All of it counts, null members and what only a server sets of jobs included, as one canonical
+/// text: no digest of a job's request, which is made of parts, is ever the same, so neither is answered as the other.
+///
+/// # Errors
+/// When it is not an object, or what is in it cannot be told apart.
+pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
+    Members::read(text, "")?;
+    Ok(Once { key, digest: canon::digest(&Json::parse(text, "")?) })
+}
+
+/// Refuses a policy that cannot be a task's. `base` is its place.
+pub(crate) fn check_fits(policy: &UniquePolicy, base: &str) -> Result<(), Invalid> {
+    let Some(why) = unfit(policy) else { return Ok(()) };
+    Err(refused_unfit(why).under(base))
+}
+
+/// The refusal of a policy that cannot be a task's, by its place in the policy.
+pub fn refused_unfit(why: Unfit) -> Invalid {
+    let (place, message) = match why {
+        Unfit::FollowsUp => (
+            "/on_conflict",
+            "is follow_up, which a task cannot be: its steps have begun with the first request's context; use reject, ignore or replace",
+        ),
+        Unfit::KeepsSchedule => (
+            "/on_conflict",
+            "is replace_except_schedule, and a task has no schedule: it begins when it is created; use replace",
+        ),
+        Unfit::Waits => (
+            "/when_active",
+            "is wait, and a task waits for nobody: it begins when it is created; leave it out, or use reject or ignore",
+        ),
+    };
+    Invalid::request(place, message)
+}
+
+/// The place of what is wrong, in the request as it was sent.
+fn placed(mut invalid: Invalid) -> Invalid {
+    invalid.pointer = placed_at(&invalid.pointer);
+    invalid
+}
+
+fn placed_at(pointer: &str) -> String {
+    match pointer.strip_prefix("/args/0") {
+        Some(rest) => format!("/context{rest}"),
+        None if pointer == "/args" => "/context".to_owned(),
+        None => pointer.to_owned(),
+    }
+}
+
+/// What is said where the identity stands for other work, with the places that differ, if they may be told.
+pub fn mismatch(message: &str, pointers: &[String]) -> String {
+    if pointers.is_empty() {
+        return message.to_owned();
+    }
+    let places: Vec<String> = pointers.iter().map(|pointer| placed_at(pointer)).collect();
+    format!("{message}; it differs at {}", places.join(", "))
+}
+
+/// The task as an enqueue request: its context is the one element of its args.
+fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Result<String, Invalid> {
+    let mut meta = String::new();
+    let mut wrong = None;
+    object(&mut meta, |object| {
+        for (name, value) in members.iter("") {
+            match name {
+                "namespace" | "name" | "version" | "context" | "idempotency_key" | "unique" | "priority"
+                | "tags" => {}
+                "options" => object.raw(name, value.text()),
+                _ if is_attribute(name) || matches!(name, "id" | "type" | "args" | "meta") => {
+                    wrong.get_or_insert(value.refuse("is not a member of a task; its template says this"));
+                }
+                _ => object.raw(name, value.text()),
+            }
+        }
+    });
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    let mut text = String::with_capacity(context.len() + meta.len() + 256);
+    object(&mut text, |object| {
+        object.plain("type", &template.job_type);
+        object.text("version", &template.version);
+        object.raw("args", &format!("[{context}]"));
+        for name in ["unique", "priority", "tags"] {
+            if let Some(value) = members.get("", name) {
+                object.raw(name, value.text());
+            }
+        }
+        object.raw("meta", &meta);
+    });
+    Ok(text)
+}
+
+/// Attributes that say one thing together.
+const ALIKE: [&[&str]; 2] = [&["retry", "retry_policy", "max_attempts"], &["timeout", "timeout_ms"]];
+
+fn planned(
+    at: usize,
+    step: &StepTemplate,
+    template: &Template,
+    members: &Members<'_>,
+    context: &str,
+    inspect: bool,
+) -> Result<PlannedStep, Invalid> {
+    let own = Members::read(&step.defaults, "")?;
+    let of_task = template.defaults()?;
+    let is_said = |name: &str| {
+        let group = ALIKE.iter().find(|group| group.contains(&name));
+        group.map_or(own.raw(name).is_some(), |group| group.iter().any(|name| own.raw(name).is_some()))
+    };
+    let mut text = String::with_capacity(context.len() + 256);
+    object(&mut text, |object| {
+        object.plain("type", &step.handler);
+        match &step.config {
+            Some(config) => object.raw("args", &format!("[{context},{config}]")),
+            None => object.raw("args", &format!("[{context}]")),
+        }
+        object.members_of(&step.defaults);
+        let priority = members.get("", "priority").filter(|_| !is_said("priority"));
+        if let Some(value) = &priority {
+            object.raw("priority", value.text());
+        }
+        for (name, value) in of_task.iter("") {
+            let is_requests = name == "priority" && priority.is_some();
+            if !is_said(name) && !is_requests {
+                object.raw(name, value.text());
+            }
+        }
+        crate::write::object(object.member("meta"), |meta| {
+            meta.plain("semel.task", &template.job_type);
+            meta.text("semel.step", &step.name);
+        });
+    });
+    let (offer, _) = Enqueue::parse(&text, inspect)?.into_parts();
+    Ok(PlannedStep {
+        id: step.name.clone(),
+        after: step.after.clone(),
+        when: When::Success,
+        results: step.after.clone(),
+        is_callback: false,
+        pointer: format!("/steps/{at}"),
+        offer,
+    })
+}
+
+/// The answer to a task that was created, or found to be there where that is an answer.
+pub fn created(id: WorkflowId, steps: usize, is_new: bool) -> String {
+    let mut out = String::new();
+    object(&mut out, |object| {
+        object.plain("task_uuid", id);
+        object.number("step_count", steps);
+        object.text("message", if is_new { "Task created successfully" } else { "Task already exists" });
+    });
+    out
+}
+
+/// An error in the form of tasks: a code and a message, and nothing that would tell an undisclosed task's.
+pub fn error(code: &str, message: &str) -> String {
+    let mut out = String::new();
+    object(&mut out, |outer| {
+        object(outer.member("error"), |object| {
+            object.text("code", code);
+            object.text("message", message);
+        });
+    });
+    out
+}
+
+/// The name of a task's state.
+fn status(status: Status) -> &'static str {
+    match status {
+        Status::Running => "active",
+        Status::Completed => "completed",
+        Status::Failed => "failed",
+        Status::Cancelled => "cancelled",
+    }
+}
+
+/// Writes a task's members into an object. `job` is its own job, whose context is shown while it is kept.
+pub fn put(id: WorkflowId, workflow: &Workflow, job: Option<&JobView<'_>>, object: &mut Object<'_>) {
+    object.plain("task_uuid", id);
+    let name = workflow.name.as_deref().unwrap_or_default();
+    let (namespace, name) = name.split_once('.').unwrap_or(("", name));
+    object.text("namespace", namespace);
+    object.text("name", name);
+    if let Some(job) = job {
+        job.put_task(object);
+    }
+    object.plain("status", status(workflow.status));
+    object.number("total_steps", workflow.steps.len());
+    object.number("completed_steps", workflow.count(|step| step == StepStatus::Completed));
+    object.number("failed_steps", workflow.count(StepStatus::is_bad));
+    object.plain("created_at", Timestamp::from_micros(workflow.created_at));
+    object.time("completed_at", workflow.finished_at.map(Timestamp::from_micros));
+}
+
+/// One task with its steps. `state_of` gives the state of the job of a step that goes on.
+pub fn answer(
+    id: WorkflowId,
+    workflow: &Workflow,
+    job: Option<&JobView<'_>>,
+    state_of: &dyn Fn(&Step) -> Option<&'static str>,
+) -> String {
+    let mut out = String::with_capacity(256 * (workflow.steps.len() + 2));
+    object(&mut out, |outer| {
+        put(id, workflow, job, outer);
+        put_steps(workflow, state_of, outer);
+    });
+    out
+}
+
+fn put_steps(workflow: &Workflow, state_of: &dyn Fn(&Step) -> Option<&'static str>, outer: &mut Object<'_>) {
+    list(outer.member("steps"), &workflow.steps, |out, step| {
+        object(out, |object| {
+            object.text("name", &step.id);
+            object.text("handler", &step.job_type);
+            let own = if step.status == StepStatus::Running { "pending" } else { step.status.name() };
+            object.plain("status", state_of(step).unwrap_or(own));
+            let parents = step.after.iter().filter_map(|at| workflow.steps.get(*at as usize));
+            object.texts("depends_on", parents.map(|parent| &parent.id));
+            match &step.job {
+                Some(job) => object.text("step_uuid", job),
+                None => object.raw("step_uuid", "null"),
+            }
+            if let Some(error) = &step.error {
+                crate::write::object(object.member("error"), |object| {
+                    object.text("code", &error.code);
+                    object.text("message", &error.message);
+                });
+            }
+        });
+    });
+}
+
+/// A page of tasks.
+pub fn answer_list<'a>(
+    tasks: impl IntoIterator<Item = (WorkflowId, &'a Workflow, Option<JobView<'a>>)>,
+    next: Option<WorkflowId>,
+) -> String {
+    let mut out = String::with_capacity(4_096);
+    object(&mut out, |outer| {
+        list(outer.member("tasks"), tasks, |out, (id, workflow, job)| {
+            object(out, |object| put(id, workflow, job.as_ref(), object));
+        });
+        object(outer.member("pagination"), |page| {
+            page.flag("has_more", next.is_some());
+            match next {
+                Some(next) => page.plain("next_cursor", next),
+                None => page.raw("next_cursor", "null"),
+            }
+        });
+    });
+    out
+}
+
+/// One task that was cancelled, for who may act on it and not read of jobs.
+pub fn answer_cancelled(id: WorkflowId, head: Option<&Head>) -> String {
+    let mut out = String::new();
+    object(&mut out, |object| {
+        object.plain("task_uuid", id);
+        object.plain("status", head.map_or("cancelled", |head| head.state.name()));
+        object.text("message", "Task cancelled successfully");
+    });
+    out
+}

@@ -1,0 +1,117 @@
+//! What a node of a cluster or a sentinel says about who the primary is, taken apart.
+
+use std::collections::HashMap;
+
+use crate::address::SLOT;
+
+/// Where somebody says that the primary is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opinion {
+    /// How new that is: every failover, and every move of a slot, has a greater one.
+    pub epoch: u64,
+    /// The host, by name or number.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// What a node says of its cluster.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Who has the store's slot, if somebody does.
+    pub primary: Option<Opinion>,
+    /// All who can be asked.
+    pub nodes: Vec<(String, u16)>,
+}
+
+impl Cluster {
+    /// From what `CLUSTER NODES` says. A node may not know its own address yet: it is where it was `asked`. Of names and
+    /// numbers the names are taken where they `have_names`: certificates are for names.
+    pub fn read(said: &str, asked: &str, have_names: bool) -> Self {
+        let mut cluster = Self::default();
+        for line in said.lines() {
+            // Its id, address, flags, primary, two times, epoch, whether it is linked to, slots.
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, address, flags, _, _, _, epoch, _, slots @ ..] = &words[..] else { continue };
+            let (place, names) = address.split_once(',').unwrap_or((address, ""));
+            let place = place.split('@').next().unwrap_or_default();
+            let Some((host, port)) = place.rsplit_once(':') else { continue };
+            let Ok(port @ 1..) = port.parse::<u16>() else { continue };
+            let name = names.split(',').next().unwrap_or_default();
+            let host = match host {
+                _ if have_names && !name.is_empty() => name,
+                "" => asked,
+                host => host,
+            };
+            let is = |flag: &str| flags.split(',').any(|known| known == flag);
+            if !is("fail") && !is("noaddr") && !is("handshake") {
+                cluster.nodes.push((host.to_owned(), port));
+            }
+            if is("master") && slots.iter().any(|slots| has_slot(slots)) {
+                let epoch = epoch.parse().unwrap_or(0);
+                let newer = cluster.primary.as_ref().is_none_or(|known| known.epoch < epoch);
+                if newer {
+                    cluster.primary = Some(Opinion { epoch, host: host.to_owned(), port });
+                }
+            }
+        }
+        cluster
+    }
+}
+
+/// Whether the store's slot is one of these. Those on their way are in brackets, and are still where they were.
+fn has_slot(slots: &str) -> bool {
+    let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
+    match (first.parse::<u16>(), last.parse::<u16>()) {
+        (Ok(first), Ok(last)) => (first..=last).contains(&SLOT),
+        _ => false,
+    }
+}
+
+/// What a sentinel says: from the names and values of `SENTINEL MASTER`.
+pub fn of_sentinel(said: &HashMap<String, String>) -> Option<Opinion> {
+    Some(Opinion {
+        epoch: said.get("config-epoch")?.parse().ok()?,
+        host: said.get("ip").filter(|host| !host.is_empty())?.clone(),
+        port: said.get("port")?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cluster, Opinion, of_sentinel};
+
+    fn opinion(epoch: u64, host: &str, port: u16) -> Opinion {
+        Opinion { epoch, host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn who_has_the_slot_by_the_latest_epoch_is_the_primary() {
+        let said = "a 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-5460\n\
+                    b 127.0.0.1:7002@17002,two.example master - 0 1 2 connected 5461-10922 10923-16383\n\
+                    c :7003@17003 slave b 0 1 2 connected\n\
+                    d 127.0.0.1:7004@17004 master,fail - 0 1 9 disconnected\n\
+                    e :0@0 master,noaddr - 0 1 9 disconnected\n";
+        let cluster = Cluster::read(said, "host", false);
+        assert_eq!(cluster.primary, Some(opinion(2, "127.0.0.1", 7_002)));
+        let at = |host: &str, port| (host.to_owned(), port);
+        assert_eq!(cluster.nodes, [at("127.0.0.1", 7_001), at("127.0.0.1", 7_002), at("host", 7_003)]);
+        assert_eq!(Cluster::read(said, "host", true).primary, Some(opinion(2, "two.example", 7_002)));
+    }
+
+    #[test]
+    fn a_slot_on_its_way_is_where_it_was() {
+        let said = "a 127.0.0.1:7001@17001 master - 0 0 1 connected 15882 [15882->-b]\n\
+                    b 127.0.0.1:7002@17002 master - 0 0 7 connected 1-15881 [15882-<-a]\n";
+        assert_eq!(Cluster::read(said, "", false).primary, Some(opinion(1, "127.0.0.1", 7_001)));
+        assert_eq!(Cluster::read("what?\n\n", "", false), Cluster::default());
+    }
+
+    #[test]
+    fn a_sentinel_says_where_and_since_when() {
+        let said = [("ip", "10.0.0.1"), ("port", "6379"), ("config-epoch", "4"), ("flags", "master")];
+        let said = said.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(of_sentinel(&said), Some(opinion(4, "10.0.0.1", 6_379)));
+        assert_eq!(of_sentinel(&[].into()), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! Where a store's Redis may be: in one place, or where the nodes of a cluster or sentinels say.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+
+use crate::error::RedisError;
+
+/// More than anybody names.
+const SEATS_MAX: usize = 64;
+/// Where sentinels listen unless it is said.
+const SENTINEL_PORT: u16 = 26_379;
+
+/// Who says where the primary is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guide {
+    /// Nobody: there is one Redis.
+    Nobody,
+    /// The nodes of a cluster.
+    Nodes,
+    /// Sentinels, who know it by this name.
+    Sentinels(String),
+}
+
+/// What an address names: one Redis, or those who know where it is. It has passwords in it and is not shown.
+#[derive(Clone)]
+pub struct Seats {
+    /// Who says where the primary is.
+    pub guide: Guide,
+    /// The Redis itself, or those who are asked, with what these are told.
+    pub named: Vec<ConnectionInfo>,
+    /// What the Redis is told that has the data.
+    pub settings: RedisConnectionInfo,
+    /// Whether it is spoken to in secret, and so are those who are asked.
+    pub is_encrypted: bool,
+}
+
+/// What is said to sentinels about who asks, if it is something else than what the Redis is told. As it stands in a URL.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asking<'a> {
+    pub user: Option<&'a str>,
+    pub password: Option<&'a str>,
+}
+
+impl Seats {
+    /// One Redis.
+    pub fn one(info: ConnectionInfo) -> Self {
+        let is_encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        let settings = info.redis_settings().clone();
+        Self { guide: Guide::Nobody, named: vec![info], settings, is_encrypted }
+    }
+
+    /// A cluster, from what follows the scheme: `USER:PASSWORD@HOST:PORT,HOST:PORT`.
+    pub fn cluster(rest: &str, is_encrypted: bool) -> Result<Self, RedisError> {
+        const FORM: &str =
+            "write redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT: a cluster has database 0 only";
+        let (places, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if !matches!(path, "" | "0") {
+            return Err(RedisError::Address(FORM.to_owned()));
+        }
+        let (user, hosts) = places.rsplit_once('@').map_or(("", places), |(user, hosts)| (user, hosts));
+        let named = every(user, hosts, is_encrypted, None, FORM)?;
+        let settings = named.first().map(|info| info.redis_settings().clone()).unwrap_or_default();
+        Ok(Self { guide: Guide::Nodes, named, settings, is_encrypted })
+    }
+
+    /// Sentinels, from what follows the scheme: `USER:PASSWORD@HOST:PORT,HOST:PORT/NAME/NUMBER`.
+    pub fn sentinels(rest: &str, is_encrypted: bool, asking: Asking<'_>) -> Result<Self, RedisError> {
+        const FORM: &str = "write redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/NAME/NUMBER: the sentinels, and by which \
+                            name they know the primary";
+        let wrong = || RedisError::Address(FORM.to_owned());
+        let (places, path) = rest.split_once('/').ok_or_else(wrong)?;
+        let (name, database) = path.split_once('/').unwrap_or((path, "0"));
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_name) {
+            return Err(wrong());
+        }
+        let (user, hosts) = places.rsplit_once('@').map_or(("", places), |(user, hosts)| (user, hosts));
+        // Whoever the host is: what the Redis is told is read from it.
+        let data = one(user, "localhost", is_encrypted, FORM)?;
+        let database = database.parse().ok().filter(|database: &i64| *database >= 0).ok_or_else(wrong)?;
+        let settings = data.redis_settings().clone().set_db(database);
+        let asker = match asking {
+            Asking { user: None, password: None } => String::new(),
+            Asking { user, password } => {
+                format!("{}:{}", user.unwrap_or_default(), password.unwrap_or_default())
+            }
+        };
+        let named = every(&asker, hosts, is_encrypted, Some(SENTINEL_PORT), FORM)?;
+        Ok(Self { guide: Guide::Sentinels(name.to_owned()), named, settings, is_encrypted })
+    }
+
+    /// Whether somebody else says where the primary is, so that it may be elsewhere next.
+    pub fn are_many(&self) -> bool {
+        self.guide != Guide::Nobody
+    }
+
+    /// How a Redis of this store is connected to that is there.
+    pub fn info_of(&self, host: &str, port: u16) -> Result<ConnectionInfo, RedisError> {
+        let host = host.to_owned();
+        let address = if self.is_encrypted {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        };
+        Ok(address.into_connection_info()?.set_redis_settings(self.settings.clone()))
+    }
+}
+
+fn every(
+    user: &str,
+    hosts: &str,
+    is_encrypted: bool,
+    port: Option<u16>,
+    form: &str,
+) -> Result<Vec<ConnectionInfo>, RedisError> {
+    let named: Vec<_> = hosts
+        .split(',')
+        .map(|host| {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+            match port.filter(|_| !has_port) {
+                Some(port) => one(user, &format!("{host}:{port}"), is_encrypted, form),
+                None => one(user, host, is_encrypted, form),
+            }
+        })
+        .collect::<Result<_, _>>()?;
+    if named.len() > SEATS_MAX {
+        return Err(RedisError::Address(format!("an address names {SEATS_MAX} places at most")));
+    }
+    Ok(named)
+}
+
+fn one(user: &str, host: &str, is_encrypted: bool, form: &str) -> Result<ConnectionInfo, RedisError> {
+    let wrong = || RedisError::Address(form.to_owned());
+    if host.is_empty() || host.starts_with(':') {
+        return Err(wrong());
+    }
+    let scheme = if is_encrypted { "rediss" } else { "redis" };
+    let at = if user.is_empty() { "" } else { "@" };
+    format!("{scheme}://{user}{at}{host}").into_connection_info().map_err(|_| wrong())
+}

@@ -1,0 +1,73 @@
+//! The store on a cluster of six: what it does there is what it does on one Redis.
+
+use std::sync::Arc;
+
+use semel_redis::{Address, Redis};
+use semel_store::Backend;
+use semel_store::clock::ManualClock;
+use semel_testkit::differential::compare;
+use semel_testkit::{Fixture, Step, conformance};
+
+use crate::nodes::Cluster;
+use crate::place::{Passing, Place, rounds};
+use crate::servers;
+
+/// Nobody takes over here.
+const NEVER: u32 = 3_600_000;
+
+fn fixture(url: &str) -> Fixture {
+    let place = Passing(Place::at(url));
+    Fixture::new(Step::Nothing, move |clock| place.0.open_with(clock))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kit_passes_on_a_cluster() {
+    let cluster = Cluster::start(3, NEVER, &[]).await;
+    let url = cluster.url();
+    conformance!(in turn, fixture(&url));
+    let programs = std::thread::spawn(move || compare(1, 2, true, || fixture(&url)));
+    tokio::task::spawn_blocking(|| programs.join().unwrap()).await.unwrap();
+}
+
+/// `SEMEL_ROUNDS` says how often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_equal_jobs_over_three_servers_on_a_cluster_one_is_created() {
+    let cluster = Cluster::start(1, NEVER, &["--min-replicas-to-write", "1"]).await;
+    servers::one_is_created(&Place::at(&cluster.url()), rounds("SEMEL_ROUNDS", 10)).await;
+    servers::one_hears_another(&Place::at(&cluster.url())).await;
+    // And with commits that wait for the replica.
+    let careful = format!("{}?replicas=1", cluster.url());
+    servers::one_is_created(&Place::at(&careful), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_of_its_own() {
+    let cluster = Cluster::start(0, NEVER, &[]).await;
+    // The one that has not got the store.
+    let other = cluster.nodes[2].port;
+    let clock = ManualClock::default();
+    let open = async |url: String| {
+        let address = Address::parse(&url).unwrap();
+        Redis::open_with_clock(&address, clock.clone()).await
+    };
+    let store = open(format!("redis+cluster://127.0.0.1:{other}")).await.unwrap();
+    // Its settings are those of the node that has it.
+    assert!(!store.facts().is_strong && store.facts().durability.contains("failover"));
+    let named = |store: &semel_redis::Survey| -> Vec<&str> {
+        store.findings().into_iter().map(|finding| finding.setting).collect()
+    };
+    let survey = store.survey().await.unwrap();
+    assert_eq!(named(&survey), ["appendfsync", "replicas=", "min-replicas-to-write"]);
+    let has: i64 = redis::cmd("EXISTS")
+        .arg("semel{p0}!")
+        .query_async(&mut cluster.nodes[0].connection().await)
+        .await
+        .unwrap();
+    assert_eq!(has, 1);
+    assert!(Redis::is_there(&cluster.address()).await.unwrap());
+    let refused = open(format!("redis://127.0.0.1:{other}")).await.map(drop).unwrap_err().to_string();
+    assert!(refused.contains("redis+cluster://"), "{refused}");
+    let alone = semel_testkit::redis::url().replace("redis://", "redis+cluster://");
+    assert!(open(alone).await.is_err());
+    drop(Arc::new(store));
+}

@@ -1,0 +1,118 @@
+//! The store's slot moves to another node while jobs flow. While it is on its way some keys are here and some there; whoever looked
+//! then would not find what is there, and admit it again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_engine::Engine;
+use semel_redis::Redis;
+use semel_testkit::make::keyed;
+use semel_testkit::traffic::Traffic;
+
+use crate::nodes::{Cluster, SLOT, until};
+use crate::takeover::{judge, servers};
+
+const NEVER: u32 = 3_600_000;
+
+/// A slot on its way, as `redis-cli --cluster reshard` does it.
+struct Move<'a> {
+    cluster: &'a Cluster,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Move<'a> {
+    async fn begin(cluster: &'a Cluster, from: usize, to: usize) -> Self {
+        let (slot, source, target) = (SLOT.to_string(), cluster.id(from).await, cluster.id(to).await);
+        cluster.nodes[to].tell(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]).await;
+        cluster.nodes[from].tell(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
+        Self { cluster, from, to }
+    }
+
+    /// Moves so many keys at most. Says whether any were left.
+    async fn some(&self, keys: usize) -> bool {
+        let mut connection = self.cluster.nodes[self.from].connection().await;
+        let mut asked = redis::cmd("CLUSTER");
+        asked.arg("GETKEYSINSLOT").arg(SLOT).arg(keys);
+        let found: Vec<Vec<u8>> = asked.query_async(&mut connection).await.unwrap();
+        if found.is_empty() {
+            return false;
+        }
+        let mut moved = redis::cmd("MIGRATE");
+        moved.arg("127.0.0.1").arg(self.cluster.nodes[self.to].port).arg("").arg(0).arg(60_000);
+        moved.arg("KEYS").arg(found).exec_async(&mut connection).await.unwrap();
+        true
+    }
+
+    async fn end(self) {
+        while self.some(100).await {}
+        let (slot, target) = (SLOT.to_string(), self.cluster.id(self.to).await);
+        for node in [self.to, self.from] {
+            self.cluster.nodes[node].tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_decided_by_what_has_not_arrived_yet() {
+    let cluster = Cluster::start(0, NEVER, &[]).await;
+    let store = Arc::new(Redis::open(&cluster.address()).await.unwrap());
+    let engine = Engine::without_duties(store).unwrap();
+    for number in 0..20 {
+        engine.enqueue(keyed(&number.to_string()).offer(), "").await.unwrap();
+    }
+    let on_its_way = Move::begin(&cluster, 0, 1).await;
+    assert!(on_its_way.some(30).await, "some are here and some there");
+    let offers: Vec<_> = (0..20)
+        .map(|number| {
+            let (engine, offer) = (engine.clone(), keyed(&number.to_string()).on_conflict("ignore").offer());
+            tokio::spawn(async move { engine.enqueue(offer, "").await })
+        })
+        .collect();
+    // Whoever goes where ASK points finds nothing of what is here still; that it would is what this test is for.
+    let mut there = cluster.nodes[1].connection().await;
+    let mut absent = 0;
+    let mut here = cluster.nodes[0].connection().await;
+    let mut asked = redis::cmd("CLUSTER");
+    let left: Vec<Vec<u8>> =
+        asked.arg("GETKEYSINSLOT").arg(SLOT).arg(100).query_async(&mut here).await.unwrap();
+    for key in &left {
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").ignore().cmd("EVAL").arg("return redis.call('TYPE', ARGV[1])['ok']").arg(1);
+        let (kind,): (String,) = asking.arg("semel{p0}").arg(key).query_async(&mut there).await.unwrap();
+        absent += usize::from(kind == "none");
+    }
+    assert!(absent > 0 && absent == left.len(), "{absent} of {}", left.len());
+    // Both nodes have been asked, and nobody has decided.
+    let refused = async |node: usize| -> u64 {
+        let said = cluster.nodes[node].ask(&["INFO", "errorstats"]).await.unwrap();
+        let of = |name: &str| {
+            let rest = said.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{name}:count=")));
+            rest.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        of("ASK")
+    };
+    let before = refused(0).await;
+    until("they ask again", async || refused(0).await > before + 3).await;
+    assert!(offers.iter().all(|offer| !offer.is_finished()), "somebody was answered in between");
+    on_its_way.end().await;
+    for offer in offers {
+        let outcome = tokio::time::timeout(Duration::from_secs(120), offer).await.unwrap().unwrap().unwrap();
+        assert!(matches!(outcome, Outcome::Existing(_)), "{outcome:?}");
+    }
+    assert_eq!(engine.queues().await.unwrap()[0].created, 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_while_jobs_flow_loses_and_doubles_nothing() {
+    let cluster = Cluster::start(1, NEVER, &[]).await;
+    let address = cluster.address().with_patience(Duration::from_secs(120));
+    let traffic = Traffic::start(&servers(&address, 3).await, 1);
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        traffic.more(60).await;
+        Move::begin(&cluster, from, to).await.end().await;
+    }
+    traffic.more(60).await;
+    judge(&traffic.end().await, &address).await;
+}

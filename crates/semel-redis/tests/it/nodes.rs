@@ -1,0 +1,252 @@
+//! Several Redis of a test's own that know each other: a cluster, or a primary with a replica and sentinels. They listen on ports of
+//! this machine, for that is how they find each other.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use semel_redis::Address;
+use semel_testkit::TempDir;
+
+use crate::own::{Own, SENTINEL};
+
+/// How long anything here may take on a machine that does other things as well.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The slot that all keys of a store are in.
+pub const SLOT: u16 = 15_882;
+/// All slots of a cluster.
+const SLOTS: usize = 16_384;
+
+/// Waits for something.
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < PATIENCE, "not yet: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A port, perhaps somebody else's: below those that connections are made from, so that nobody takes it while its owner is down.
+fn some_port() -> u16 {
+    10_000 + u16::try_from(semel_store::random::number() % 20_000).unwrap()
+}
+
+/// One of several.
+pub struct Node {
+    pub own: Own,
+    pub port: u16,
+    bus: u16,
+    /// Goes after the process.
+    _folder: TempDir,
+}
+
+impl Node {
+    async fn start(settings: &[&str]) -> Self {
+        let folder = TempDir::new();
+        for _ in 0..100 {
+            let (port, bus) = (some_port(), some_port());
+            let (port_text, bus_text) = (port.to_string(), bus.to_string());
+            let mut all = vec!["--bind", "127.0.0.1", "--port", &port_text, "--cluster-port", &bus_text];
+            all.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
+            all.extend(settings);
+            if let Some(own) = Own::try_start(folder.path(), &all).await {
+                return Self { own, port, bus, _folder: folder };
+            }
+        }
+        panic!("no port could be had");
+    }
+
+    /// Says something, and does not mind whether it is there.
+    pub async fn ask(&self, words: &[&str]) -> Option<String> {
+        let client = redis::Client::open(self.own.url()).unwrap();
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(5)));
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.ok()?;
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
+    }
+
+    /// Tells it something that it is to do.
+    pub async fn tell(&self, words: &[&str]) {
+        let mut connection = self.connection().await;
+        redis::cmd(words[0]).arg(&words[1..]).exec_async(&mut connection).await.unwrap();
+    }
+
+    pub async fn connection(&self) -> MultiplexedConnection {
+        self.own.connection().await
+    }
+
+    async fn says(&self, words: &[&str], what: &str) -> bool {
+        self.ask(words).await.is_some_and(|said| said.contains(what))
+    }
+
+    /// Whether it takes itself for a primary.
+    pub async fn is_primary(&self) -> bool {
+        self.says(&["INFO", "replication"], "role:master").await
+    }
+
+    /// Whether it is a replica that has caught up.
+    pub async fn is_replica(&self) -> bool {
+        let info = self.ask(&["INFO", "replication"]).await.unwrap_or_default();
+        info.contains("role:slave") && info.contains("master_link_status:up")
+    }
+
+    /// Whether so many replicas have caught up with it.
+    pub async fn has_replicas(&self, replicas: usize) -> bool {
+        let info = self.ask(&["INFO", "replication"]).await.unwrap_or_default();
+        info.contains("role:master") && info.matches("state=online").count() == replicas
+    }
+}
+
+/// A cluster of three primaries, of which the first has the store's slot; the first ones have replicas, which come after the primaries.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+}
+
+impl Cluster {
+    /// One with so many replicas, each of another primary, in which nobody takes over by himself unless he is silent for `timeout`
+    /// milliseconds.
+    pub async fn start(replicas: usize, timeout: u32, more: &[&str]) -> Self {
+        let timeout = timeout.to_string();
+        let mut settings = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", &timeout];
+        // A replica that was away for long may take over all the same.
+        settings.extend(["--cluster-replica-validity-factor", "0"]);
+        settings.extend(more);
+        let starting = (0..3 + replicas).map(|_| Node::start(&settings));
+        let nodes = futures_util::future::join_all(starting).await;
+        let cluster = Self { nodes };
+        for (place, node) in cluster.nodes.iter().enumerate() {
+            node.tell(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]).await;
+            if place < 3 {
+                // From above, so that the first has the store's.
+                let (first, last) = (SLOTS * (2 - place) / 3, SLOTS * (3 - place) / 3 - 1);
+                node.tell(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+            }
+        }
+        for node in &cluster.nodes[1..] {
+            let (port, bus) = (node.port.to_string(), node.bus.to_string());
+            cluster.nodes[0].tell(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
+        }
+        let all = format!("cluster_known_nodes:{}", cluster.nodes.len());
+        for node in &cluster.nodes {
+            until("they know each other", async || node.says(&["CLUSTER", "INFO"], &all).await).await;
+        }
+        for replica in 0..replicas {
+            let of = cluster.id(replica).await;
+            let node = &cluster.nodes[3 + replica];
+            // Until it has heard of that one.
+            until("it becomes a replica", async || node.ask(&["CLUSTER", "REPLICATE", &of]).await.is_some())
+                .await;
+        }
+        cluster.is_well(replicas).await;
+        cluster
+    }
+
+    /// Waits until all slots are served, and all replicas have caught up.
+    async fn is_well(&self, replicas: usize) {
+        for node in &self.nodes {
+            until("the cluster is up", async || node.says(&["CLUSTER", "INFO"], "cluster_state:ok").await)
+                .await;
+        }
+        for node in &self.nodes[..replicas] {
+            until("a replica catches up", async || node.has_replicas(1).await).await;
+        }
+    }
+
+    /// A node's id.
+    pub async fn id(&self, node: usize) -> String {
+        self.nodes[node].ask(&["CLUSTER", "MYID"]).await.unwrap()
+    }
+
+    /// The address of the store: some of its nodes.
+    pub fn address(&self) -> Address {
+        Address::parse(&self.url()).unwrap()
+    }
+
+    pub fn url(&self) -> String {
+        let places: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        format!("redis+cluster://{}", places.join(","))
+    }
+
+    /// The primary that fails is replaced by its replica, at once, whoever has noticed.
+    pub async fn take_over(&self, replica: usize) {
+        self.nodes[replica].tell(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+        until("it takes over", async || self.nodes[replica].is_primary().await).await;
+    }
+}
+
+/// A primary, its replica, and three sentinels of which two have to agree.
+pub struct Watched {
+    pub nodes: Vec<Node>,
+    pub sentinels: Vec<Sentinel>,
+}
+
+/// A sentinel.
+pub struct Sentinel {
+    pub own: Own,
+    pub port: u16,
+    _folder: TempDir,
+}
+
+impl Watched {
+    pub async fn start(more: &[&str], password: Option<&str>) -> Self {
+        let primary = Node::start(more).await;
+        let port = primary.port.to_string();
+        let mut settings = vec!["--replicaof", "127.0.0.1", &port];
+        settings.extend(more);
+        let replica = Node::start(&settings).await;
+        until("the replica catches up", async || primary.has_replicas(1).await).await;
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            sentinels.push(Sentinel::start(primary.port, password).await);
+        }
+        for sentinel in &sentinels {
+            until("they know each other", async || {
+                let mut connection = sentinel.connection(password).await;
+                let mut asked = redis::cmd("SENTINEL");
+                asked.arg("MASTER").arg("main");
+                let said: std::collections::HashMap<String, String> =
+                    asked.query_async(&mut connection).await.unwrap();
+                said["num-other-sentinels"] == "2" && said["num-slaves"] == "1"
+            })
+            .await;
+        }
+        Self { nodes: vec![primary, replica], sentinels }
+    }
+
+    pub fn url(&self) -> String {
+        let places: Vec<String> =
+            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+        format!("redis+sentinel://{}/main", places.join(","))
+    }
+
+    pub fn address(&self) -> Address {
+        Address::parse(&self.url()).unwrap()
+    }
+}
+
+impl Sentinel {
+    async fn start(primary: u16, password: Option<&str>) -> Self {
+        let folder = TempDir::new();
+        for _ in 0..100 {
+            let port = some_port();
+            let mut told = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {primary} 2\n\
+                 sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n",
+                folder.path().display()
+            );
+            if let Some(password) = password {
+                told.push_str(&format!("requirepass {password}\nsentinel sentinel-pass {password}\n"));
+            }
+            let path: PathBuf = folder.path().join(SENTINEL);
+            std::fs::write(path, told).unwrap();
+            if let Some(own) = Own::try_start(folder.path(), &[]).await {
+                return Self { own, port, _folder: folder };
+            }
+        }
+        panic!("no port could be had");
+    }
+
+    async fn connection(&self, password: Option<&str>) -> MultiplexedConnection {
+        let password = password.map(|password| format!("?pass={password}")).unwrap_or_default();
+        crate::own::patient(&format!("{}{password}", self.own.url())).await
+    }
+}

@@ -1,0 +1,58 @@
+//! Under Sentinel: servers follow by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_engine::Engine;
+use semel_redis::{Address, Redis};
+use semel_testkit::make::keyed;
+use semel_testkit::traffic::Traffic;
+
+use crate::nodes::{Node, Watched, until};
+use crate::place::rounds;
+use crate::takeover::{judge, servers};
+
+/// `SEMEL_FAILOVER_ROUNDS` says how often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_follow_a_failover_by_themselves() {
+    let mut watched = Watched::start(&["--min-replicas-to-write", "1"], Some("hush")).await;
+    let url = format!("{}?sentinel_pass=hush&replicas=1", watched.url());
+    let refused = Redis::open(&watched.address()).await.map(drop).unwrap_err().to_string();
+    assert!(!refused.contains("hush"), "{refused}");
+    let unknown = Address::parse(&url.replace("/main", "/other")).unwrap();
+    assert!(Redis::open(&unknown).await.is_err());
+    let address = Address::parse(&url).unwrap().with_patience(Duration::from_secs(120));
+    let traffic = Traffic::start(&servers(&address, 2).await, 1);
+    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1) {
+        traffic.more(40 + round * 13 % 37).await;
+        let (primary, replica) = if watched.nodes[0].is_primary().await { (0, 1) } else { (1, 0) };
+        watched.nodes[primary].own.end();
+        until("it takes over", async || watched.nodes[replica].is_primary().await).await;
+        watched.nodes[primary].own.start_again().await;
+        until("it is the replica now", async || watched.nodes[primary].is_replica().await).await;
+    }
+    traffic.more(100).await;
+    judge(&traffic.end().await, &address).await;
+}
+
+/// A server that asked nothing while its primary was silent asks nothing of that one when it comes back, which still takes itself for
+/// the primary then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_idle_asks_nothing_of_a_primary_that_was_replaced() {
+    let watched = Watched::start(&[], None).await;
+    let store = Arc::new(Redis::open(&watched.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    let [old, new] = &watched.nodes[..] else { panic!("two") };
+    until("the replica has it", async || old.ask(&["DBSIZE"]).await == new.ask(&["DBSIZE"]).await).await;
+    let is_at = |node: &Node| store.place() == Some(format!("127.0.0.1:{}", node.port));
+    assert!(is_at(old));
+    old.own.pause();
+    until("it takes over", async || new.is_primary().await).await;
+    until("it is found by who does not need it", async || is_at(new)).await;
+    old.own.go_on();
+    engine.enqueue(keyed("b").offer(), "").await.unwrap();
+    let mut asked = redis::cmd("XLEN");
+    let records: u64 = asked.arg("semel{p0}e").query_async(&mut new.connection().await).await.unwrap();
+    assert_eq!(records, 2, "it is where the others will look for it");
+}

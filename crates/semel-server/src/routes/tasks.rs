@@ -1,0 +1,42 @@
+//! Tasks.
+
+use semel_ojs::Code;
+
+use crate::caller::Access;
+use crate::tasks;
+
+use super::endpoint::{Endpoint, delete, get, post};
+use super::parameters::TASKS;
+
+/// The rows of this area.
+pub(super) fn rows() -> Vec<Endpoint> {
+    use Access::{Inspect, Produce};
+    use Code::{Contended, InvalidRequest, TooManyHolders};
+    vec![
+        post("/v1/tasks", Produce, tasks::create)
+            .named("createTask", "Creates a task of a template, unless one of its identity is there.")
+            .takes("TaskRequest")
+            .answers(201, "TaskCreated")
+            .answers(200, "TaskCreated")
+            .answers(400, "TaskError")
+            .answers(404, "TaskError")
+            .answers(409, "TaskError")
+            .answers(422, "TaskError")
+            .refuses(&[InvalidRequest, Contended, TooManyHolders]),
+        get("/v1/tasks", Inspect, tasks::list)
+            .named("listTasks", "Tasks, newest first.")
+            .query(TASKS)
+            .answers(200, "Tasks")
+            .refuses(&[InvalidRequest]),
+        get("/v1/tasks/{id}", Inspect, tasks::show)
+            .named("showTask", "One task and its steps.")
+            .answers(200, "Task")
+            .answers(404, "TaskError"),
+        delete("/v1/tasks/{id}", Produce, tasks::cancel)
+            .named("cancelTask", "Cancels a task with its steps.")
+            .answers(200, "TaskCancelled")
+            .answers(404, "TaskError")
+            .answers(409, "TaskError")
+            .refuses(&[Contended]),
+    ]
+}

@@ -1,0 +1,203 @@
+//! `/v1/tasks`: create, list, show, cancel; with the bodies and codes of the system that tasks come from. What is no
+//! task's affair (tokens, sizes, a store that is down) is answered like everywhere else.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request};
+use http::{StatusCode, Uri};
+use semel_core::draft::Map;
+use semel_core::enqueue::Outcome;
+use semel_core::ident::{JobId, WorkflowId};
+use semel_core::job::Head;
+use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State as JobState;
+use semel_core::task::{TaskOutcome, TaskPlan};
+use semel_core::workflow::{Step, StepStatus};
+use semel_engine::tasks::Task;
+use semel_ojs::task::{self, Create, Refused as Unread};
+use semel_ojs::{Code, Problem};
+use semel_store::StoreError;
+
+use crate::App;
+use crate::caller::Caller;
+use crate::extract::{self, Parameters};
+use crate::replay;
+use crate::respond::{Answer, Answered, Refused, view};
+use crate::tenancy::Scope;
+
+/// Tasks on a page, unless the query says otherwise, and at most.
+const PAGE_DEFAULT: u64 = 50;
+const PAGE_MAX: u64 = 200;
+
+type Id = Result<Path<String>, PathRejection>;
+
+fn error(status: StatusCode, code: &str, message: &str) -> Answer {
+    Answer::status(status, task::error(code, message))
+}
+
+fn not_found() -> Answer {
+    error(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such task")
+}
+
+/// A task's id in the path. What is no id is the id of none.
+fn task_id(id: Id) -> Option<WorkflowId> {
+    id.ok().and_then(|Path(text)| WorkflowId::parse(&text, "").ok())
+}
+
+/// `POST /v1/tasks`.
+pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let templates = app.templates();
+    let key = match extract::idempotency(&parts, &app, &caller, None) {
+        Ok(key) => key,
+        Err(problem) => return Ok(bad_request(problem.message())),
+    };
+    let plan = match Create::parse(&text, caller.inspect(), &templates) {
+        Ok(create) => match key {
+            Some(key) => create.once(&text, key)?.plan,
+            None => create.plan,
+        },
+        Err(unread) => {
+            let sent = key.and_then(|key| task::once(&text, key).ok());
+            return match replay::answer(&app, &caller, &parts, sent).await? {
+                Some(outcome) => answer_decided(&app, outcome, 0).await,
+                None => Ok(refused(unread)),
+            };
+        }
+    };
+    if let Err(problem) = check_queues(&caller, &plan) {
+        // Its template may have named other queues when it was sent before.
+        return match replay::answer(&app, &caller, &parts, plan.offer.once).await? {
+            Some(outcome) => answer_decided(&app, outcome, 0).await,
+            None => Err(problem.into()),
+        };
+    }
+    let steps = plan.steps.steps.len();
+    let created = app.engine.create_task(plan, &extract::source(&parts)).await?;
+    answer_created(&app, created, steps).await
+}
+
+fn check_queues(caller: &Caller, plan: &TaskPlan) -> Result<(), Problem> {
+    caller.check_queue(plan.offer.queue.name())?;
+    plan.steps.steps.iter().try_for_each(|step| caller.check_queue(step.offer.queue.name()))
+}
+
+/// The answer to a request that was not understood.
+fn refused(unread: Unread) -> Answer {
+    match unread {
+        Unread::NoTemplate(message) => error(StatusCode::NOT_FOUND, "NOT_FOUND", &message),
+        Unread::NoKey => bad_request(task::KEY_REQUIRED),
+        Unread::Invalid(invalid) => bad_request(Problem::from(invalid).message()),
+    }
+}
+
+fn bad_request(message: &str) -> Answer {
+    error(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+}
+
+async fn answer_created(app: &App, created: TaskOutcome, steps: usize) -> Answered {
+    match created {
+        TaskOutcome::Created { id, workflow, .. } => {
+            Ok(Answer::status(StatusCode::CREATED, task::created(id, workflow.steps.len(), true)))
+        }
+        TaskOutcome::Decided(outcome) => answer_decided(app, outcome, steps).await,
+        TaskOutcome::Unfit(why) => {
+            Ok(bad_request(Problem::from(task::refused_unfit(why).under("/unique")).message()))
+        }
+        TaskOutcome::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
+    }
+}
+
+/// How many steps the task of this job has; none when the job is no task, or its workflow is not kept any more.
+async fn steps(app: &App, head: &Head) -> Result<Option<usize>, Refused> {
+    let workflow = app.engine.workflow(WorkflowId::new(head.id)).await?;
+    Ok(workflow.filter(|workflow| workflow.task().is_some()).map(|workflow| workflow.steps.len()))
+}
+
+fn conflict() -> Answer {
+    error(StatusCode::CONFLICT, "CONFLICT", task::CONFLICT)
+}
+
+/// `planned` is how many steps such a task has now, for one that is remembered and not kept any more.
+async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered {
+    match outcome {
+        Outcome::Repeated(head) => {
+            let steps = steps(app, &head).await?.unwrap_or_default();
+            let id = WorkflowId::new(head.id);
+            Ok(Answer::status(StatusCode::CREATED, task::created(id, steps, true)).replayed())
+        }
+        // The key may be a plain job's, of a time before the template had steps; that is no task to answer with.
+        Outcome::Existing(head) => Ok(match steps(app, &head).await? {
+            Some(steps) => Answer::ok(task::created(WorkflowId::new(head.id), steps, false)),
+            None if app.engine.job(head.id).await?.is_some() => conflict(),
+            None => Answer::ok(task::created(WorkflowId::new(head.id), planned, false)),
+        }),
+        // One answer to all of them: whether the other task lives, or what differs, is nobody's to find out so.
+        Outcome::Rejected { .. } => Ok(conflict()),
+        outcome => {
+            let cause =
+                if let Outcome::Corrupt(corrupt) = &outcome { Some(corrupt.to_string()) } else { None };
+            let problem = Problem::of_outcome(&outcome).unwrap_or_else(Problem::internal);
+            if problem.code() == Code::PayloadMismatch {
+                let pointers =
+                    if let Outcome::Mismatch { pointers, .. } = &outcome { &pointers[..] } else { &[] };
+                let message = task::mismatch(problem.message(), pointers);
+                return Ok(error(StatusCode::UNPROCESSABLE_ENTITY, "PAYLOAD_MISMATCH", &message));
+            }
+            Err(Refused { problem, cause })
+        }
+    }
+}
+
+/// From where, and how many.
+fn page(query: &Parameters) -> Result<(Option<WorkflowId>, u32), Problem> {
+    let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
+    let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
+    Ok((from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?, limit))
+}
+
+/// `GET /v1/tasks`, the newest first.
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
+    caller.check_all_queues()?;
+    let query = Parameters::of(&uri)?;
+    let (from, limit) = match page(&query) {
+        Ok(page) => page,
+        Err(problem) => return Ok(bad_request(problem.message())),
+    };
+    let (tasks, next) = app.engine.tasks(from, limit).await?;
+    let shown = tasks.iter().map(|task| (task.id, &task.workflow, task.job.as_ref().map(view)));
+    Ok(Answer::ok(task::answer_list(shown, next)))
+}
+
+/// `GET /v1/tasks/{id}`.
+pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
+    caller.check_all_queues()?;
+    let Some(id) = task_id(id) else { return Ok(not_found()) };
+    let Some(Task { workflow, job, .. }) = app.engine.task(id).await? else { return Ok(not_found()) };
+    let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
+    let ids: Vec<JobId> = running.filter_map(Step::job).collect();
+    let states: Map<JobId, JobState> =
+        app.engine.jobs(ids).await?.into_iter().map(|job| (job.head.id, job.head.state)).collect();
+    let state_of = |step: &Step| {
+        let state = step.job().and_then(|job| states.get(&job))?;
+        Some(if *state == JobState::Active { "active" } else { "pending" })
+            .filter(|_| step.status == StepStatus::Running)
+    };
+    Ok(Answer::ok(task::answer(id, &workflow, job.as_ref().map(view).as_ref(), &state_of)))
+}
+
+/// `DELETE /v1/tasks/{id}`.
+pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
+    caller.check_all_queues()?;
+    let Some(id) = task_id(id) else { return Ok(not_found()) };
+    match app.engine.cancel_task(id).await? {
+        Settled::Done(head) | Settled::Repeated(head) => {
+            Ok(Answer::ok(task::answer_cancelled(id, Some(&head))))
+        }
+        Settled::Refused(Refusal::NotFound) => Ok(not_found()),
+        Settled::Refused(Refusal::WrongState(state)) => {
+            let message = format!("the task has ended ({state}); nothing of it is left to cancel");
+            Ok(error(StatusCode::CONFLICT, "CONFLICT", &message))
+        }
+        Settled::Refused(refusal) => Err(refusal.into()),
+    }
+}

@@ -1,0 +1,192 @@
+//! Requests that their callers may send again under a key of the request itself (`Idempotency-Key`), on every store:
+//! answered as the first time for a day, whoever decided them (SEMANTICS 7).
+
+use semel_core::draft::Reads;
+use semel_core::enqueue::once::{self, Once, REMEMBERED};
+use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
+use semel_core::ident::JobId;
+use semel_core::job::NoteKind;
+use semel_core::state::State;
+use semel_core::task::{self, TaskOutcome, TaskPlan};
+use semel_core::tenant::Namespace;
+use semel_core::trail::Payload;
+
+use semel_store::backend::Verdict::{Applied, Stale};
+
+use crate::fixture::Fixture;
+use crate::flows::chain;
+use crate::make::{Want, job, key, keyed};
+
+/// The job, by a request of this name whose digest is all `digest`.
+fn sent(want: &Want, request: &str, digest: u8) -> Offer {
+    Offer { once: Some(Once { key: key(request), digest: [digest; 32] }), ..want.offer() }
+}
+
+fn reads(offer: &Offer) -> Reads {
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    reads
+}
+
+async fn repeated(f: &Fixture, offer: &Offer, id: JobId) {
+    let outcome = f.enqueue(offer).await;
+    assert!(matches!(&outcome, Outcome::Repeated(head) if head.id == id), "{outcome:?}");
+}
+
+async fn jobs(f: &Fixture) -> u64 {
+    f.queue("default").await.map_or(0, |stats| stats.counts.iter().sum())
+}
+
+async fn is_remembered(f: &Fixture, request: &str) -> bool {
+    let once = Once { key: key(request), digest: [0; 32] };
+    let reads = Reads { documents: vec![once.document()], ..Reads::default() };
+    f.load(&reads).await.peek_document(&once.document()).is_some()
+}
+
+/// Waiting, running, ended; and with a policy of its own as well as without.
+pub async fn a_request_that_is_sent_again_is_answered_as_the_first_time(f: &Fixture) {
+    for (want, request) in [(job(), "a"), (keyed("k"), "b")] {
+        let offer = sent(&want, request, 1);
+        let id = f.create(&offer).await.id;
+        let before = jobs(f).await;
+        repeated(f, &offer, id).await;
+        let (head, _) = f.claim_one().await;
+        repeated(f, &offer, id).await;
+        f.complete(&head).await;
+        f.maintain().await;
+        repeated(f, &offer, id).await;
+        assert_eq!(jobs(f).await, before);
+    }
+    assert!(f.enqueue(&sent(&job(), "c", 1)).await.is_inserted(), "another key is another request");
+}
+
+/// And its job is named to nobody to whom one of the two policies or the caller's scope does not show it.
+pub async fn another_request_under_the_key_is_refused(f: &Fixture) {
+    let hidden = |want: Want| want.policy(|spec| spec.disclose = Some("never".to_owned()));
+    let blind = |offer: Offer| Offer { inspect: false, ..offer };
+    f.create(&sent(&keyed("a"), "open", 1)).await;
+    f.create(&sent(&hidden(keyed("b")), "closed", 1)).await;
+    let before = jobs(f).await;
+    for (offer, is_named) in [
+        (sent(&job(), "open", 2), true),
+        (sent(&hidden(keyed("c")), "open", 2), false),
+        (blind(sent(&job(), "open", 2)), false),
+        (sent(&job(), "closed", 2), false),
+    ] {
+        match f.enqueue(&offer).await {
+            Outcome::KeyReused(holder) => assert_eq!(holder.named().is_some(), is_named, "{offer:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(jobs(f).await, before);
+}
+
+/// Neither the job nor what is remembered of it is there without the other.
+pub async fn the_second_of_two_requests_of_one_key_is_stale(f: &Fixture) {
+    let offer = sent(&job(), "a", 1);
+    let mut groups = Vec::new();
+    for _ in 0..2 {
+        let mut draft = f.draft(&reads(&offer)).await;
+        let outcome = enqueue(&mut draft, &offer).unwrap();
+        assert!(outcome.is_inserted(), "{outcome:?}");
+        groups.push(draft.finish());
+    }
+    let second = groups.pop().unwrap();
+    assert_eq!(f.commit(groups).await, [Applied]);
+    assert_eq!(f.commit(vec![second]).await, [Stale]);
+    assert_eq!(jobs(f).await, 1);
+    let outcome = f.enqueue(&offer).await;
+    assert!(matches!(outcome, Outcome::Repeated(_)), "{outcome:?}");
+    assert_eq!(jobs(f).await, 1);
+}
+
+/// What stored nothing is decided again.
+pub async fn a_request_that_stored_nothing_is_not_remembered(f: &Fixture) {
+    let holder = f.create(&keyed("k").offer()).await;
+    let outcome = f.enqueue(&sent(&keyed("k"), "alone", 1)).await;
+    assert!(matches!(outcome, Outcome::Rejected { .. }), "{outcome:?}");
+    let offers = [sent(&job(), "first", 1), sent(&keyed("k"), "second", 1)];
+    let mut all = reads(&offers[0]);
+    offers[1].reads(&mut all);
+    let refused = f.decide_on(&all, |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
+    assert!(matches!(refused, Batch::Refused { index: 1, .. }), "{refused:?}");
+    for request in ["alone", "first", "second"] {
+        assert!(!is_remembered(f, request).await, "{request}");
+    }
+    assert_eq!(jobs(f).await, 1);
+    f.cancel(holder.id).await;
+    let taken = f.decide_on(&all, |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
+    assert!(
+        matches!(&taken, Batch::Done(outcomes) if outcomes.iter().all(Outcome::is_inserted)),
+        "{taken:?}"
+    );
+    assert!(is_remembered(f, "first").await && is_remembered(f, "second").await);
+}
+
+/// Whether or not the duty has come to it.
+pub async fn a_request_is_forgotten_when_its_time_is_over(f: &Fixture) {
+    let offer = sent(&job(), "a", 1);
+    let once = offer.once.unwrap();
+    let document = once.document();
+    let read = Reads { documents: vec![document.clone()], ..Reads::default() };
+    let first = f.create(&offer).await.id;
+    assert!(!f.decide_on(&read, |draft| once::forget(draft, &document)).await, "not yet");
+    repeated(f, &offer, first).await;
+    f.advance(REMEMBERED).await;
+    let second = f.create(&offer).await.id;
+    repeated(f, &offer, second).await;
+    f.advance(REMEMBERED).await;
+    assert!(f.decide_on(&read, |draft| once::forget(draft, &document)).await);
+    assert!(!is_remembered(f, "a").await);
+    assert!(!f.decide_on(&read, |draft| once::forget(draft, &document)).await, "twice");
+    f.create(&offer).await;
+}
+
+/// Also when what it created has been replaced itself.
+pub async fn a_replacement_is_not_made_twice(f: &Fixture) {
+    let want = keyed("k").on_conflict("replace");
+    f.create(&want.offer()).await;
+    let offer = sent(&want, "a", 1);
+    let outcome = f.enqueue(&offer).await;
+    let Outcome::Replaced { head: second, .. } = outcome else { panic!("{outcome:?}") };
+    repeated(f, &offer, second.id).await;
+    let outcome = f.enqueue(&want.offer()).await;
+    let Outcome::Replaced { head: third, .. } = outcome else { panic!("{outcome:?}") };
+    repeated(f, &offer, second.id).await;
+    assert_eq!(f.head(second.id).await.unwrap().state, State::Cancelled);
+    assert_eq!(f.head(third.id).await.unwrap().state, State::Available);
+}
+
+/// Nor does sending it again undo what another request has put in its place since.
+pub async fn an_amendment_is_not_made_twice(f: &Fixture) {
+    let want = |args: &str| keyed("k").on_conflict("follow_up").args(args);
+    let id = f.create(&want("[0]").offer()).await.id;
+    let offer = sent(&want("[1]"), "a", 1);
+    let amended = async |offer: &Offer| {
+        let outcome = f.enqueue(offer).await;
+        assert!(matches!(&outcome, Outcome::Amended(head) if head.id == id), "{outcome:?}");
+    };
+    amended(&offer).await;
+    amended(&sent(&want("[2]"), "b", 1)).await;
+    let before = f.head(id).await.unwrap();
+    amended(&offer).await;
+    assert_eq!(f.head(id).await.unwrap(), before, "answered without writing");
+    let (_, full) = f.full(id).await.unwrap();
+    assert_eq!(Payload::decode(full.note(NoteKind::Payload).unwrap()).unwrap().args.get(), "[2]");
+}
+
+/// With all its steps.
+pub async fn a_task_that_is_asked_for_again_is_answered_as_the_first_time(f: &Fixture) {
+    let plan = TaskPlan { offer: sent(&keyed("k"), "a", 1), steps: chain(vec![job().offer(); 2]) };
+    let space = Namespace::default();
+    let create = async || f.decide_on(&reads(&plan.offer), |draft| task::create(draft, &plan, &space)).await;
+    let first = create().await;
+    let TaskOutcome::Created { id, .. } = first else { panic!("{first:?}") };
+    let before = jobs(f).await;
+    let again = create().await;
+    assert!(
+        matches!(&again, TaskOutcome::Decided(Outcome::Repeated(head)) if head.id == id.as_job()),
+        "{again:?}"
+    );
+    assert_eq!(jobs(f).await, before);
+}

@@ -1,0 +1,22 @@
+//! The quick start of the guide: its program is the example, and does what the page says.
+
+#[path = "../../examples/start.rs"]
+#[allow(dead_code, reason = "its `main` is for people")]
+mod program;
+
+const PAGE: &str = include_str!("../../../../docs/guide/start.md");
+const PROGRAM: &str = include_str!("../../examples/start.rs");
+
+#[test]
+fn the_page_has_the_example_word_for_word() {
+    assert!(PAGE.contains(&format!("```rust\n{PROGRAM}```\n")));
+    let version =
+        concat!("semel = \"", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"), "\"\n");
+    assert!(PAGE.contains(version), "{version}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_clicks_are_one_payment() {
+    let receipts = program::run("memory:").await.unwrap();
+    assert_eq!(receipts, ["paid 4200 cents of invoice 17"; 2]);
+}

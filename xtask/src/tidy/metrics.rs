@@ -1,0 +1,130 @@
+//! Alerts and dashboards speak of metrics that the server has, and of each alert the guide says what to do.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use super::tree::{File, Tree};
+
+/// Where the server names its metrics.
+const METRICS: &str = "crates/semel-server/src/metrics.rs";
+/// Where outcomes and ends are named.
+const OUTCOMES: &str = "crates/semel-engine/src/";
+/// The alerts.
+const ALERTS: &str = "packaging/prometheus/alerts.yml";
+/// What to do for each.
+const GUIDE: &str = "docs/guide/alerts.md";
+/// Whoever reads metrics.
+const READERS: [&str; 4] = ["packaging/prometheus/", "packaging/grafana/", GUIDE, "docs/guide/network.md"];
+/// What a histogram is made of.
+const PARTS: [&str; 3] = ["_bucket", "_sum", "_count"];
+
+/// Looks at every reader of metrics.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let known = known(tree);
+    let readers = tree.files.iter().filter(|file| READERS.iter().any(|reader| file.path.starts_with(reader)));
+    let mut findings: Vec<Finding> = Vec::new();
+    for reader in readers {
+        findings.extend(names(reader, &known));
+        findings.extend(outcomes(reader, tree));
+    }
+    findings.extend(guide(tree));
+    findings
+}
+
+/// The metrics of the server, by the texts in which it names them.
+fn known(tree: &Tree) -> BTreeSet<&str> {
+    let file = tree.files.iter().find(|file| file.path == METRICS);
+    let texts = file.into_iter().flat_map(|file| file.text.split('"'));
+    texts.filter(|text| text.starts_with("semel_") && is_name(text)).collect()
+}
+
+fn is_name(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+}
+
+fn names(file: &File, known: &BTreeSet<&str>) -> Vec<Finding> {
+    let found = file.text.match_indices("semel_").filter_map(|(start, _)| {
+        let rest = &file.text[start..];
+        let end = rest.find(|c: char| !is_name(&c.to_string())).unwrap_or(rest.len());
+        let name = &rest[..end];
+        let whole = PARTS.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
+        let is_known = known.contains(name) || known.contains(whole);
+        (!is_known).then(|| Finding::error(file.at(start), format!("the server has no metric `{name}`")))
+    });
+    found.collect()
+}
+
+/// The words of each `outcome="…"` and `outcome=~"…"`; in JSON the quotes are escaped.
+fn outcomes(file: &File, tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (start, lead) in file.text.match_indices("outcome=") {
+        let rest = file.text[start + lead.len()..].trim_start_matches(['~', '\\', '"']);
+        let words = rest.split(['"', '\\']).next().unwrap_or_default();
+        for word in words.split('|') {
+            let quoted = format!("\"{word}\"");
+            let names = |file: &&File| file.path.starts_with(OUTCOMES) && file.text.contains(&quoted);
+            if !tree.files.iter().any(|file| names(&file)) {
+                findings.push(Finding::error(file.at(start), format!("nothing is counted as `{word}`")));
+            }
+        }
+    }
+    findings
+}
+
+/// Of each alert there is a heading in the guide, and of nothing else.
+fn guide(tree: &Tree) -> Vec<Finding> {
+    let lines = |path: &str, lead: &'static str| -> BTreeSet<&str> {
+        let file = tree.files.iter().find(|file| file.path == path);
+        let lines = file.into_iter().flat_map(|file| file.text.lines());
+        lines
+            .filter_map(|line| line.trim().strip_prefix(lead))
+            .filter(|name| name.starts_with("Semel"))
+            .collect()
+    };
+    let (alerts, told) = (lines(ALERTS, "- alert: "), lines(GUIDE, "### "));
+    let silent = alerts.difference(&told).map(|name| {
+        Finding::error(GUIDE, format!("does not say what to do about `{name}`, under a heading of that name"))
+    });
+    let gone =
+        told.difference(&alerts).map(|name| Finding::error(GUIDE, format!("there is no alert `{name}`")));
+    silent.chain(gone).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::tree::Tree;
+
+    fn found(alerts: &str, guide: &str) -> Vec<String> {
+        let files = [
+            ("crates/semel-server/src/metrics.rs", "\"semel_jobs\" \"semel_wait_seconds\""),
+            ("crates/semel-engine/src/counters.rs", "A => \"created\", B => \"existing\""),
+            ("packaging/prometheus/alerts.yml", alerts),
+            ("docs/guide/alerts.md", guide),
+        ];
+        check(&Tree::of(&files)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn metrics_are_those_of_the_server() {
+        assert_eq!(found("semel_jobs{a=\"b\"} + semel_wait_seconds_bucket", "`semel_jobs`"), [""; 0]);
+        let place = "packaging/prometheus/alerts.yml:2";
+        assert_eq!(found("a\nsemel_job > 1", ""), [format!("{place}: the server has no metric `semel_job`")]);
+    }
+
+    #[test]
+    fn outcomes_are_those_that_are_counted() {
+        assert_eq!(found("{outcome=~\"created|existing\"}", "{outcome=\\\"created\\\"}"), [""; 0]);
+        let place = "packaging/prometheus/alerts.yml:1";
+        assert_eq!(
+            found("{outcome=~\"created|lost\"}", ""),
+            [format!("{place}: nothing is counted as `lost`")]
+        );
+    }
+
+    #[test]
+    fn each_alert_has_its_heading() {
+        assert_eq!(found("  - alert: SemelDown", "### SemelDown"), [""; 0]);
+        assert_eq!(found("  - alert: SemelDown", "### SemelUp").len(), 2);
+    }
+}

@@ -1,0 +1,188 @@
+//! What is shipped beside the program: units, manifests and commands name flags, variables and addresses that it has.
+
+use std::collections::BTreeMap;
+
+use saphyr::{LoadableYamlNode, Yaml};
+
+use super::Finding;
+use super::tree::{File, Tree};
+
+/// What `--help` says, word for word, as a test of the program sees to.
+const HELP: &str = "crates/semel-cli/testdata/help/";
+/// Where the addresses are that the server answers.
+const ROUTES: &str = "crates/semel-server/src/routes/";
+/// What is shipped.
+const SHIPPED: &str = "packaging/";
+
+/// Looks at what is shipped, and at the commands of the documentation.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let help: BTreeMap<&str, &str> = tree
+        .files
+        .iter()
+        .filter_map(|file| Some((file.path.strip_prefix(HELP)?.strip_suffix(".txt")?, &*file.text)))
+        .collect();
+    let is_page = |file: &&File| file.path.ends_with(".md") && !file.path.starts_with("docs/adr/");
+    let shipped = || tree.files.iter().filter(|file| file.path.starts_with(SHIPPED));
+    let pages = tree.files.iter().filter(is_page);
+    let flags = shipped().chain(pages).flat_map(|file| flags(file, &help));
+    let variables = shipped().flat_map(|file| variables(file, &help));
+    let probes = shipped().flat_map(|file| probes(file, tree));
+    let texts = shipped().filter_map(unreadable);
+    flags.chain(variables).chain(probes).chain(texts).collect()
+}
+
+/// Each flag that stands behind `semel VERB` in a line is one of the verb's.
+fn flags(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in (1..).zip(file.text.lines()) {
+        // Lists of words in YAML and in container files are command lines too.
+        let is_list =
+            |word: &str| line.trim_start().strip_prefix(word).is_some_and(|rest| rest.contains('['));
+        let begins_with_verb = is_list("args:") || is_list("CMD");
+        let line = line.replace(['"', ',', '[', ']'], " ");
+        let mut verb = None;
+        let mut before = if begins_with_verb { "semel" } else { "" };
+        for word in line.split_whitespace() {
+            let ends = word.contains(['`', '|', ';', ')']) || word.starts_with(['#', '>', '&']);
+            let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && c != '-' && c != '_');
+            if begins_with_verb && matches!(bare, "args" | "CMD") {
+                continue;
+            }
+            if before.trim_start_matches('`').ends_with("semel") && !before.contains("--") {
+                verb = help.get_key_value(bare);
+            } else if let Some(behind) =
+                verb.and_then(|(name, _)| help.get_key_value(&*format!("{name}-{bare}")))
+            {
+                verb = Some(behind);
+            } else if let (Some((name, text)), true) = (verb, bare.starts_with("--")) {
+                let flag = bare.split('=').next().unwrap_or(bare);
+                if !text.split(|c: char| c.is_whitespace() || c == ',').any(|known| known == flag) {
+                    let what = format!("`semel {name}` has no flag `{flag}`");
+                    findings.push(Finding::error(format!("{}:{number}", file.path), what));
+                }
+            }
+            if ends {
+                verb = None;
+            }
+            before = word;
+        }
+    }
+    findings
+}
+
+/// Each variable is one that `--help` names.
+fn variables<'a>(file: &'a File, help: &'a BTreeMap<&str, &str>) -> impl Iterator<Item = Finding> + 'a {
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    file.text.match_indices("SEMEL_").filter_map(move |(start, _)| {
+        let rest = &file.text[start..];
+        let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
+        let known = help.values().any(|text| text.split(|c| !is_name(c)).any(|word| word == name));
+        (!known).then(|| Finding::error(file.at(start), format!("the program knows no variable `{name}`")))
+    })
+}
+
+/// Each address that is asked for whether it is well is one that the server answers.
+fn probes<'a>(file: &'a File, tree: &'a Tree) -> impl Iterator<Item = Finding> + 'a {
+    file.text.match_indices("httpGet: {path: ").filter_map(move |(start, lead)| {
+        let path = file.text[start + lead.len()..].split([',', '}']).next()?.trim();
+        let quoted = format!("\"{path}\"");
+        let is_route = |file: &File| file.path.starts_with(ROUTES) && file.text.contains(&quoted);
+        let there = tree.files.iter().any(is_route);
+        (!there).then(|| Finding::error(file.at(start), format!("the server does not answer `{path}`")))
+    })
+}
+
+/// YAML that is none, JSON that is none.
+fn unreadable(file: &File) -> Option<Finding> {
+    let why = if file.path.ends_with(".json") {
+        serde_json::from_str::<serde_json::Value>(&file.text).err()?.to_string()
+    } else if file.path.ends_with(".yaml") || file.path.ends_with(".yml") {
+        Yaml::load_from_str(&file.text).err()?.to_string()
+    } else {
+        return None;
+    };
+    Some(Finding::error(file.path.clone(), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::tree::Tree;
+    use crate::workspace::Workspace;
+
+    const SERVE: (&str, &str) = (
+        "crates/semel-cli/testdata/help/serve.txt",
+        "  --drain <SECONDS>  How long (SEMEL_DRAIN)\n      --listen <HOST:PORT>  Where\n",
+    );
+
+    const BOUND: (&str, &str) = ("crates/semel-cli/testdata/help/queues-bound.txt", "  --max-depth <N>");
+    const QUEUES: (&str, &str) = ("crates/semel-cli/testdata/help/queues.txt", "Commands:\n  bound  Show");
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let route = ("crates/semel-server/src/routes/system.rs", "get(\"/live\", Public, live)");
+        check(&Tree::of(&[SERVE, QUEUES, BOUND, route, (path, text)]))
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn flags_are_those_of_the_verb() {
+        let no_flag = |text: &str| found("packaging/a", text).len();
+        assert_eq!(no_flag("ExecStart=/usr/bin/semel serve --drain 20 --listen=x"), 0);
+        assert_eq!(no_flag("ExecStart=/usr/bin/semel serve --drian 20"), 1);
+        assert_eq!(no_flag("          args: [serve, --drain, \"20\"]"), 0);
+        assert_eq!(no_flag("          args: [serve, --drian, \"20\"]"), 1);
+        assert_eq!(no_flag("CMD [\"serve\", \"--drian\", \"20\"]"), 1);
+        assert_eq!(no_flag("semel queues bound mail --max-depth 5"), 0);
+        assert_eq!(no_flag("semel queues --max-depth 5"), 1);
+        assert_eq!(no_flag("docker run --read-only semel\nsemel serve | other --flag"), 0);
+        assert_eq!(found("docs/a.md", "say `semel serve --no-such`, or `other --flag`").len(), 1);
+        assert_eq!(found("docs/a.md", "say `semel serve`, and what `--flag` does elsewhere").len(), 0);
+    }
+
+    #[test]
+    fn variables_are_those_of_the_program() {
+        assert_eq!(found("packaging/a", "SEMEL_DRAIN=20"), [""; 0]);
+        assert_eq!(
+            found("packaging/a", "x\nSEMEL_DRAINS=20"),
+            ["packaging/a:2: the program knows no variable `SEMEL_DRAINS`"]
+        );
+    }
+
+    #[test]
+    fn probes_ask_what_is_answered() {
+        assert_eq!(found("packaging/a.yaml", "httpGet: {path: /live, port: http}"), [""; 0]);
+        assert_eq!(found("packaging/a.yaml", "httpGet: {path: /alive, port: http}").len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_found() {
+        assert_eq!(found("packaging/a.yaml", "a: [1, 2").len(), 1);
+        assert_eq!(found("packaging/a.json", "{\"a\": 1,}").len(), 1);
+        assert_eq!(found("packaging/a.json", "{\"a\": 1}"), [""; 0]);
+    }
+    /// Where systemd is, it reads the unit as it would at a start.
+    #[test]
+    fn systemd_finds_nothing_wrong_with_the_unit() {
+        use std::process::Command;
+        let Ok(unit) =
+            std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service"))
+        else {
+            panic!("there is no unit")
+        };
+        if Command::new("systemd-analyze").arg("--version").output().is_err() {
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("semel-unit-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("semel.service");
+        // The program need not be installed here, nor its pages.
+        let unit = unit.replace("/usr/bin/semel ", "/bin/sh ").replace("Documentation=", "#");
+        std::fs::write(&path, unit).unwrap();
+        let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("semel.service"), "{said}");
+    }
+}
