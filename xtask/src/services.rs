@@ -2,6 +2,7 @@
 //! and stopped at the end.
 
 mod account;
+mod chromium;
 mod pgbouncer;
 mod postgres;
 mod redis;
@@ -19,6 +20,7 @@ pub struct Services {
     postgres: Postgres,
     redis: Redis,
     pooler: Result<PathBuf, Absent>,
+    browser: Result<PathBuf, Absent>,
 }
 
 impl Services {
@@ -27,12 +29,17 @@ impl Services {
     /// # Errors
     /// What is missing, and how it is installed.
     pub fn start() -> Result<Self, String> {
-        Ok(Self { postgres: Postgres::start()?, redis: Redis::start()?, pooler: pgbouncer::find() })
+        Ok(Self {
+            postgres: Postgres::start()?,
+            redis: Redis::start()?,
+            pooler: pgbouncer::find(),
+            browser: chromium::find(),
+        })
     }
 
     /// What cannot be had here.
     pub fn absent(&self) -> Vec<Absent> {
-        self.pooler.as_ref().err().cloned().into_iter().collect()
+        [&self.pooler, &self.browser].into_iter().filter_map(|found| found.as_ref().err().cloned()).collect()
     }
 
     /// What the tests are told: names of variables and their values.
@@ -44,6 +51,7 @@ impl Services {
             (redis::PROGRAM, self.redis.program().display().to_string()),
         ];
         variables.extend(self.pooler.iter().map(|found| (pgbouncer::VARIABLE, found.display().to_string())));
+        variables.extend(self.browser.iter().map(|found| (chromium::VARIABLE, found.display().to_string())));
         // Tests that start programs of their own must not do so as root either.
         variables.extend(self.postgres.account().map(|account| (account::VARIABLE, account.to_string())));
         variables

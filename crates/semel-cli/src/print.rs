@@ -70,6 +70,16 @@ impl Printer {
         put(&mut std::io::stdout().lock(), format_args!("{text}"));
     }
 
+    /// Shows lines alone on the terminal, from its top.
+    pub fn screen(&self, lines: &[String]) {
+        let mut text = String::from("\x1b[H");
+        for line in lines {
+            text.push_str(&format!("{line}\x1b[K\n"));
+        }
+        text.push_str("\x1b[J");
+        put(&mut std::io::stdout().lock(), format_args!("{text}"));
+    }
+
     /// A remark for people, on stderr; programs do not get it.
     pub fn remark(&self, text: impl Display) {
         if !self.json {

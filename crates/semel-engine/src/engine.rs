@@ -140,11 +140,6 @@ impl Engine {
         &self.shared.counters
     }
 
-    /// The keys with the most duplicates, of holders that answers may show.
-    pub fn hottest(&self) -> &Hottest {
-        &self.shared.hottest
-    }
-
     pub(crate) fn last_look(&self) -> &LastLook {
         &self.shared.held
     }
@@ -264,9 +259,7 @@ impl Engine {
         source: &str,
     ) {
         self.shared.counters.count(job_type, queue, outcome_name(outcome));
-        if let Some(key) = outcome.shown_key() {
-            self.shared.hottest.count(self.space.other_key(key), job_type, queue);
-        }
+        self.shared.hottest.count(outcome, job_type, queue, &self.space);
         self.note(outcome, now, source);
     }
 

@@ -6,10 +6,10 @@
 //! - [`webhooks`]: subscriptions, and events on their way to them.
 //! - [`crons`], [`workflows`], [`tasks`]: what people ask about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
-//! - [`job`], [`duplicates`], [`counters`]: a whole job, the record of duplicates, the metrics.
+//! - [`job`], [`duplicates`], [`counters`], [`history`]: a whole job, the record of duplicates, the metrics, those over time.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
-//! - [`held`], [`hottest`]: keys, for the metrics.
+//! - [`held`], [`hottest`]: keys that are held, keys and holders that absorbed most.
 //! - `once`: requests that were sent before.
 
 pub mod counters;
@@ -19,6 +19,7 @@ pub mod duty;
 pub mod engine;
 pub mod follow;
 pub mod held;
+pub mod history;
 pub mod hottest;
 pub mod job;
 pub mod limits;

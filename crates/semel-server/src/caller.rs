@@ -21,6 +21,8 @@ use crate::respond::{Refused, show};
 pub(crate) enum Access {
     /// Nothing, not even a token.
     Public,
+    /// A token, whatever it is for.
+    Any,
     /// To enqueue: producers.
     Produce,
     /// To run jobs: workers.
@@ -40,6 +42,7 @@ impl Access {
     pub(crate) const fn roles(self) -> &'static [Role] {
         match self {
             Self::Public => &[],
+            Self::Any => &Role::ALL,
             Self::Produce => &[Role::Producer, Role::Admin],
             Self::Work => &[Role::Worker, Role::Admin],
             Self::Touch | Self::Inspect => &[Role::Producer, Role::Worker, Role::Admin],
@@ -90,6 +93,11 @@ impl Caller {
 
     pub(crate) fn token(&self) -> Option<&Arc<Token>> {
         self.0.as_ref()
+    }
+
+    /// Whether the caller may do everything that its tenant and queues have.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.0.as_ref().is_none_or(|token| token.roles.contains(&Role::Admin))
     }
 
     /// Whether answers may tell the caller of other people's jobs.

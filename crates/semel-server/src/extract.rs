@@ -11,7 +11,7 @@ use axum::extract::{Path, Query, Request};
 use bytes::BytesMut;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
-use http::{HeaderMap, Uri};
+use http::{Extensions, HeaderMap, Uri};
 use http_body_util::BodyExt as _;
 use semel_core::error::Invalid;
 use semel_core::ident::JobId;
@@ -226,11 +226,15 @@ pub(crate) fn idempotency(
 
 /// Who is asking, for the duplicates record: the request's own name, else the program's, else the address.
 pub(crate) fn source(parts: &Parts) -> String {
-    let header = |name: &str| {
-        parts.headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty())
-    };
+    source_of(&parts.extensions, &parts.headers)
+}
+
+/// The same of a request that is whole.
+pub(crate) fn source_of(extensions: &Extensions, headers: &HeaderMap) -> String {
+    let header =
+        |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let named = header(REQUEST_ID).or_else(|| header(USER_AGENT.as_str()));
-    match (named, parts.extensions.get::<Peer>()) {
+    match (named, extensions.get::<Peer>()) {
         (Some(text), _) => text.chars().take(SOURCE_BYTES_MAX).collect(),
         (None, Some(Peer(address))) => address.ip().to_string(),
         (None, None) => String::new(),

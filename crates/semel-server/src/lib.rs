@@ -10,11 +10,12 @@
 //! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
 //! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
-//!   `stream`, `explain`, `tasks`, `unique_jobs`, [`webhooks`], `admin`, `system`.
+//!   `stream`, `explain`, `tasks`, `unique_jobs`, `hot_keys`, [`webhooks`], `admin`, `audit`, `whoami`, `system`.
 
 use std::sync::Arc;
 
 use axum::Router;
+use semel_core::time::Timestamp;
 use semel_engine::Engine;
 use tokio::sync::Semaphore;
 
@@ -27,6 +28,7 @@ pub mod tls;
 pub mod trace;
 
 mod admin;
+mod audit;
 mod batch;
 mod caller;
 mod crons;
@@ -36,6 +38,7 @@ mod edge;
 mod events;
 mod explain;
 mod extract;
+mod hot_keys;
 mod jobs;
 mod limits;
 mod many;
@@ -54,6 +57,7 @@ pub mod templates;
 mod tenancy;
 mod unique_jobs;
 pub mod webhooks;
+mod whoami;
 mod workers;
 mod workflows;
 
@@ -81,6 +85,8 @@ pub(crate) struct App {
     pub(crate) openapi: Arc<str>,
     /// Streams of events that may still be opened.
     pub(crate) streams: Arc<Semaphore>,
+    /// What operators did.
+    pub(crate) audit: Arc<audit::Audit>,
 }
 
 impl App {
@@ -92,7 +98,14 @@ impl App {
             openapi: openapi::document(table).into(),
             streams: Arc::new(Semaphore::new(config.streams_max)),
             config: Arc::new(config),
+            audit: Arc::default(),
         }
+    }
+
+    /// When this server began to count, by the store's clock, which says that it is `now`.
+    pub(crate) fn began(&self, now: Timestamp) -> Timestamp {
+        let uptime = i64::try_from(self.engine.counters().uptime().as_micros()).unwrap_or(i64::MAX);
+        Timestamp::from_micros(now.as_micros().saturating_sub(uptime))
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) async fn show(Scope(app): Scope) -> Result<Response, Refused> {
         page.sample("semel_outcomes_total", &labels, count);
     }
     page.put_suppressed(&app.engine.counters().all());
-    page.put_keys(app.engine.held_keys().await?, &app.engine.hottest().top(HOTTEST_MAX));
+    page.put_keys(app.engine.held_keys().await?, &app.engine.hottest_keys(HOTTEST_MAX));
     page.put_requests(app.routes.rows());
     page.family("semel_http_requests_under_way", "gauge", "Requests under way, long polls aside.");
     page.sample("semel_http_requests_under_way", &[], app.load.requests());

@@ -14,8 +14,10 @@ use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, worker};
 use semel_store::backend::Filter;
 
+use crate::audit;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
+use crate::hot_keys;
 use crate::respond::{Answer, Answered, Refused};
 use crate::tenancy::Scope;
 
@@ -28,12 +30,17 @@ const LISTINGS_MAX: usize = 64;
 /// Longest reason of a release that is kept, in characters.
 const REASON_CHARS_MAX: usize = 500;
 
-/// `GET /unique-jobs`: `page`, `per_page`, `cursor`, `type`, `queue`. Jobs that may not be shown are left out. Where the
+/// `GET /unique-jobs`: `sort`, `page`, `per_page`, `cursor`, `type`, `queue`. Jobs that may not be shown are left out. Where the
 /// answer ends before the store does, it may be short, or empty, and names the cursor from which pages count anew.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
     let per_page = query.number("per_page", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    match query.get("sort") {
+        None | Some("newest") => {}
+        Some("duplicates") => return hot_keys::list(&app, &query, per_page).await,
+        Some(_) => return Err(extract::refuse("sort", "is `newest` or `duplicates`").into()),
+    }
     let page = query.number("page", 1, 1, REACH_MAX / per_page)?;
     let now = app.engine.now().await?;
     let mut filter = crate::jobs::filter(&query)?;
@@ -130,6 +137,9 @@ pub(crate) async fn release(
     let reason =
         worker::reason(&text)?.or_else(|| query.get("reason").map(str::to_owned)).unwrap_or_default();
     let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+    if let Some(account) = parts.extensions.get::<audit::Reason>() {
+        drop(account.0.set(reason.clone()));
+    }
     match app.engine.release_key(key).await? {
         KeyReleased::Done(heads) => {
             let jobs: Vec<String> = heads.iter().map(|head| head.id.to_string()).collect();
@@ -166,16 +176,16 @@ fn unique_key(path: Result<Path<String>, PathRejection>) -> Result<UniqueKey, Re
 }
 
 /// The same rule as everywhere: a job whose policy says never is not shown (SEMANTICS 4).
-fn is_shown(head: &Head) -> bool {
+pub(crate) fn is_shown(head: &Head) -> bool {
     head.hold.disclose == Disclose::Always
 }
 
 /// Whether the job may block somebody by its own policy.
-fn holds(head: &Head, now: Timestamp) -> bool {
+pub(crate) fn holds(head: &Head, now: Timestamp) -> bool {
     must_remember(&head.hold, head, now) != Remember::Forget
 }
 
-fn put_holder(head: &Head, object: &mut Object<'_>) {
+pub(crate) fn put_holder(head: &Head, object: &mut Object<'_>) {
     match &head.key {
         Some(key) => object.plain("key", key),
         None => object.raw("key", "null"),

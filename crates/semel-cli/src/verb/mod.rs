@@ -22,6 +22,7 @@ pub mod serve;
 pub mod tasks;
 pub mod templates;
 pub mod token;
+pub mod top;
 pub mod webhooks;
 pub mod workers;
 pub mod workflows;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 26] = [
+const VERBS: [&str; 27] = [
     "serve",
     "demo",
     "enqueue",
@@ -13,6 +13,7 @@ const VERBS: [&str; 26] = [
     "jobs",
     "events",
     "queues",
+    "top",
     "limit",
     "dead",
     "workers",

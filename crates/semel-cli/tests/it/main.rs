@@ -5,6 +5,8 @@
     reason = "what a test's helpers do not expect is a failure of the test"
 )]
 
+#[cfg(unix)]
+mod browser;
 mod demo;
 mod doctor;
 mod help;
@@ -19,5 +21,6 @@ mod start;
 mod templates;
 mod tls;
 mod token;
+mod top;
 mod traces;
 mod verbs;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::draft::{Draft, Missing, Reads};
 use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_core::lease::Bearer;
 use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::settle::{self, Refusal, Report, Settled};
@@ -13,6 +14,10 @@ use semel_core::unique::UniqueKey;
 use semel_store::StoreError;
 
 use super::Engine;
+use crate::hottest::Hot;
+
+/// Heads that one look at the hottest holders reads: commits wait while it does.
+const HOLDERS_AT_ONCE: usize = 100;
 
 impl Engine {
     /// ACK. `result` is a JSON value.
@@ -183,6 +188,39 @@ impl Engine {
         let released =
             self.shared.store.decide(Reads::default(), move |draft| life::release_key(draft, key)).await?;
         Ok(self.space.shown(released))
+    }
+
+    /// The keys with the most duplicates at this process since its start, whatever their tenant, of holders that answers
+    /// may show: at most so many, the hottest first.
+    pub fn hottest_keys(&self, most: usize) -> Vec<Hot> {
+        self.shared.hottest.keys(most)
+    }
+
+    /// The tenant's holders that are wanted and absorbed most duplicates at this process since its start: at most so many,
+    /// most first, with how many; and by how much such a number may be too low. Those that are stored no more are left out.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn hottest_holders(
+        &self,
+        most: usize,
+        is_wanted: impl Fn(&Head) -> bool,
+    ) -> Result<(Vec<(Head, u64)>, u64), StoreError> {
+        let (counted, may_lack) = self.shared.hottest.holders();
+        let mut found = Vec::new();
+        for some in counted.chunks(HOLDERS_AT_ONCE) {
+            let reads = Reads { heads: some.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+            let snapshot = self.shared.store.load(reads).await?;
+            let heads = some.iter().filter_map(|(id, count)| Some((snapshot.peek(*id)?.0, *count)));
+            let own = heads.filter(|(head, _)| self.space.owns(&head.queue));
+            let own = own.map(|(head, count)| (self.space.shown(head.clone()), count));
+            found.extend(own.filter(|(head, _)| is_wanted(head)));
+            if found.len() >= most {
+                found.truncate(most);
+                break;
+            }
+        }
+        Ok((found, may_lack))
     }
 
     /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.

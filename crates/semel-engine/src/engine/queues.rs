@@ -84,6 +84,7 @@ impl Engine {
     pub fn forget_what_was_seen(&self) {
         self.shared.bounded.forget();
         self.shared.workers.clear();
+        self.shared.hottest.clear();
         self.shared.store.hints().closed_lanes().clear();
     }
 

@@ -1,6 +1,7 @@
 //! `/ojs/v1/admin`: what operators ask and do. Each file has one resource.
 
 pub(crate) mod dead_letter;
+pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod queues;
 pub(crate) mod stats;

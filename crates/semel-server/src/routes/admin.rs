@@ -3,10 +3,10 @@
 use semel_ojs::Code;
 
 use crate::caller::Access;
-use crate::{admin, dead_letter, queues, tenancy};
+use crate::{admin, audit, dead_letter, queues, tenancy};
 
 use super::endpoint::{Endpoint, delete, get, post, put};
-use super::parameters::{PAGE, PER_PAGE, QUEUE, STATES, TYPE};
+use super::parameters::{AUDIT, HISTORY, PAGE, PER_PAGE, QUEUE, STATES, TYPE};
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
@@ -26,6 +26,16 @@ pub(super) fn rows() -> Vec<Endpoint> {
         get("/ojs/v1/admin/stats", Admin, admin::stats::show)
             .named("adminStats", "The whole server in a few numbers.")
             .answers(200, "AdminStats"),
+        get("/ojs/v1/admin/stats/history", Admin, admin::history::show)
+            .named("adminHistory", "What became of requests, by minutes of three hours or hours of a week.")
+            .query(HISTORY)
+            .answers(200, "History")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/audit", Admin, audit::list)
+            .named("audit", "What operators did by way of this server, newest first.")
+            .query(AUDIT)
+            .answers(200, "Audit")
+            .refuses(&[InvalidRequest]),
         get("/ojs/v1/admin/jobs", Admin, admin::jobs::list)
             .named("adminListJobs", "Jobs by page numbers, newest first.")
             .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE])

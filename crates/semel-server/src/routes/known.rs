@@ -11,6 +11,8 @@ use super::endpoint::Endpoint;
 pub(crate) struct Row {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
+    /// Its name in OpenAPI.
+    pub(crate) name: &'static str,
     pub(crate) access: Access,
     /// Whether it is about the whole server: then it is not there for a request that is some tenant's.
     pub(crate) is_global: bool,
@@ -34,6 +36,7 @@ impl Known {
         let row = |endpoint: &Endpoint| Row {
             method: endpoint.method.clone(),
             path: endpoint.path,
+            name: endpoint.name,
             access: endpoint.access,
             is_global: endpoint.is_global,
             times: Times::default(),

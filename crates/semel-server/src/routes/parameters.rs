@@ -74,6 +74,11 @@ pub(super) const WEBHOOKS: &[Parameter] = &[
     parameter("cursor", TEXT, "`pagination.next_cursor` of the page before."),
 ];
 pub(super) const UNIQUE_JOBS: &[Parameter] = &[
+    parameter(
+        "sort",
+        r#"{"type":"string","enum":["newest","duplicates"],"default":"newest"}"#,
+        "`duplicates`: one page of those that absorbed most since this server started, by its bounded counters.",
+    ),
     STATES,
     QUEUE,
     TYPE,
@@ -87,6 +92,21 @@ pub(super) const PER_PAGE: Parameter =
     parameter("per_page", r#"{"type":"integer","minimum":1,"maximum":100,"default":25}"#, "Items on a page.");
 pub(super) const REASON: &[Parameter] =
     &[parameter("reason", r#"{"type":"string"}"#, "Why, for the audit log.")];
+
+pub(super) const AUDIT: &[Parameter] = &[parameter(
+    "limit",
+    r#"{"type":"integer","minimum":1,"maximum":1000,"default":100}"#,
+    "At most so many.",
+)];
+pub(super) const HISTORY: &[Parameter] = &[
+    parameter(
+        "step",
+        r#"{"type":"string","enum":["minute","hour"],"default":"minute"}"#,
+        "How long a slot is.",
+    ),
+    TYPE,
+    QUEUE,
+];
 
 pub(super) const CRONS: &[Parameter] = &[
     parameter("enabled", r#"{"type":"boolean"}"#, "Those that tick, or those that do not."),

@@ -1,13 +1,13 @@
 //! The server itself.
 
 use crate::caller::Access;
-use crate::{metrics, openapi, system};
+use crate::{metrics, openapi, system, whoami};
 
 use super::endpoint::{Endpoint, get};
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
-    use Access::{Metrics, Public};
+    use Access::{Any, Metrics, Public};
     vec![
         get("/ojs/v1/health", Public, system::health)
             .named("ojsHealth", "Whether the server and its store are well.")
@@ -22,6 +22,9 @@ pub(super) fn rows() -> Vec<Endpoint> {
         get("/ojs/manifest", Public, system::manifest)
             .named("manifest", "What this server does.")
             .answers(200, "Manifest"),
+        get("/ojs/v1/whoami", Any, whoami::show)
+            .named("whoami", "What the request's token may do.")
+            .answers(200, "WhoAmI"),
         get("/health", Public, system::health)
             .named("health", "Whether the server and its store are well.")
             .answers(200, "Health")

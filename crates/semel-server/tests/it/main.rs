@@ -5,10 +5,13 @@
 mod access;
 mod admin;
 mod backpressure;
+#[cfg(unix)]
+mod browser;
 mod cancellation;
 mod catalogue;
 mod endpoints;
 mod errors;
+mod glance;
 mod harness;
 mod idempotency;
 mod jobs;

@@ -97,7 +97,7 @@ fn questions(endpoint: &Endpoint, things: &Things) -> Vec<(String, String)> {
             "cursor" if endpoint.path.ends_with("/subscriptions") => &things.webhook,
             // Numbers, words of the protocol, and places in the one log, which are the same for everybody.
             "after" | "cursor" | "state" | "type" | "types" | "job_types" | "limit" | "offset" | "page"
-            | "per_page" | "wait_ms" | "reason" | "enabled" => continue,
+            | "per_page" | "wait_ms" | "reason" | "enabled" | "sort" | "step" => continue,
             name => panic!("say here what the parameter {name} names"),
         };
         asked.push((name.clone(), format!("{path}?{name}={value}")));

@@ -25,9 +25,9 @@ const NEVER: &str = "never";
 
 /// What a subscriber was sent.
 #[derive(Debug)]
-struct Got {
+pub(crate) struct Got {
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Got {
@@ -42,7 +42,7 @@ impl Got {
 }
 
 /// A subscriber who answers as he was told, and then 200.
-async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedReceiver<Got>) {
+pub(crate) async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedReceiver<Got>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let (tell, told) = mpsc::unbounded_channel();

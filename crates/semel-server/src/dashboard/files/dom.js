@@ -42,7 +42,7 @@ export function select(name, values, chosen) {
   return h("select", { name }, values.map(option));
 }
 
-/** A button that does something; while it does, it cannot be pressed again. */
+/** A button that does something; while it does, it cannot be pressed again. Afterwards it has the focus that it lost by that. */
 export function button(text, act, props) {
   const press = async (event) => {
     node.disabled = true;
@@ -50,6 +50,7 @@ export function button(text, act, props) {
       await act(event);
     } finally {
       node.disabled = false;
+      if (node.isConnected && document.activeElement === document.body) node.focus({ preventScroll: true });
     }
   };
   const node = h("button", { type: "button", ...props, onclick: press }, text);

@@ -2,18 +2,21 @@
 
 import { at, get, maybe } from "./api.js";
 import { h, part } from "./dom.js";
-import { badge, count, duration, jobLink, keyLink } from "./format.js";
+import { badge, count, duration, jobLink, keyLink, when } from "./format.js";
 import { callers } from "./key.js";
 import { read, since } from "./log.js";
 import { link } from "./router.js";
 import { table } from "./table.js";
+import { isOperator } from "./who.js";
 
 const SPANS = [["15", "15 minutes"], ["60", "1 hour"], ["1440", "1 day"], ["10080", "1 week"]];
+const START = ["start", "since the start"];
 const SHOWN = 20;
 /** Jobs asked for at a time. */
 const TOGETHER = 5;
 
 export async function duplicates({ query, signal }) {
+  if (query.minutes === START[0]) return sinceTheStart(signal);
   const minutes = Number(query.minutes ?? 60);
   const from = Date.now() - minutes * 60_000;
   const after = await since(from, signal);
@@ -27,8 +30,7 @@ export async function duplicates({ query, signal }) {
   const wrong = holders.filter((holder) => holder.mismatches > 0).slice(0, SHOWN);
   return [
     h("h1", {}, "Duplicates"),
-    h("nav", { class: "tabs", "aria-label": "Span of time" }, SPANS.map(([value, text]) =>
-      h("a", { href: link("duplicates", { minutes: value }), "aria-current": Number(value) === minutes ? "page" : null }, text))),
+    spans(String(minutes)),
     h("p", { class: "lead" }, `${count(all)} duplicates met ${count(holders.length)} jobs in the last ${duration(minutes * 60_000)}, by the event log.`,
       told.more ? " The log is longer than was read: these are the first of that time." : ""),
     part("Hottest", table([
@@ -47,6 +49,33 @@ export async function duplicates({ query, signal }) {
     ], wrong, { caption: "Requests whose args or type differed from the holder's", empty: "None in that time. Policies with on_mismatch: reject find them." })),
     part("Last callers of the hottest", callers(rows.filter((row) => row.job?.unique?.duplicates).slice(0, 5)
       .map((row) => ({ job_id: row.id, duplicates: row.job.unique.duplicates })))),
+  ];
+}
+
+function spans(chosen) {
+  const offered = isOperator() ? [...SPANS, START] : SPANS;
+  return h("nav", { class: "tabs", "aria-label": "Span of time" }, offered.map(([value, text]) =>
+    h("a", { href: link("duplicates", { minutes: value }), "aria-current": value === chosen ? "page" : null }, text)));
+}
+
+/** By the server's own counters: one question, however long the log is. */
+async function sinceTheStart(signal) {
+  const told = await get("unique-jobs", { sort: "duplicates", per_page: SHOWN }, signal);
+  const lack = told.counted.may_lack;
+  return [
+    h("h1", {}, "Duplicates"),
+    spans(START[0]),
+    h("p", { class: "lead" }, "By the counters of this server since its start, ", when(told.counted.since), ". ",
+      lack > 0 ? `So many jobs met duplicates that a number may be too low, by ${count(lack)} at most.` : "The numbers are exact."),
+    part("Hottest", table([
+      { label: "Key", cell: (item) => keyLink(item.key) },
+      { label: "Duplicates", kind: "num", cell: (item) => count(item.absorbed) },
+      { label: "Type", cell: (item) => item.type },
+      { label: "Queue", cell: (item) => item.queue },
+      { label: "Holder", cell: (item) => jobLink(item.job_id) },
+      { label: "State", cell: (item) => badge(item.state) },
+      { label: "Holds", cell: (item) => (item.holds ? "yes" : "no more") },
+    ], told.items, { caption: "Jobs by the duplicates they absorbed", empty: "No stored job has met a duplicate since." })),
   ];
 }
 

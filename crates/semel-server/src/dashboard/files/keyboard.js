@@ -6,13 +6,14 @@ import { go, refresh } from "./router.js";
 
 const TYPING = "input, textarea, select, [contenteditable], dialog *";
 
-/** `screens`: a letter, a path and a title each. `g` and the letter goes there. */
-export function listen(screens) {
+/** `offered`: gives the screens, a letter, a path and a title each. `g` and the letter goes there. */
+export function listen(offered) {
   let isGoing = false;
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.(TYPING)) return;
     if (document.querySelector("dialog[open]")) return;
     const pressed = event.key;
+    const screens = offered();
     const screen = isGoing && screens.find(({ letter }) => letter === pressed);
     isGoing = pressed === "g" && !isGoing;
     if (screen) return take(event, () => go(screen.path));

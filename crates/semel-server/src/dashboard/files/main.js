@@ -1,5 +1,6 @@
 // The screens and the menu.
 
+import { audit } from "./audit.js";
 import { cron, crons } from "./crons.js";
 import { deadLetters } from "./deadletters.js";
 import { h, put } from "./dom.js";
@@ -16,22 +17,25 @@ import { link, place, refresh, start } from "./router.js";
 import { askForToken, hasToken, tenant } from "./session.js";
 import { webhooks } from "./webhooks.js";
 import { workers } from "./workers.js";
+import { isOperator, learn, mayProduce, mayRead } from "./who.js";
 import { why } from "./whynot.js";
 import { workflow, workflows } from "./workflows.js";
 
+/** The screens of the menu; `for`: who may see what is on them. */
 const MENU = [
   { path: "overview", title: "Overview", letter: "o" },
-  { path: "keys", title: "Keys", letter: "k" },
-  { path: "why", title: "Why not?", letter: "y" },
+  { path: "keys", title: "Keys", letter: "k", for: isOperator },
+  { path: "why", title: "Why not?", letter: "y", for: mayProduce },
   { path: "jobs", title: "Jobs", letter: "j" },
   { path: "duplicates", title: "Duplicates", letter: "u" },
   { path: "policies", title: "Policies", letter: "p" },
   { path: "workflows", title: "Workflows", letter: "f" },
   { path: "crons", title: "Crons", letter: "c" },
   { path: "dead", title: "Dead letters", letter: "d" },
-  { path: "workers", title: "Workers", letter: "w" },
-  { path: "webhooks", title: "Webhooks", letter: "b" },
-  { path: "health", title: "Health", letter: "h" },
+  { path: "workers", title: "Workers", letter: "w", for: isOperator },
+  { path: "webhooks", title: "Webhooks", letter: "b", for: isOperator },
+  { path: "audit", title: "Audit", letter: "a", for: isOperator },
+  { path: "health", title: "Health", letter: "h", for: () => true },
 ];
 const SCREENS = [
   ["keys", keys, "Keys"],
@@ -49,9 +53,12 @@ const SCREENS = [
   ["dead", deadLetters, "Dead letters"],
   ["workers", workers, "Workers"],
   ["webhooks", webhooks, "Webhooks"],
+  ["audit", audit, "Audit"],
   ["health", health, "Health"],
 ];
 
+/** The screens that whoever looks may see. */
+const offered = () => MENU.filter((screen) => (screen.for ?? mayRead)());
 const menu = document.querySelector("#menu");
 const who = document.querySelector("#who");
 
@@ -59,7 +66,7 @@ function drawMenu() {
   const here = place();
   // On a narrow screen the menu scrolls, and must show where one is.
   requestAnimationFrame(() => menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }));
-  put(menu, MENU.map(({ path, title, letter }) =>
+  put(menu, offered().map(({ path, title, letter }) =>
     h("a", { href: link(path), title: `g ${letter}`, "aria-current": path === here ? "page" : null }, title)));
 }
 
@@ -68,7 +75,7 @@ function drawWho() {
   put(who,
     tenant() ? h("span", { class: "dim" }, `tenant ${tenant()}`) : null,
     h("button", { type: "button", onclick: open }, hasToken() ? "Token ✓" : "Token"),
-    h("button", { type: "button", onclick: () => help(MENU), "aria-label": "Keys of the keyboard" }, "?"));
+    h("button", { type: "button", onclick: () => help(offered()), "aria-label": "Keys of the keyboard" }, "?"));
 }
 
 // The skip link moves the focus; the address stays the screen's.
@@ -77,10 +84,12 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.querySelector("#main").focus();
 });
 addEventListener("screen", drawMenu);
-addEventListener("session", () => {
+addEventListener("session", async () => {
+  await learn();
   drawWho();
   refresh();
 });
+await learn();
 drawWho();
-listen(MENU);
+listen(offered);
 start(SCREENS, document.querySelector("#main"), "overview");

@@ -1,34 +1,29 @@
 // The server at a glance: what happens now, and the queues. It looks again by itself until it is told to pause.
 
-import { at, get, maybe, post } from "./api.js";
-import { bars } from "./chart.js";
-import { button, h, none, part, put, select } from "./dom.js";
-import { count, rate, when } from "./format.js";
-import { GROUPS, History, metrics, totals, types } from "./metrics.js";
+import { at, get, post } from "./api.js";
+import { charts } from "./charts.js";
+import { button, h, part, put } from "./dom.js";
+import { count, when } from "./format.js";
 import { tell } from "./notice.js";
 import { LIVE, STATES } from "./policy.js";
 import { link } from "./router.js";
 import { follow, rest } from "./stream.js";
 import { table } from "./table.js";
 import { line } from "./timeline.js";
+import { forOperators } from "./who.js";
 
 const LOOK_MS = 3_000;
-const LOOKS_MAX = 61;
 const FEED_MAX = 30;
 
-/** Kept from one visit of the screen to the next, so that going elsewhere does not empty the charts. */
-const history = new History(LOOKS_MAX);
-let chosenType = "";
 let isPaused = false;
 
 export async function overview({ signal }) {
   const tiles = h("ul", { class: "tiles" });
-  const charts = h("div", { class: "charts" });
+  const outcomes = charts(signal);
   const queues = h("div", {});
   const feed = h("ol", { class: "timeline feed" });
   const status = h("span", { class: "dim", role: "status" });
-  const typed = h("span", {});
-  const view = { tiles, charts, queues, typed };
+  const view = { tiles, outcomes, queues };
   const toggle = button("", () => {
     isPaused = !isPaused;
     label();
@@ -47,7 +42,7 @@ export async function overview({ signal }) {
   return [
     h("div", { class: "head" }, h("h1", {}, "Overview"), h("p", { class: "actions" }, status, toggle)),
     tiles,
-    part("Outcomes a second", h("p", { class: "note" }, typed, " Drawn from the server's counters for as long as this page is open."), charts),
+    part("Outcomes a second", outcomes.node),
     part("Queues", queues),
     part("What happens now", feed),
   ];
@@ -104,46 +99,13 @@ function watch(feed, status, label, signal) {
 }
 
 async function look(view, signal) {
-  const [stored, text] = await Promise.all([get("queues", {}, signal), maybe(metrics(signal))]);
+  const [stored] = await Promise.all([get("queues", {}, signal), view.outcomes.look()]);
   if (signal.aborted) return;
   const all = Object.fromEntries(STATES.map((state) => [state, stored.queues.reduce((sum, queue) => sum + queue[state], 0)]));
   put(view.tiles, STATES.map((state) => h("li", { class: state },
     h("a", { href: link("jobs", { state }) }, h("strong", {}, count(all[state])), h("span", {}, state)))));
-  drawCharts(view, text);
   // A button that has the focus or is at work is not taken away under a hand.
   if (!view.queues.contains(document.activeElement)) put(view.queues, queueTable(stored.queues, () => look(view, signal)));
-}
-
-function drawCharts(view, text) {
-  if (text === null) {
-    put(view.typed);
-    return put(view.charts, none("The metrics are not shown to this token or tenant; they are the whole server's."));
-  }
-  const names = types(text);
-  if (!view.typed.contains(document.activeElement)) {
-    const choose = select("type", [["", "all types"], ...names], chosenType);
-    choose.setAttribute("aria-label", "Type");
-    choose.addEventListener("change", () => {
-      chosenType = choose.value;
-      history.clear();
-      drawCharts(view, text);
-    });
-    put(view.typed, choose);
-  }
-  const values = totals(text, chosenType);
-  history.add(Date.now(), values);
-  const created = values[0] + values[2];
-  const suppressed = values[1] + values[3];
-  put(view.charts, GROUPS.map(({ name, tone }, index) => {
-    const points = history.rates(index);
-    const now = points.at(-1)?.value;
-    return h("figure", {},
-      h("figcaption", {}, h("span", {}, name), h("strong", {}, now === undefined ? "…" : `${rate(now)}/s`)),
-      bars(points, LOOKS_MAX - 1, name, tone),
-      h("small", {}, `${count(values[index])} since the start`));
-  }), h("p", { class: "ratio" },
-    created + suppressed === 0 ? "Nothing was offered yet." : h("span", {}, h("strong", {}, `${((100 * suppressed) / (created + suppressed)).toFixed(1)} %`), " of what was offered since the start was a duplicate. "),
-    h("a", { href: link("duplicates") }, "Hottest keys →")));
 }
 
 function queueTable(queues, again) {
@@ -168,6 +130,6 @@ function queueTable(queues, again) {
     { label: "Live", cell: depth },
     ...STATES.map(of),
     { label: "Oldest since", cell: (queue) => when(queue.oldest_available_at) ?? "–" },
-    { label: "", cell: change },
+    { label: "", cell: (queue) => forOperators(() => change(queue)) },
   ], queues, { caption: "Queues and the jobs in them", empty: "No queue has had a job yet." });
 }

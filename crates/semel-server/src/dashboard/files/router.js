@@ -22,7 +22,8 @@ export function go(path, query) {
 
 /** Shows the present screen again, with what is true now. */
 export function refresh() {
-  show();
+  // A token may be given before the first screen is.
+  if (outlet) show();
 }
 
 let routes = [];
@@ -52,10 +53,11 @@ async function show() {
   current?.abort();
   const leaving = (current = new AbortController());
   dispatchEvent(new CustomEvent("screen"));
-  const view = h("div", { class: "screen", "aria-busy": "true" });
+  const view = h("div", { class: "screen" });
   const isSame = outlet.dataset.place === location.hash;
   outlet.dataset.place = location.hash;
   // The old view stays until the new one has something to show, so that nothing flickers.
+  outlet.setAttribute("aria-busy", "true");
   let found = null;
   try {
     const parts = path.split("/").map(decodeURIComponent);
@@ -69,7 +71,7 @@ async function show() {
     put(view, h("h1", {}, found?.[0].title ?? "Semel"), problem(error, show));
   }
   if (leaving.signal.aborted) return;
-  view.removeAttribute("aria-busy");
+  outlet.removeAttribute("aria-busy");
   put(outlet, view);
   if (!isSame) {
     scrollTo(0, 0);

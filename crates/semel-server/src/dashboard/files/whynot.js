@@ -1,6 +1,6 @@
 // Why not? A payload, as it would be offered: who blocks it, until when, and what every strategy would do.
 
-import { get, post } from "./api.js";
+import { at, get, post } from "./api.js";
 import { button, h, part, put } from "./dom.js";
 import { badge, count, jobLink, keyLink, mono, when } from "./format.js";
 import { callers } from "./key.js";

@@ -1,0 +1,242 @@
+//! `semel top`: the overview in a terminal.
+
+use std::time::Duration;
+
+use clap::Args;
+use semel_client::Client;
+use serde_json::{Value, json};
+
+use crate::config::{Globals, Settings};
+use crate::failure::Failure;
+use crate::link::{Link, Missing};
+use crate::print::{Printer, Style, items, number, text};
+
+/// How often it looks.
+const INTERVAL: &str = "2";
+/// Lines of each list.
+const ROWS: usize = 10;
+/// The minutes that are drawn, and the height of a minute of each.
+const MINUTES: usize = 30;
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// What is drawn, and the outcomes that it is the sum of.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("created", &["created", "follow_up", "replaced"]),
+    (
+        "suppressed",
+        &["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"],
+    ),
+    ("mismatched", &["mismatch"]),
+    ("completed", &["completed"]),
+    ("failed runs", &["failed"]),
+];
+const STATES: [&str; 5] = ["scheduled", "available", "pending", "active", "retryable"];
+
+/// Watch queues, outcomes and the hottest keys
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Outcomes are those of the server that answers, since it started; a store that no server has open has none. With an
+admin's token all of it is shown, with another's what it may see. Ends with Ctrl-C.
+
+Examples:
+  semel top
+  semel top --server https://jobs.example.com --every 5
+  semel top --once
+  semel top --once --json")]
+pub struct Top {
+    /// Show it once, and end
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = INTERVAL, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    every: u64,
+}
+
+impl Top {
+    /// Looks, once or until it is told to stop.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        let settings = Settings::read(globals, None)?;
+        Link::with(&settings, Missing::Refuse, async |client| {
+            tokio::select! {
+                looked = self.watch(client, printer) => looked,
+                // Asked to end, it has nothing to say.
+                _ = tokio::signal::ctrl_c() => Ok(()),
+            }
+        })
+        .await
+    }
+
+    async fn watch(&self, client: &Client, printer: &Printer) -> Result<(), Failure> {
+        loop {
+            let look = look(client).await?;
+            if printer.is_json() {
+                printer.value(&look);
+            } else {
+                let lines = draw(&look, printer);
+                if printer.can_redraw() && !self.once {
+                    printer.screen(&lines);
+                } else {
+                    lines.iter().for_each(|line| printer.line(line));
+                }
+            }
+            if self.once {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_secs(self.every)).await;
+        }
+    }
+}
+
+/// What the server says now. What the token may not see is `null`.
+async fn look(client: &Client) -> Result<Value, Failure> {
+    let queues = client.get_json("/ojs/v1/queues").await?;
+    let (mut history, mut hottest, mut workers) = (Value::Null, Value::Null, Value::Null);
+    let who = client.get_json("/ojs/v1/whoami").await?;
+    if items(&who, "/roles").iter().any(|role| role == "admin") && who["queues"].is_null() {
+        history = client.get_json("/ojs/v1/admin/stats/history?step=minute").await?;
+        let path = format!("/ojs/v1/unique-jobs?sort=duplicates&per_page={ROWS}");
+        hottest = client.get_json(&path).await?;
+        workers = client.get_json("/ojs/v1/admin/workers?per_page=100").await?["items"].take();
+    }
+    Ok(json!({ "queues": queues["queues"], "history": history, "hottest": hottest, "workers": workers }))
+}
+
+/// The lines for people.
+fn draw(look: &Value, printer: &Printer) -> Vec<String> {
+    let queues = items(look, "/queues");
+    let sum = |state: &str| queues.iter().map(|queue| number(queue, &format!("/{state}"))).sum::<u64>();
+    let live = STATES.map(|state| format!("{} {state}", sum(state))).join("  ");
+    let mut lines = vec![live, String::new()];
+    if look["history"].is_object() {
+        lines.extend(charts(&look["history"], printer));
+        lines.push(String::new());
+    }
+    let head = |text: String| printer.styled(Style::Dim, &text);
+    lines.push(head(format!(
+        "{:<32} {:>9} {:>9} {:>9}  {}",
+        "QUEUE", "AVAILABLE", "ACTIVE", "WAITING", "OLDEST SINCE"
+    )));
+    let mut rows: Vec<&Value> = queues.iter().collect();
+    rows.sort_by_key(|queue| std::cmp::Reverse(number(queue, "/available") + number(queue, "/active")));
+    for queue in rows.iter().take(ROWS) {
+        let waiting =
+            ["/scheduled", "/pending", "/retryable"].map(|state| number(queue, state)).iter().sum::<u64>();
+        let paused =
+            if queue["paused"] == true { printer.styled(Style::Bad, "  paused") } else { String::new() };
+        lines.push(format!(
+            "{:<32} {:>9} {:>9} {waiting:>9}  {}{paused}",
+            cut(&text(queue, "/name"), 32),
+            number(queue, "/available"),
+            number(queue, "/active"),
+            text(queue, "/oldest_available_at"),
+        ));
+    }
+    more(rows.len(), &mut lines);
+    let hottest = items(look, "/hottest/items");
+    if !hottest.is_empty() {
+        lines.push(String::new());
+        lines.push(head(format!("{:>10}  {:<32} {:<12} {}", "DUPLICATES", "TYPE", "STATE", "KEY")));
+        for item in hottest {
+            let (name, state) = (cut(&text(item, "/type"), 32), text(item, "/state"));
+            let absorbed = number(item, "/absorbed");
+            lines.push(format!("{absorbed:>10}  {name:<32} {state:<12} {}", text(item, "/key")));
+        }
+    }
+    if let Some(workers) = look["workers"].as_array() {
+        let active: u64 = workers.iter().map(|worker| number(worker, "/active_jobs")).sum();
+        lines.push(String::new());
+        lines.push(format!("{} worker(s) heard of, {active} job(s) in their hands", workers.len()));
+    }
+    lines
+}
+
+fn more(count: usize, lines: &mut Vec<String>) {
+    if count > ROWS {
+        lines.push(format!("and {} more", count - ROWS));
+    }
+}
+
+/// A bar for each of the last minutes, by what became of requests.
+fn charts(history: &Value, printer: &Printer) -> Vec<String> {
+    let now = minute(&text(history, "/now"));
+    let slots = items(history, "/slots");
+    let rows = GROUPS.iter().map(|(name, outcomes)| {
+        let mut minutes = [0_u64; MINUTES];
+        for slot in slots {
+            let ago = now.saturating_sub(minute(&text(slot, "/at")));
+            let count =
+                outcomes.iter().map(|outcome| number(slot, &format!("/outcomes/{outcome}"))).sum::<u64>();
+            if let Some(at) = usize::try_from(ago).ok().and_then(|ago| minutes.iter_mut().nth_back(ago)) {
+                *at += count;
+            }
+        }
+        let bars = bars(&minutes);
+        let all: u64 = minutes.iter().sum();
+        format!("{:<12} {bars} {all:>9}", name)
+    });
+    let head =
+        format!("{:<12} {:<MINUTES$} {:>9}", "BY MINUTE", format!("{MINUTES} minutes to now"), "IN ALL");
+    [printer.styled(Style::Dim, &head)].into_iter().chain(rows).collect()
+}
+
+/// Bars of the heights of `values`, the highest of them full.
+fn bars(values: &[u64]) -> String {
+    let top = values.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |value: &u64| {
+        // Something is more than nothing, however little.
+        let height = (value * (BARS.len() as u64 - 1)).div_ceil(top);
+        if *value == 0 {
+            ' '
+        } else {
+            usize::try_from(height).ok().and_then(|at| BARS.get(at)).copied().unwrap_or('█')
+        }
+    };
+    values.iter().map(bar).collect()
+}
+
+/// The minute of a timestamp, counted from the epoch; 0 for what is none.
+fn minute(at: &str) -> u64 {
+    semel_core::time::Timestamp::parse(at, "")
+        .map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(0) / 60_000)
+}
+
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_high_as_their_values() {
+        assert_eq!(bars(&[0, 1, 50, 100]), " ▂▅█");
+        assert_eq!(bars(&[0, 0]), "  ");
+    }
+
+    #[test]
+    fn a_minute_is_drawn_where_it_belongs() {
+        let history = json!({
+            "now": "2026-05-01T12:30:10.000Z",
+            "slots": [
+                { "at": "2026-05-01T11:00:05.000Z", "outcomes": { "created": 9 } },
+                { "at": "2026-05-01T12:29:05.000Z", "outcomes": { "created": 1, "existing": 7 } },
+                { "at": "2026-05-01T12:30:05.000Z", "outcomes": { "created": 2 } },
+            ],
+        });
+        let lines = charts(&history, &Printer::new(false));
+        assert!(
+            lines[1].starts_with("created") && lines[1].contains("▅█") && lines[1].ends_with(" 3"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[2].starts_with("suppressed") && lines[2].contains("█ ") && lines[2].ends_with(" 7"),
+            "{lines:?}"
+        );
+    }
+}

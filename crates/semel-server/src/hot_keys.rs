@@ -1,0 +1,42 @@
+//! `/ojs/v1/unique-jobs?sort=duplicates`: the holders that absorbed most, by this server's own bounded counters.
+
+use semel_core::job::Head;
+use semel_ojs::write::{list as put_list, object};
+
+use crate::App;
+use crate::extract::Parameters;
+use crate::respond::{Answer, Answered};
+use crate::unique_jobs::{holds, is_shown, put_holder};
+
+/// Holders that duplicates met since the server started, most first. The filters are those of the other order; there is
+/// one page, for no more are counted than one page of 200 shows the head of.
+pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answered {
+    let filter = crate::jobs::filter(query)?;
+    let most = usize::try_from(per_page).unwrap_or(usize::MAX);
+    let is_wanted = |head: &Head| is_shown(head) && head.key.is_some() && filter.admits(head);
+    let (mut shown, may_lack) = app.engine.hottest_holders(most.saturating_add(1), is_wanted).await?;
+    let has_more = shown.len() > most;
+    shown.truncate(most);
+    let now = app.engine.now().await?;
+    let mut out = String::with_capacity(320 * shown.len() + 128);
+    object(&mut out, |outer| {
+        put_list(outer.member("items"), &shown, |out, (head, count)| {
+            object(out, |object| {
+                put_holder(head, object);
+                object.flag("holds", holds(head, now));
+                object.number("absorbed", count);
+            });
+        });
+        object(outer.member("pagination"), |object| {
+            object.number("page", 1);
+            object.number("per_page", per_page);
+            object.flag("has_more", has_more);
+            object.raw("next_cursor", "null");
+        });
+        object(outer.member("counted"), |object| {
+            object.plain("since", app.began(now));
+            object.number("may_lack", may_lack);
+        });
+    });
+    Ok(Answer::ok(out))
+}

@@ -1,0 +1,262 @@
+//! What an operator does on the screens, seen in the API afterwards.
+
+use semel_testkit::browser::Browser;
+use serde_json::{Value, json};
+
+use super::stage::{Stage, capture};
+use crate::harness::Server;
+
+impl Stage {
+    async fn state(&self, id: &str) -> String {
+        let told = self.server.get(&format!("/ojs/v1/jobs/{id}")).await;
+        told.body["job"]["state"].as_str().unwrap_or("none").to_owned()
+    }
+}
+
+/// What an answer of the API says at a place.
+async fn told(server: &Server, path: &str, pointer: &str) -> Value {
+    server.get(path).await.body.pointer(pointer).cloned().unwrap_or(Value::Null)
+}
+
+/// Waits until the page has said what it did.
+fn said(browser: &mut Browser, words: &str) {
+    browser.until(&format!("it says {words:?}"), &format!("hand.toast().includes({})", Value::from(words)));
+    browser.settle();
+    browser.is_well(words);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_released_with_a_preview_and_a_reason() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open("/#/keys");
+    // By the id of a job to its key's page.
+    browser.fill("Key or job id", &stage.held);
+    browser.press("Find");
+    browser.until("the key's page", &format!("location.hash === '#/keys/{}' && hand.isSettled()", stage.key));
+    browser.sees("Duplicates suppressed12");
+    browser.press("Release this key…");
+    browser.sees("Release this key?");
+    browser.sees(&format!("One job loses the key: {} (available).", stage.held));
+    browser.sees("1 of them will still run");
+    // Without a reason nothing happens.
+    browser.press("Release it");
+    assert_eq!(browser.eval("hand.dialog()"), "Release this key?");
+    let path = format!("/ojs/v1/unique-jobs/{}", stage.key);
+    assert_eq!(stage.server.get(&path).await.status, 200);
+    browser.fill("Reason", "the payment was cancelled by hand");
+    browser.press("Release it");
+    said(&mut browser, "Released from one job.");
+    assert_eq!(stage.server.get(&path).await.status, 404);
+    assert_eq!(stage.state(&stage.held).await, "available", "a release changes no state");
+    browser.sees("Nobody that may be shown holds this key.");
+    // The same is admitted now.
+    stage.server.create(&capture(7)).await;
+    browser.go(&format!("#/jobs/{}", stage.held));
+    browser.sees("Its key was released by an operator");
+    browser.go("#/audit");
+    browser.sees("the payment was cancelled by hand");
+    browser.is_well("after a release");
+    let account = stage.server.get("/ojs/v1/admin/audit").await;
+    let newest = &account.body["entries"][0];
+    assert_eq!(
+        (&newest["action"], &newest["status"], &newest["reason"]),
+        (&"releaseKey".into(), &200.into(), &"the payment was cancelled by hand".into())
+    );
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open(&format!("/#/jobs/{}", stage.active));
+    browser.press("Cancel this job…");
+    browser.sees("Its worker is told at the next heartbeat");
+    browser.press("Back");
+    browser.settle();
+    assert_eq!(stage.state(&stage.active).await, "active");
+    browser.press("Cancel this job…");
+    browser.press("Cancel it");
+    said(&mut browser, "It is cancelled.");
+    assert_eq!(stage.state(&stage.active).await, "cancelled");
+
+    browser.go(&format!("#/jobs/{}", stage.pending));
+    browser.press("Make it available now");
+    said(&mut browser, "It is available.");
+    assert_eq!(stage.state(&stage.pending).await, "available");
+
+    browser.go(&format!("#/jobs/{}", stage.dead[0]));
+    browser.sees("the printer is on fire");
+    browser.press("Offer it again");
+    said(&mut browser, "It was offered again and admitted.");
+    assert_eq!(stage.state(&stage.dead[0]).await, "available");
+
+    browser.go("#/jobs");
+    browser.press("available");
+    browser.fill("Type", "payment.capture");
+    browser.press("Filter");
+    browser.until(
+        "the filter",
+        "location.hash === '#/jobs?state=available&type=payment.capture' && hand.isSettled()",
+    );
+    let count =
+        told(&stage.server, "/ojs/v1/admin/jobs?type=payment.capture&state=available", "/pagination/total")
+            .await;
+    assert_eq!(browser.eval("document.querySelectorAll('tbody tr').length"), count);
+    browser.press("Cancel everything matching…");
+    browser.sees(&format!("Cancel {count} jobs?"));
+    browser.press("Cancel them");
+    said(&mut browser, &format!("Cancelled {count}; 0 had moved on."));
+    browser.sees("No job that this filter admits.");
+    assert_eq!(stage.state(&stage.held).await, "cancelled");
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_offered_again_and_deleted() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    let [first, second, ..] = stage.dead.as_slice() else { panic!("too few dead letters") };
+    let left = "/ojs/v1/dead-letter";
+    browser.open("/#/dead");
+    browser.press(&format!("Offer {first} again"));
+    said(&mut browser, "It was offered again and admitted.");
+    assert_eq!(stage.state(first).await, "available");
+    browser.press(&format!("Delete {second}"));
+    browser.press("Delete it");
+    said(&mut browser, "It is deleted.");
+    assert_eq!(stage.state(second).await, "none");
+    assert_eq!(told(&stage.server, left, "/pagination/total").await, 2);
+    browser.press("Offer all 2 again…");
+    browser.press("Offer them");
+    said(&mut browser, "2 of 2; 0 stayed as they were.");
+    assert_eq!(told(&stage.server, left, "/pagination/total").await, 0);
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_deleted_all_at_once() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open("/#/dead");
+    browser.fill("Queue", "broken");
+    browser.press("Filter");
+    browser.until("the filter", "location.hash === '#/dead?queue=broken' && hand.isSettled()");
+    browser.press("Delete all of them…");
+    browser.sees("Queue: broken; type: all.");
+    browser.press("Delete them");
+    said(&mut browser, "4 of 4; 0 stayed as they were.");
+    assert_eq!(told(&stage.server, "/ojs/v1/dead-letter", "/pagination/total").await, 0);
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
+    let mut stage = Stage::set().await;
+    let mut browser = stage.browser();
+    let server = &stage.server;
+
+    browser.open("/#/overview");
+    browser.press("Pause payments");
+    said(&mut browser, "No worker takes from payments.");
+    assert_eq!(told(server, "/ojs/v1/queues/payments/stats", "/queue/paused").await, true);
+    browser.press("Resume payments");
+    said(&mut browser, "Workers may take from payments again.");
+    assert_eq!(told(server, "/ojs/v1/queues/payments/stats", "/queue/paused").await, false);
+    // The overview itself: paused and live again, by its key. What happens before it is live is not told.
+    let status = "document.querySelector('span[role=status]').textContent";
+    browser.eval("hand.rest()");
+    browser.key("p");
+    browser.until("it is paused", &format!("{status} === 'Paused'"));
+    browser.key("p");
+    browser.until("it is live", &format!("{status} === 'Live'"));
+    // Something happens, and is told without being asked for.
+    let heard = server.create(&json!({ "type": "just.now", "args": [] })).await;
+    let fed = "[...document.querySelectorAll('.feed a')].map((node) => node.title)";
+    browser.until("it is told", &format!("{fed}.includes({:?})", heard.job_id()));
+
+    browser.go("#/workers");
+    let beat = json!({ "worker_id": "worker-2", "active_jobs": [] });
+    for (button, yes, state) in [
+        ("Quiet worker-2", None, "quiet"),
+        ("Go on worker-2", None, "running"),
+        ("End… worker-2", Some("End it"), "terminate"),
+    ] {
+        browser.press(button);
+        if let Some(yes) = yes {
+            browser.press(yes);
+        }
+        browser.until(button, "hand.toast().startsWith('It ')");
+        browser.settle();
+        browser.until("it is told so", &format!("hand.shows({state:?})"));
+        assert_eq!(server.post("/ojs/v1/workers/heartbeat", &beat).await.body["state"], state);
+    }
+
+    browser.go("#/crons/nightly");
+    let cron = "/ojs/v1/cron/nightly";
+    let ticks = told(server, cron, "/cron/run_count").await.as_u64().unwrap();
+    browser.press("Tick now…");
+    browser.press("Tick now");
+    said(&mut browser, "It ticked; the history says what was decided.");
+    let history = told(server, "/ojs/v1/cron/nightly/history", "/history").await;
+    assert_eq!(history.as_array().unwrap().len(), 2, "{history}");
+    assert!(told(server, cron, "/cron/run_count").await.as_u64().unwrap() >= ticks);
+    for (button, words, enabled) in
+        [("Disable", "It ticks no more.", false), ("Enable", "It ticks again.", true)]
+    {
+        browser.press(button);
+        said(&mut browser, words);
+        assert_eq!(told(server, cron, "/cron/enabled").await, enabled);
+    }
+
+    browser.go("#/workflows");
+    browser.eval("hand.choose('State', 'running')");
+    browser.press("Filter");
+    browser.until("the filter", "location.hash === '#/workflows?state=running' && hand.isSettled()");
+    browser.go(&format!("#/workflows/{}", stage.workflow));
+    browser.press("Cancel this workflow…");
+    browser.press("Cancel it");
+    said(&mut browser, "It is cancelled.");
+    let flow = format!("/ojs/v1/workflows/{}", stage.workflow);
+    assert_eq!(told(server, &flow, "/workflow/state").await, "cancelled");
+
+    browser.go("#/webhooks");
+    let hook = format!("/ojs/v1/webhooks/subscriptions/{}", stage.hook);
+    let url = told(server, &hook, "/subscription/url").await.as_str().unwrap().to_owned();
+    browser.press(&format!("Test {url}"));
+    browser.until("it arrived", "hand.toast().startsWith('It arrived in')");
+    let sent = stage.told.recv().await.unwrap();
+    assert!(sent.body.contains("test"), "{}", sent.body);
+    for (button, is_active) in [("Pause", false), ("Resume", true)] {
+        browser.press(&format!("{button} {url}"));
+        said(
+            &mut browser,
+            if is_active { "It is told of what happens from now on." } else { "It is told nothing" },
+        );
+        assert_eq!(told(server, &hook, "/subscription/active").await, is_active);
+    }
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_not_answers_what_is_pasted_and_stores_nothing() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    let stored = stage.server.stored().await;
+    browser.open("/#/why");
+    browser.fill("Payload", &serde_json::to_string_pretty(&capture(7)).unwrap());
+    browser.press("Ask");
+    browser.sees("Who blocks it");
+    browser.sees(&stage.key);
+    browser.sees("the answer is the existing job, nothing is stored");
+    browser.fill("Payload", &capture(8).to_string());
+    browser.press("Ask");
+    browser.until("it is free", "document.querySelector('.verdict.good') !== null");
+    browser.fill("Payload", "{ this is no JSON");
+    browser.press("Ask");
+    browser.sees("This is not JSON.");
+    browser.is_well("why not");
+    assert_eq!(stage.server.stored().await, stored);
+    stage.server.stop().await;
+}

@@ -1,0 +1,222 @@
+//! Every screen in every size and colour; every button; every link; the keyboard.
+
+use std::collections::BTreeSet;
+
+use semel_testkit::browser::Browser;
+use serde_json::Value;
+
+use super::pictures;
+use super::stage::Stage;
+
+/// Widths in pixels: a desk, a small laptop, a phone.
+const WIDTHS: [u32; 3] = [1280, 1024, 390];
+/// Links to be followed, so many of each screen.
+const LINKS_EACH: usize = 12;
+
+/// Every screen by its place, and a name for its picture.
+fn screens(stage: &Stage) -> Vec<(String, &'static str)> {
+    let mut screens: Vec<(String, &'static str)> = [
+        ("overview", "overview"),
+        ("keys", "keys"),
+        ("keys?list=held", "keys-held"),
+        ("why", "why"),
+        ("jobs", "jobs"),
+        ("jobs?state=discarded", "jobs-discarded"),
+        ("duplicates", "duplicates"),
+        ("duplicates?minutes=start", "duplicates-start"),
+        ("policies", "policies"),
+        ("workflows", "workflows"),
+        ("crons", "crons"),
+        ("crons/nightly", "cron"),
+        ("dead", "dead"),
+        ("workers", "workers"),
+        ("webhooks", "webhooks"),
+        ("audit", "audit"),
+        ("health", "health"),
+    ]
+    .map(|(place, name)| (format!("#/{place}"), name))
+    .into();
+    let mut add = |place: String, name| screens.push((place, name));
+    add(format!("#/keys/{}", stage.key), "key");
+    add(format!("#/keys/{}", "0".repeat(64)), "key-free");
+    add(format!("#/why?of={}", stage.held), "why-of");
+    add(format!("#/jobs/{}", stage.held), "job-held");
+    add(format!("#/jobs/{}", stage.active), "job-active");
+    add(format!("#/jobs/{}", stage.pending), "job-pending");
+    add(format!("#/jobs/{}", stage.completed), "job-completed");
+    add(format!("#/jobs/{}", stage.dead[0]), "job-dead");
+    add(format!("#/workflows/{}", stage.workflow), "workflow");
+    screens
+}
+
+fn names(value: &Value) -> Vec<String> {
+    let all = value.as_array().unwrap_or_else(|| panic!("{value} is no list"));
+    all.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+/// What is wrong with what is shown now.
+fn wrongs(browser: &mut Browser) -> Vec<String> {
+    names(&browser.eval("hand.wrongs()"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_screen_can_be_read_in_every_size_and_colour() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open("/");
+    let mut found = BTreeSet::new();
+    for (place, name) in screens(&stage) {
+        browser.look(WIDTHS[0], false);
+        browser.go(&place);
+        assert_eq!(browser.eval("hand.problem()"), "", "{place}");
+        for is_dark in [false, true] {
+            for width in WIDTHS {
+                browser.look(width, is_dark);
+                let at = format!("{name}, {width} px, {}", if is_dark { "dark" } else { "light" });
+                found.extend(wrongs(&mut browser).into_iter().map(|wrong| format!("{at}: {wrong}")));
+                // Of the small laptop one picture is enough.
+                if width != 1024 || is_dark {
+                    let scheme = if is_dark { "dark" } else { "light" };
+                    browser.picture(&pictures().join(format!("{name}-{width}-{scheme}.png")));
+                }
+                browser.is_well(&at);
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_became_of_requests_is_drawn_over_any_span() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open("/");
+    let drawn = "[...document.querySelectorAll('.charts figure small')].map((node) => parseInt(node.textContent, 10))";
+    for span in ["minute", "hour", ""] {
+        browser.until("the span is chosen", &format!("hand.choose('Span', {span:?})"));
+        // Created (first jobs, workflow's steps and the cron's) and deduplicated, as the stage has done it.
+        browser.until(span, &format!("(({drawn})[0] > 15) && (({drawn})[1] === 13)"));
+    }
+    browser.until("one type", "hand.choose('Type', 'payment.capture')");
+    browser.until("its own figures", &format!("({drawn})[0] === 7 && ({drawn})[1] === 12"));
+    browser.is_well("the charts");
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keyboard_reaches_everything_and_shows_where_it_is() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open("/");
+    // What happens by itself would move under the hand.
+    browser.press("Pause");
+    for (place, name) in screens(&stage) {
+        browser.go(&place);
+        browser.eval("hand.rest()");
+        let count = browser.eval("hand.count()").as_u64().unwrap();
+        let mut reached = BTreeSet::new();
+        // From wherever it begins, around until all was reached; a key may be lost while the screen is still being drawn.
+        for _ in 0..4 * count + 40 {
+            browser.key("Tab");
+            let focused = browser.eval("hand.focused()");
+            if let Some(at) = focused["at"].as_u64() {
+                assert_eq!(
+                    focused["isMarked"], true,
+                    "{name}: nothing shows that {} has the focus",
+                    focused["name"]
+                );
+                reached.insert(at);
+            }
+            if reached.len() as u64 >= count {
+                break;
+            }
+        }
+        let missed: Vec<u64> = (0..count).filter(|at| !reached.contains(at)).collect();
+        assert!(missed.is_empty(), "{name}: the keyboard does not reach {missed:?} of {count}");
+    }
+    browser.is_well("by keyboard");
+    // A letter after g goes to a screen; others do something on it.
+    browser.go("#/jobs");
+    for (letter, title) in [
+        ("k", "Keys"),
+        ("y", "Why not?"),
+        ("d", "Dead letters"),
+        ("a", "Audit"),
+        ("h", "Health"),
+        ("o", "Overview"),
+    ] {
+        browser.eval("hand.rest()");
+        browser.key("g");
+        browser.key(letter);
+        browser.until(
+            title,
+            &format!("document.querySelector('h1').textContent === {title:?} && hand.isSettled()"),
+        );
+    }
+    browser.key("?");
+    browser.until("the list of keys", "hand.dialog() === 'Keys of the keyboard'");
+    assert_eq!(wrongs(&mut browser), [""; 0]);
+    browser.key("Escape");
+    browser.until("it is gone", "hand.dialog() === ''");
+    browser.go("#/keys");
+    browser.eval("hand.rest()");
+    browser.key("/");
+    assert_eq!(browser.eval("document.activeElement.name"), "what");
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_button_and_every_link_leads_somewhere() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open("/");
+    let (mut pressed, mut links) = (BTreeSet::new(), BTreeSet::new());
+    for (place, name) in screens(&stage) {
+        browser.go(&place);
+        links.extend(names(&browser.eval("hand.links()")).into_iter().take(LINKS_EACH));
+        // What a button leads to may have others, such as “Resume” for “Pause”; those are pressed as well.
+        while let Some(button) = next(&mut browser, &place, &pressed) {
+            pressed.insert((place.clone(), button.clone()));
+            browser.press(&button);
+            browser.settle();
+            let title = browser.eval("hand.dialog()");
+            if title != "" {
+                let at = format!("{name}, {button}");
+                assert_eq!(wrongs(&mut browser), [""; 0], "{at}");
+                browser.picture(&pictures().join(format!("dialog-{}.png", file_name(&at))));
+                browser.press(if title == "Keys of the keyboard" { "Close" } else { "Back" });
+                browser.until("the dialog is gone", "hand.dialog() === ''");
+            }
+            browser.is_well(&format!("{name}, {button}"));
+        }
+    }
+    assert!(pressed.len() > 60, "{} buttons were found", pressed.len());
+    for link in &links {
+        browser.go(link);
+        // What was pressed above may have taken a dead letter away.
+        let problem = browser.eval("hand.problem()");
+        let problem = problem.as_str().unwrap();
+        assert!(
+            problem.is_empty() || problem.contains("not found") || problem.contains("there is no"),
+            "{link}: {problem}"
+        );
+        browser.is_well(link);
+    }
+    assert!(links.len() > 30, "{} links were found", links.len());
+    stage.server.stop().await;
+}
+
+/// A button of the screen that has not been pressed there; the screen is shown anew when what was pressed left it.
+fn next(browser: &mut Browser, place: &str, pressed: &BTreeSet<(String, String)>) -> Option<String> {
+    if browser.eval("location.hash") != place {
+        browser.go(place);
+    }
+    let buttons = names(&browser.eval("hand.buttons()"));
+    buttons.into_iter().find(|button| !pressed.contains(&(place.to_owned(), button.clone())))
+}
+
+fn file_name(text: &str) -> String {
+    let kept = text.chars().filter(|c| c.is_ascii_alphanumeric() || *c == ' ').take(60);
+    kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
+}

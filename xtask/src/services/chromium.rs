@@ -1,0 +1,66 @@
+//! Chromium: a browser for the tests of the dashboard. Each starts one of its own; here it is only found, or installed.
+
+use std::path::{Path, PathBuf};
+
+use super::{install, on_path};
+use crate::absent::Absent;
+
+/// Where tests are told the program.
+pub const VARIABLE: &str = "SEMEL_TEST_CHROMIUM";
+/// A part of the names of the tests that need it.
+const TESTS: &str = "browser::";
+
+/// What it is called, by distribution.
+const NAMES: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+/// Where it is when that is on no path.
+const PLACES: &[&str] = &[
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+];
+
+/// Finds Chromium, or installs it, and says what was done.
+///
+/// # Errors
+/// Why it cannot be had. All but the dashboard's screens can be tested without.
+pub fn find() -> Result<PathBuf, Absent> {
+    let absent = |why: String| Absent { what: "a browser", tests: TESTS, why };
+    let found = match program() {
+        Some(found) => found,
+        None => {
+            install("chromium").map_err(|reason| absent(format!("{}: {reason}", missing())))?;
+            program().ok_or_else(|| absent(missing()))?
+        }
+    };
+    println!("Chromium: {VARIABLE}={}", found.display());
+    Ok(found)
+}
+
+/// The one that was named before all others.
+fn program() -> Option<PathBuf> {
+    let named = || std::env::var_os(VARIABLE).map(PathBuf::from).filter(|file| file.is_file());
+    let known = || PLACES.iter().map(Path::new).find(|file| file.is_file()).map(Path::to_owned);
+    named().or_else(|| NAMES.iter().find_map(|name| on_path(name))).or_else(known)
+}
+
+fn missing() -> String {
+    "Chromium is not here, and the dashboard cannot be looked at without: install it (`apt-get install chromium`), put it on the \
+     PATH, or name it with SEMEL_TEST_CHROMIUM"
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TESTS, VARIABLE};
+
+    #[test]
+    fn the_tests_have_this_name_and_read_this_variable() {
+        for file in [
+            include_str!("../../../crates/semel-server/tests/it/main.rs"),
+            include_str!("../../../crates/semel-cli/tests/it/main.rs"),
+        ] {
+            assert!(file.contains(&format!("mod {};", TESTS.trim_end_matches(':'))));
+        }
+        let pipe = include_str!("../../../crates/semel-testkit/src/browser/pipe.rs");
+        assert!(pipe.contains(&format!("VARIABLE: &str = \"{VARIABLE}\"")));
+    }
+}
