@@ -50,7 +50,7 @@ impl Options {
             let wrong = || format!("{name} does not take `{value}`");
             match *name {
                 "--rounds" => {
-                    options.rounds = value.parse().ok().filter(|rounds| *rounds > 0).ok_or_else(wrong)?
+                    options.rounds = value.parse().ok().filter(|rounds| *rounds > 0).ok_or_else(wrong)?;
                 }
                 "--seconds" => {
                     options.seconds =
