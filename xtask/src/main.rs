@@ -5,6 +5,7 @@
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
 //! - [`services`]: what tests talk to, started for them alone.
 //! - [`absent`]: what some tests need and cannot be had here.
+//! - [`bench`]: other queues and Semel, measured side by side.
 //! - [`picture`]: draws what the demo prints.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
@@ -19,6 +20,7 @@
 
 mod absent;
 mod api;
+mod bench;
 mod fuzz;
 mod golden;
 mod package;
@@ -58,6 +60,9 @@ Tasks:
                   tests; needs cargo-fuzz
   schemathesis [N]
                   Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
+  bench peers [--rounds N] [--seconds N] [--only NAME,…] [--out FOLDER]
+                  Measure other job queues, as their packages are published, and Semel on the same stores in one run (3 rounds of
+                  5 s a case; an hour), as a page, data and pictures; needs npm and python3
   api             Write the library's public API anew, crates/semel/api.txt, from its docs
   package         Build a static binary, and put it with its manual pages, completions and unit into target/package, as a
                   folder and as an archive
@@ -73,6 +78,7 @@ Examples:
   cargo xtask planted fail-open               # this bug alone
   cargo xtask simulate --seeds 50000          # more than the tests do
   cargo xtask fuzz journal --seconds 3600
+  cargo xtask bench peers --rounds 1 --only 'BullMQ,Semel on Redis'
 
 Exit codes: 0 everything holds, 1 something does not, 2 wrong usage.";
 
@@ -88,6 +94,7 @@ enum Task<'a> {
     Planted { only: Vec<&'a str> },
     Simulate { args: Vec<&'a str> },
     Fuzz { args: Vec<&'a str> },
+    Peers { args: Vec<&'a str> },
     Help,
 }
 
@@ -109,6 +116,8 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["services"] => Ok(Task::Services),
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["fuzz", args @ ..] => Ok(Task::Fuzz { args: args.to_vec() }),
+        ["bench", "peers", args @ ..] => Ok(Task::Peers { args: args.to_vec() }),
+        ["bench", ..] => Err("bench takes `peers`; Semel alone is measured by `semel bench`".to_owned()),
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
         [
             name @ ("test" | "tidy" | "api" | "package" | "golden" | "schemathesis" | "services"),
@@ -140,6 +149,7 @@ fn main() -> ExitCode {
         Task::Schemathesis { examples } => schemathesis::run(&workspace, examples),
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
+        Task::Peers { args } => bench::run(&workspace, &args),
         Task::Fuzz { args } => fuzz::run(&workspace, &args),
         Task::Simulate { args } => simulate::run(&workspace, &args),
         Task::Help => {

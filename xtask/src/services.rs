@@ -113,10 +113,14 @@ fn free_port() -> Result<u16, String> {
 }
 
 /// A directory of this run, deleted with its owner.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Result<Self, String> {
+    /// A new one with this name.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(name: &str) -> Result<Self, String> {
         // A socket's path may have about a hundred bytes, so it is not under a build's folder.
         let path = std::env::temp_dir().join(format!("semel-{name}-{}", std::process::id()));
         drop(std::fs::remove_dir_all(&path));
@@ -124,7 +128,8 @@ impl Folder {
         Ok(Self(path))
     }
 
-    fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -133,16 +133,16 @@ async fn measure(
         }
         let name = label("unique enqueue");
         if wanted(&name) {
-            let mut figure = load::enqueue(&name, engine, &work, *callers, *duration, from, u64::MAX).await?;
+            let mut figure = load::enqueue(&name, engine, &work, *callers, *duration, from, 1).await?;
             from += figure.jobs + *callers as u64;
             figure.share_of_limit = Some(figure.per_second / writes_per_second);
             figures.push(figure);
         }
         let name = label("99 % duplicates");
         if wanted(&name) {
-            let distinct = (duration.as_secs() + 1) * 4_000;
-            figures.push(load::enqueue(&name, engine, &work, *callers, *duration, from, distinct).await?);
-            from += distinct;
+            let figure = load::enqueue(&name, engine, &work, *callers, *duration, from, 100).await?;
+            from += figure.jobs.div_ceil(100);
+            figures.push(figure);
         }
         let name = label("claim 50 and complete each");
         if wanted(&name) {
@@ -150,7 +150,7 @@ async fn measure(
         }
         let name = label("one caller, unique enqueue");
         if wanted(&name) {
-            let figure = load::enqueue(&name, engine, &work, 1, *duration, from, u64::MAX).await?;
+            let figure = load::enqueue(&name, engine, &work, 1, *duration, from, 1).await?;
             from += figure.jobs + 1;
             figures.push(figure);
         }

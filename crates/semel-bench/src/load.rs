@@ -152,8 +152,7 @@ fn histogram() -> Result<Histogram<u64>, BenchError> {
     Histogram::new_with_bounds(1, 60_000_000, 3).map_err(|error| BenchError::Invalid(error.to_string()))
 }
 
-/// Single enqueues. `distinct` is how many different jobs there are; with fewer than are offered, the rest are
-/// duplicates.
+/// Single enqueues. One of `fresh_every` is new (1: all are), the others are duplicates of any that came before.
 ///
 /// # Errors
 /// When the store fails, or a job was admitted twice.
@@ -164,14 +163,14 @@ pub async fn enqueue(
     callers: usize,
     duration: Duration,
     from: u64,
-    distinct: u64,
+    fresh_every: u64,
 ) -> Result<Figure, BenchError> {
     let created = Arc::new(AtomicU64::new(0));
     let (engine, work, counted) = (engine.clone(), work.clone(), Arc::clone(&created));
     let figure = drive(name, callers, duration, move |turn| {
         let (engine, work, created) = (engine.clone(), work.clone(), Arc::clone(&counted));
         async move {
-            let offer = work.offer(from + turn % distinct)?;
+            let offer = work.offer(from + number_of(turn, fresh_every))?;
             if engine.enqueue(offer, "bench").await?.is_inserted() {
                 created.fetch_add(1, Ordering::Relaxed);
             }
@@ -181,7 +180,22 @@ pub async fn enqueue(
     .await?;
     // Exactly one job per distinct offer may have been created.
     let (offered, created) = (figure.jobs, created.load(Ordering::Relaxed));
-    if created == offered.min(distinct) { Ok(figure) } else { Err(BenchError::Twice { offered, created }) }
+    if created == offered.div_ceil(fresh_every) {
+        Ok(figure)
+    } else {
+        Err(BenchError::Twice { offered, created })
+    }
+}
+
+/// Which job is offered in this turn: a new one, or one of those that were new before.
+const fn number_of(turn: u64, fresh_every: u64) -> u64 {
+    let fresh = turn / fresh_every;
+    if turn.is_multiple_of(fresh_every) {
+        return fresh;
+    }
+    // The newest of them may still be on its way.
+    let known = if fresh == 0 { 1 } else { fresh };
+    (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 17) % known
 }
 
 /// Claims `CLAIM_JOBS` at a time and completes each job by a request of its own, all of one claim in flight at once.
@@ -310,4 +324,21 @@ pub async fn fill(engine: &Engine, work: &Work, from: u64, count: u64) -> Result
         at = upto;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::number_of;
+
+    #[test]
+    fn one_turn_of_a_hundred_is_new_and_the_others_are_not() {
+        let mut seen = HashSet::new();
+        let fresh = (0..10_000).filter(|turn| seen.insert(number_of(*turn, 100))).count();
+        assert_eq!(fresh, 100);
+        // They are spread over all that were there.
+        assert!((9_900..10_000).map(|turn| number_of(turn, 100)).collect::<HashSet<_>>().len() > 40);
+        assert!((0..50).all(|turn| number_of(turn, 1) == turn));
+    }
 }

@@ -113,7 +113,7 @@ impl<P: Fn(&str)> Run<'_, P> {
         let (callers, duration, engine, work) = (*callers, *duration, self.engine, &self.work);
         let name = format!("unique enqueue, {label}");
         if self.wants(&name) {
-            let figure = load::enqueue(&name, engine, work, callers, duration, *from, u64::MAX).await?;
+            let figure = load::enqueue(&name, engine, work, callers, duration, *from, 1).await?;
             *from += figure.jobs + callers as u64;
             figures.push(figure.beside(limits.inserts));
         }
@@ -125,9 +125,9 @@ impl<P: Fn(&str)> Run<'_, P> {
         }
         let name = format!("99 % duplicates, {label}");
         if self.wants(&name) {
-            let distinct = (duration.as_secs() + 1) * 1_000;
-            figures.push(load::enqueue(&name, engine, work, callers, duration, *from, distinct).await?);
-            *from += distinct;
+            let figure = load::enqueue(&name, engine, work, callers, duration, *from, 100).await?;
+            *from += figure.jobs.div_ceil(100);
+            figures.push(figure);
         }
         let name = format!("claim 50 and complete each, {label}");
         if self.wants(&name) {
@@ -142,7 +142,7 @@ impl<P: Fn(&str)> Run<'_, P> {
         }
         let name = format!("one caller, unique enqueue, {label}");
         if self.wants(&name) {
-            let figure = load::enqueue(&name, engine, work, 1, duration, *from, u64::MAX).await?;
+            let figure = load::enqueue(&name, engine, work, 1, duration, *from, 1).await?;
             *from += figure.jobs + 1;
             figures.push(figure);
         }

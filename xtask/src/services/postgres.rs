@@ -43,15 +43,24 @@ pub struct Postgres {
     account: Option<Account>,
     folder: Folder,
     port: u16,
+    settings: &'static [&'static str],
     process: Option<Child>,
 }
 
 impl Postgres {
-    /// Finds PostgreSQL, or installs it, and starts a cluster.
+    /// Finds PostgreSQL, or installs it, and starts a cluster for tests.
     ///
     /// # Errors
     /// What is missing, and how it is installed.
     pub fn start() -> Result<Self, String> {
+        Self::start_with(SETTINGS)
+    }
+
+    /// A cluster with these settings, and others as they come.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(settings: &'static [&'static str]) -> Result<Self, String> {
         let programs = match programs() {
             Some(programs) => programs,
             None => {
@@ -71,7 +80,7 @@ impl Postgres {
         if let Some(account) = account {
             account.owns(folder.path())?;
         }
-        let mut cluster = Self { programs, account, folder, port: free_port()?, process: None };
+        let mut cluster = Self { programs, account, folder, port: free_port()?, settings, process: None };
         cluster.initialise()?;
         cluster.run()?;
         println!(
@@ -86,6 +95,11 @@ impl Postgres {
     /// The address of its database.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Its first process.
+    pub fn process(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
     }
 
     /// The folder of its programs.
@@ -128,7 +142,7 @@ impl Postgres {
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data()).arg("-k").arg(self.folder.path());
         command.args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
-        command.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        command.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
         let errors = file.try_clone().map_err(|error| error.to_string())?;
         command.stdout(file).stderr(errors);
         let process = command.spawn().map_err(|error| format!("postgres cannot be started: {error}"))?;

@@ -39,15 +39,24 @@ pub struct Redis {
     program: PathBuf,
     folder: Folder,
     port: u16,
+    settings: &'static [&'static str],
     process: Option<Child>,
 }
 
 impl Redis {
-    /// Finds Redis, or installs it, and starts one.
+    /// Finds Redis, or installs it, and starts one for tests.
     ///
     /// # Errors
     /// What is missing, and how it is installed.
     pub fn start() -> Result<Self, String> {
+        Self::start_with(&[])
+    }
+
+    /// One with these settings beside, or instead of, those for tests.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(settings: &'static [&'static str]) -> Result<Self, String> {
         let program = match on_path("redis-server") {
             Some(program) => program,
             None => {
@@ -62,7 +71,8 @@ impl Redis {
                 program.display()
             ));
         }
-        let mut server = Self { program, folder: Folder::new("redis")?, port: free_port()?, process: None };
+        let mut server =
+            Self { program, folder: Folder::new("redis")?, port: free_port()?, settings, process: None };
         server.run()?;
         println!(
             "Redis {version} of {}: one of this run on port {}, {VARIABLE}={}",
@@ -78,6 +88,16 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Its port on this machine.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
     /// The program.
     pub fn program(&self) -> &Path {
         &self.program
@@ -88,7 +108,13 @@ impl Redis {
         let file = File::create(&log).map_err(|error| error.to_string())?;
         let errors = file.try_clone().map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.program);
-        command.args(SETTINGS).arg("--port").arg(self.port.to_string()).arg("--dir").arg(self.folder.path());
+        command
+            .args(SETTINGS)
+            .args(self.settings)
+            .arg("--port")
+            .arg(self.port.to_string())
+            .arg("--dir")
+            .arg(self.folder.path());
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let process = command.spawn().map_err(|error| format!("redis-server cannot be started: {error}"))?;
         self.process = Some(process);

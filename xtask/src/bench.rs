@@ -1,0 +1,200 @@
+//! `cargo xtask bench peers`: other job queues, as their packages are published, and Semel, asked the same on one machine in one run.
+//!
+//! Every figure comes from a program of its own on an empty store, and rounds go through all queues before they begin again, so that
+//! a machine's moods are shared out.
+//!
+//! # Layout
+//! - [`peers`]: who is asked, and how each is set up.
+//! - [`cases`]: what is asked.
+//! - [`stores`]: what they run on, emptied before each, with its size and its processor time.
+//! - [`packages`]: where the programs come from.
+//! - [`summary`]: medians, as a table and as data; [`plot`]: as pictures.
+
+mod cases;
+mod packages;
+mod peers;
+mod plot;
+mod stores;
+mod summary;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use self::cases::{CASES, Case};
+use self::packages::Packages;
+use self::peers::{PEERS, Peer};
+use self::stores::{Store, Stores};
+use crate::workspace::Workspace;
+
+/// No case takes as long.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How it is run.
+#[derive(Debug, PartialEq)]
+struct Options {
+    rounds: u32,
+    seconds: f64,
+    only: Option<String>,
+    folder: Option<PathBuf>,
+}
+
+impl Options {
+    fn read(args: &[&str]) -> Result<Self, String> {
+        let mut options = Self { rounds: 3, seconds: 5.0, only: None, folder: None };
+        let mut args = args.iter();
+        while let Some(name) = args.next() {
+            let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+            let wrong = || format!("{name} does not take `{value}`");
+            match *name {
+                "--rounds" => {
+                    options.rounds = value.parse().ok().filter(|rounds| *rounds > 0).ok_or_else(wrong)?
+                }
+                "--seconds" => {
+                    options.seconds =
+                        value.parse().ok().filter(|seconds| *seconds > 0.0).ok_or_else(wrong)?;
+                }
+                "--only" => options.only = Some((*value).to_owned()),
+                "--out" => options.folder = Some(PathBuf::from(value)),
+                _ => return Err(format!("bench peers does not know `{name}`")),
+            }
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, peer: &Peer) -> bool {
+        self.only.as_deref().is_none_or(|only| only.split(',').any(|part| peer.label().contains(part)))
+    }
+}
+
+/// One figure of one round.
+#[derive(Clone, Debug)]
+struct Run {
+    peer: &'static Peer,
+    case: &'static Case,
+    round: u32,
+    /// What the program printed, and what was seen of its store; or why there is none.
+    result: Result<Value, String>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What is missing, or a file that cannot be written. A queue that fails is a line of the table.
+pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
+    let options = Options::read(args)?;
+    let peers: Vec<&'static Peer> = PEERS.iter().filter(|peer| options.wants(peer)).collect();
+    if peers.is_empty() {
+        let known: Vec<String> = PEERS.iter().map(Peer::label).collect();
+        return Err(format!("--only names nobody; there are {}", known.join(", ")));
+    }
+    let packages = Packages::install(workspace, &peers)?;
+    let stores = Stores::start(&peers)?;
+    let mut runs = Vec::new();
+    for round in 1..=options.rounds {
+        for case in CASES {
+            for peer in peers.iter().copied().filter(|peer| case.is_asked_of(peer)) {
+                let asked = case.options(peer, options.seconds, &runs);
+                println!("round {round} of {}: {}, {}", options.rounds, case.name, peer.label());
+                let result = asked.and_then(|asked| ask(&packages, &stores, peer, case, asked));
+                match &result {
+                    Ok(result) => println!("    {}", summary::line(result)),
+                    Err(problem) => println!("    failed: {problem}"),
+                }
+                runs.push(Run { peer, case, round, result });
+            }
+        }
+    }
+    let folder = options.folder.clone().unwrap_or_else(|| packages.folder().join("report"));
+    let said = format!("--rounds {} --seconds {}", options.rounds, options.seconds);
+    summary::write(&folder, &said, &stores, &runs)?;
+    println!("written: {}", folder.display());
+    Ok(())
+}
+
+/// Has a queue's program measure one case on an empty store.
+fn ask(
+    packages: &Packages,
+    stores: &Stores,
+    peer: &Peer,
+    case: &Case,
+    mut asked: Map<String, Value>,
+) -> Result<Value, String> {
+    let place = stores.empty(peer.store)?;
+    asked.insert("url".to_owned(), json!(place.url));
+    let before = (stores.bytes(&place)?, stores.processor_seconds(peer.store));
+    let mut command = packages.program(peer, case.kind);
+    command.arg(Value::Object(asked).to_string());
+    let output = output(command)?;
+    let mut result: Map<String, Value> = serde_json::from_str(output.lines().last().unwrap_or_default())
+        .map_err(|error| format!("what it said is not understood ({error}): {output}"))?;
+    result.insert("store_cpu_seconds".to_owned(), json!(stores.processor_seconds(peer.store) - before.1));
+    result.insert("store_bytes".to_owned(), json!(stores.bytes(&place)?.saturating_sub(before.0)));
+    if peer.store == Store::File {
+        // The store is in the program.
+        result.insert("store_cpu_seconds".to_owned(), Value::Null);
+    }
+    Ok(Value::Object(result))
+}
+
+/// What a program prints, if it ends well and in time.
+fn output(mut command: Command) -> Result<String, String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot be started: {error}"))?;
+    let errors = child.stderr.take().map(|mut pipe| {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            drop(std::io::Read::read_to_string(&mut pipe, &mut text));
+            text
+        })
+    });
+    let id = child.id();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if is_over.recv_timeout(PATIENCE).is_err() {
+            drop(Command::new("kill").args(["-9", &id.to_string()]).status());
+        }
+    });
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    // The watch is over by itself when it has come too late.
+    let _ = over.send(());
+    drop(watch.join());
+    let errors = errors.and_then(|reader| reader.join().ok()).unwrap_or_default();
+    if !output.status.success() {
+        let last: Vec<&str> = errors.trim().lines().rev().take(3).collect();
+        return Err(format!("{}: {}", output.status, last.into_iter().rev().collect::<Vec<_>>().join(" / ")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Options, output};
+    use std::process::Command;
+
+    #[test]
+    fn options_are_read_and_what_is_not_understood_is_refused() {
+        let options = Options::read(&["--rounds", "1", "--only", "BullMQ,Semel"]).unwrap();
+        assert_eq!((options.rounds, options.only.as_deref()), (1, Some("BullMQ,Semel")));
+        assert!(Options::read(&["--rounds", "0"]).unwrap_err().contains("--rounds"));
+        assert!(Options::read(&["--rounds"]).unwrap_err().contains("needs a value"));
+        assert!(Options::read(&["--fast", "1"]).unwrap_err().contains("--fast"));
+    }
+
+    #[test]
+    fn a_program_that_fails_is_told_with_its_last_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo early; echo no such queue >&2; exit 3"]);
+        let problem = output(command).unwrap_err();
+        assert!(problem.contains("no such queue") && problem.contains('3'), "{problem}");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two"]);
+        assert_eq!(output(command).unwrap(), "one\ntwo");
+    }
+}

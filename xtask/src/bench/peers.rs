@@ -1,0 +1,140 @@
+//! Who is asked, and how each is set up: as its own docs recommend for speed.
+
+use super::stores::Store;
+
+/// What a program is written in, and its name there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// A module of `bench/peers/node`.
+    Node(&'static str),
+    /// A module of `bench/peers/python`.
+    Python(&'static str),
+    /// A module of `bench/peers/rust`.
+    Rust(&'static str),
+    /// This workspace's own.
+    Semel,
+    /// What the store does with no queue on top.
+    Limit,
+}
+
+/// One queue on one kind of store.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its name.
+    pub name: &'static str,
+    /// What it runs on.
+    pub store: Store,
+    /// What is run.
+    pub program: Program,
+    /// How it is set up.
+    pub setup: &'static str,
+    /// How many jobs it is given to work off: as many as it does in some seconds.
+    pub backlog: u32,
+}
+
+impl Peer {
+    /// Its name, and what it runs on.
+    pub fn label(&self) -> String {
+        format!("{} on {}", self.name, self.store.name())
+    }
+
+    /// Whether it is ours.
+    pub fn is_semel(&self) -> bool {
+        self.program == Program::Semel
+    }
+}
+
+const SEMEL: Peer = Peer {
+    name: "Semel",
+    store: Store::File,
+    program: Program::Semel,
+    setup: "the library in the program; unique by a member of args, on_conflict ignore; 500 at once, 1,000 prefetched; events and finished \
+            jobs kept",
+    backlog: 50_000,
+};
+
+const LIMIT: Peer = Peer {
+    name: "limit",
+    store: Store::File,
+    program: Program::Limit,
+    setup: "the store's own limit: one writer of a job's rows in groups of 512 (file), INSERT … ON CONFLICT of 512 rows by four \
+            connections and claims of 100 by UPDATE (PostgreSQL), a script that only writes, 8 connections of 64 calls (Redis)",
+    backlog: 0,
+};
+
+/// All of them.
+pub const PEERS: &[Peer] = &[
+    LIMIT,
+    Peer { store: Store::Postgres, ..LIMIT },
+    Peer { store: Store::RedisAlways, ..LIMIT },
+    Peer { store: Store::RedisEverysec, ..LIMIT },
+    SEMEL,
+    Peer { store: Store::Postgres, ..SEMEL },
+    Peer { store: Store::RedisAlways, ..SEMEL },
+    Peer { store: Store::RedisEverysec, ..SEMEL },
+    Peer {
+        name: "graphile-worker",
+        store: Store::Postgres,
+        program: Program::Node("graphile-worker"),
+        setup: "jobKey, unsafe_dedupe (bulk: replace, all it has), pool of 8; 24 at once, local queue of 500, completions batched; \
+                finished jobs deleted",
+        backlog: 50_000,
+    },
+    Peer {
+        name: "pg-boss",
+        store: Store::Postgres,
+        program: Program::Node("pg-boss"),
+        setup: "singletonKey in a queue of policy exclusive, a partition of its own, pool of 16; batches of 1,000, two workers, \
+                LISTEN/NOTIFY; finished jobs kept",
+        backlog: 50_000,
+    },
+    Peer {
+        name: "Procrastinate",
+        store: Store::Postgres,
+        program: Program::Python("procrastinate"),
+        setup: "queueing_lock (bulk: none, a batch has one lock), pool of 32; 32 at once; finished jobs kept",
+        backlog: 3_000,
+    },
+    APALIS_POSTGRES,
+    BULLMQ,
+    Peer { store: Store::RedisEverysec, ..BULLMQ },
+    APALIS_REDIS,
+    Peer { store: Store::RedisEverysec, ..APALIS_REDIS },
+];
+
+const BULLMQ: Peer = Peer {
+    name: "BullMQ",
+    store: Store::RedisAlways,
+    program: Program::Node("bullmq"),
+    setup: "deduplication id, simple mode; one connection; 500 at once; finished jobs removed",
+    backlog: 50_000,
+};
+
+const APALIS_POSTGRES: Peer = Peer {
+    name: "apalis",
+    store: Store::Postgres,
+    program: Program::Rust("apalis-postgres"),
+    setup: "idempotency_key (a duplicate is an SQL error that the caller gets), pool of 16; fetches of 1,000; finished jobs kept",
+    backlog: 30_000,
+};
+
+const APALIS_REDIS: Peer = Peer {
+    name: "apalis",
+    store: Store::RedisAlways,
+    program: Program::Rust("apalis-redis"),
+    setup: "idempotency_key with idempotency_ttl of an hour (its default lets duplicates in); fetches of 1,000",
+    backlog: 5_000,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::PEERS;
+
+    #[test]
+    fn no_two_have_one_label() {
+        let mut labels: Vec<String> = PEERS.iter().map(super::Peer::label).collect();
+        labels.sort();
+        labels.dedup();
+        assert_eq!(labels.len(), PEERS.len());
+    }
+}
