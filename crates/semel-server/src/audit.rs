@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::extract::Request;
-use http::{Method, StatusCode, Uri};
+use http::{Extensions, HeaderMap, Method, StatusCode, Uri};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_ojs::write::{list as put_list, object};
+use semel_store::clock::{Clock as _, SystemClock};
 
+use crate::App;
 use crate::caller::{Access, Caller};
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered};
@@ -22,10 +24,12 @@ const PAGE_DEFAULT: u64 = 100;
 const PAGE_MAX: u64 = 1_000;
 /// The longest path that is kept, in characters; names in it are shorter.
 const PATH_CHARS_MAX: usize = 600;
+/// What is put down for an act whose client did not wait for the answer.
+const CLIENT_GONE: u16 = 499;
 /// What offers work is no act of an operator, whoever does it.
-const OFFERS: [&str; 6] =
-    ["enqueue", "enqueueBatch", "enqueueBulk", "explain", "createWorkflow", "registerCron"];
-/// Its handler writes a line of its own, with the jobs.
+const OFFERS: [&str; 7] =
+    ["enqueue", "enqueueBatch", "enqueueBulk", "explain", "createWorkflow", "createTask", "registerCron"];
+/// Its handler writes a line of its own, with the jobs, when it succeeds.
 const OWN_LINE: &str = "releaseKey";
 
 /// Why something was done, which the handler that read it leaves here for the account.
@@ -41,6 +45,12 @@ pub(crate) struct Act {
     path: String,
     route: &'static str,
     reason: Reason,
+}
+
+/// An act under way. What was begun goes on when its client hangs up, so such an act goes into the account as well.
+pub(crate) struct Account {
+    app: Arc<App>,
+    act: Option<Act>,
 }
 
 /// An act, and what became of it.
@@ -71,22 +81,46 @@ impl Act {
         let tenant = request.extensions().get::<Scope>()?.0.engine.tenant().clone();
         let reason = Reason::default();
         request.extensions_mut().insert(reason.clone());
-        // What a request says of itself anybody may say; a token is somebody's.
-        let by = match caller.id() {
-            Some(token) => format!("token {token}"),
-            None => extract::source_of(request.extensions(), request.headers()),
-        };
+        let by = by(caller, request.extensions(), request.headers());
         let path = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
         let method = request.method().clone();
         Some(Self { tenant, by, action: row.name, method, path, route: row.path, reason })
     }
 }
 
+/// Who does something. What a request says of itself anybody may say; a token is somebody's.
+pub(crate) fn by(caller: &Caller, extensions: &Extensions, headers: &HeaderMap) -> String {
+    caller.id().map_or_else(|| extract::source_of(extensions, headers), |token| format!("token {token}"))
+}
+
+impl Account {
+    pub(crate) fn open(app: &Arc<App>, act: Act) -> Self {
+        Self { app: Arc::clone(app), act: Some(act) }
+    }
+
+    /// The act was answered.
+    pub(crate) fn close(mut self, status: StatusCode) {
+        self.note(status);
+    }
+
+    fn note(&mut self, status: StatusCode) {
+        if let Some(act) = self.act.take() {
+            self.app.audit.note(act, status, SystemClock.now());
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.note(StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::REQUEST_TIMEOUT));
+    }
+}
+
 impl Audit {
     /// Puts down what became of an act.
-    pub(crate) fn note(&self, act: Act, status: StatusCode, at: Timestamp) {
+    fn note(&self, act: Act, status: StatusCode, at: Timestamp) {
         let Act { tenant, by, action, method, path, route, reason } = act;
-        if action != OWN_LINE {
+        if action != OWN_LINE || !status.is_success() {
             // A path may name a key, which is in no log.
             let path = if route.contains("{key}") { route } else { path.as_str() };
             tracing::info!(target: "semel::audit", action, path, status = status.as_u16(), by, tenant = tenant.as_str());
@@ -127,4 +161,46 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
         outer.flag("is_whole", entries.len() < KEPT_MAX && own().count() <= limit);
     });
     Ok(Answer::ok(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::{delete, post};
+    use semel_engine::Engine;
+    use semel_store::memory::Memory;
+    use tower_service::Service as _;
+
+    use super::*;
+    use crate::Config;
+    use crate::respond::Refused;
+
+    /// The handlers never answer; the clients go when these have begun.
+    #[tokio::test]
+    async fn what_was_begun_is_in_the_account_though_its_client_is_gone() {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let app = Arc::new(App::new(engine, Config::default(), &crate::routes::table()));
+        let never = async || -> Refused { std::future::pending().await };
+        let mut router = Router::new()
+            .route("/ojs/v1/queues/{name}/pause", post(never))
+            .route("/ojs/v1/unique-jobs/{key}", delete(never))
+            .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), crate::edge::edge));
+        for (method, path) in [("POST", "/ojs/v1/queues/mail/pause"), ("DELETE", "/ojs/v1/unique-jobs/ab")] {
+            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            let mut answer = Box::pin(router.call(request));
+            let is_under_way =
+                poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_pending())).await;
+            assert!(is_under_way);
+            assert!(!app.audit.0.lock().unwrap().iter().any(|entry| entry.path == path), "not yet");
+            drop(answer);
+        }
+        let entries = app.audit.0.lock().unwrap();
+        let told: Vec<(&str, u16)> =
+            entries.iter().map(|entry| (entry.action, entry.status.as_u16())).collect();
+        assert_eq!(told, [("pauseQueue", CLIENT_GONE), ("releaseKey", CLIENT_GONE)]);
+    }
 }

@@ -19,7 +19,7 @@ pub enum Role {
     Worker,
     /// Everything.
     Admin,
-    /// Reads `/metrics` and nothing else.
+    /// Reads `/metrics`, and nothing of jobs.
     Metrics,
 }
 

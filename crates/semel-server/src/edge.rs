@@ -19,7 +19,7 @@ use semel_ojs::{Code, MEDIA_TYPE, Problem, VERSION, is_supported_version};
 use semel_store::clock::{Clock as _, SystemClock};
 
 use crate::App;
-use crate::audit::Act;
+use crate::audit::{Account, Act};
 use crate::auth::Admitted;
 use crate::caller::{Access, Caller};
 use crate::extract::{Peer, REQUEST_ID};
@@ -43,7 +43,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let route = request.extensions().get::<MatchedPath>().cloned();
     let row = route.as_ref().and_then(|route| app.routes.find(route.as_str(), request.method()));
     let mut caller = Caller::default();
-    let mut act = None;
+    let mut account = None;
     let asked = trace::of(request.headers());
     // Whoever records knows the request as a part of its own; otherwise the caller's own part is handed on.
     let spans = app.config.spans.as_ref().filter(|_| row.is_some_and(|row| row.access != Access::Public));
@@ -56,7 +56,8 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
         Err(problem) => Refused::from(problem).into_response(),
         Ok((who, place)) => {
             caller = who;
-            act = row.and_then(|row| Act::of(row, &caller, &mut request));
+            let act = row.and_then(|row| Act::of(row, &caller, &mut request));
+            account = act.map(|act| Account::open(&app, act));
             let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
             let answer = tokio::time::timeout(app.config.request_timeout, answer).await;
             drop(place);
@@ -76,8 +77,8 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     };
     finish(&mut response, id);
     let took = began.elapsed();
-    if let Some(act) = act {
-        app.audit.note(act, response.status(), SystemClock.now());
+    if let Some(account) = account {
+        account.close(response.status());
     }
     if let Some(row) = row {
         row.times.count(response.status(), took);

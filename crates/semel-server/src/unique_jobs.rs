@@ -143,8 +143,7 @@ pub(crate) async fn release(
     match app.engine.release_key(key).await? {
         KeyReleased::Done(heads) => {
             let jobs: Vec<String> = heads.iter().map(|head| head.id.to_string()).collect();
-            // What a request says of itself anybody may say; a token is somebody's.
-            let by = caller.id().map_or_else(|| extract::source(&parts), |token| format!("token {token}"));
+            let by = audit::by(&caller, &parts.extensions, &parts.headers);
             tracing::info!(target: "semel::audit", action = "release_key", ?jobs, reason, by);
             let mut out = String::new();
             object(&mut out, |outer| {

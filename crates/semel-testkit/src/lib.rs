@@ -12,15 +12,15 @@
 //! - [`traffic`]: callers and workers who go on through outages of their store.
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
 //! - [`redis`]: a prefix of a test's own in Redis.
-//! - [`browser`]: a Chromium of a test's own.
+//! - [`chromium`]: a Chromium of a test's own.
 //! - [`patience`]: times of a real clock.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
-#[cfg(unix)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
-pub mod browser;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod cases;
+#[cfg(unix)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod chromium;
 #[cfg(unix)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod cluster;

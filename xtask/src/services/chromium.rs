@@ -1,6 +1,7 @@
 //! Chromium: a browser for the tests of the dashboard. Each starts one of its own; here it is only found, or installed.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::{install, on_path};
 use crate::absent::Absent;
@@ -37,9 +38,15 @@ pub fn find() -> Result<PathBuf, Absent> {
 
 /// The one that was named before all others.
 fn program() -> Option<PathBuf> {
-    let named = || std::env::var_os(VARIABLE).map(PathBuf::from).filter(|file| file.is_file());
-    let known = || PLACES.iter().map(Path::new).find(|file| file.is_file()).map(Path::to_owned);
-    named().or_else(|| NAMES.iter().find_map(|name| on_path(name))).or_else(known)
+    let named = std::env::var_os(VARIABLE).map(PathBuf::from).into_iter();
+    let on_path = NAMES.iter().filter_map(|name| on_path(name));
+    let known = PLACES.iter().map(|place| Path::new(place).to_owned());
+    named.chain(on_path).chain(known).find(|file| file.is_file() && runs(file))
+}
+
+/// Whether it is a program that starts: some distributions have one of this name that only says how to install it.
+fn runs(file: &Path) -> bool {
+    Command::new(file).arg("--version").output().is_ok_and(|ran| ran.status.success())
 }
 
 fn missing() -> String {
@@ -60,7 +67,7 @@ mod tests {
         ] {
             assert!(file.contains(&format!("mod {};", TESTS.trim_end_matches(':'))));
         }
-        let pipe = include_str!("../../../crates/semel-testkit/src/browser/pipe.rs");
+        let pipe = include_str!("../../../crates/semel-testkit/src/chromium/pipe.rs");
         assert!(pipe.contains(&format!("VARIABLE: &str = \"{VARIABLE}\"")));
     }
 }

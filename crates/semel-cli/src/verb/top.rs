@@ -18,14 +18,15 @@ const ROWS: usize = 10;
 /// The minutes that are drawn, and the height of a minute of each.
 const MINUTES: usize = 30;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// What is drawn, and the outcomes that it is the sum of.
-const GROUPS: [(&str, &[&str]); 5] = [
-    ("created", &["created", "follow_up", "replaced"]),
+/// What is drawn, and the outcomes that it is the sum of: as in the dashboard.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("created", &["created", "follow_up"]),
     (
         "suppressed",
         &["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"],
     ),
-    ("mismatched", &["mismatch"]),
+    ("replaced", &["replaced"]),
+    ("mismatched", &["mismatch", "key_reused"]),
     ("completed", &["completed"]),
     ("failed runs", &["failed"]),
 ];
@@ -98,7 +99,7 @@ async fn look(client: &Client) -> Result<Value, Failure> {
         history = client.get_json("/ojs/v1/admin/stats/history?step=minute").await?;
         let path = format!("/ojs/v1/unique-jobs?sort=duplicates&per_page={ROWS}");
         hottest = client.get_json(&path).await?;
-        workers = client.get_json("/ojs/v1/admin/workers?per_page=100").await?["items"].take();
+        workers = client.get_json("/ojs/v1/admin/workers?per_page=1").await?["summary"].take();
     }
     Ok(json!({ "queues": queues["queues"], "history": history, "hottest": hottest, "workers": workers }))
 }
@@ -144,10 +145,9 @@ fn draw(look: &Value, printer: &Printer) -> Vec<String> {
             lines.push(format!("{absorbed:>10}  {name:<32} {state:<12} {}", text(item, "/key")));
         }
     }
-    if let Some(workers) = look["workers"].as_array() {
-        let active: u64 = workers.iter().map(|worker| number(worker, "/active_jobs")).sum();
+    if look["workers"].is_object() {
         lines.push(String::new());
-        lines.push(format!("{} worker(s) heard of, {active} job(s) in their hands", workers.len()));
+        lines.push(format!("{} worker(s) heard of", number(look, "/workers/total")));
     }
     lines
 }

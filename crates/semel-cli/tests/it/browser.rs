@@ -1,7 +1,7 @@
 //! The four questions that operators of other queues cannot answer, answered on the demo's data from the dashboard alone.
 //! A click is a press of the mouse; what is pasted is known to whoever asks. docs/guide/dashboard.md has the counts.
 
-use semel_testkit::browser::Browser;
+use semel_testkit::chromium::Browser;
 use serde_json::{Value, json};
 
 use crate::run::{Folder, Server};

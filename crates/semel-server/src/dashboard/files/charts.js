@@ -28,9 +28,11 @@ export function charts(signal) {
   const note = h("span", {});
   const drawn = h("div", { class: "charts" });
   const look = async () => {
+    const [asked, of] = [span, type];
     const past = span ? await maybe(get("admin/stats/history", { step: span, type }, signal)) : null;
     const text = span ? null : await maybe(metrics(signal));
-    if (signal.aborted) return;
+    // What was asked before another span or type was chosen is not drawn as if it were theirs.
+    if (signal.aborted || asked !== span || of !== type) return;
     // A tenant's operator has no metrics, which are the whole server's, but a history.
     if (!span && text === null && isOperator()) {
       span = SPANS[0][0];

@@ -7,6 +7,7 @@ import { clock, count, jobLink, when } from "./format.js";
 import { tell } from "./notice.js";
 import { link, refresh } from "./router.js";
 import { pager, table } from "./table.js";
+import { mayProduce } from "./who.js";
 
 export async function crons({ query, signal }) {
   const found = await get("cron", { limit: 200, cursor: query.cursor }, signal);
@@ -58,11 +59,11 @@ export async function cron({ params, signal }) {
       ["Ran", count(cron.run_count)],
       ["Skipped", count(cron.skip_count)],
     ]),
-    h("p", { class: "actions" },
+    mayProduce() ? h("p", { class: "actions" },
       button("Tick now…", trigger),
       cron.enabled
         ? button("Disable", () => act("disable", "It ticks no more."))
-        : button("Enable", () => act("enable", "It ticks again."))),
+        : button("Enable", () => act("enable", "It ticks again."))) : null,
     part("Last ticks", table([
       { label: "Tick", cell: (tick) => clock(tick.scheduled_at) },
       { label: "Decided", cell: (tick) => clock(tick.decided_at) },

@@ -7,7 +7,7 @@ import { count, jobLink, when } from "./format.js";
 import { tell } from "./notice.js";
 import { go, refresh } from "./router.js";
 import { pager, table } from "./table.js";
-import { forOperators, isOperator } from "./who.js";
+import { forAdmins, isAdmin } from "./who.js";
 
 const PER_PAGE = 50;
 /** What one request takes, and as far as the server counts. */
@@ -26,8 +26,8 @@ export async function deadLetters({ query, signal }) {
       field("Queue", h("input", { name: "queue", value: query.queue ?? "", "data-key": "/" })),
       field("Type", h("input", { name: "type", value: query.type ?? "" })),
       h("button", { type: "submit", class: "main" }, "Filter"),
-      total > 0 && isOperator() ? button(`Offer ${total < BULK_MAX ? `all ${count(total)}` : AT_LEAST} again…`, () => all("retry", filter, total)) : null,
-      total > 0 && isOperator() ? button("Delete all of them…", () => all("delete", filter, total), { class: "danger" }) : null),
+      total > 0 && isAdmin() ? button(`Offer ${total < BULK_MAX ? `all ${count(total)}` : AT_LEAST} again…`, () => all("retry", filter, total)) : null,
+      total > 0 && isAdmin() ? button("Delete all of them…", () => all("delete", filter, total), { class: "danger" }) : null),
     table([
       { label: "Job", cell: (job) => jobLink(job.id) },
       { label: "Type", cell: (job) => job.type },
@@ -35,7 +35,7 @@ export async function deadLetters({ query, signal }) {
       { label: "Attempts", kind: "num", cell: (job) => job.attempt },
       { label: "Ended", cell: (job) => when(job.discarded_at ?? job.completed_at) ?? "–" },
       { label: "Error", kind: "long", cell: (job) => job.error?.message ?? "–" },
-      { label: "", cell: (job) => forOperators(() => h("span", { class: "actions" },
+      { label: "", cell: (job) => forAdmins(() => h("span", { class: "actions" },
         button("Offer again", () => act(post(`dead-letter/${at(job.id)}/retry`), "It was offered again and admitted."), { "aria-label": `Offer ${job.id} again` }),
         button("Delete…", () => removeOne(job), { class: "danger", "aria-label": `Delete ${job.id}` }))) },
     ], found.jobs, { caption: "Dead letters, newest first", empty: "None. A job comes here when it is discarded and its retry policy says on_exhaustion: dead_letter." }),

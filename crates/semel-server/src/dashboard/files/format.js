@@ -3,6 +3,7 @@
 import { at } from "./api.js";
 import { h } from "./dom.js";
 import { link } from "./router.js";
+import { isOperator } from "./who.js";
 
 const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
 const numbers = new Intl.NumberFormat("en");
@@ -58,9 +59,12 @@ export function jobLink(id, whole = false) {
   return h("a", { class: "mono", href: link(`jobs/${at(id)}`), title: id }, whole ? id : short(id));
 }
 
-/** A unique key that leads to its page. */
+/** A unique key that leads to its page, for those who may see it: all queues are on it. */
 export function keyLink(key, whole = false) {
-  return h("a", { class: "mono", href: link(`keys/${at(key)}`), title: key }, whole ? key : short(key));
+  const text = whole ? key : short(key);
+  return isOperator()
+    ? h("a", { class: "mono", href: link(`keys/${at(key)}`), title: key }, text)
+    : h("span", { class: "mono", title: key }, text);
 }
 
 /** A state as a word with its colour. */

@@ -10,7 +10,7 @@ import { askAgain, diagram, LIVE, members } from "./policy.js";
 import { link, refresh } from "./router.js";
 import { table } from "./table.js";
 import { timeline } from "./timeline.js";
-import { isOperator, mayProduce } from "./who.js";
+import { isAdmin, mayProduce } from "./who.js";
 
 export async function job({ params, signal }) {
   const { job } = await get(`jobs/${at(params.id)}`, {}, signal);
@@ -40,7 +40,7 @@ export async function job({ params, signal }) {
     ]),
     h("p", { class: "actions" },
       isLive ? button("Cancel this job…", () => cancel(job), { class: "danger" }) : null,
-      isDead && isOperator() ? button("Offer it again", () => replay(job), { class: "main" }) : null,
+      isDead && isAdmin() ? button("Offer it again", () => replay(job), { class: "main" }) : null,
       ["pending", "scheduled"].includes(job.state) && !job.workflow_id && mayProduce()
         ? button("Make it available now", () => act(post(`jobs/${at(job.id)}/activate`), "It is available.")) : null),
     part("Uniqueness", job.unique ? uniqueness(job, again) : keyless()),

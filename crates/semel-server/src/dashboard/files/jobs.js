@@ -8,7 +8,7 @@ import { tell } from "./notice.js";
 import { LIVE, STATES } from "./policy.js";
 import { go, refresh } from "./router.js";
 import { pager, table } from "./table.js";
-import { forOperators } from "./who.js";
+import { forAdmins } from "./who.js";
 
 const PER_PAGE = 50;
 /** What one request takes, and as far as the server counts. */
@@ -40,7 +40,7 @@ export async function jobs({ query, signal }) {
       field("Type", h("input", { name: "type", value: query.type ?? "" })),
       h("datalist", { id: "queues" }, (queues?.queues ?? []).map((queue) => h("option", { value: queue.name }))),
       h("button", { type: "submit", class: "main" }, "Filter"),
-      forOperators(() => button("Cancel everything matching…", () => cancelAll(filter), { class: "danger" }))),
+      forAdmins(() => button("Cancel everything matching…", () => cancelAll(filter), { class: "danger" }))),
     table([
       ...COLUMNS,
       { label: "Key", cell: (job) => (job.unique_key ? keyLink(job.unique_key) : "–") },

@@ -30,7 +30,7 @@ export const GROUPS = [
   { name: "Created", outcomes: ["created", "follow_up"], tone: "good" },
   { name: "Deduplicated", outcomes: ["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"], tone: "held" },
   { name: "Replaced", outcomes: ["replaced"], tone: "held" },
-  { name: "Mismatched", outcomes: ["mismatch"], tone: "bad" },
+  { name: "Mismatched", outcomes: ["mismatch", "key_reused"], tone: "bad" },
   { name: "Completed", outcomes: ["completed"], tone: "good" },
   { name: "Failed runs", outcomes: ["failed"], tone: "bad" },
 ];

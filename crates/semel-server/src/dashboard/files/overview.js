@@ -10,7 +10,7 @@ import { link } from "./router.js";
 import { follow, rest } from "./stream.js";
 import { table } from "./table.js";
 import { line } from "./timeline.js";
-import { forOperators } from "./who.js";
+import { forAdmins } from "./who.js";
 
 const LOOK_MS = 3_000;
 const FEED_MAX = 30;
@@ -130,6 +130,6 @@ function queueTable(queues, again) {
     { label: "Live", cell: depth },
     ...STATES.map(of),
     { label: "Oldest since", cell: (queue) => when(queue.oldest_available_at) ?? "–" },
-    { label: "", cell: (queue) => forOperators(() => change(queue)) },
+    { label: "", cell: (queue) => forAdmins(() => change(queue)) },
   ], queues, { caption: "Queues and the jobs in them", empty: "No queue has had a job yet." });
 }

@@ -5,28 +5,37 @@ import { get } from "./api.js";
 const ALL = { roles: ["producer", "worker", "admin", "metrics"], inspect: true, queues: null };
 
 let known = ALL;
+let asked = 0;
 
 /** Asks the server what the token may do; whoever cannot be asked is offered everything. */
 export async function learn() {
-  known = await get("whoami").catch(() => ALL);
+  const turn = ++asked;
+  const told = await get("whoami").catch(() => ALL);
+  // An answer about the token before this one comes too late.
+  if (turn === asked) known = told;
 }
 
-/** Whether it may do what operators do, on every queue. */
+/** Whether it may do what operators do, on the queues that it sees. */
+export function isAdmin() {
+  return known.roles.includes("admin");
+}
+
+/** Whether it may do so on every queue: keys, workers, webhooks and the audit are not one queue's. */
 export function isOperator() {
-  return known.roles.includes("admin") && known.queues === null;
+  return isAdmin() && known.queues === null;
 }
 
 /** Whether it may look at jobs. */
 export function mayRead() {
-  return known.roles.includes("admin") || (known.inspect && (known.roles.includes("producer") || known.roles.includes("worker")));
+  return isAdmin() || (known.inspect && (known.roles.includes("producer") || known.roles.includes("worker")));
 }
 
 /** Whether it may offer jobs, and change what it knows the id of. */
 export function mayProduce() {
-  return known.roles.includes("admin") || known.roles.includes("producer");
+  return isAdmin() || known.roles.includes("producer");
 }
 
-/** What an operator is offered, and others are not. */
-export function forOperators(thing) {
-  return isOperator() ? thing() : null;
+/** What an admin is offered, and others are not. */
+export function forAdmins(thing) {
+  return isAdmin() ? thing() : null;
 }

@@ -7,6 +7,7 @@ import { badge, clock, jobLink, mono, short, when } from "./format.js";
 import { tell } from "./notice.js";
 import { go, link, refresh } from "./router.js";
 import { pager, table } from "./table.js";
+import { mayProduce } from "./who.js";
 
 const BOX = { width: 168, height: 44, across: 56, down: 18 };
 
@@ -43,7 +44,7 @@ export async function workflow({ params, signal }) {
       ["Created", clock(flow.created_at)],
       ["Ended", clock(flow.completed_at ?? flow.failed_at ?? flow.cancelled_at)],
     ]),
-    flow.state === "running" ? h("p", { class: "actions" }, button("Cancel this workflow…", () => cancel(flow), { class: "danger" })) : null,
+    flow.state === "running" && mayProduce() ? h("p", { class: "actions" }, button("Cancel this workflow…", () => cancel(flow), { class: "danger" })) : null,
     part("Graph", h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Graph" }, graph(flow.steps))),
     part("Steps", table([
       { label: "Step", cell: (step) => step.name ?? step.id },

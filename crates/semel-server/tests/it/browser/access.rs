@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 
+use semel_client::Method;
 use semel_server::Config;
-use semel_server::auth::{Role, Token, Tokens, digest};
+use semel_server::auth::{Queues, Role, Token, Tokens, digest};
 use semel_store::memory::Memory;
-use semel_testkit::browser::Browser;
+use semel_testkit::chromium::Browser;
+use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, header};
 
 async fn server() -> Server {
+    let queues = Queues::Only(vec!["mail".to_owned()]);
+    let postmaster = Token::new("postmaster", digest("postmaster-token"), vec![Role::Admin]);
     let tokens = Tokens::only(vec![
+        Token { queues, ..postmaster },
+        Token::new("worker", digest("worker-token"), vec![Role::Worker]),
         Token::new("operator", digest("operator-token"), vec![Role::Admin]),
         Token::new("viewer", digest("viewer-token"), vec![Role::Producer]),
     ]);
@@ -70,5 +76,59 @@ async fn what_a_token_may_not_do_is_not_offered() {
     browser.settle();
     browser.sees("No worker has been heard of");
     browser.is_well("two tokens");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_of_some_queues_is_offered_what_it_may_do_on_them() {
+    let server = server().await;
+    let operator = |path: &'static str, body: Value| {
+        let (server, token) = (&server, header("authorization", "Bearer operator-token"));
+        async move {
+            let told = server.ask(Method::POST, path, Some(&body.to_string()), token).await;
+            assert!((200..300).contains(&told.status), "{}", told.body);
+            told
+        }
+    };
+    let once = json!({ "keys": ["args"] });
+    let mail = json!({ "type": "a.b", "args": [1], "options": { "queue": "mail", "unique": once } });
+    let made = operator("/ojs/v1/jobs", mail).await;
+    let step = json!({ "type": "a.c", "args": [], "options": { "queue": "mail" } });
+    let flow = json!({ "type": "chain", "name": "order", "steps": [step, step] });
+    let flow = operator("/ojs/v1/workflows", flow).await;
+    let flow = format!("#/workflows/{}", flow.body["workflow"]["id"].as_str().unwrap());
+    let cron = json!({ "name": "nightly", "expression": "0 3 1 1 *", "job_template": step });
+    operator("/ojs/v1/cron", cron).await;
+    let mut browser = Browser::start(&format!("http://{}", server.address));
+    browser.open_with("/", &[("semel.token", "postmaster-token")]);
+    let shown = browser.eval("document.querySelector('#menu').textContent");
+    assert!(!shown.as_str().unwrap().contains("Audit"), "{shown}");
+    for (place, button) in
+        [("#/overview", "Pause mail"), ("#/jobs?queue=mail", "Cancel everything matching…")]
+    {
+        browser.go(place);
+        browser.until(button, &format!("hand.buttons().includes({button:?})"));
+    }
+    // A key's page is about all queues.
+    let job = format!("#/jobs/{}", made.job_id());
+    let is_link = "document.querySelector('main a[href^=\"#/keys/\"]') !== null";
+    browser.go(&job);
+    assert_eq!(browser.eval(is_link), false);
+    browser.go("#/overview");
+    browser.press("Pause mail");
+    browser.until("the queue is paused", "hand.buttons().includes('Resume mail')");
+    // Others' tokens: an operator follows the key, a worker neither ticks crons nor cancels workflows.
+    for (token, is_offered) in [("operator-token", true), ("worker-token", false)] {
+        browser.open_with("/", &[("semel.token", token)]);
+        browser.go(&job);
+        assert_eq!(browser.eval(is_link), is_offered, "{token}");
+        for (place, button) in [("#/crons/nightly", "Tick now…"), (&*flow, "Cancel this workflow…")] {
+            browser.go(place);
+            let problem = browser.eval("hand.problem()");
+            let offered = browser.eval(&format!("hand.buttons().includes({button:?})"));
+            assert_eq!(offered, is_offered, "{token} {place} {problem}");
+        }
+    }
+    browser.is_well("three tokens");
     server.stop().await;
 }

@@ -1,6 +1,6 @@
 //! What an operator does on the screens, seen in the API afterwards.
 
-use semel_testkit::browser::Browser;
+use semel_testkit::chromium::Browser;
 use serde_json::{Value, json};
 
 use super::stage::{Stage, capture};

@@ -3,7 +3,7 @@
 use semel_server::Config;
 use semel_server::webhooks::Rules;
 use semel_store::memory::Memory;
-use semel_testkit::browser::Browser;
+use semel_testkit::chromium::Browser;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -131,7 +131,11 @@ impl Stage {
     async fn live(server: &Server) -> (String, String) {
         let options = |queue: &str| json!({ "queue": queue });
         let active = server.create(&job(&json!({ "file": "a.mp4" }), &options("media"))).await;
-        server.take("media", "worker-2").await;
+        // Its lease lasts longer than any test.
+        let wish =
+            json!({ "queues": ["media"], "worker_id": "worker-2", "visibility_timeout_ms": 3_600_000 });
+        let taken = server.post("/ojs/v1/workers/fetch", &wish).await;
+        assert_eq!(taken.status, 200, "{}", taken.body);
         let beat = json!({ "worker_id": "worker-2", "active_jobs": [active.job_id()] });
         assert_eq!(server.post("/ojs/v1/workers/heartbeat", &beat).await.status, 200);
         let half = json!({ "job_id": active.job_id(), "progress": 0.5 });

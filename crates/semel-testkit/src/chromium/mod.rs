@@ -57,12 +57,13 @@ impl Browser {
 
     /// Asks the browser for something of the protocol.
     pub fn call(&mut self, method: &str, parameters: &Value) -> Value {
+        self.try_call(method, parameters).unwrap_or_else(|error| panic!("{error}; faults: {:?}", self.faults))
+    }
+
+    fn try_call(&mut self, method: &str, parameters: &Value) -> Result<Value, String> {
         let (origin, faults) = (&self.origin, &mut self.faults);
         let hear = |told: Value| faults.extend(fault(&told, origin));
-        match self.pipe.ask(Some(&self.session), method, parameters, hear) {
-            Ok(answer) => answer,
-            Err(error) => panic!("{error}; faults: {:?}", self.faults),
-        }
+        self.pipe.ask(Some(&self.session), method, parameters, hear)
     }
 
     /// A window so many pixels wide, in dark or light colours.
@@ -99,6 +100,8 @@ impl Browser {
     pub fn begin(&mut self, path: &str) {
         // From one place behind `#` to another the browser would stay on the page that it has.
         self.call("Page.navigate", &json!({ "url": "about:blank" }));
+        // The answer may come before the page has gone.
+        self.until("the page is left", "location.href === 'about:blank'");
         let url = format!("{}{path}", self.origin);
         self.call("Page.navigate", &json!({ "url": url }));
     }
@@ -117,12 +120,18 @@ impl Browser {
 
     /// What an expression gives; promises are waited for.
     pub fn eval(&mut self, expression: &str) -> Value {
+        self.try_eval(expression)
+            .unwrap_or_else(|error| panic!("{error}: {expression}; faults: {:?}", self.faults))
+    }
+
+    /// The same; an error is the browser's, which has none to ask while one page goes and the next one comes.
+    fn try_eval(&mut self, expression: &str) -> Result<Value, String> {
         let wish = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true });
-        let told = self.call("Runtime.evaluate", &wish);
+        let told = self.try_call("Runtime.evaluate", &wish)?;
         if let Some(thrown) = told.get("exceptionDetails") {
             panic!("{expression}: {}", thrown["exception"]["description"]);
         }
-        told["result"]["value"].clone()
+        Ok(told["result"]["value"].clone())
     }
 
     /// Waits until an expression is true of the page, and gives its value.
@@ -132,7 +141,7 @@ impl Browser {
         );
         let begun = Instant::now();
         loop {
-            let found = self.eval(&asked);
+            let found = self.try_eval(&asked).unwrap_or(Value::Null);
             if !matches!(found, Value::Null | Value::Bool(false)) && found != "" && found != 0 {
                 return found;
             }
