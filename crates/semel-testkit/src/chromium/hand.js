@@ -165,7 +165,8 @@ globalThis.hand = (() => {
       found.dispatchEvent(new Event("change", { bubbles: true }));
       return true;
     },
-    dialog: () => document.querySelector("dialog[open] h2")?.textContent ?? "",
+    // One that is shut is there until the browser has said so to the page, and until then there could be two.
+    dialog: () => document.querySelector("dialog h2")?.textContent ?? "",
     toast: () => document.querySelector(".toast")?.textContent ?? "",
   };
 })();
