@@ -59,8 +59,12 @@ impl Queue for Library {
 
     async fn work(&self, starts: Starts) -> Result<(), Failure> {
         let worker = Worker::new(&self.semel).state(starts).handle(tell).queue("bench", 500).prefetch(1_000);
-        // It goes on until the process ends.
-        std::mem::forget(worker.start()?);
+        let working = worker.start()?;
+        tokio::spawn(async move {
+            // It goes on until the process ends.
+            std::future::pending::<()>().await;
+            drop(working);
+        });
         Ok(())
     }
 }
