@@ -5,7 +5,7 @@
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
 //! - [`services`]: what tests talk to, started for them alone.
 //! - [`absent`]: what some tests need and cannot be had here.
-//! - [`bench`]: other queues and Semel, measured side by side.
+//! - [`bench`](mod@bench): other queues and Semel, measured side by side.
 //! - [`picture`]: draws what the demo prints.
 //! - [`planted`]: puts in bugs on purpose and sees what finds them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
