@@ -1,9 +1,11 @@
 //! Receives webhooks: an upstream delivers each event at least once, often twice at the same moment. What was paid and the job
 //! that follows from it are written in one transaction: both, or neither, and the job once.
 //!
-//!     DATABASE_URL=postgres://localhost/shop cargo run -p semel-examples --bin example-webhooks
-//!     curl http://127.0.0.1:8000/webhooks -H 'content-type: application/json' \
-//!       -d '{"event": "evt_1", "invoice": 17, "cents": 4200}'
+//! ```sh
+//! DATABASE_URL=postgres://localhost/shop cargo run -p semel-examples --bin example-webhooks
+//! curl http://127.0.0.1:8000/webhooks -H 'content-type: application/json' \
+//!   -d '{"event": "evt_1", "invoice": 17, "cents": 4200}'
+//! ```
 
 #![allow(clippy::print_stdout, reason = "a program says where it listens")]
 
