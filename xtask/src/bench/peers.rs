@@ -62,8 +62,8 @@ const LIMIT: Peer = Peer {
     backlog: 0,
 };
 
-/// All of them.
-pub const PEERS: &[Peer] = &[
+/// All of them. One place in memory: who is meant is told by it.
+pub static PEERS: &[Peer] = &[
     LIMIT,
     Peer { store: Store::Postgres, ..LIMIT },
     Peer { store: Store::RedisAlways, ..LIMIT },
