@@ -43,6 +43,14 @@ pub enum SqliteError {
     /// It is unknown what of the journal's last record reached the disk.
     #[error("the journal could not be brought to the disk: {0}")]
     Sync(String),
+    /// One commit would write more than the journal can read again.
+    #[error("one commit would write {size} bytes, and {most} is the most: send less at once")]
+    TooLong {
+        /// How much.
+        size: usize,
+        /// How much it may be.
+        most: usize,
+    },
     /// Another process has the file.
     #[error(
         "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. One process owns an embedded store"
@@ -94,7 +102,9 @@ impl From<SqliteError> for StoreError {
                 Self::Corrupt(message)
             }
             SqliteError::Sync(_) => Self::Poisoned(message),
-            SqliteError::Owned { .. } | SqliteError::Unsupported(_) => Self::Unsupported(message),
+            SqliteError::TooLong { .. } | SqliteError::Owned { .. } | SqliteError::Unsupported(_) => {
+                Self::Unsupported(message)
+            }
         }
     }
 }

@@ -27,7 +27,8 @@ pub const HEADER: usize = 4 + 4 + 8 + 8;
 const GROWTH: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 /// What a file grows by.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// The longest payload that is believed: far more than a group of commits may write.
+/// The longest payload that is believed, and the longest that is written. A group of commits is far shorter
+/// ([`GROUP_BYTES_MAX`](semel_store::bounds::GROUP_BYTES_MAX)), and so is what one request may bring.
 const PAYLOAD_MAX: usize = 1 << 30;
 
 /// A commit, as it is in the journal.
@@ -149,6 +150,11 @@ impl Journal {
     /// # Errors
     /// When nothing of it counts; or, fatal, when it is unknown what reached the disk.
     pub fn append(&mut self, at: Timestamp, record: &mut [u8]) -> Result<(), SqliteError> {
+        // What nobody would read again must not be acknowledged.
+        let size = record.len() - HEADER;
+        if size > PAYLOAD_MAX {
+            return Err(SqliteError::TooLong { size, most: PAYLOAD_MAX });
+        }
         let cursor = self.last + 1;
         fill_in(self.identity, cursor, at, record);
         if self.current.is_none() {
@@ -388,6 +394,21 @@ mod tests {
         append(&mut journal, "one more");
         assert_eq!(std::fs::metadata(&path).unwrap().len(), *lengths.last().unwrap());
         assert_eq!(Journal::open(&store, 5, 0).unwrap().1.len(), 101);
+    }
+
+    /// It would be taken for the end of the file by whoever opens it.
+    #[test]
+    fn a_record_that_nobody_would_read_again_is_refused_and_the_next_one_counts() {
+        let dir = semel_testkit::TempDir::new();
+        let store = dir.path().join("a.db");
+        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+        append(&mut journal, "one");
+        let mut long = vec![0; HEADER + PAYLOAD_MAX + 1];
+        let refused = journal.append(Timestamp::from_micros(7), &mut long).unwrap_err();
+        assert!(matches!(refused, SqliteError::TooLong { .. }) && !refused.is_fatal(), "{refused}");
+        drop(long);
+        append(&mut journal, "two");
+        assert_eq!(texts(&Journal::open(&store, 5, 0).unwrap().1), [(1, "one".into()), (2, "two".into())]);
     }
 
     #[test]

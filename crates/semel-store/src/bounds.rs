@@ -16,3 +16,6 @@ pub const COMMIT_ATTEMPTS_MAX: u32 = 16;
 /// key's holders, their limit, what they leave behind. Every bound of the core on a way from job to job keeps within this:
 /// a decision that needs more is never taken.
 pub const LOADS_PER_DECISION_MAX: u32 = 64;
+/// Texts that one group brings to a commit, in bytes, but for its last decision, which may go beyond: those after it are taken in
+/// the next group. Far below what any store takes in one piece, so that no caller is refused for strangers' sake.
+pub const GROUP_BYTES_MAX: usize = 64 << 20;

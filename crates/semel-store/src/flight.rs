@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::answers::Answers;
 use crate::backend::{Backend, Batch, Claim, Verdict};
-use crate::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
+use crate::bounds::{COMMIT_ATTEMPTS_MAX, GROUP_BYTES_MAX, LOADS_PER_DECISION_MAX};
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::request::{ClaimReply, Decide, Outcome};
@@ -41,10 +41,20 @@ pub(crate) struct Flight {
     pub(crate) answers: Answers<Outcome>,
 }
 
+/// What was decided of a group.
+#[derive(Default)]
+struct Decided {
+    taken: Vec<Tried>,
+    /// What each of them writes.
+    groups: Vec<Group>,
+    /// Those that would have made the commit too long.
+    later: Vec<Tried>,
+}
+
 /// What is left of a group when all others have been answered.
 #[derive(Default)]
 pub(crate) struct Landed {
-    /// Decisions to be taken again: a record moved under them.
+    /// Decisions to be taken again, for a record moved under them; or yet to be taken.
     pub(crate) again: Vec<Tried>,
     /// Decisions whose records somebody else has locked.
     pub(crate) busy: Vec<Tried>,
@@ -54,7 +64,18 @@ impl Flight {
     /// Decides, commits and answers one group.
     pub(crate) async fn fly(mut self, decisions: Vec<Tried>, claims: Vec<(Claim, ClaimReply)>) -> Landed {
         // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
-        let (decided, groups) = self.decide(decisions).await.unwrap_or_default();
+        let Decided { taken, groups, later } = self.decide(decisions).await.unwrap_or_default();
+        let mut landed = self.commit(taken, groups, claims).await;
+        landed.again.extend(later);
+        landed
+    }
+
+    async fn commit(
+        &mut self,
+        decided: Vec<Tried>,
+        groups: Vec<Group>,
+        claims: Vec<(Claim, ClaimReply)>,
+    ) -> Landed {
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
         let mut ready = self.hints.gather(&groups);
         if !groups.iter().any(Group::is_checked) && claims.is_empty() {
@@ -142,9 +163,9 @@ impl Flight {
         }
     }
 
-    async fn decide(&mut self, decisions: Vec<Tried>) -> Option<(Vec<Tried>, Vec<Group>)> {
+    async fn decide(&mut self, decisions: Vec<Tried>) -> Option<Decided> {
         if decisions.is_empty() {
-            return Some((decisions, Vec::new()));
+            return Some(Decided::default());
         }
         let mut reads = Reads::default();
         for tried in &decisions {
@@ -171,18 +192,27 @@ impl Flight {
             }
         };
         let mut draft = Draft::new(snapshot, self.entropy, Arc::clone(&self.rows));
-        let mut decided = Vec::with_capacity(decisions.len());
-        let mut groups = Vec::with_capacity(decisions.len());
+        let mut decided = Decided {
+            taken: Vec::with_capacity(decisions.len()),
+            groups: Vec::with_capacity(decisions.len()),
+            later: Vec::new(),
+        };
+        let mut bytes = 0;
         for mut tried in decisions {
+            if bytes >= GROUP_BYTES_MAX {
+                decided.later.push(tried);
+                continue;
+            }
             match decide_one(&*self.backend, &mut draft, &mut *tried.decision).await {
                 Ok(group) => {
-                    groups.push(group);
-                    decided.push(tried);
+                    bytes += group.text_bytes();
+                    decided.groups.push(group);
+                    decided.taken.push(tried);
                 }
                 Err(error) => tried.decision.answer(Err(error)),
             }
         }
-        Some((decided, groups))
+        Some(decided)
     }
 }
 

@@ -97,6 +97,22 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// About how many bytes it brings to a commit, beside a head's few hundred: texts alone may be long.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Insert { body, .. } => body.len(),
+            Self::Note { text, .. } => text.as_ref().map_or(0, Bytes::len),
+            Self::Document { document, .. } => document.as_ref().map_or(0, |document| document.text.len()),
+            Self::Update { .. }
+            | Self::Spend { .. }
+            | Self::Free { .. }
+            | Self::Forget { .. }
+            | Self::Queue { .. } => 0,
+        }
+    }
+}
+
 /// The writes of one decision: applied all or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
@@ -116,6 +132,11 @@ impl Group {
     /// Whether nothing is to be written.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
+    }
+
+    /// About how many bytes of texts it brings to a commit.
+    pub fn text_bytes(&self) -> usize {
+        self.writes.iter().map(Write::text_bytes).sum()
     }
 
     /// Whether a commit has to look at it: it writes, or what it was decided on may never have been in the store.
