@@ -72,6 +72,8 @@ pub const CRON_EXPRESSION_BYTES_MAX: usize = 255;
 pub const CRON_HISTORY_MAX: usize = 50;
 /// Most steps of one workflow, callbacks included: each step's end writes the states of all.
 pub const WORKFLOW_STEPS_MAX: usize = 1_000;
+/// The context of a task and what its template adds to it, over all steps together, in bytes: each step is given all of it.
+pub const TASK_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Deepest nesting of workflows in a request.
 pub const WORKFLOW_DEPTH_MAX: usize = 8;
 /// Longest name of a workflow or of a step, in bytes.

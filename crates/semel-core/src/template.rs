@@ -26,6 +26,9 @@ impl Asked {
     /// [`MissingKey`] when the preset is made of a key and there is none.
     pub fn resolve(&self, given: &Given<'_>) -> Result<Option<PolicySpec>, MissingKey> {
         let Some(preset) = self.preset else { return Ok(Some(self.spec.clone())) };
+        // The same work is the same, however its key is spelled: beside the policy or in it.
+        let preset =
+            if self.is_strategy() && self.spec.key.is_some() { Preset::CallerProvided } else { preset };
         let given = Given { key: self.spec.key.as_deref().or(given.key), ..*given };
         Ok(match preset.spec(&given)? {
             Some(base) => Some(self.spec.clone().over(base)),
@@ -205,6 +208,21 @@ mod tests {
         let declared = Asked::preset(Preset::CallerProvided);
         let said = Said { template: Some(Some(&declared)), ..Said::default() };
         assert_eq!(effective(said, &Given::default()), Err(MissingKey(Preset::CallerProvided)));
+    }
+
+    /// The same key in the policy is the same as beside it.
+    #[test]
+    fn a_strategy_with_a_key_of_its_own_is_caller_provided() {
+        let given = Given { has_version: true, ..Given::default() };
+        let keyed = PolicySpec { key: Some("k".to_owned()), ..PolicySpec::default() };
+        let strict = Asked::preset(Preset::Strict);
+        let beside = Said { key: Some("k"), template: Some(Some(&strict)), ..Said::default() };
+        let beside = effective(beside, &given).unwrap().spec;
+        for strategy in Preset::STRATEGIES {
+            let request = asked(Some(strategy), keyed.clone());
+            let said = Said { request: Some(&request), template: Some(Some(&strict)), ..Said::default() };
+            assert_eq!(effective(said, &given).unwrap().spec, beside, "{strategy}");
+        }
     }
 
     /// What else a strategy's author says stays: only what makes the key is the request's.

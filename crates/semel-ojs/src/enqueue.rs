@@ -117,6 +117,11 @@ impl Enqueue {
         if let (Some(template), Some(defaults)) = (template, &defaults) {
             parts.fill_in(defaults);
             if version.is_none() {
+                if let Some(odd) = parts.version {
+                    let wrong =
+                        "is neither a text nor a number; name a version of the template, or leave it out";
+                    return Err(odd.refuse(wrong).into());
+                }
                 version = Some(template.version.clone());
                 parts.add_text("version", &template.version);
             }

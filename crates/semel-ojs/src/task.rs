@@ -5,6 +5,7 @@ use semel_core::enqueue::once::Once;
 use semel_core::error::Invalid;
 use semel_core::ident::WorkflowId;
 use semel_core::job::Head;
+use semel_core::limits::TASK_BYTES_MAX;
 use semel_core::task::{TaskPlan, Unfit, unfit};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
@@ -94,6 +95,7 @@ impl Create {
             }
             None => "{}",
         };
+        check_size(template, context)?;
         let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
         let request = task_text(&members, template, context)?;
         let terms = Terms { inspect, templates: Some(templates) };
@@ -218,6 +220,25 @@ fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Resul
         object.raw("meta", &meta);
     });
     Ok(text)
+}
+
+/// Every step is given the whole context: what a request makes of itself is bounded as what it brings is.
+fn check_size(template: &Template, context: &str) -> Result<(), Invalid> {
+    let step_bytes =
+        |step: &StepTemplate| context.len() + step.config.as_ref().map_or(0, |config| config.len());
+    let bytes: usize = template.steps.iter().map(step_bytes).sum();
+    if bytes <= TASK_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Invalid::request(
+        "/context",
+        format!(
+            "is {} bytes long, and each of the template's {} steps is given it: {bytes} bytes together, and at most {TASK_BYTES_MAX} may be; \
+             store what is long elsewhere and send where it is",
+            context.len(),
+            template.steps.len()
+        ),
+    ))
 }
 
 /// Attributes that say one thing together.

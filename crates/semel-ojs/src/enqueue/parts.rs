@@ -79,6 +79,10 @@ impl<'m> Parts<'m> {
                     None => {
                         if name == "version" {
                             parts.version = filled;
+                            // Null says nothing, and a template's version would stand beside it.
+                            if filled.is_none() {
+                                continue;
+                            }
                         }
                         keep(&mut parts.extra, name, value)?;
                     }

@@ -9,6 +9,7 @@ mod kept;
 mod mutated;
 mod properties;
 mod shapes;
+mod tasks;
 mod vectors;
 mod views;
 mod workers;

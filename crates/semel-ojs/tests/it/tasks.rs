@@ -1,0 +1,53 @@
+//! Requests for tasks, and what templates add to a request.
+
+use semel_core::limits::TASK_BYTES_MAX;
+use semel_ojs::enqueue::{Enqueue, Terms};
+use semel_ojs::task::{Create, Refused};
+use semel_ojs::{Template, Templates};
+use serde_json::{Value, json};
+
+fn templates(of: &[Value]) -> Templates {
+    let mut templates = Templates::default();
+    for template in of {
+        templates.add(Template::read(&template.to_string()).unwrap()).unwrap();
+    }
+    templates
+}
+
+/// Each step is given the whole context, so a short request could ask for any amount of room.
+#[test]
+fn a_context_is_bounded_by_what_all_steps_make_of_it() {
+    let steps: Vec<Value> = (0..20)
+        .map(|n| json!({ "name": format!("step-{n}"), "handler": "a.b", "config": "x".repeat(1_000) }))
+        .collect();
+    let templates =
+        templates(&[json!({ "namespace": "a", "name": "long", "version": "1.0.0", "steps": steps })]);
+    let create = |length: usize| {
+        let context = json!({ "text": "x".repeat(length) });
+        let request = json!({ "namespace": "a", "name": "long", "context": context }).to_string();
+        Create::parse(&request, true, &templates)
+    };
+    let fits = TASK_BYTES_MAX / 20 - 1_100;
+    assert!(create(fits).is_ok());
+    let refused = create(fits + 100).unwrap_err();
+    let Refused::Invalid(invalid) = refused else { panic!("{refused:?}") };
+    assert_eq!(invalid.pointer, "/context");
+    assert!(invalid.message.contains("20 steps"), "{}", invalid.message);
+}
+
+/// Two members of one name would be read as one or the other, by whoever reads.
+#[test]
+fn a_templates_version_stands_once_in_what_is_kept() {
+    let templates =
+        templates(&[json!({ "namespace": "email", "name": "send", "version": "1.0.0", "queue": "mail" })]);
+    let read = |version: Value| {
+        let request = json!({ "type": "email.send", "args": [], "version": version }).to_string();
+        Enqueue::parse(&request, Terms { inspect: true, templates: Some(&templates) })
+    };
+    let (offer, _) = read(Value::Null).unwrap().into_parts();
+    let kept = String::from_utf8_lossy(&offer.body).into_owned();
+    assert_eq!(kept.matches("\"version\":").count(), 1, "{kept}");
+    for odd in [json!(true), json!({}), json!([])] {
+        assert_eq!(read(odd).unwrap_err().pointer, "/version");
+    }
+}
