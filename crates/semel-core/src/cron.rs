@@ -355,9 +355,11 @@ fn decided(outcome: &Outcome) -> (Decision, Option<&Head>) {
         Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } | Outcome::KeyReused(holder) => {
             (Decision::Rejected, holder.named())
         }
-        Outcome::IdTaken(_) | Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => {
-            (Decision::Rejected, None)
-        }
+        Outcome::KeySpent
+        | Outcome::IdTaken(_)
+        | Outcome::TooManyHolders
+        | Outcome::QueueFull(_)
+        | Outcome::Corrupt(_) => (Decision::Rejected, None),
     }
 }
 

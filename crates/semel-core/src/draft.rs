@@ -276,6 +276,14 @@ impl Draft {
         self.write(Write::Insert { head, body, minted });
     }
 
+    /// Has later decisions of this group find a new job by its id.
+    pub(crate) fn keep_row(&mut self, head: &Head, body: &Bytes) {
+        if !self.snapshot.jobs.contains_key(&head.id) {
+            let head = self.newest(head);
+            self.put_row(&head, body);
+        }
+    }
+
     /// The row of a new job whose id the caller chose: it must not exist yet.
     fn insert_chosen(&mut self, head: &Head, body: &Bytes) {
         if self.put_row(head, body) {

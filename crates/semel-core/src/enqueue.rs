@@ -138,7 +138,7 @@ fn act(
         }
         Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),
         Admission::CreateFollowUp { .. } => {
-            if let Some(depth) = no_room(draft, offer)? {
+            if let Some(depth) = no_room(draft, offer, 0)? {
                 return Ok(Outcome::QueueFull(depth));
             }
             let placing = Placing {
@@ -204,7 +204,7 @@ impl Placing {
 
 /// Nobody is in the way: creates the job, if there is room for it.
 fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outcome, Missing> {
-    if let Some(depth) = no_room(draft, offer)? {
+    if let Some(depth) = no_room(draft, offer, 0)? {
         return Ok(Outcome::QueueFull(depth));
     }
     let placing = Placing::of(offer, draft.now());
@@ -212,14 +212,14 @@ fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outc
 }
 
 /// How full the job's queue is, if another job may not wait in it. A duplicate is never asked, nor a job that takes
-/// another's place.
-fn no_room(draft: &mut Draft, offer: &Offer) -> Result<Option<Depth>, Missing> {
+/// another's place. So many are about to join it before.
+pub(crate) fn no_room(draft: &mut Draft, offer: &Offer, before: u64) -> Result<Option<Depth>, Missing> {
     if !offer.bounded {
         return Ok(None);
     }
     let row = draft.queue(&offer.queue)?;
     let Some(bound) = QueueSettings::decode(row.settings.as_deref()).backpressure else { return Ok(None) };
-    let waiting = draft.waiting(&offer.queue);
+    let waiting = draft.waiting(&offer.queue).saturating_add(before);
     Ok((!bound.admits(waiting)).then_some(Depth { waiting, bound: bound.max_depth }))
 }
 
@@ -261,6 +261,10 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Re
         awaited: offer.awaited || placing.awaited,
     };
     draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
+    if offer.once.is_some() {
+        // The same request again, in this very group, has its id from the document.
+        draft.keep_row(&head, &offer.body);
+    }
     let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
     draft.tell(kind, &head, 0);
     Ok(head)

@@ -95,6 +95,10 @@ pub fn create(draft: &mut Draft, plan: &TaskPlan, space: &Namespace) -> Result<T
             let outcome = with_head(outcome, draft.newest(&head));
             Ok(TaskOutcome::Created { id, outcome, workflow })
         }
+        Created::QueueFull(depth) => {
+            draft.roll_back();
+            Ok(TaskOutcome::Decided(Outcome::QueueFull(depth)))
+        }
         Created::Corrupt(corrupt) => {
             draft.roll_back();
             Ok(TaskOutcome::Corrupt(corrupt))

@@ -63,6 +63,11 @@ impl Waiters {
         serde_json::from_slice(bytes).map_err(|error| Corrupt(error.to_string()))
     }
 
+    /// Whether the job is a task, whose steps may be kept no more.
+    pub fn are_of_task(&self) -> bool {
+        self.0.iter().any(|waiter| matches!(waiter, Waiter::Task { .. }))
+    }
+
     /// The workflow, if the job was made or taken for a step of one, and the step's number.
     pub fn workflow(&self) -> Option<(WorkflowId, u32)> {
         self.0.iter().find_map(|waiter| match waiter {

@@ -15,12 +15,14 @@ use serde_json::value::RawValue;
 
 use crate::body::Corrupt;
 use crate::deferred;
-use crate::draft::{DocumentKey, DocumentKind, Draft, Missing, each};
+use crate::draft::{DocumentKey, DocumentKind, Draft, Map, Missing, each};
+use crate::enqueue::no_room;
 use crate::event::EventKind;
-use crate::ident::{JobId, WorkflowId};
+use crate::ident::{JobId, QueueName, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
 use crate::limits::RETENTION_DEFAULT_S;
+use crate::settings::Depth;
 use crate::state::State;
 use crate::task;
 use crate::tenant::{Namespace, Tenant};
@@ -72,6 +74,8 @@ pub enum Created {
     Repeated(WorkflowId, Box<Workflow>),
     /// Another request has used the id.
     IdTaken(WorkflowId),
+    /// As many jobs wait in the queue of one of its first steps as may; nothing was stored.
+    QueueFull(Depth),
     /// It cannot be stored, or what is stored cannot be read.
     Corrupt(Corrupt),
 }
@@ -107,6 +111,15 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
         // Rows are counted over all tenants.
         None => WorkflowId::new(draft.mint_unnumbered()),
     };
+    let first = plan.steps.iter().filter(|step| step.after.is_empty() && step.offer.bounded);
+    let mut beside: Map<&QueueName, u64> = Map::default();
+    for step in first {
+        let before = beside.entry(&step.offer.queue).or_default();
+        if let Some(depth) = no_room(draft, &step.offer, *before)? {
+            return Ok(Created::QueueFull(depth));
+        }
+        *before += 1;
+    }
     let which = Which { owner, id };
     let steps = plan.steps.iter().map(|step| Step {
         id: step.id.clone(),
@@ -133,18 +146,20 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
         task: task.map(|job| job.to_string()),
         steps: steps.collect(),
     };
-    let mut kept = Vec::with_capacity(plan.steps.len());
-    for step in &plan.steps {
-        match deferred::encode(&step.offer) {
-            Ok(text) => kept.push(text),
-            Err(corrupt) => return Ok(Created::Corrupt(corrupt)),
-        }
-    }
     draft.tell_of(workflow.event(id, EventKind::WorkflowStarted));
     advance(draft, which, &mut workflow, Some(plan))?;
-    for (at, (step, text)) in workflow.steps.iter().zip(kept).enumerate() {
+    // Those that are offered already are kept as jobs, and as nothing else.
+    for (at, (step, planned)) in workflow.steps.iter().zip(&plan.steps).enumerate() {
         if step.status == StepStatus::Waiting {
-            draft.set_document(&which.part(DocumentKind::Step, at), Some((Bytes::from(text), None)));
+            match deferred::encode(&planned.offer) {
+                Ok(text) => {
+                    draft.set_document(&which.part(DocumentKind::Step, at), Some((Bytes::from(text), None)));
+                }
+                Err(corrupt) => {
+                    draft.roll_back();
+                    return Ok(Created::Corrupt(corrupt));
+                }
+            }
         }
     }
     which.save(draft, &workflow);

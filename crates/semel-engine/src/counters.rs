@@ -156,6 +156,7 @@ pub const fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Rejected { why: RejectReason::Undisclosed, .. } => "rejected_undisclosed",
         Outcome::Mismatch { .. } => "mismatch",
         Outcome::KeyReused(_) => "key_reused",
+        Outcome::KeySpent => "key_spent",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
         Outcome::QueueFull(_) => "queue_full",

@@ -32,7 +32,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit; nothing of it was stored then.
     pub async fn create_task(&self, plan: TaskPlan, source: &str) -> Result<TaskOutcome, StoreError> {
-        let plan = self.space().stored_task(plan);
+        let mut plan = self.space().stored_task(plan);
+        self.bound_first(&mut plan.steps).await?;
         let mut reads = Reads::default();
         plan.offer.reads(&mut reads);
         for step in plan.steps.steps.iter().filter(|step| step.after.is_empty()) {

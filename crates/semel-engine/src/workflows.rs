@@ -16,7 +16,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit; nothing of it was stored then.
     pub async fn create_workflow(&self, plan: Plan) -> Result<Created, StoreError> {
-        let plan = self.space().stored_plan(plan);
+        let mut plan = self.space().stored_plan(plan);
+        self.bound_first(&mut plan).await?;
         let mut reads = Reads::default();
         reads.documents.extend(plan.id.map(|id| workflow::key(&plan.owner, id)));
         for step in plan.steps.iter().filter(|step| step.after.is_empty()) {
@@ -68,6 +69,15 @@ impl Engine {
             }
         }
         Ok(workflows)
+    }
+
+    /// The steps that are offered at once come from outside: a queue's bound is for them as for any job. What they lead to
+    /// is let in whatever waits.
+    pub(crate) async fn bound_first(&self, plan: &mut Plan) -> Result<(), StoreError> {
+        for step in plan.steps.iter_mut().filter(|step| step.after.is_empty()) {
+            step.offer.bounded = self.is_bounded(&step.offer.queue).await?;
+        }
+        Ok(())
     }
 
     fn reads_of(&self, id: WorkflowId) -> Reads {

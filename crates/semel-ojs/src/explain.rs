@@ -133,6 +133,7 @@ const fn decision(outcome: &Outcome) -> &'static str {
         Outcome::Existing(_) => "existing",
         Outcome::Rejected { .. } => "reject",
         Outcome::Mismatch { .. } | Outcome::KeyReused(_) => "mismatch",
+        Outcome::KeySpent => "key_spent",
         Outcome::IdTaken(_) => "id_taken",
         Outcome::TooManyHolders => "too_many_holders",
         Outcome::QueueFull(_) => "queue_full",
@@ -162,6 +163,9 @@ const fn sentence(outcome: &Outcome) -> &'static str {
         Outcome::Rejected { .. } => "It would be rejected as a duplicate.",
         Outcome::Mismatch { .. } | Outcome::KeyReused(_) => {
             "It would be refused: its key stands for other work."
+        }
+        Outcome::KeySpent => {
+            "It would be refused: its Idempotency-Key is used, and the job created under it is deleted."
         }
         Outcome::IdTaken(_) => "It would be refused: another request has used its id.",
         Outcome::TooManyHolders => "It would be refused: too many jobs hold its key.",

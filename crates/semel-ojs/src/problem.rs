@@ -123,6 +123,11 @@ impl Problem {
                 "the Idempotency-Key has been used for another request within a day; nothing was created, so send this one under a key of its own",
             )
             .with_holder(holder),
+            Outcome::KeySpent => Self::new(
+                Code::Duplicate,
+                "the Idempotency-Key has been used within a day, and the job created under it has been deleted since; nothing was created, \
+                 so send new work under a key of its own",
+            ),
             Outcome::IdTaken(id) => Self::new(
                 Code::Duplicate,
                 "another request has used this job id, with other content; leave `id` out, or use a new one",

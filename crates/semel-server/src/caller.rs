@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::Head;
 use semel_core::tenant::Tenant;
 use semel_engine::Job;
@@ -89,6 +89,13 @@ impl Caller {
             Queues::All => None,
             Queues::Only(patterns) => Some(patterns.clone()),
         }
+    }
+
+    /// What tells the caller from all others who may ask (SEMANTICS 7), whatever its token is named now: nothing where
+    /// nobody needs one.
+    pub(crate) fn credential(&self) -> String {
+        let digest = self.0.iter().flat_map(|token| token.digest);
+        digest.map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
     }
 
     pub(crate) fn token(&self) -> Option<&Arc<Token>> {
@@ -177,6 +184,15 @@ impl Caller {
     pub(crate) async fn check_job(&self, app: &App, id: JobId) -> Result<(), Refused> {
         if self.is_limited() && !self.sees_jobs(app, vec![id]).await?.contains(&id) {
             return Err(Problem::not_found("job").into());
+        }
+        Ok(())
+    }
+
+    /// As [`check_job`](Self::check_job), for who would cancel it: with a task go its steps, whatever their queues.
+    pub(crate) async fn check_cancel(&self, app: &App, id: JobId) -> Result<(), Refused> {
+        self.check_job(app, id).await?;
+        if self.is_limited() && app.engine.task(WorkflowId::new(id)).await?.is_some() {
+            self.check_all_queues()?;
         }
         Ok(())
     }

@@ -216,10 +216,10 @@ pub(crate) fn idempotency(
     if text.is_empty() || text.len() > IDEMPOTENCY_BYTES_MAX {
         return Err(refuse("is blank or too long"));
     }
-    let credential = caller.id().unwrap_or_default();
+    let credential = caller.credential();
     let key = match of {
-        Some(index) => idempotency_key(app.engine.tenant().as_str(), credential, &format!("{text}#{index}")),
-        None => idempotency_key(app.engine.tenant().as_str(), credential, text),
+        Some(index) => idempotency_key(app.engine.tenant().as_str(), &credential, &format!("{text}#{index}")),
+        None => idempotency_key(app.engine.tenant().as_str(), &credential, text),
     };
     Ok(Some(key))
 }

@@ -215,7 +215,7 @@ pub(crate) async fn cancel(
     request: Request,
 ) -> Answered {
     let id = extract::job_id(id)?;
-    caller.check_job(&app, id).await?;
+    caller.check_cancel(&app, id).await?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let head = settled(app.engine.cancel(id, worker::bearer(&text)?).await?)?;
     Ok(Answer::ok(caller.show(&app, &head, answer::job).await?))

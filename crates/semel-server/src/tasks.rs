@@ -128,7 +128,9 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
         // The key may be a plain job's, of a time before the template had steps; that is no task to answer with.
         Outcome::Existing(head) => Ok(match steps(app, &head).await? {
             Some(steps) => Answer::ok(task::created(WorkflowId::new(head.id), steps, false)),
-            None if app.engine.job(head.id).await?.is_some() => conflict(),
+            None if app.engine.job(head.id).await?.is_some_and(|job| !job.waiters.are_of_task()) => {
+                conflict()
+            }
             None => Answer::ok(task::created(WorkflowId::new(head.id), planned, false)),
         }),
         // One answer to all of them: whether the other task lives, or what differs, is nobody's to find out so.

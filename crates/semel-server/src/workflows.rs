@@ -4,6 +4,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
 use semel_core::draft::Map;
+use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::state::State as JobState;
 use semel_core::workflow::{Cancelled, Created, Step, StepStatus, Workflow};
@@ -59,6 +60,10 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             "another request has used the workflow's id; send one of its own, or none",
         )
         .into()),
+        Created::QueueFull(depth) => {
+            let full = Outcome::QueueFull(depth);
+            Err(Problem::of_outcome(&full).unwrap_or_else(Problem::internal).into())
+        }
         Created::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
     }
 }

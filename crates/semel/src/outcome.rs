@@ -144,6 +144,13 @@ impl Enqueued {
             }
             // The library sends no Idempotency-Key; whoever does is told as of any other mismatch.
             Outcome::KeyReused(holder) => Self::Mismatch(refused(&holder, Reason::OtherContent, Vec::new())),
+            Outcome::KeySpent => Self::Rejected(Refused {
+                existing: None,
+                state: None,
+                reason: Reason::Duplicate,
+                frees: None,
+                differs_at: Vec::new(),
+            }),
             Outcome::IdTaken(id) => return Err(Error::IdTaken(id)),
             Outcome::TooManyHolders => return Err(Error::TooManyHolders),
             Outcome::QueueFull(depth) => return Err(Error::QueueFull { bound: depth.bound }),

@@ -100,6 +100,7 @@ impl Start {
         match engine.create_workflow(plan).await? {
             Created::Done(id, _) | Created::Repeated(id, _) => Ok(Workflow { semel, id }),
             Created::IdTaken(id) => Err(Error::WorkflowIdTaken(id)),
+            Created::QueueFull(depth) => Err(Error::QueueFull { bound: depth.bound }),
             Created::Corrupt(corrupt) => Err(corrupt.into()),
         }
     }

@@ -52,8 +52,8 @@ impl Once {
     }
 }
 
-/// The answer to a request that was sent before; none when it is the first, or what it was stored with is gone. Writes
-/// nothing. `incoming` is what the request's policy says of showing holders, `inspect` whether its caller may see other
+/// The answer to a request that was sent before; none when it is the first. Where its job has been deleted since, the key is
+/// spent until its time is over: nobody's try is to run again what has run. Writes nothing. `incoming` is what the request's policy says of showing holders, `inspect` whether its caller may see other
 /// people's jobs.
 ///
 /// # Errors
@@ -74,8 +74,10 @@ pub fn answered(
         Ok(stored) => stored,
         Err(error) => return Ok(Some(Outcome::Corrupt(Corrupt(error.to_string())))),
     };
-    let Ok(id) = JobId::parse(&stored.job, "") else { return Ok(None) };
-    let Some((head, _)) = draft.full(id)? else { return Ok(None) };
+    let Ok(id) = JobId::parse(&stored.job, "") else {
+        return Ok(Some(Outcome::Corrupt(Corrupt("a request's job has no id".to_owned()))));
+    };
+    let Some((head, _)) = draft.full(id)? else { return Ok(Some(Outcome::KeySpent)) };
     let head = Box::new(head);
     if stored.digest == once.digest {
         let answer = if stored.amended { Outcome::Amended } else { Outcome::Repeated };

@@ -77,6 +77,8 @@ pub enum Outcome {
     },
     /// It was refused: its `Idempotency-Key` stands for another request, which created this job.
     KeyReused(Holder),
+    /// It was refused: its `Idempotency-Key` has been used within the day, and what was created under it is deleted.
+    KeySpent,
     /// It was refused: another request has used its id.
     IdTaken(JobId),
     /// It was refused: more jobs hold its key than one commit may touch.
@@ -119,6 +121,7 @@ impl Outcome {
             Self::Rejected { .. }
                 | Self::Mismatch { .. }
                 | Self::KeyReused(_)
+                | Self::KeySpent
                 | Self::IdTaken(_)
                 | Self::TooManyHolders
                 | Self::QueueFull(_)

@@ -139,7 +139,7 @@ impl Show for Outcome {
                 holder.head_mut().show(space);
             }
             Self::IdTaken(id) => id.show(space),
-            Self::TooManyHolders | Self::QueueFull(_) | Self::Corrupt(_) => {}
+            Self::KeySpent | Self::TooManyHolders | Self::QueueFull(_) | Self::Corrupt(_) => {}
         }
     }
 }
@@ -232,7 +232,7 @@ impl Show for Created {
     fn show(&mut self, space: &Namespace) {
         match self {
             Self::Done(_, workflow) | Self::Repeated(_, workflow) => workflow.show(space),
-            Self::IdTaken(_) | Self::Corrupt(_) => {}
+            Self::IdTaken(_) | Self::QueueFull(_) | Self::Corrupt(_) => {}
         }
     }
 }

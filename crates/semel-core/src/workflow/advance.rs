@@ -197,7 +197,8 @@ fn offer(
         Outcome::QueueFull(_) => {
             refuse(workflow, at, "queue_full", "as many jobs wait in its queue as may".to_owned());
         }
-        Outcome::IdTaken(_) | Outcome::Corrupt(_) => {
+        // A step brings neither a key of its own nor an id.
+        Outcome::KeySpent | Outcome::IdTaken(_) | Outcome::Corrupt(_) => {
             refuse(workflow, at, "internal", "what is stored cannot be read".to_owned());
         }
     }

@@ -122,6 +122,10 @@ fn answering(outcome: &Outcome) -> Option<JobId> {
         Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } | Outcome::KeyReused(holder) => {
             holder.named().map(|head| head.id)
         }
-        Outcome::IdTaken(_) | Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => None,
+        Outcome::KeySpent
+        | Outcome::IdTaken(_)
+        | Outcome::TooManyHolders
+        | Outcome::QueueFull(_)
+        | Outcome::Corrupt(_) => None,
     }
 }

@@ -49,6 +49,11 @@ impl Engine {
         }))
     }
 
+    /// Whether a queue, by the name it is stored under, may have a bound.
+    pub(crate) async fn is_bounded(&self, stored: &QueueName) -> Result<bool, StoreError> {
+        self.shared.bounded.may_be(&self.shared.store, stored).await
+    }
+
     /// How full a queue is, if it may have a bound.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::parameters::{CRONS, WORKFLOWS};
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
     use Access::{Inspect, Produce};
-    use Code::{Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound};
+    use Code::{Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound, QueueFull};
     vec![
         post("/ojs/v1/cron", Produce, crons::register)
             .named("registerCron", "Registers a cron, or makes the one of that name what is asked for.")
@@ -60,7 +60,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             )
             .takes("WorkflowRequest")
             .answers(201, "WorkflowAnswer")
-            .refuses(&[InvalidRequest, InvalidRetryPolicy, Duplicate, Contended]),
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, Duplicate, Contended, QueueFull]),
         get("/ojs/v1/workflows", Inspect, workflows::list)
             .named("listWorkflows", "Workflows, newest first.")
             .query(WORKFLOWS)

@@ -11,7 +11,7 @@ use super::parameters::TASKS;
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
     use Access::{Inspect, Produce};
-    use Code::{Contended, InvalidRequest, TooManyHolders};
+    use Code::{Contended, InvalidRequest, QueueFull, TooManyHolders};
     vec![
         post("/v1/tasks", Produce, tasks::create)
             .named("createTask", "Creates a task of a template, unless one of its identity is there.")
@@ -22,7 +22,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .answers(404, "TaskError")
             .answers(409, "TaskError")
             .answers(422, "TaskError")
-            .refuses(&[InvalidRequest, Contended, TooManyHolders]),
+            .refuses(&[InvalidRequest, Contended, TooManyHolders, QueueFull]),
         get("/v1/tasks", Inspect, tasks::list)
             .named("listTasks", "Tasks, newest first.")
             .query(TASKS)

@@ -6,6 +6,7 @@ use semel_server::auth::{Queues, Role, Token, Tokens, digest};
 use serde_json::{Value, json};
 
 use crate::harness::{Server, Told, header};
+use crate::tasks;
 
 fn token(text: &str, roles: &[Role]) -> Token {
     Token::new(text, digest(text), roles.to_vec())
@@ -67,6 +68,35 @@ async fn what_is_no_endpoint_is_not_told_to_strangers() {
     }
     assert_eq!(ask(&server, "", Method::PUT, "/ojs/v1/jobs", None).await.status, 401);
     assert_eq!(ask(&server, "producer", Method::PUT, "/ojs/v1/jobs", None).await.status, 405);
+    server.stop().await;
+}
+
+/// A task's own job is in one queue and its steps in others, which go with it.
+#[tokio::test]
+async fn a_token_of_one_queue_cancels_no_task() {
+    let of_default = Queues::Only(vec!["default".to_owned()]);
+    let roles = [Role::Producer, Role::Admin];
+    let tokens = vec![token("all", &[Role::Admin]), Token { queues: of_default, ..token("default", &roles) }];
+    let config = Config { tokens: Tokens::only(tokens), templates: tasks::templates(), ..Config::default() };
+    let server = Server::with(config).await;
+    let task = json!({ "namespace": "payments", "name": "process", "context": {} });
+    let created = ask(&server, "all", Method::POST, "/v1/tasks", Some(&task)).await;
+    let id = created.body["task_uuid"].as_str().unwrap().to_owned();
+    for (method, path) in [
+        (Method::DELETE, format!("/ojs/v1/jobs/{id}")),
+        (Method::POST, format!("/ojs/v1/admin/jobs/{id}/cancel")),
+        (Method::DELETE, format!("/v1/tasks/{id}")),
+    ] {
+        let told = ask(&server, "default", method, &path, None).await;
+        assert_eq!((told.status, told.code()), (403, "forbidden"), "{path}: {}", told.body);
+    }
+    let bulk = json!({ "filter": { "queue": "default" }, "confirm": true });
+    let told = ask(&server, "default", Method::POST, "/ojs/v1/admin/jobs/bulk/cancel", Some(&bulk)).await;
+    assert_eq!((told.status, &told.body["cancelled"]), (200, &json!(0)), "{}", told.body);
+    let shown = ask(&server, "all", Method::GET, &format!("/v1/tasks/{id}"), None).await;
+    assert_eq!(shown.body["status"], "active", "{}", shown.body);
+    let told = ask(&server, "all", Method::DELETE, &format!("/ojs/v1/jobs/{id}"), None).await;
+    assert_eq!(told.status, 200, "{}", told.body);
     server.stop().await;
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Server, Told, job};
+use crate::tasks;
 
 async fn bounded(server: &Server, bound: u64) {
     let config =
@@ -46,6 +47,39 @@ async fn a_full_queue_takes_no_more_and_says_how_full_it_is() {
         assert_eq!(offer(&server, 5, None).await.status, 201);
         server.stop().await;
     }
+}
+
+/// They come from outside as any job does; what their ends lead to is let in.
+#[tokio::test]
+async fn a_full_queue_takes_no_first_steps() {
+    let server = tasks::server().await;
+    let config = json!({ "backpressure": { "max_depth": 2, "strategy": "reject" } });
+    for queue in ["q", "steps"] {
+        assert_eq!(server.put(&format!("/ojs/v1/admin/queues/{queue}/config"), &config).await.status, 200);
+    }
+    let step = |n: u32| json!({ "type": "a.b", "args": [n], "options": { "queue": "q" } });
+    let group = |jobs: Vec<Value>| json!({ "type": "group", "jobs": jobs });
+    let told = server.post("/ojs/v1/workflows", &group(vec![step(1), step(2), step(3)])).await;
+    assert_eq!((told.status, told.code()), (429, "QUEUE_FULL"), "{}", told.body);
+    assert_eq!(server.get("/ojs/v1/workflows").await.body["workflows"], json!([]));
+    let chain = json!({ "type": "chain", "steps": [step(1), step(2), step(3)] });
+    assert_eq!(server.post("/ojs/v1/workflows", &chain).await.status, 201);
+    assert_eq!(server.post("/ojs/v1/workflows", &group(vec![step(4)])).await.status, 201);
+    assert_eq!(server.post("/ojs/v1/workflows", &chain).await.status, 429);
+    // The chain goes on although the queue is full again by then.
+    let first = server.take("q", "w").await;
+    assert_eq!(offer(&server, 9, None).await.status, 201);
+    let ack = json!({ "job_id": first["id"], "lease": first["lease"] });
+    assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
+    assert_eq!(server.get("/ojs/v1/queues/q/stats").await.body["stats"]["depth"], 3);
+
+    let task = |n: u32| json!({ "namespace": "payments", "name": "process", "context": { "n": n } });
+    for (n, status) in [(1, 201), (2, 201), (3, 429), (1, 409)] {
+        let told = server.post("/v1/tasks", &task(n)).await;
+        assert_eq!(told.status, status, "{n}: {}", told.body);
+    }
+    assert_eq!(server.get("/v1/tasks").await.body["tasks"].as_array().unwrap().len(), 2);
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -140,6 +140,27 @@ async fn a_key_is_its_credentials_and_its_tenants_own() {
     server.stop().await;
 }
 
+/// A plain token is named by its line, and lines come and go.
+#[tokio::test]
+async fn a_key_stays_its_credentials_when_others_are_taken_away() {
+    let tokens = Tokens::new(["first", "second"]);
+    let config = Config { tokens: tokens.clone(), ..Config::default() };
+    let server = Server::on_store(Arc::new(Memory::default()), config).await;
+    let post = async |token: &str, n: u32| {
+        let mut headers = HeaderMap::new();
+        headers.insert("idempotency-key", HeaderValue::from_static("1"));
+        headers.insert("authorization", HeaderValue::try_from(format!("Bearer {token}")).unwrap());
+        let body = json!({ "type": "a.b", "args": [n] }).to_string();
+        server.ask(Method::POST, "/ojs/v1/jobs", Some(&body), headers).await
+    };
+    let (one, two) = (post("first", 1).await, post("second", 2).await);
+    assert_eq!((one.status, two.status), (201, 201));
+    tokens.replace(vec![Token::all("line-1", "second")]);
+    let again = post("second", 2).await;
+    assert_eq!((again.status, again.job_id(), is_replay(&again)), (201, two.job_id(), true));
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_key_that_is_none_is_refused() {
     let server = Server::start().await;

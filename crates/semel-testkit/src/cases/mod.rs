@@ -302,6 +302,8 @@ macro_rules! conformance {
             a_replacement_is_not_made_twice,
             an_amendment_is_not_made_twice,
             a_task_that_is_asked_for_again_is_answered_as_the_first_time,
+            a_request_is_remembered_longer_than_what_it_created,
+            the_second_of_two_requests_of_one_group_is_answered_as_the_first,
         );
         $crate::conformance!(@$how $fixture; crons:
             a_tick_offers_its_job_once,

@@ -6,6 +6,8 @@ use semel_core::enqueue::once::{self, Once, REMEMBERED};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::ident::JobId;
 use semel_core::job::NoteKind;
+use semel_core::life;
+use semel_core::settle::Settled;
 use semel_core::state::State;
 use semel_core::task::{self, TaskOutcome, TaskPlan};
 use semel_core::tenant::Namespace;
@@ -15,7 +17,7 @@ use semel_store::backend::Verdict::{Applied, Stale};
 
 use crate::fixture::Fixture;
 use crate::flows::chain;
-use crate::make::{Want, job, key, keyed};
+use crate::make::{Want, foreign_id, job, key, keyed};
 
 /// The job, by a request of this name whose digest is all `digest`.
 fn sent(want: &Want, request: &str, digest: u8) -> Offer {
@@ -140,6 +142,38 @@ pub async fn a_request_is_forgotten_when_its_time_is_over(f: &Fixture) {
     assert!(!is_remembered(f, "a").await);
     assert!(!f.decide_on(&read, |draft| once::forget(draft, &document)).await, "twice");
     f.create(&offer).await;
+}
+
+/// Whoever sends it again does not know that what it created is gone, and it is not to be done twice.
+pub async fn a_request_is_remembered_longer_than_what_it_created(f: &Fixture) {
+    let want = job().attempts(1).dead_letter();
+    f.create(&sent(&want, "a", 1)).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    let deleted = f.decide(|draft| life::delete_dead_letter(draft, run.id)).await;
+    assert!(matches!(deleted, Settled::Done(_)), "{deleted:?}");
+    assert!(f.full(run.id).await.is_none());
+    for digest in [1, 2] {
+        assert_eq!(f.enqueue(&sent(&want, "a", digest)).await, Outcome::KeySpent);
+    }
+    f.advance(REMEMBERED).await;
+    f.create(&sent(&want, "a", 1)).await;
+}
+
+/// Whatever they are: a job without a policy has nothing else to be found by.
+pub async fn the_second_of_two_requests_of_one_group_is_answered_as_the_first(f: &Fixture) {
+    for (at, want) in [job(), keyed("k"), job().id(foreign_id(1))].into_iter().enumerate() {
+        let offer = sent(&want, &format!("request {at}"), 1);
+        let mut draft = f.draft(&reads(&offer)).await;
+        let first = enqueue(&mut draft, &offer).unwrap();
+        let id = first.inserted().unwrap();
+        let group = draft.finish();
+        let second = enqueue(&mut draft, &offer).unwrap();
+        assert!(matches!(&second, Outcome::Repeated(head) if head.id == id), "{second:?}");
+        assert!(draft.finish().is_empty());
+        assert_eq!(f.commit(vec![group]).await, [Applied]);
+        repeated(f, &offer, id).await;
+    }
 }
 
 /// Also when what it created has been replaced itself.

@@ -48,7 +48,7 @@ impl Witness {
             | Outcome::Amended(_)
             | Outcome::Rejected { .. }
             | Outcome::Mismatch { .. } => self.check_duplicate(offer, outcome, from),
-            Outcome::KeyReused(_) => Err("nobody here sends an Idempotency-Key".into()),
+            Outcome::KeyReused(_) | Outcome::KeySpent => Err("nobody here sends an Idempotency-Key".into()),
         }
     }
 
