@@ -1,6 +1,6 @@
 //! Requests under an `Idempotency-Key`: what was stored under a key is stored once, and is the answer for as long as it is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use semel_core::draft::Document;
 use semel_core::enqueue::once::{Once, REMEMBERED};
@@ -46,6 +46,8 @@ pub struct Requests {
     asked: BTreeMap<u64, UniqueKey>,
     /// All that was ever stored under a key, the newest last.
     kept: BTreeMap<UniqueKey, Vec<Kept>>,
+    /// Keys of which nothing is stored any more.
+    gone: BTreeSet<UniqueKey>,
 }
 
 impl Requests {
@@ -58,7 +60,8 @@ impl Requests {
 impl Witness {
     /// What is kept of a key at `now`: the answer to whoever uses it again. Whose body is gone is kept of nobody.
     pub fn kept(&self, key: &UniqueKey, now: Timestamp) -> Option<Kept> {
-        let last = self.requests.kept.get(key)?.last().copied()?;
+        let last =
+            self.requests.kept.get(key)?.last().copied().filter(|_| !self.requests.gone.contains(key))?;
         let job = self.jobs.get(&last.job)?;
         // A later job may have the id of one that is gone.
         let is_there = !job.is_purged && job.head.created_at <= last.at;
@@ -71,7 +74,10 @@ impl Witness {
         let Some(document) = document else {
             return match self.kept(&key, now) {
                 Some(kept) => Err(format!("{kept:?} was forgotten before its time")),
-                None => Ok(()),
+                None => {
+                    self.requests.gone.insert(key);
+                    Ok(())
+                }
             };
         };
         let text: Text = serde_json::from_slice(&document.text).map_err(|error| error.to_string())?;
@@ -80,9 +86,11 @@ impl Witness {
         let at = Timestamp::from_micros(until.as_micros() - day);
         let job = JobId::parse(&text.job, "").map_err(|invalid| invalid.to_string())?;
         let kept = Kept { job, n: number(&text.digest), at };
+        // Of a commit that comes when all of it is forgotten, a day after its decision, nobody knows any more that it is late.
         if let Some(before) = self.kept(&key, at) {
             return Err(format!("{kept:?} was stored under the key of {before:?}"));
         }
+        self.requests.gone.remove(&key);
         self.requests.kept.entry(key).or_default().push(kept);
         Ok(())
     }
