@@ -110,6 +110,9 @@ bugs! {
     StartNotNoted = "start-not-noted", Simulation: "a start is not noted in its limit's record";
     EndedKeepsPlace = "ended-keeps-place", Simulation: "a run that has ended keeps its place in its limit";
     PeriodCutShort = "period-cut-short", Simulation: "a start counts for half of its rate's period";
+    RequestForgotten = "request-forgotten", Simulation: "a request sent again under its Idempotency-Key is decided anew";
+    RequestOfAnyContent = "request-of-any-content", Simulation: "other content under an Idempotency-Key is answered as the first was";
+    TaskOutlivesSteps = "task-outlives-steps", Simulation: "a task goes on when its steps have failed";
     GroundForgotten = "ground-forgotten", Kit: "an admission on top of another decision's write does not rely on what was there before it";
     MixedNotChecked = "mixed-not-checked", Kit: "an answer on top of a write that may be applied to other holders relies on nothing";
     HeldBackOnce = "held-back-once", Kit: "a job held back is let go when the job before it is cancelled unstarted";

@@ -2,6 +2,7 @@
 //! judge reads them and looks whether the store stands by each.
 
 mod flows;
+mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -54,6 +55,9 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
     let mut working = JoinSet::new();
     flows::register(&engine).await;
     offering.spawn(flows::ask(engine.clone(), round, turns));
+    for _ in 0..2 {
+        offering.spawn(tasks::ask(engine.clone(), round, turns));
+    }
     for task in 0..OFFERERS {
         let engine = engine.clone();
         offering.spawn(async move {
@@ -132,6 +136,8 @@ pub struct Account {
     pub holds: Holds,
     /// Crons, workflows and their jobs.
     pub flows: Told,
+    /// Tasks, and requests under keys.
+    pub tasks: tasks::Told,
     /// Requests that failed.
     pub errors: Vec<String>,
 }
@@ -164,7 +170,7 @@ impl Account {
                     account.holds.may_end(id(job), at);
                 }
                 ["acked", job] => drop(account.acked.insert(id(job))),
-                _ if account.flows.read(&words) => {}
+                _ if account.flows.read(&words) || account.tasks.read(&words) => {}
                 _ => account.errors.push(line.to_owned()),
             }
         }
@@ -176,7 +182,9 @@ impl Account {
         assert_eq!(self.errors, Vec::<String>::new());
         assert_eq!(self.holds.doubled(), None, "two jobs surely held one key at one time");
         let engine = Engine::without_duties(backend).unwrap();
-        self.flows.judge_as_found(&flows::all(&engine).await);
+        let heads = flows::all(&engine).await;
+        self.flows.judge_as_found(&heads);
+        self.tasks.judge_as_found(&engine, &heads).await;
         // A holder that was named exists, whether or not its own creator heard of it.
         for (number, ids) in self.created.iter().chain(&self.named) {
             for id in ids {
@@ -193,6 +201,7 @@ impl Account {
         self.flows.judge_ticks(&engine).await;
         self.no_key_is_stuck(&engine, round).await;
         self.flows.judge_workflows(&engine).await;
+        self.tasks.judge_again(&engine, round).await;
         for queue in engine.queues().await.unwrap() {
             assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");
         }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::Corrupt;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::ident::JobId;
+use crate::planted::{Bug, is_planted};
 use crate::unique::{Disclose, UniqueKey, disclosed};
 
 use super::{Holder, Offer, Outcome};
@@ -67,7 +68,7 @@ pub fn answered(
     let now = draft.now();
     let Some(document) = draft.document(&once.document())? else { return Ok(None) };
     // Whether or not the duty has swept it.
-    if document.due.is_none_or(|until| until <= now) {
+    if document.due.is_none_or(|until| until <= now) || is_planted(Bug::RequestForgotten) {
         return Ok(None);
     }
     let stored: Stored = match serde_json::from_slice(&document.text) {
@@ -77,9 +78,13 @@ pub fn answered(
     let Ok(id) = JobId::parse(&stored.job, "") else {
         return Ok(Some(Outcome::Corrupt(Corrupt("a request's job has no id".to_owned()))));
     };
-    let Some((head, _)) = draft.full(id)? else { return Ok(Some(Outcome::KeySpent)) };
+    let at = document.due.map_or(now, |until| until.saturating_sub(REMEMBERED));
+    // A later job may have the id of one that is gone.
+    let Some((head, _)) = draft.full(id)?.filter(|(head, _)| head.created_at <= at) else {
+        return Ok(Some(Outcome::KeySpent));
+    };
     let head = Box::new(head);
-    if stored.digest == once.digest {
+    if stored.digest == once.digest || is_planted(Bug::RequestOfAnyContent) {
         let answer = if stored.amended { Outcome::Amended } else { Outcome::Repeated };
         return Ok(Some(answer(head)));
     }

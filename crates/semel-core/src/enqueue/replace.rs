@@ -82,8 +82,10 @@ struct Burned {
 fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burned, Missing> {
     let holders = &draft.key(&identity.read())?.holders;
     let mut heads: Vec<Head> = holders.iter().filter(|head| ids.contains(&head.id)).cloned().collect();
-    // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced.
-    heads.sort_by_key(|head| head.role != Role::FollowUp);
+    // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced. The others in the order of
+    // the decision, not of the store.
+    let place = |id: JobId| ids.iter().position(|known| *known == id);
+    heads.sort_by_key(|head| (head.role != Role::FollowUp, place(head.id)));
     let mut burned = Burned::default();
     for head in heads {
         let mut head = draft.newest(&head);

@@ -148,6 +148,23 @@ async fn a_worker_that_waits_is_woken_by_the_first_job() {
     engine.stop().await;
 }
 
+/// There is nothing for them to do.
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_wakes_nobody() {
+    let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
+    drop(engine.enqueue(keyed("a").offer(), "test").await.unwrap());
+    let hints = engine.store().hints();
+    let mut ready = std::pin::pin!(hints.ready());
+    ready.as_mut().enable();
+    for strategy in ["reject", "ignore"] {
+        let outcome = engine.enqueue(keyed("a").on_conflict(strategy).offer(), "test").await.unwrap();
+        assert!(!outcome.is_inserted());
+    }
+    assert!(tokio::time::timeout(Duration::from_secs(60), ready.as_mut()).await.is_err());
+    assert!(engine.enqueue(keyed("b").offer(), "test").await.unwrap().is_inserted());
+    tokio::time::timeout(Duration::ZERO, ready).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_watches_a_job_hears_of_its_end_and_of_no_other() {
     let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();

@@ -12,6 +12,8 @@ mod busy;
 mod contention;
 mod cuts;
 #[cfg(unix)]
+mod elsewhere;
+#[cfg(unix)]
 mod failover;
 #[cfg(unix)]
 mod hardship;

@@ -22,6 +22,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 pub struct Place {
     address: Address,
     schema: String,
+    url: String,
 }
 
 impl Place {
@@ -32,7 +33,11 @@ impl Place {
     /// One in a server of which the test knows more.
     pub fn at(url: &str) -> Self {
         let schema = schema_name();
-        Self { address: Address::parse(url).unwrap().with_schema(&schema).unwrap(), schema }
+        Self {
+            address: Address::parse(url).unwrap().with_schema(&schema).unwrap(),
+            schema,
+            url: url.to_owned(),
+        }
     }
 
     pub fn address(&self) -> &Address {
@@ -56,10 +61,9 @@ pub struct Passing(pub Place);
 
 impl Drop for Passing {
     fn drop(&mut self) {
-        let sql = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.0.schema);
+        let (sql, url) = (format!("DROP SCHEMA IF EXISTS {} CASCADE", self.0.schema), self.0.url.clone());
         wait_for(async move {
-            let Ok((client, connection)) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await
-            else {
+            let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await else {
                 return;
             };
             tokio::spawn(connection);

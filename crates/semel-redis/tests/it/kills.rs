@@ -5,10 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::draft::Reads;
+use semel_core::enqueue::Outcome;
+use semel_core::lease::Bearer;
+use semel_core::state::StateSet;
+use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
 use semel_testkit::TempDir;
+use semel_testkit::make::keyed;
 use semel_testkit::traffic::Traffic;
 
 use crate::own::Own;
@@ -65,6 +70,41 @@ async fn a_new_run_of_the_server_numbers_nothing_again() {
         assert_eq!(store.load(&Reads::default()).await.unwrap().now, semel_store::clock::Clock::now(&clock));
         own.kill().await;
     }
+}
+
+/// Keys that were held when a copy was made are held in it, by the living and by the ended; what came later never was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_is_restored_holds_the_keys_of_its_hour() {
+    let (folder, elsewhere) = (TempDir::new(), TempDir::new());
+    let own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let open = async |own: &Own| {
+        let store = Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap();
+        Engine::without_duties(Arc::new(store)).unwrap()
+    };
+    let before = open(&own).await;
+    let strict = |name: &str| keyed(name).states(StateSet::ALL);
+    let Outcome::Created(ended) = before.enqueue(strict("ended").offer(), "").await.unwrap() else {
+        panic!()
+    };
+    before.cancel(ended.id, Bearer::default()).await.unwrap();
+    let Outcome::Created(live) = before.enqueue(keyed("live").offer(), "").await.unwrap() else { panic!() };
+    let () = redis::cmd("SAVE").query_async(&mut own.connection().await).await.unwrap();
+    std::fs::copy(folder.path().join("dump.rdb"), elsewhere.path().join("dump.rdb")).unwrap();
+    assert!(matches!(before.enqueue(strict("later").offer(), "").await.unwrap(), Outcome::Created(_)));
+    before.stop().await;
+    drop(own);
+    let copy = Own::start(elsewhere.path(), &["--appendonly", "no"]).await;
+    let after = open(&copy).await;
+    for (want, holder) in [(strict("ended"), ended.id), (keyed("live"), live.id)] {
+        let outcome = after.enqueue(want.offer(), "").await.unwrap();
+        assert_eq!(outcome.absorbed_by(), Some(holder), "{outcome:?}");
+        assert!(outcome.is_refused(), "{outcome:?}");
+    }
+    let Outcome::Created(again) = after.enqueue(strict("later").offer(), "").await.unwrap() else { panic!() };
+    assert!(again.version > live.version, "what is given out does not come again");
+    after.cancel(live.id, Bearer::default()).await.unwrap();
+    assert!(after.enqueue(keyed("live").offer(), "").await.unwrap().is_inserted());
+    after.stop().await;
 }
 
 /// A Redis that comes back with nothing is the same store, emptied: whoever comes later makes the keys of tenants as those do who were

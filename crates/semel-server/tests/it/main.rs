@@ -14,6 +14,7 @@ mod errors;
 mod glance;
 mod harness;
 mod idempotency;
+mod identity;
 mod jobs;
 mod limits;
 mod listing;

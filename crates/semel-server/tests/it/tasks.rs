@@ -366,6 +366,25 @@ async fn a_thousand_identical_requests_create_one_task_on_postgres() {
     thousand([open().await, open().await, open().await]).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_identical_requests_create_one_task_on_redis() {
+    let address = semel_redis::Address::parse(&semel_testkit::redis::store_url()).unwrap();
+    let open = async || {
+        let store = semel_redis::Redis::open(&address).await.unwrap();
+        Arc::new(store) as Arc<dyn Backend>
+    };
+    thousand([open().await, open().await, open().await]).await;
+}
+
+/// One process has the file: its three servers share the store that is open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_identical_requests_create_one_task_on_a_file() {
+    let dir = semel_testkit::TempDir::new();
+    let store = semel_sqlite::Sqlite::open(dir.path().join("semel.db")).unwrap();
+    let store: Arc<dyn Backend> = Arc::new(store);
+    thousand([Arc::clone(&store), Arc::clone(&store), store]).await;
+}
+
 async fn thousand(stores: [Arc<dyn Backend>; 3]) {
     let mut servers = Vec::new();
     for store in stores {

@@ -87,7 +87,7 @@ fn later(hours: u64) -> ManualClock {
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_killed() {
     let mut random = 0x5eed_u64;
-    let mut told = (0, 0);
+    let mut told = (0, 0, 0, 0);
     let mut dir = TempDir::new();
     for round in 0..rounds() {
         if round % ROUNDS_PER_FILE == 0 {
@@ -97,7 +97,8 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
         let path = dir.path().join("semel.db");
         let said = kill_after(start(&path, round), 1 + (random >> 33) as usize % LINES_MAX);
         let account = Account::read(&said);
-        told = (told.0 + account.created.len(), told.1 + account.acked.len());
+        let (tasks, kept) = account.tasks.len();
+        told = (told.0 + account.created.len(), told.1 + account.acked.len(), told.2 + tasks, told.3 + kept);
         // The next victim's time goes on from the judge's, an hour ahead; the next judge's is another hour ahead.
         let store: Arc<dyn Backend> = Arc::new(
             Sqlite::open_with_clock(&path, later(1 + round % ROUNDS_PER_FILE)).unwrap().filing_at_once(),
@@ -108,7 +109,10 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
             std::thread::yield_now();
         }
     }
-    assert!(told.0 > 20 && told.1 > 0, "{told:?} is too little to prove anything");
+    assert!(
+        told.0 > 20 && told.1 > 0 && told.2 > 0 && told.3 > 0,
+        "{told:?} is too little to prove anything"
+    );
 }
 
 async fn history(path: &Path) -> Vec<Recorded> {

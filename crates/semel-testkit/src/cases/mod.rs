@@ -8,9 +8,11 @@ pub mod crons;
 pub mod documents;
 pub mod follow_up;
 pub mod history;
+pub mod holds;
 pub mod interleavings;
 pub mod leases;
 pub mod limits;
+pub mod meetings;
 pub mod once;
 pub mod people;
 pub mod remembering;
@@ -134,6 +136,21 @@ macro_rules! conformance {
             a_dead_letter_stands_in_for_nobody,
             many_dead_letters_are_in_nobodys_way,
             a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
+        );
+        $crate::conformance!(@$how $fixture; holds:
+            a_key_is_held_through_a_pause_and_a_return,
+            a_job_that_a_limit_holds_back_holds_its_key,
+            who_has_not_the_lease_frees_no_key,
+            neither_copies_nor_children_touch_a_key,
+            a_run_outlasts_its_window,
+            a_delay_outlasts_its_window,
+            retries_outlast_their_window,
+            what_is_known_of_duplicates_outlives_what_a_worker_writes,
+        );
+        $crate::conformance!(@$how $fixture; meetings:
+            the_second_of_two_releases_finds_nobody,
+            a_release_and_a_replacement_meet,
+            an_expiry_and_an_admission_meet,
         );
         $crate::conformance!(@$how $fixture; batch:
             an_empty_commit_does_nothing,
@@ -354,9 +371,11 @@ mod tests {
             include_str!("documents.rs"),
             include_str!("follow_up.rs"),
             include_str!("history.rs"),
+            include_str!("holds.rs"),
             include_str!("interleavings.rs"),
             include_str!("leases.rs"),
             include_str!("limits.rs"),
+            include_str!("meetings.rs"),
             include_str!("once.rs"),
             include_str!("people.rs"),
             include_str!("remembering.rs"),

@@ -21,7 +21,7 @@ use crate::make::{foreign_id, job};
 /// Crons of the victim's, two of each overlap policy. All are due when a victim wakes up, an hour after the last.
 const CRONS: usize = 8;
 /// The type of a workflow's jobs, and of nothing else.
-const STEP: &str = "crash.step";
+pub(super) const STEP: &str = "crash.step";
 /// Jobs of a workflow.
 const STEPS: u32 = 4;
 /// Workflows of one life, at most: enough to have some in every stage.

@@ -197,7 +197,25 @@ fn plan(random: &mut Random) -> Plan {
 pub fn program(seed: u64) -> Vec<Command> {
     let mut random = Random(seed);
     let length = 20 + random.below(60);
-    (0..length).map(|_| command(&mut random)).collect()
+    let mut program: Vec<Command> = (0..length).map(|_| command(&mut random)).collect();
+    // From a stream of their own: all others are what they were before there were any of these.
+    let mut more = Random(seed ^ 0x7a5c_0de5_0f0a_5c5e);
+    for _ in 0..more.below(12) {
+        let place = more.below(program.len() as u64 + 1) as usize;
+        program.insert(place, Command::Flow(request(&mut more)));
+    }
+    program
+}
+
+/// A task, or a request under an `Idempotency-Key`.
+fn request(random: &mut Random) -> Flow {
+    let (any, form) = (random.next() as u8, random.next() as u8);
+    let steps = |random: &mut Random| (0..1 + random.below(3)).map(|_| plan(random)).collect();
+    match random.below(4) {
+        0 => Flow::Task(any, form, steps(random)),
+        1 => Flow::TaskUnder(any, form, steps(random)),
+        _ => Flow::Under(any, form, plan(random)),
+    }
 }
 
 fn command(random: &mut Random) -> Command {

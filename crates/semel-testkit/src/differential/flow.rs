@@ -2,20 +2,24 @@
 //! what came of it, so that two stores can be compared.
 
 use semel_core::cron::{self, Change, Overlap};
-use semel_core::draft::{Document, DocumentKey, DocumentKind};
-use semel_core::enqueue::Offer;
+use semel_core::draft::{Document, DocumentKey, DocumentKind, Reads};
+use semel_core::enqueue::once::{self, Once};
+use semel_core::enqueue::{Offer, enqueue};
 use semel_core::ident::{CronName, JobId, QueueName, WorkflowId};
 use semel_core::lease::Grant;
 use semel_core::life;
 use semel_core::limit::{self, Turn};
 use semel_core::settings::{Backpressure, QueueSettings};
-use semel_core::tenant::Tenant;
+use semel_core::state::StateSet;
+use semel_core::task::{self, TaskOutcome, TaskPlan};
+use semel_core::tenant::{Namespace, Tenant};
 use semel_core::workflow::{self, Status, Workflow};
 use semel_store::backend::Seek;
 
 use super::command::{Plan, QUEUES};
 use crate::fixture::Fixture;
 use crate::flows::{of_form, registration};
+use crate::make::{key, keyed};
 
 /// Documents of a kind that are looked at.
 const DOCUMENTS_MAX: u32 = 1_000;
@@ -37,6 +41,12 @@ pub enum Flow {
     Cancel(usize),
     /// So many jobs may wait in a queue, or any number.
     Bound(usize, Option<u64>),
+    /// A task of these steps, by one of a few identities and one of the ways to use it.
+    Task(u8, u8, Vec<Plan>),
+    /// A job under an `Idempotency-Key`: which, and what of several contents is sent under it.
+    Under(u8, u8, Plan),
+    /// A task under such a key.
+    TaskUnder(u8, u8, Vec<Plan>),
 }
 
 fn cron_name(number: u8) -> CronName {
@@ -46,6 +56,34 @@ fn cron_name(number: u8) -> CronName {
 /// Jobs that get their ids from whoever offers them.
 fn offer(plan: &Plan) -> Offer {
     Plan { id: None, ..plan.clone() }.want().offer()
+}
+
+/// A key of few, and one of two contents under it.
+fn once(number: u8, content: u8) -> Once {
+    Once { key: key(&format!("request {}", number % 4)), digest: [content % 2; 32] }
+}
+
+/// Asks for a task of these steps.
+async fn task(f: &Fixture, identity: u8, form: u8, steps: &[Plan], once: Option<Once>) -> String {
+    let want = keyed(&format!("task {}", identity % 3)).of_type("task.run").args("[{\"a\":1}]");
+    let want = match form % 4 {
+        0 => want.on_conflict("ignore"),
+        1 => want.on_conflict("replace"),
+        _ => want.states(StateSet::ALL),
+    };
+    let steps = of_form(usize::from(form / 4), steps.iter().map(offer).collect());
+    let plan = TaskPlan { offer: Offer { once, ..want.offer() }, steps };
+    let mut reads = Reads::default();
+    plan.offer.reads(&mut reads);
+    let space = Namespace::default();
+    match f.decide_on(&reads, |draft| task::create(draft, &plan, &space)).await {
+        TaskOutcome::Created { id, outcome, workflow } => {
+            assert_eq!(outcome.inserted(), Some(id.as_job()), "a task is its own job");
+            format!("{}, {workflow:?}", super::plain::outcome(&outcome))
+        }
+        TaskOutcome::Decided(outcome) => super::plain::outcome(&outcome),
+        other => format!("{other:?}"),
+    }
 }
 
 /// Does it, and says what came of it.
@@ -83,6 +121,16 @@ pub(super) async fn act(f: &Fixture, flow: &Flow) -> String {
             let id = WorkflowId::parse(&key.name, "").unwrap();
             format!("{:?}", f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await)
         }
+        Flow::Task(identity, form, steps) => task(f, *identity, *form, steps, None).await,
+        Flow::TaskUnder(number, content, steps) => {
+            task(f, number % 3, *content, steps, Some(once(*number, *content))).await
+        }
+        Flow::Under(number, content, plan) => {
+            let offer = Offer { once: Some(once(*number, *content)), ..offer(plan) };
+            let mut reads = Reads::default();
+            offer.reads(&mut reads);
+            super::plain::outcome(&f.decide_on(&reads, |draft| enqueue(draft, &offer)).await)
+        }
         Flow::Bound(queue, most) => {
             let backpressure = most.map(|max_depth| Backpressure { max_depth, warning_threshold: 0.5 });
             let (name, set) =
@@ -111,7 +159,8 @@ pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
             format!("{:?}", f.decide(|draft| cron::tick(draft, &name)).await)
         }
         DocumentKind::Workflow => format!("{:?}", f.decide(|draft| workflow::look(draft, key)).await),
-        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Request => panic!("{key:?} is due"),
+        DocumentKind::Request => format!("{}", f.decide(|draft| once::forget(draft, key)).await),
+        DocumentKind::Step | DocumentKind::StepResult => panic!("{key:?} is due"),
     }
 }
 

@@ -84,7 +84,8 @@ pub(super) fn batch(batch: &Batch) -> Vec<String> {
     }
 }
 
-fn outcome(outcome: &Outcome) -> String {
+/// The answer about one job.
+pub(super) fn outcome(outcome: &Outcome) -> String {
     let named = |head: &Head| format!("{} {:?} v{}", head.id, head.state, head.version);
     match outcome {
         Outcome::Created(head) => format!("created {}", named(head)),

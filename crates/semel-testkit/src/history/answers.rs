@@ -31,6 +31,9 @@ impl Witness {
             }
             Outcome::Repeated(head) => {
                 let stored = self.stored(head)?;
+                if let Some(once) = offer.once.as_ref().filter(|_| offer.id != Some(head.id)) {
+                    return self.check_repeated(once, mark, head.id);
+                }
                 if stored.mark == mark && offer.id == Some(head.id) {
                     return Ok(());
                 }
@@ -44,11 +47,21 @@ impl Witness {
             Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => {
                 Err(format!("{outcome:?}"))
             }
+            // Said again, whatever has become of the job since.
+            Outcome::Amended(head)
+                if offer
+                    .once
+                    .as_ref()
+                    .is_some_and(|once| self.check_repeated(once, mark, head.id).is_ok()) =>
+            {
+                self.stored(head).map(drop)
+            }
             Outcome::Existing(_)
             | Outcome::Amended(_)
             | Outcome::Rejected { .. }
             | Outcome::Mismatch { .. } => self.check_duplicate(offer, outcome, from),
-            Outcome::KeyReused(_) | Outcome::KeySpent => Err("nobody here sends an Idempotency-Key".into()),
+            Outcome::KeyReused(holder) => self.check_reused(offer, mark, holder),
+            Outcome::KeySpent => self.check_spent(offer, mark),
         }
     }
 

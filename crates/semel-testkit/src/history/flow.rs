@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use semel_core::draft::{Document, DocumentKey, DocumentKind};
 use semel_core::state::State;
+use semel_core::time::Timestamp;
 use semel_core::workflow::{Status, Step, StepStatus, When, Workflow};
 
 use super::{Checked, Mark, Witness};
@@ -23,7 +24,15 @@ impl Witness {
     }
 
     /// A document was written.
-    pub(super) fn document(&mut self, key: &DocumentKey, document: Option<&Document>) -> Checked {
+    pub(super) fn document(
+        &mut self,
+        key: &DocumentKey,
+        document: Option<&Document>,
+        now: Timestamp,
+    ) -> Checked {
+        if key.kind == DocumentKind::Request {
+            return self.request(&key.name, document, now);
+        }
         if key.kind != DocumentKind::Workflow {
             return Ok(());
         }

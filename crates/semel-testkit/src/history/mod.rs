@@ -9,6 +9,7 @@
 //! - [`spec`]: the decision about an offered job; [`moves`]: what one write of a job may change.
 //! - [`stored`]: a job as the commits made it; [`witness`]: commits in their order; [`answers`]: what callers were told, against them.
 //! - [`flow`]: workflows and ticks; [`runs`]: what workers were given; [`lanes`]: limits on starting jobs.
+//! - [`requests`]: what is stored under an `Idempotency-Key`; [`tasks`]: tasks and their steps.
 //! - [`intervals`]: two jobs that surely held one key at one time.
 
 pub mod answers;
@@ -16,14 +17,18 @@ pub mod flow;
 pub mod intervals;
 pub mod lanes;
 pub mod moves;
+pub mod requests;
 pub mod runs;
 pub mod spec;
 pub mod stored;
+pub mod tasks;
 pub mod witness;
 
 pub use intervals::Holds;
 pub use lanes::Lanes;
+pub use requests::{Kept, Requests};
 pub use stored::{Mark, Stored};
+pub use tasks::Tasks;
 pub use witness::Witness;
 
 /// A judgement: nothing, or what does not hold.

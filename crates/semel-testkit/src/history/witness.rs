@@ -17,7 +17,8 @@ use semel_store::backend::QueueStats;
 use super::moves::{check_new, check_update};
 use super::spec::{Expected, decide};
 use super::stored::{Mark, Stored};
-use super::{Checked, Lanes};
+use super::tasks::check_task;
+use super::{Checked, Lanes, Requests, Tasks};
 
 /// Everything committed so far.
 #[derive(Debug, Default)]
@@ -44,6 +45,10 @@ pub struct Witness {
     pub lanes: Lanes,
     /// The workflows that are stored.
     pub workflows: BTreeMap<Arc<str>, Workflow>,
+    /// Requests under an `Idempotency-Key`.
+    pub requests: Requests,
+    /// The tasks that were asked for.
+    pub tasks: Tasks,
     pub(super) paused: BTreeSet<QueueName>,
     pub(super) seq: u64,
     loads: Vec<(u64, Timestamp)>,
@@ -56,6 +61,8 @@ struct Progress {
     released: Vec<JobId>,
     linked: Vec<(JobId, BTreeSet<JobId>)>,
     keys: BTreeSet<UniqueKey>,
+    tasks: Vec<JobId>,
+    asked: Vec<(u64, JobId)>,
 }
 
 impl Witness {
@@ -106,6 +113,12 @@ impl Witness {
         for id in progress.released {
             self.check_release(id)?;
         }
+        for id in progress.tasks {
+            self.check_task_whole(id)?;
+        }
+        for (number, job) in progress.asked {
+            self.check_is_kept(number, job)?;
+        }
         for (follow_up, after) in progress.linked {
             // A later item of the batch may have ended either.
             let waits = self.jobs.get(&follow_up).is_some_and(|job| job.head.state == State::Pending);
@@ -134,12 +147,12 @@ impl Witness {
             Write::Update { head } => self.update(head, now, progress),
             Write::Note { job, kind, text } => {
                 let Some(text) = text else { return Ok(()) };
-                self.note(*job, *kind, text)
+                self.note(*job, *kind, text, progress)
             }
             Write::Forget { job, remember } => self.forget(*job, remember.is_some(), now),
             // Ids of requests are looked at by what was answered to them.
             Write::Spend { .. } | Write::Free { .. } => Ok(()),
-            Write::Document { key, document } => self.document(key, document.as_ref()),
+            Write::Document { key, document } => self.document(key, document.as_ref(), now),
             Write::Queue { row } => {
                 if row.paused {
                     self.paused.insert(row.name.clone());
@@ -152,7 +165,6 @@ impl Witness {
     }
 
     fn insert(&mut self, head: &Head, body: &[u8], now: Timestamp, progress: &mut Progress) -> Checked {
-        check_new(head, now)?;
         if let Some(job) = self.jobs.get(&head.id) {
             // The id of a job that is gone for good may be used again.
             if !self.forgotten.remove(&head.id) {
@@ -166,7 +178,13 @@ impl Witness {
         }
         let body = Body::decode(body).map_err(|corrupt| corrupt.0)?;
         let mark = Mark::read(&body.meta)?;
+        check_new(head, now)?;
+        if self.tasks.is_task(mark) {
+            self.check_one_task(head)?;
+            progress.tasks.push(head.id);
+        }
         self.check_alone(mark)?;
+        progress.asked.push((mark.n, head.id));
         self.lanes.admitted(head, mark)?;
         let stored = Stored {
             head: head.clone(),
@@ -280,7 +298,12 @@ impl Witness {
             return Err(format!("{} was written and does not exist", head.id));
         };
         let before = std::mem::replace(&mut stored.head, head.clone());
-        check_update(&before, head, now)?;
+        if self.tasks.is_task(stored.mark) {
+            check_task(&before, head, now)?;
+            progress.tasks.push(head.id);
+        } else {
+            check_update(&before, head, now)?;
+        }
         stored.versions.insert(head.version);
         if before.state != head.state {
             stored.moved_at = seq;
@@ -315,7 +338,7 @@ impl Witness {
         Ok(())
     }
 
-    fn note(&mut self, job: JobId, kind: NoteKind, text: &[u8]) -> Checked {
+    fn note(&mut self, job: JobId, kind: NoteKind, text: &[u8], progress: &mut Progress) -> Checked {
         let seq = self.seq;
         let Some(stored) = self.jobs.get_mut(&job).filter(|job| !job.is_purged) else {
             return Err(format!("a note on {job}, which does not exist"));
@@ -330,6 +353,7 @@ impl Witness {
                 stored.asked = (asked, seq);
                 stored.earlier_args.push(std::mem::replace(&mut stored.args, payload.args.get().into()));
                 self.taken.insert((job, asked));
+                progress.asked.push((asked, job));
             }
             NoteKind::Duplicates => {
                 let duplicates = Duplicates::decode(text).map_err(|corrupt| corrupt.0)?;

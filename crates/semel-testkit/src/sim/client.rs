@@ -31,6 +31,13 @@ pub struct Request {
     key: Option<usize>,
 }
 
+impl Request {
+    /// One whose key is none of those that all share.
+    pub const fn of(offer: Offer, mark: Mark) -> Self {
+        Self { offer, mark, key: None }
+    }
+}
+
 /// A job somebody wants.
 pub fn request(world: &World, dice: &mut Dice) -> Request {
     let n = world.number();
@@ -98,7 +105,7 @@ pub async fn offer(world: &Arc<World>, dice: &mut Dice, request: &Request) -> Op
 }
 
 impl World {
-    fn take_outcome(&self, request: &Request, outcome: &Outcome, from: u64) {
+    pub(super) fn take_outcome(&self, request: &Request, outcome: &Outcome, from: u64) {
         let checked =
             self.store.witness.lock().unwrap().check_outcome(&request.offer, request.mark, outcome, from);
         self.judge(|| format!("request {} ({:?})", request.mark.n, request.offer.unique), checked);

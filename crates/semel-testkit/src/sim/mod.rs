@@ -11,7 +11,7 @@
 //! # Layout
 //! - [`dice`], [`executor`]: chance, and who runs next.
 //! - [`plan`]: what a seed draws; [`store`]: the shared store and its connections; [`world`]: servers and network.
-//! - [`client`], [`flow`], [`limit`], [`worker`], [`nemesis`]: who acts, and what they ask for.
+//! - [`client`], [`flow`], [`limit`], [`repeat`], [`task`], [`worker`], [`nemesis`]: who acts, and what they ask for.
 //! - [`run`]: one seed from its beginning to its judgement; a smaller plan that still fails.
 
 pub mod client;
@@ -21,8 +21,10 @@ pub mod flow;
 pub mod limit;
 pub mod nemesis;
 pub mod plan;
+pub mod repeat;
 pub mod run;
 pub mod store;
+pub mod task;
 pub mod worker;
 pub mod world;
 

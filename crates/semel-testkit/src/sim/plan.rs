@@ -51,12 +51,18 @@ pub struct Plan {
     pub flows: u64,
     /// Whether callers ask for limits on starting jobs.
     pub limits: u64,
+    /// Callers who ask for tasks.
+    pub tasks: u64,
+    /// Callers who send requests again under an `Idempotency-Key`.
+    pub repeats: u64,
 }
 
 impl Plan {
     /// The plan of a seed.
     pub fn of(seed: u64) -> Self {
         let mut dice = Dice::of(seed, 1);
+        // From a stream of their own: without them, a seed is the run that it was before there were any.
+        let mut more = Dice::of(seed, 12);
         let rate = |dice: &mut Dice| if dice.chance(512) { 0 } else { dice.between(10, 100) };
         Self {
             servers: dice.between(1, 3),
@@ -73,10 +79,12 @@ impl Plan {
             operators: dice.below(2),
             flows: dice.below(2),
             limits: dice.below(2),
+            tasks: more.below(3),
+            repeats: more.below(3),
         }
     }
 
-    fn members(&mut self) -> [(&'static str, &mut u64, u64); 14] {
+    fn members(&mut self) -> [(&'static str, &mut u64, u64); 16] {
         [
             ("faults", &mut self.faults, 0),
             ("losses", &mut self.losses, 0),
@@ -87,6 +95,8 @@ impl Plan {
             ("operators", &mut self.operators, 0),
             ("flows", &mut self.flows, 0),
             ("limits", &mut self.limits, 0),
+            ("tasks", &mut self.tasks, 0),
+            ("repeats", &mut self.repeats, 0),
             ("servers", &mut self.servers, 1),
             ("clients", &mut self.clients, 1),
             ("workers", &mut self.workers, 1),

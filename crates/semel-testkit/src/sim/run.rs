@@ -120,12 +120,27 @@ async fn play_inside(seed: u64, plan: &Plan) -> Result<Ran, String> {
 async fn drive(world: &Arc<World>) -> Checked {
     let (plan, seed, handle) = (&world.plan, world.seed, &world.handle);
     (0..plan.servers as usize).for_each(|at| world.start(at));
-    let clients_left = Arc::new(AtomicU64::new(plan.clients));
+    let clients_left = Arc::new(AtomicU64::new(plan.clients + plan.tasks + plan.repeats));
     for number in 0..plan.clients {
         let (whole, left) = (Arc::clone(world), Arc::clone(&clients_left));
         let dice = Dice::of(seed, 10_000 + number);
         handle.spawn(Owner::World, async move {
             client(whole, dice).await;
+            left.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    // Actors of their own: without them, all others do what they did before there were any.
+    for number in 0..plan.tasks {
+        let (whole, left) = (Arc::clone(world), Arc::clone(&clients_left));
+        handle.spawn(Owner::World, async move {
+            super::task::asker(Arc::clone(&whole), Dice::of(whole.seed, 30_000 + number)).await;
+            left.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    for number in 0..plan.repeats {
+        let (whole, left) = (Arc::clone(world), Arc::clone(&clients_left));
+        handle.spawn(Owner::World, async move {
+            super::repeat::asker(Arc::clone(&whole), Dice::of(whole.seed, 40_000 + number)).await;
             left.fetch_sub(1, Ordering::Relaxed);
         });
     }
@@ -198,6 +213,7 @@ async fn judge(world: &Arc<World>) -> Checked {
         let witness = world.store.witness.lock().unwrap();
         witness.check_counts(&queues)?;
         witness.check_workflows()?;
+        witness.check_tasks()?;
         last_requests_ran(world, &witness)?;
         duplicates_counted(world, &witness)?;
         let mut holds = world.holds.lock().unwrap().clone();
@@ -246,7 +262,7 @@ fn duplicates_counted(world: &World, witness: &crate::history::Witness) -> Check
     let is_calm =
         world.plan.crashes == 0 && world.plan.losses == 0 && world.store.unknown.load(Ordering::Relaxed) == 0;
     // What a tick or a step was told is recorded with the decision, and nobody is answered.
-    let is_calm = is_calm && world.plan.flows == 0;
+    let is_calm = is_calm && world.plan.flows == 0 && world.plan.tasks == 0;
     for (id, job) in witness.jobs.iter().filter(|_| is_calm) {
         let told = answered.get(id).copied().unwrap_or(0);
         // The id may be another's by now: what was told names the id alone.

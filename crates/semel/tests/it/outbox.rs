@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use semel::{JobState, Semel};
+use semel::{Enqueued, Envelope, JobState, Semel};
 use semel_testkit::database::{store_url, url};
 use tokio_postgres::{Client, NoTls};
 
+use crate::drivers::{Driver, on_every_driver};
 use crate::harness::{Welcome, soon};
+
+on_every_driver! {
+    an_entry_goes_with_its_transaction_at_every_level,
+}
 
 async fn client() -> Client {
     let (client, connection) = tokio_postgres::connect(&url(), NoTls).await.unwrap();
@@ -154,5 +159,79 @@ async fn entries_of_a_key_that_is_held_do_not_stop_those_behind_them() {
     held.rollback().await.unwrap();
     let outcomes = relayed(&client, schema).await;
     assert_eq!(outcomes, [("created", 11), ("existing", 229)].map(|(outcome, n)| (outcome.to_owned(), n)));
+    semel.close().await.unwrap();
+}
+
+/// However strict the caller's transaction is, and whether another one with the same key is under way: the entry is theirs, the
+/// decision is taken behind them. This is how a program joins that has an object mapper and no driver of ours.
+async fn an_entry_goes_with_its_transaction_at_every_level<D: Driver>() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let semel = Semel::open(&url).await.unwrap();
+    let client = client().await;
+    let table = format!("CREATE TABLE {schema}.orders (n int PRIMARY KEY)");
+    client.batch_execute(&table).await.unwrap();
+    let write = |n: usize| {
+        let envelope = r#"{"type": "order.paid", "args": [7], "options": {"unique_key": "order-7"}}"#;
+        format!(
+            "INSERT INTO {schema}.orders VALUES ({n}); \
+             INSERT INTO {schema}.outbox (envelope) VALUES ('{envelope}'::json)"
+        )
+    };
+    let levels = [
+        "BEGIN ISOLATION LEVEL READ COMMITTED",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE",
+    ];
+    for (n, level) in levels.into_iter().enumerate() {
+        let (mut one, mut other) = (D::connect().await, D::connect().await);
+        for db in [&mut one, &mut other] {
+            db.begin_by(level).await;
+            // The snapshot is older than whatever the other one writes.
+            assert_eq!(db.ask("SELECT 1".to_owned()).await, "1");
+        }
+        one.execute(write(10 * n)).await;
+        other.execute(write(10 * n + 1)).await;
+        one.end(true).await;
+        // Taken back: neither the order nor its job.
+        other.end(n == 1).await;
+    }
+    let outcomes = relayed(&client, schema).await;
+    assert_eq!(outcomes, [("created", 1), ("existing", 3)].map(|(outcome, n)| (outcome.to_owned(), n)));
+    let orders = format!("SELECT count(*) FROM {schema}.orders");
+    assert_eq!(client.query_one(&orders, &[]).await.unwrap().get::<_, i64>(0), 4);
+    semel.close().await.unwrap();
+}
+
+/// What an entry makes is found by whoever offers the same in another way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_has_the_key_that_the_same_job_has_by_every_other_way() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let semel = Semel::open(&url).await.unwrap();
+    let mut client = client().await;
+    let text = r#"{"type": "a.b", "args": [{"b": 1.0, "a": "caf\u00e9"}], "meta": {"tenant": "t"}, "options":
+        {"unique": {"keys": ["type", "args", "meta"], "meta_keys": ["tenant"], "on_conflict": "ignore"}}}"#;
+    let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ($1::text::json) RETURNING id::text");
+    let id: String = client.query_one(&insert, &[&text]).await.unwrap().get(0);
+    assert_eq!(relayed(&client, schema).await, [("created".to_owned(), 1)]);
+    let same = text.replace(r#"{"b": 1.0, "a": "caf\u00e9"}"#, r#"{"a":"cafe\u0301","b":1}"#);
+    assert_ne!(same, text);
+    let found = |outcome: Enqueued| {
+        assert!(matches!(&outcome, Enqueued::Existing(_)), "{outcome:?}");
+        outcome.id().unwrap().to_string()
+    };
+    for text in [text, &same] {
+        assert_eq!(found(semel.enqueue(Envelope::from_json(text)).await.unwrap()), id);
+        let many = semel.enqueue_many(vec![Envelope::from_json(text)]).await.unwrap();
+        assert_eq!(found(many.outcomes.into_iter().next().unwrap().unwrap()), id);
+        let transaction = client.transaction().await.unwrap();
+        let inside = semel.in_transaction(&transaction);
+        assert_eq!(found(inside.enqueue(Envelope::from_json(text)).await.unwrap()), id);
+        drop(inside);
+        transaction.commit().await.unwrap();
+    }
+    let job = semel.job(semel::JobId::parse(&id, "").unwrap()).load().await.unwrap().unwrap();
+    assert_eq!(job.state(), JobState::Available);
     semel.close().await.unwrap();
 }

@@ -300,6 +300,8 @@ async fn a_job_nobody_handles_says_so(semel: Semel) {
     let job = semel.enqueue(Welcome::of(1)).max_attempts(1).await.unwrap();
     let ended = job.wait().await.unwrap();
     assert_eq!(ended.job.last_failure(), Some("this worker has no handler for email.welcome"));
+    // Nobody's job holds nobody's key when it has ended.
+    assert!(semel.enqueue(Welcome::of(1)).await.unwrap().is_inserted());
     working.stop().await;
 }
 

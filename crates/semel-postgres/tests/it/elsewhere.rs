@@ -1,0 +1,82 @@
+//! The store where it was not made: in a database of another language, and in a copy that is put in the place of what is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::draft::Reads;
+use semel_core::enqueue::Outcome;
+use semel_core::lease::Bearer;
+use semel_core::state::StateSet;
+use semel_engine::Engine;
+use semel_postgres::Postgres;
+use semel_store::Backend;
+use semel_store::clock::ManualClock;
+use semel_testkit::cluster::Cluster;
+use semel_testkit::make::{Want, keyed};
+use semel_testkit::{Fixture, Step, TempDir, conformance};
+
+use crate::place::{Passing, Place, client};
+
+fn fixture(url: &str) -> Fixture {
+    let place = Passing(Place::at(url));
+    Fixture::new(Step::Nothing, move |clock| place.0.open_with(clock))
+}
+
+/// Turkish: `I` is no capital `i` there, and texts sort as nobody's bytes do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kit_passes_on_a_database_that_is_not_english() {
+    let folder = TempDir::new();
+    let turkish = ["--locale-provider=icu", "--icu-locale=tr-TR"];
+    let mut cluster = Cluster::new_with(&folder.path().join("a"), &turkish);
+    cluster.start(&[]);
+    let url = cluster.url();
+    let told = client(&url).await;
+    let row = told.query_one("SELECT upper('i') <> 'I', 'ı' < 'i'", &[]).await.unwrap();
+    assert!(row.get::<_, bool>(0) && row.get::<_, bool>(1), "it is Turkish by default");
+    conformance!(in turn, fixture(&url));
+}
+
+async fn engine(place: &Place) -> Engine {
+    Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap()
+}
+
+/// Keys that were held when the copy was made are held in it, by the living and by the ended; what came later never was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_is_restored_holds_the_keys_of_its_hour() {
+    let folder = TempDir::new();
+    let mut cluster = Cluster::new(&folder.path().join("a"));
+    cluster.start(&[]);
+    let place = Place::at(&cluster.url());
+    let before = engine(&place).await;
+    let strict = |name: &str| -> Want { keyed(name).states(StateSet::ALL) };
+    let Outcome::Created(ended) = before.enqueue(strict("ended").offer(), "").await.unwrap() else {
+        panic!()
+    };
+    before.cancel(ended.id, Bearer::default()).await.unwrap();
+    let Outcome::Created(live) = before.enqueue(keyed("live").offer(), "").await.unwrap() else { panic!() };
+    let mut copy = cluster.standby(&folder.path().join("b"));
+    assert!(matches!(before.enqueue(strict("later").offer(), "").await.unwrap(), Outcome::Created(_)));
+    before.stop().await;
+    cluster.kill();
+    copy.start(&[]);
+    copy.promote();
+    let restored = Place::at(&copy.url());
+    let address = restored.address().clone().with_schema(place.schema()).unwrap();
+    let after = Engine::without_duties(Arc::new(Postgres::open(&address).await.unwrap())).unwrap();
+    for (want, holder) in [(strict("ended"), ended.id), (keyed("live"), live.id)] {
+        let outcome = after.enqueue(want.offer(), "").await.unwrap();
+        assert!(matches!(&outcome, Outcome::Rejected { .. }), "{outcome:?}");
+        assert_eq!(outcome.absorbed_by(), Some(holder));
+    }
+    let Outcome::Created(again) = after.enqueue(strict("later").offer(), "").await.unwrap() else { panic!() };
+    assert!(again.version > live.version, "what is given out does not come again");
+    // In it as well a key is free with the end of its holder, and not before.
+    after.cancel(live.id, Bearer::default()).await.unwrap();
+    assert!(after.enqueue(keyed("live").offer(), "").await.unwrap().is_inserted());
+    after.stop().await;
+    let now = Postgres::open(&address).await.unwrap().load(&Reads::default()).await.unwrap().now;
+    let year = ManualClock::at(now.saturating_add(Duration::from_secs(366 * 24 * 3600)));
+    let late = Engine::without_duties(Arc::new(Postgres::open_with_clock(&address, year).await.unwrap()));
+    let outcome = late.unwrap().enqueue(strict("ended").offer(), "").await.unwrap();
+    assert_eq!(outcome.absorbed_by(), Some(ended.id));
+}

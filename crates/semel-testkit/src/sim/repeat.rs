@@ -1,0 +1,73 @@
+//! Those who send a request again under its `Idempotency-Key`: because they heard nothing, because they are not sure, twice at
+//! once; and those who use a key again for something else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
+use semel_core::enqueue::once::Once;
+use semel_core::unique::UniqueKey;
+
+use super::client::{Request, offer, request};
+use super::dice::Dice;
+use super::executor::Owner;
+use super::world::World;
+use crate::history::requests::{Kept, digest};
+use crate::make;
+
+/// Offers jobs under keys of requests, each several times.
+pub async fn asker(world: Arc<World>, mut dice: Dice) {
+    for _ in 0..world.plan.requests {
+        let first = under(&world, &mut dice, None);
+        if dice.chance(200) {
+            let (other, mut chance, same) = (Arc::clone(&world), Dice::new(dice.draw()), first.clone());
+            world.handle.spawn(Owner::World, async move {
+                send(&other, &mut chance, &same).await;
+            });
+        }
+        let mut told = send(&world, &mut dice, &first).await;
+        while told.is_none() && dice.chance(700) {
+            told = send(&world, &mut dice, &first).await;
+        }
+        if dice.chance(300) {
+            tokio::time::sleep(Duration::from_millis(dice.between(1, 400))).await;
+        }
+        if dice.chance(400) {
+            send(&world, &mut dice, &first).await;
+        }
+        if dice.chance(400) {
+            let other = under(&world, &mut dice, first.offer.once);
+            send(&world, &mut dice, &other).await;
+            // And the first once more: it is none the worse for it.
+            send(&world, &mut dice, &first).await;
+        }
+    }
+}
+
+/// A request under a key of its own, or under that of another.
+fn under(world: &World, dice: &mut Dice, key: Option<Once>) -> Request {
+    let mut new = request(world, dice);
+    let n = new.mark.n;
+    let key: UniqueKey = key.map_or_else(|| make::key(&format!("request {n}")), |once| once.key);
+    let once = Once { key, digest: digest(n) };
+    new.offer.once = Some(once);
+    world.store.witness.lock().unwrap().requests.ask(n, &once);
+    new
+}
+
+/// What is kept of a request's key now.
+fn kept(world: &World, once: &Once) -> Option<Kept> {
+    let witness = world.store.witness.lock().unwrap();
+    let (_, now) = witness.loads_since(0).last()?;
+    witness.kept(&once.key, *now)
+}
+
+/// Sends it, and judges whether the answer is what was kept before.
+async fn send(world: &Arc<World>, dice: &mut Dice, request: &Request) -> Option<Outcome> {
+    let once = request.offer.once?;
+    let before = kept(world, &once);
+    let told = offer(world, dice, request).await?;
+    let checked = world.store.witness.lock().unwrap().check_kept(before, request.mark, &once, &told);
+    world.judge(|| format!("request {} under its key", request.mark.n), checked);
+    Some(told)
+}
