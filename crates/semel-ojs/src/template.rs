@@ -4,12 +4,16 @@
 mod reader;
 mod set;
 
+use semel_core::canon::Json;
 use semel_core::error::Invalid;
 use semel_core::ident::JobType;
+use semel_core::limits::SCHEMA_FLAWS_MAX;
+use semel_core::schema::Schema;
 use semel_core::template::Asked;
 use semel_core::unique::{Given, Preset, UniquePolicy};
 
 use crate::members::Members;
+use crate::sensitive;
 use crate::write::{Object, list};
 
 pub use self::set::Templates;
@@ -33,6 +37,8 @@ pub struct Template {
     identity_text: Option<String>,
     /// What else it says of its jobs: the text of an object.
     defaults: String,
+    /// What its jobs may be given: the args, of a task the context.
+    pub schema: Option<Schema>,
     /// What a task is made of; none for a template of plain jobs.
     pub steps: Vec<StepTemplate>,
 }
@@ -66,6 +72,25 @@ impl Template {
         Members::read(&self.defaults, "")
     }
 
+    /// Holds a job's args against the schema: all of them, of a task the one element that is its context. Nothing is told
+    /// of what lies inside of sensitive values.
+    pub(crate) fn check(&self, args: &Json<'_>, sensitive: &[String]) -> Result<(), Invalid> {
+        let Some(schema) = &self.schema else { return Ok(()) };
+        let flaws = match args {
+            Json::Array(items) if !self.steps.is_empty() => match items.as_slice() {
+                [context] => schema.flaws(context, "/args/0", SCHEMA_FLAWS_MAX),
+                _ => {
+                    return Err(Invalid::request(
+                        "/args",
+                        "is not the one context of a task; send [context]",
+                    ));
+                }
+            },
+            args => schema.flaws(args, "/args", SCHEMA_FLAWS_MAX),
+        };
+        Invalid::schema(sensitive::without_insides(flaws, sensitive)).map_or(Ok(()), Err)
+    }
+
     /// The identity strategy of a task, if it is one of the three.
     pub fn strategy(&self) -> Option<Preset> {
         match &self.identity {
@@ -94,6 +119,9 @@ impl Template {
         }
         object.raw("unique", self.identity_text.as_deref().unwrap_or("\"strict\""));
         object.members_of(&self.defaults);
+        if let Some(schema) = &self.schema {
+            object.raw("schema", schema.text());
+        }
         list(object.member("steps"), &self.steps, |out, step| {
             crate::write::object(out, |object| {
                 object.text("name", &step.name);
@@ -181,7 +209,10 @@ mod tests {
             (r#""unique":{"key":"all"}"#, "/unique/key"),
             (r#""unique":"strict","identity_strategy":"strict""#, "/identity_strategy"),
             (r#""retry":{"max_attempts":2},"max_attempts":3"#, "/max_attempts"),
-            (r#""schema":{}"#, "/schema"),
+            (r#""schema":7"#, "/schema"),
+            (r#""schema":{"properties":{"a":{"format":"email"}}}"#, "/schema/properties/a/format"),
+            (r#""schema":{"type":"object"}"#, "/schema/type"),
+            (r#""schema":{"type":"array"},"steps":[{"name":"a","handler":"a"}]"#, "/schema/type"),
             (r#""version":"""#, "/version"),
         ] {
             assert_eq!(pointers(&with(more)), [pointer], "{more}");

@@ -162,7 +162,8 @@ impl From<StoreError> for Error {
 
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
-        Self::Invalid { pointer: invalid.pointer, message: invalid.message }
+        let message = invalid.whole_message();
+        Self::Invalid { pointer: invalid.pointer, message }
     }
 }
 

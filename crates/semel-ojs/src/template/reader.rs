@@ -3,6 +3,7 @@
 use semel_core::error::Invalid;
 use semel_core::ident::JobType;
 use semel_core::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX};
+use semel_core::schema::{Kind, Schema};
 use semel_core::template::Asked;
 use semel_core::unique::{Given, Preset, UniquePolicy};
 
@@ -13,6 +14,9 @@ use crate::task::check_fits;
 use crate::unique;
 use crate::write::object;
 
+/// What a template says besides.
+const MEMBERS: [&str; 8] =
+    ["namespace", "name", "version", "description", "identity_strategy", "unique", "schema", "steps"];
 /// Attributes of jobs that a template may say, for a task and for each of its steps.
 const DEFAULTS: [&str; 9] = [
     "queue",
@@ -48,21 +52,14 @@ pub(super) fn read(text: &str) -> Result<Template, Vec<Invalid>> {
         _ => None,
     };
     let steps = members.get("", "steps").map_or_else(Vec::new, |value| reader.steps(value));
+    let schema = members.get("", "schema").and_then(|value| reader.schema(value, !steps.is_empty()));
     let identity = reader.identity(&members, !steps.is_empty());
     let defaults = reader.defaults(&members, "");
     for (member, value) in members.iter("") {
-        let is_known = DEFAULTS.contains(&member)
-            || matches!(
-                member,
-                "namespace" | "name" | "version" | "description" | "identity_strategy" | "unique" | "steps"
-            );
-        if member == "schema" {
-            reader
-                .0
-                .push(value.refuse("is not looked at by this version; check the args where the job runs"));
-        } else if !is_known {
+        if !DEFAULTS.contains(&member) && !MEMBERS.contains(&member) {
             reader.0.push(value.refuse(format!(
-                "is not a member of a template; use namespace, name, version, description, identity_strategy, unique, steps, {}",
+                "is not a member of a template; use {}, {}",
+                MEMBERS.join(", "),
                 DEFAULTS.join(", ")
             )));
         }
@@ -79,6 +76,7 @@ pub(super) fn read(text: &str) -> Result<Template, Vec<Invalid>> {
                 identity,
                 identity_text,
                 defaults,
+                schema,
                 steps,
             })
         }
@@ -123,6 +121,27 @@ impl Reader {
             self.0.push(value.refuse(format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; write less")));
         }
         Some(text.into_owned())
+    }
+
+    /// `schema`, of the args, or of a task's context.
+    fn schema(&mut self, value: Value<'_>, is_task: bool) -> Option<Schema> {
+        let place = value.pointer();
+        let schema = match Schema::read(value.text()) {
+            Ok(schema) => schema,
+            Err(wrong) => {
+                self.0.extend(wrong.into_iter().map(|invalid| invalid.under(&place)));
+                return None;
+            }
+        };
+        let (kind, what) = if is_task {
+            (Kind::Object, "fits no object, and a task's context is one")
+        } else {
+            (Kind::Array, "fits no array, and args are one: say in prefixItems what their first element is")
+        };
+        if !schema.takes(kind) {
+            self.0.push(Invalid::request(format!("{place}/type"), what));
+        }
+        Some(schema)
     }
 
     /// `identity_strategy`, in any case, or `unique`, as in a request.

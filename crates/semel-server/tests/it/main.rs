@@ -26,6 +26,7 @@ mod races;
 mod rates;
 mod recipes;
 mod requests;
+mod schemas;
 mod sdks;
 mod slow;
 mod streams;
