@@ -3,6 +3,7 @@
 
 mod reader;
 mod set;
+mod shared;
 
 use semel_core::canon::Json;
 use semel_core::error::Invalid;
@@ -17,6 +18,7 @@ use crate::sensitive;
 use crate::write::{Object, list};
 
 pub use self::set::Templates;
+pub use self::shared::TemplateSet;
 
 /// What holds for all jobs of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
