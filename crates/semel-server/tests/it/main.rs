@@ -4,6 +4,7 @@
 
 mod access;
 mod admin;
+mod advice;
 mod backpressure;
 #[cfg(unix)]
 mod browser;
