@@ -14,6 +14,8 @@ pub enum InvalidKind {
     RetryPolicy,
     /// A limit on size, depth or number is exceeded (413).
     TooLarge,
+    /// Args do not fit the schema of their template (OJS `invalid_payload`, 400).
+    Schema,
 }
 
 /// A refused input: which value, why, and what to do instead.
@@ -25,43 +27,87 @@ pub struct Invalid {
     pub pointer: String,
     /// What is wrong and what to send instead. Names the place, never the caller's secret values.
     pub message: String,
+    /// What else is wrong in the same way, where that is told at once.
+    pub also: Vec<Flaw>,
+}
+
+/// A place where something is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    /// JSON pointer (RFC 6901) of the value inside the job as it was sent.
+    pub pointer: String,
+    /// What is wrong there, never the value.
+    pub message: String,
 }
 
 impl Invalid {
+    fn new(kind: InvalidKind, pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, pointer: pointer.into(), message: message.into(), also: Vec::new() }
+    }
+
     /// A broken rule at `pointer`.
     pub fn request(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind: InvalidKind::Request, pointer: pointer.into(), message: message.into() }
+        Self::new(InvalidKind::Request, pointer, message)
     }
 
     /// Text that is not a JSON a job can carry.
     pub fn payload(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind: InvalidKind::Payload, pointer: pointer.into(), message: message.into() }
+        Self::new(InvalidKind::Payload, pointer, message)
     }
 
     /// A broken rule of the retry policy.
     pub fn retry(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind: InvalidKind::RetryPolicy, pointer: pointer.into(), message: message.into() }
+        Self::new(InvalidKind::RetryPolicy, pointer, message)
     }
 
     /// An exceeded limit.
     pub fn too_large(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind: InvalidKind::TooLarge, pointer: pointer.into(), message: message.into() }
+        Self::new(InvalidKind::TooLarge, pointer, message)
     }
 
-    /// The same refusal seen from one level further out: `prefix` is put before the pointer.
+    /// Args that do not fit the schema of their template; none when they do.
+    pub fn schema(flaws: Vec<Flaw>) -> Option<Self> {
+        let mut flaws = flaws.into_iter();
+        let Flaw { pointer, message } = flaws.next()?;
+        Some(Self { kind: InvalidKind::Schema, pointer, message, also: flaws.collect() })
+    }
+
+    /// The same refusal seen from one level further out: `prefix` is put before the pointers.
     #[must_use]
-    pub fn under(mut self, prefix: &str) -> Self {
-        self.pointer.insert_str(0, prefix);
+    pub fn under(self, prefix: &str) -> Self {
+        self.placed(|pointer| pointer.insert_str(0, prefix))
+    }
+
+    /// The same refusal, its places named otherwise.
+    #[must_use]
+    pub fn placed(mut self, name: impl Fn(&mut String)) -> Self {
+        name(&mut self.pointer);
+        self.also.iter_mut().for_each(|flaw| name(&mut flaw.pointer));
         self
+    }
+
+    /// What is wrong, and what else, with the places of the latter.
+    pub fn whole_message(&self) -> String {
+        let mut message = self.message.clone();
+        for Flaw { pointer, message: also } in &self.also {
+            message.push_str("; ");
+            message.push_str(pointer);
+            message.push(' ');
+            message.push_str(also);
+        }
+        if self.kind == InvalidKind::Schema {
+            message.push_str(": so says the schema of the job's template");
+        }
+        message
     }
 }
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.pointer.is_empty() {
-            f.write_str(&self.message)
+            f.write_str(&self.whole_message())
         } else {
-            write!(f, "{}: {}", self.pointer, self.message)
+            write!(f, "{}: {}", self.pointer, self.whole_message())
         }
     }
 }

@@ -7,6 +7,7 @@
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`template`]: what holds for all jobs of a type, and which identity a job gets in the end.
+//! - [`schema`]: what jobs of a type may be given.
 //! - [`tenant`]: namespaces around ids, keys and queues.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
 //! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
@@ -34,6 +35,7 @@ pub mod limit;
 pub mod limits;
 pub mod planted;
 pub mod retry;
+pub mod schema;
 pub mod settings;
 pub mod settle;
 pub mod slot;

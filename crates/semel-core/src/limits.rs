@@ -82,3 +82,10 @@ pub const WORKFLOW_NAME_BYTES_MAX: usize = 255;
 pub const PARENT_RESULTS_BYTES_MAX: usize = 1024 * 1024;
 /// Most that may wait for the end of one job: steps of workflows, and held-back jobs.
 pub const WAITERS_PER_JOB_MAX: usize = 1_000;
+/// Longest schema of a template, in bytes.
+pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+/// Places told of one job that does not fit its template's schema.
+pub const SCHEMA_FLAWS_MAX: usize = 10;
+/// Work that one job may cost to be held against its template's schema, in steps of a few nanoseconds: a value looked at, a
+/// character at one place of a pattern.
+pub const SCHEMA_STEPS_MAX: u64 = 10_000_000;

@@ -32,6 +32,7 @@ use crate::held::LastLook;
 use crate::hottest::Hottest;
 use crate::job::Job;
 use crate::queues::Bounded;
+use crate::samples::Samples;
 use crate::throughput::Throughput;
 use crate::workers::Workers;
 
@@ -62,6 +63,7 @@ struct Shared {
     bounded: Bounded,
     workers: Workers,
     throughput: Throughput,
+    samples: Samples,
     stop: watch::Sender<bool>,
     duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -99,6 +101,7 @@ impl Engine {
             bounded: Bounded::default(),
             workers: Workers::default(),
             throughput: Throughput::default(),
+            samples: Samples::default(),
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),
         };
@@ -140,6 +143,10 @@ impl Engine {
         &self.shared.counters
     }
 
+    pub(crate) fn samples(&self) -> &Samples {
+        &self.shared.samples
+    }
+
     pub(crate) fn last_look(&self) -> &LastLook {
         &self.shared.held
     }
@@ -176,6 +183,7 @@ impl Engine {
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let labels = (offer.job_type.clone(), offer.queue.clone());
+        let observed = self.samples().look(&offer);
         let keyless = is_planted(Bug::FailOpen).then(|| Offer { unique: None, ..offer.clone() });
         let may_be_silent = offer.may_be_silent();
         let decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
@@ -188,6 +196,7 @@ impl Engine {
             (decided, _) => decided?,
         };
         self.tell((&labels.0, &labels.1), &outcome, now, source);
+        self.samples().take(self.tenant(), &labels.0, observed, &outcome);
         if is_at_once {
             let_others_go_on().await;
         }
@@ -228,10 +237,12 @@ impl Engine {
         offers.iter().for_each(|offer| offer.reads(&mut reads));
         let labels: Vec<_> =
             offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
+        let observed = self.look_at(&offers);
         let may_be_silent = offers.iter().all(Offer::may_be_silent);
         let decide = move |draft: &mut Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
         let ((batch, now), is_at_once) = self.admit(reads, may_be_silent, decide).await?;
         self.count_batch(&batch, &labels, now, source);
+        self.take_batch(observed, labels.iter().map(|(job_type, _)| job_type), &batch);
         if is_at_once {
             let_others_go_on().await;
         }

@@ -10,6 +10,7 @@
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
 //! - [`held`], [`hottest`]: keys that are held, keys and holders that absorbed most.
+//! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
 
 pub mod counters;
@@ -25,6 +26,7 @@ pub mod job;
 pub mod limits;
 mod once;
 mod queues;
+pub mod samples;
 pub mod tasks;
 pub mod throughput;
 pub mod webhooks;

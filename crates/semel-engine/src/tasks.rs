@@ -40,12 +40,14 @@ impl Engine {
             step.offer.reads(&mut reads);
         }
         let labels = (plan.offer.job_type.clone(), plan.offer.queue.clone());
+        let observed = self.samples().look(&plan.offer);
         let space = self.space().clone();
         let decide = move |draft: &mut Draft| Ok((task::create(draft, &plan, &space)?, draft.now()));
         let (outcome, now) = self.store().decide(reads, decide).await?;
         match &outcome {
             TaskOutcome::Created { outcome, .. } | TaskOutcome::Decided(outcome) => {
                 self.tell((&labels.0, &labels.1), outcome, now, source);
+                self.samples().take(self.tenant(), &labels.0, observed, outcome);
             }
             // Nothing was decided about anybody's identity.
             TaskOutcome::Unfit(_) => {}

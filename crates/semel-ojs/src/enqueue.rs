@@ -136,6 +136,10 @@ impl Enqueue {
         let args = read_args(args_value)?;
         let meta_text = parts.meta_text()?;
         let meta = read_meta(&meta_text)?;
+        let sensitive = parts.get(Attribute::Sensitive).map(sensitive::read).transpose()?.unwrap_or_default();
+        if let Some(template) = template {
+            template.check(&args, &sensitive)?;
+        }
         let retry = retry::read(parts.get(Attribute::Retry), parts.get(Attribute::MaxAttempts))?;
         let unique = match parts.policy(template, version.is_some(), identified)? {
             None => None,
@@ -161,7 +165,7 @@ impl Enqueue {
             meta: meta_text.into(),
             unique: unique.as_ref().map(|identity| UniquePolicy::clone(&identity.policy)),
             tags: parts.get(Attribute::Tags).map(read_tags).transpose()?.unwrap_or_default(),
-            sensitive: parts.get(Attribute::Sensitive).map(sensitive::read).transpose()?.unwrap_or_default(),
+            sensitive,
             extra: parts.extra.into(),
             request_digest: id.map(|_| request_digest::request(&members)).transpose()?,
             retry,

@@ -46,7 +46,7 @@ mod members;
 pub use enqueue::{Enqueue, Terms};
 pub use job::JobView;
 pub use problem::{Code, Problem};
-pub use template::{Template, Templates};
+pub use template::{Template, TemplateSet, Templates};
 
 /// The media type of OJS bodies, without parameters.
 pub const MEDIA_TYPE: &str = "application/openjobspec+json";

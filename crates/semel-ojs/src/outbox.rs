@@ -23,7 +23,8 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
         if pointer.is_empty() { message.to_owned() } else { format!("{message} (at {pointer})") }
     };
     let terms = Terms { inspect: true, templates };
-    let request = Enqueue::parse(text, terms).map_err(|invalid| wrong(&invalid.pointer, &invalid.message))?;
+    let request =
+        Enqueue::parse(text, terms).map_err(|invalid| wrong(&invalid.pointer, &invalid.whole_message()))?;
     let (mut offer, _) = request.into_parts();
     if offer.id.is_some_and(|own| own != id) {
         return Err(wrong("/id", "is another than the entry's, which is the job's; leave it out"));

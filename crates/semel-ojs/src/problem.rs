@@ -185,12 +185,19 @@ impl From<Invalid> for Problem {
             InvalidKind::Payload => Code::InvalidPayload,
             InvalidKind::RetryPolicy => Code::InvalidRetryPolicy,
             InvalidKind::TooLarge => Code::TooLarge,
+            InvalidKind::Schema => Code::SchemaMismatch,
             // What the core learns to refuse later is a broken rule until the table says more.
             _ => Code::InvalidRequest,
         };
         let place = if invalid.pointer.is_empty() { "the request body" } else { &*invalid.pointer };
-        Self::new(code, format!("{place} {}", invalid.message))
-            .with_details(|object| object.text("pointer", &invalid.pointer))
+        let problem = Self::new(code, format!("{place} {}", invalid.whole_message()))
+            .with_details(|object| object.text("pointer", &invalid.pointer));
+        if invalid.kind != InvalidKind::Schema {
+            return problem;
+        }
+        let also = invalid.also.iter().map(|flaw| &flaw.pointer);
+        let pointers: Vec<&String> = std::iter::once(&invalid.pointer).chain(also).collect();
+        problem.with_details(|object| object.texts("pointers", pointers))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Values that a request marks as sensitive: stored and handed to the worker, hidden from everybody else.
 
 use semel_core::body::Body;
-use semel_core::error::Invalid;
+use semel_core::error::{Flaw, Invalid};
 use semel_core::unique::UniquePolicy;
 use serde_json::value::RawValue;
 
@@ -27,6 +27,27 @@ pub(crate) fn read(value: Value<'_>) -> Result<Vec<String>, Invalid> {
         }
     }
     Ok(pointers)
+}
+
+/// The places of what is wrong, without what lies inside of sensitive values: their names may be as secret as they are.
+pub(crate) fn without_insides(flaws: Vec<Flaw>, pointers: &[String]) -> Vec<Flaw> {
+    let mut told: Vec<Flaw> = Vec::with_capacity(flaws.len());
+    for flaw in flaws {
+        let is_inside = |pointer: &&String| {
+            flaw.pointer.strip_prefix(pointer.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let flaw = match pointers.iter().filter(is_inside).min_by_key(|pointer| pointer.len()) {
+            Some(pointer) => Flaw {
+                pointer: pointer.clone(),
+                message: "does not fit inside, where it is sensitive".to_owned(),
+            },
+            None => flaw,
+        };
+        if !told.contains(&flaw) {
+            told.push(flaw);
+        }
+    }
+    told
 }
 
 /// The args as others than the worker may see them: none when there is nothing to hide in them.
@@ -128,5 +149,17 @@ mod tests {
         );
         assert_eq!(hidden_meta(&body).unwrap(), "{\"email\":\"[sensitive]\",\"n\":1}");
         assert_eq!(hidden_args(&Body::default()), None);
+    }
+
+    #[test]
+    fn no_name_inside_of_a_sensitive_value_is_told() {
+        let flaw = |pointer: &str| Flaw { pointer: pointer.to_owned(), message: "is missing".to_owned() };
+        let flaws =
+            ["/args/0/card", "/args/0/card/number", "/args/0/card/cvc/x", "/args/0/cards/1"].map(flaw);
+        let told =
+            without_insides(flaws.to_vec(), &["/args/0/card".to_owned(), "/args/0/card/cvc".to_owned()]);
+        let places: Vec<&str> = told.iter().map(|flaw| flaw.pointer.as_str()).collect();
+        assert_eq!(places, ["/args/0/card", "/args/0/card", "/args/0/cards/1"]);
+        assert!(told[1].message.contains("sensitive"), "{told:?}");
     }
 }

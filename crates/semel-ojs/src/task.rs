@@ -165,9 +165,8 @@ pub fn refused_unfit(why: Unfit) -> Invalid {
 }
 
 /// The place of what is wrong, in the request as it was sent.
-fn placed(mut invalid: Invalid) -> Invalid {
-    invalid.pointer = placed_at(&invalid.pointer);
-    invalid
+fn placed(invalid: Invalid) -> Invalid {
+    invalid.placed(|pointer| *pointer = placed_at(pointer))
 }
 
 fn placed_at(pointer: &str) -> String {

@@ -28,6 +28,8 @@ pub struct Config {
     pub streams_max: usize,
     /// What holds for jobs of some types, and the steps of tasks.
     pub templates: TemplateSet,
+    /// Whether the jobs that come are sampled, for advice on their policies: digests of members, in memory, bounded.
+    pub sample_policies: bool,
     /// Where webhooks may go.
     pub webhooks: Rules,
     /// How long a stream is silent at most: then it sends a comment, so that both ends know that the other is there.
@@ -49,6 +51,7 @@ impl Default for Config {
             batch_bytes_max: 16 * 1024 * 1024,
             request_timeout: Duration::from_secs(60),
             templates: TemplateSet::default(),
+            sample_policies: false,
             webhooks: Rules::default(),
             streams_max: 1_024,
             stream_heartbeat: Duration::from_secs(15),

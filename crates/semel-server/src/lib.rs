@@ -111,6 +111,9 @@ impl App {
 
 /// The whole server as a service: routes, errors and headers.
 pub fn router(engine: Engine, config: Config) -> Router {
+    if config.sample_policies {
+        engine.sample_policies();
+    }
     let table = routes::table();
     let app = App::new(engine, config, &table);
     routes::router(table, Arc::new(app))

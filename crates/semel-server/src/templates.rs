@@ -1,35 +1,13 @@
-//! The templates that hold now. They are replaced as a whole: a request is read by one set, from its beginning to its
-//! end.
+//! The templates that requests are read by.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use semel_ojs::{Templates, Terms};
 
 use crate::App;
 use crate::caller::Caller;
 
-/// A set of templates that can be replaced while the server runs. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct TemplateSet(Arc<RwLock<Arc<Templates>>>);
-
-impl TemplateSet {
-    /// Begins with these.
-    pub fn new(templates: Templates) -> Self {
-        let set = Self::default();
-        set.replace(templates);
-        set
-    }
-
-    /// From now on these and no others. Requests under way end by those they began with.
-    pub fn replace(&self, templates: Templates) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(templates);
-    }
-
-    /// Those that hold now.
-    pub fn get(&self) -> Arc<Templates> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+pub use semel_ojs::TemplateSet;
 
 impl App {
     /// The templates that a request is read by; it holds on to them.

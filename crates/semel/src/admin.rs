@@ -29,7 +29,8 @@ impl Semel {
     /// # Errors
     /// [`Error::Closed`].
     pub fn router(&self) -> Result<axum::Router, Error> {
-        Ok(semel_server::router(self.engine()?, Config::default()))
+        let config = Config { templates: self.template_set(), ..Config::default() };
+        Ok(semel_server::router(self.engine()?, config))
     }
 
     /// Serves the queue at this address, of this machine only: `127.0.0.1:8080`, or port 0 for a free one. Where the

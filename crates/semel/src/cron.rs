@@ -11,7 +11,7 @@ use semel_store::backend::BoxFuture;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::enqueue::forget_policy;
+use crate::enqueue::{forget_policy, terms};
 use crate::envelope::{Envelope, IntoEnvelope};
 use crate::error::Error;
 use crate::queue::Semel;
@@ -151,7 +151,7 @@ impl Schedule {
         })?);
         // It comes in as an OJS request and is read by the one reader of those, as jobs are.
         let text = to_raw_value(&says).map_err(Error::Write)?;
-        let Register { name, mut registration } = Register::parse(text.get(), true)?;
+        let Register { name, mut registration } = Register::parse(text.get(), terms(&semel.templates()))?;
         if !semel.keeps_unique() {
             forget_policy(&mut registration.offer)?;
         }

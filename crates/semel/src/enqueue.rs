@@ -7,7 +7,7 @@ use semel_core::body::Body;
 use semel_core::enqueue::{Batch, Counts, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::limits::BATCH_JOBS_MAX;
-use semel_ojs::Problem;
+use semel_ojs::{Problem, Templates, Terms};
 use semel_store::backend::BoxFuture;
 use serde::Serialize;
 
@@ -115,12 +115,18 @@ impl IntoFuture for Enqueue {
 /// Every job comes in as an OJS request and is read by the one reader of those.
 pub(crate) fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
     let text = envelope.into_json()?;
-    let (mut offer, _) = semel_ojs::Enqueue::parse(&text, true)?.into_parts();
+    let templates = semel.templates();
+    let (mut offer, _) = semel_ojs::Enqueue::parse(&text, terms(&templates))?.into_parts();
     if !semel.keeps_unique() {
         forget_policy(&mut offer)?;
     }
     let unoffered = Unoffered::of(&offer);
     Ok((offer, unoffered))
+}
+
+/// On which terms this program's requests are read.
+pub(crate) fn terms(templates: &Templates) -> Terms<'_> {
+    Terms { inspect: true, templates: Some(templates) }
 }
 
 /// Makes the job nobody's duplicate, for a test that does not care.

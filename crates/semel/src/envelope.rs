@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
+use semel_core::unique::Preset;
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 use serde_json::value::{RawValue, to_raw_value};
@@ -270,7 +271,8 @@ impl Envelope {
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
         self.option(|mut options| {
-            let unique = options.unique.take().unwrap_or_default();
+            let is_none = |unique: &Unique| *unique == Unique::preset(Preset::AlwaysUnique);
+            let unique = options.unique.take().filter(|unique| !is_none(unique)).unwrap_or_default();
             options.unique(unique.with_key(key.into()))
         })
     }
@@ -278,10 +280,8 @@ impl Envelope {
     /// It is nobody's duplicate, and nobody is its.
     #[must_use]
     pub fn no_unique(self) -> Self {
-        self.option(|mut options| {
-            options.unique = None;
-            options
-        })
+        // Said aloud: where it says nothing, a template of its type would.
+        self.option(|options| options.unique(Unique::preset(Preset::AlwaysUnique)))
     }
 
     /// The same, where a job is given its id later.

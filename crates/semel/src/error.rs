@@ -44,6 +44,13 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// Templates are wrong, and none of them is in use.
+    #[cfg(feature = "templates")]
+    #[error("the templates cannot be used: {}", faults.join("; "))]
+    Templates {
+        /// Everything that is wrong, each with its file and line.
+        faults: Vec<String>,
+    },
     /// The store cannot be read or written now; see [`is_retryable`](Self::is_retryable).
     #[error(transparent)]
     Store(StoreError),
@@ -162,7 +169,8 @@ impl From<StoreError> for Error {
 
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
-        Self::Invalid { pointer: invalid.pointer, message: invalid.message }
+        let message = invalid.whole_message();
+        Self::Invalid { pointer: invalid.pointer, message }
     }
 }
 

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! # Where to look
-//! - [`Semel`]: the queue. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
+//! - [`Semel`], [`Open`]: the queue. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
 //!   `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
@@ -34,7 +34,7 @@
 //! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
 //! # Features
-//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, jobs inside transactions. `redis`: stores in a Redis that programs share. `http`: the server inside the program. `remote`: workers over HTTP.
+//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, jobs inside transactions. `redis`: stores in a Redis that programs share. `http`: the server inside the program. `remote`: workers over HTTP. `templates`: what holds for all jobs of a type, in YAML files that a server reads too.
 
 #[cfg(feature = "http")]
 mod admin;
@@ -43,6 +43,8 @@ mod cron;
 mod enqueue;
 mod envelope;
 mod error;
+#[cfg(feature = "templates")]
+mod folder;
 mod handle;
 mod job;
 mod open;
@@ -70,7 +72,7 @@ pub use handle::{Finished, Handle};
 pub use job::Job;
 pub use options::{Options, Retry};
 pub use outcome::{Admitted, Enqueued, Reason, Refused};
-pub use queue::Semel;
+pub use queue::{Open, Semel};
 pub use steps::{Batch, Chain, Graph, Group, IntoPart, IntoSteps, Part};
 pub use stored::Stored;
 #[cfg(feature = "postgres")]

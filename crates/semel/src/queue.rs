@@ -1,12 +1,15 @@
 //! The queue.
 
 use std::fmt;
+use std::future::IntoFuture;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use semel_core::ident::JobId;
 use semel_engine::Engine;
+use semel_ojs::{TemplateSet, Templates};
 use semel_store::Backend;
+use semel_store::backend::BoxFuture;
 
 use crate::enqueue::{Enqueue, EnqueueMany};
 use crate::envelope::IntoEnvelope;
@@ -34,6 +37,83 @@ struct Shared {
     #[cfg(feature = "postgres")]
     database: std::sync::Mutex<Option<Arc<semel_postgres::Postgres>>>,
     keeps_unique: AtomicBool,
+    /// What holds for jobs of some types.
+    templates: TemplateSet,
+    /// Where they are read from.
+    #[cfg(feature = "templates")]
+    folder: Option<std::path::PathBuf>,
+}
+
+/// A queue on its way: say where its templates are, then `.await` it.
+#[must_use = "a queue is opened by `.await`"]
+#[derive(Clone, Debug)]
+pub struct Open {
+    url: String,
+    #[cfg(feature = "templates")]
+    folder: Option<std::path::PathBuf>,
+}
+
+impl Open {
+    /// Jobs go by the templates of this directory: every `.yaml` and `.yml` file in it says what holds for all jobs of one
+    /// type, which of them are the same among it. They are read before the store is opened, as a whole or not at all, and
+    /// hold for whatever this program offers: jobs, batches, workflows, crons, inside of transactions, over
+    /// [`router`](Semel::router); and for what it relays from the outbox. What a job or its type says itself goes before them.
+    ///
+    /// Opening fails with [`Error::Templates`] when anything is wrong with any of them.
+    #[cfg(feature = "templates")]
+    pub fn templates(mut self, folder: impl Into<std::path::PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    async fn open(self) -> Result<Semel, Error> {
+        #[cfg(feature = "templates")]
+        let templates = match &self.folder {
+            Some(folder) => TemplateSet::new(crate::folder::read(folder.clone()).await?),
+            None => TemplateSet::default(),
+        };
+        #[cfg(not(feature = "templates"))]
+        let templates = TemplateSet::default();
+        let opened = open::open(&self.url).await?;
+        let engine = Engine::start(Arc::clone(&opened.backend))?;
+        #[cfg(feature = "postgres")]
+        if let Some(database) = &opened.database {
+            let set = templates.clone();
+            let read = move |id: JobId, text: &str| semel_ojs::outbox::read_with(id, text, Some(&set.get()));
+            tokio::spawn(engine.relay(Arc::clone(database) as _, Arc::new(read)));
+        }
+        let shared = Shared::of(engine, opened, templates);
+        #[cfg(feature = "templates")]
+        let shared = Shared { folder: self.folder, ..shared };
+        Ok(Semel { shared: Arc::new(shared) })
+    }
+}
+
+impl IntoFuture for Open {
+    type Output = Result<Semel, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.open())
+    }
+}
+
+impl Shared {
+    fn of(engine: Engine, opened: Opened, templates: TemplateSet) -> Self {
+        #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+        drop(opened);
+        Self {
+            engine: RwLock::new(Some(engine)),
+            #[cfg(feature = "sqlite")]
+            file: std::sync::Mutex::new(opened.file),
+            #[cfg(feature = "postgres")]
+            database: std::sync::Mutex::new(opened.database),
+            keeps_unique: AtomicBool::new(true),
+            templates,
+            #[cfg(feature = "templates")]
+            folder: None,
+        }
+    }
 }
 
 impl Semel {
@@ -46,16 +126,42 @@ impl Semel {
     /// ends with the program.
     ///
     /// # Errors
-    /// [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read, or the database
+    /// Awaited, [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read, or the database
     /// cannot be reached.
-    pub async fn open(url: &str) -> Result<Self, Error> {
-        let opened = open::open(url).await?;
-        let engine = Engine::start(Arc::clone(&opened.backend))?;
-        #[cfg(feature = "postgres")]
-        if let Some(database) = &opened.database {
-            tokio::spawn(engine.relay(Arc::clone(database) as _, Arc::new(semel_ojs::outbox::read)));
+    pub fn open(url: &str) -> Open {
+        Open {
+            url: url.to_owned(),
+            #[cfg(feature = "templates")]
+            folder: None,
         }
-        Ok(Self::of(engine, opened))
+    }
+
+    /// Reads the templates again, from the directory that the queue was opened with: from now on those hold, as a whole. Says
+    /// how many there are.
+    ///
+    /// # Errors
+    /// [`Error::Templates`] with everything that is wrong; those from before stay in use.
+    #[cfg(feature = "templates")]
+    pub async fn reload_templates(&self) -> Result<usize, Error> {
+        let Some(folder) = self.shared.folder.clone() else {
+            let unnamed = "no directory was named: open the queue with .templates(folder)".to_owned();
+            return Err(Error::Templates { faults: vec![unnamed] });
+        };
+        let templates = crate::folder::read(folder).await?;
+        let count = templates.len();
+        self.shared.templates.replace(templates);
+        Ok(count)
+    }
+
+    /// The templates that hold now.
+    pub(crate) fn templates(&self) -> Arc<Templates> {
+        self.shared.templates.get()
+    }
+
+    /// The same, for whoever has them for longer.
+    #[cfg(any(feature = "http", feature = "templates"))]
+    pub(crate) fn template_set(&self) -> TemplateSet {
+        self.shared.templates.clone()
     }
 
     /// A queue on a store of one's own making.
@@ -68,16 +174,7 @@ impl Semel {
     }
 
     pub(crate) fn of(engine: Engine, opened: Opened) -> Self {
-        let shared = Shared {
-            engine: RwLock::new(Some(engine)),
-            #[cfg(feature = "sqlite")]
-            file: std::sync::Mutex::new(opened.file),
-            #[cfg(feature = "postgres")]
-            database: std::sync::Mutex::new(opened.database),
-            keeps_unique: AtomicBool::new(true),
-        };
-        #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-        drop(opened);
+        let shared = Shared::of(engine, opened, TemplateSet::default());
         Self { shared: Arc::new(shared) }
     }
 

@@ -103,6 +103,16 @@ impl TestQueue {
         Self { semel: Semel::of(engine, Opened::on(backend)), clock }
     }
 
+    /// The same, by the templates of this directory.
+    ///
+    /// # Errors
+    /// [`Error::Templates`] with everything that is wrong.
+    #[cfg(feature = "templates")]
+    pub fn templates(self, folder: impl AsRef<std::path::Path>) -> Result<Self, Error> {
+        self.semel.template_set().replace(crate::folder::read_now(folder.as_ref())?);
+        Ok(self)
+    }
+
     /// The same, but no job is a duplicate of another: for tests that enqueue one job many times and do not care.
     #[must_use]
     pub fn without_uniqueness(self) -> Self {

@@ -9,7 +9,7 @@ use semel_core::time::Timestamp;
 use semel_core::workflow::{self as core, Cancelled, Created, Status, StepStatus};
 use semel_store::backend::BoxFuture;
 
-use crate::enqueue::forget_policy;
+use crate::enqueue::{forget_policy, terms};
 use crate::error::Error;
 use crate::queue::Semel;
 use crate::steps::IntoSteps;
@@ -93,7 +93,7 @@ impl Start {
         let semel = self.semel.clone();
         let engine = semel.engine()?;
         // It comes in as an OJS request and is read by the one reader of those, as jobs are.
-        let mut plan = semel_ojs::workflow::parse(&self.text()?, true)?;
+        let mut plan = semel_ojs::workflow::parse(&self.text()?, terms(&semel.templates()))?;
         if !semel.keeps_unique() {
             plan.steps.iter_mut().try_for_each(|step| forget_policy(&mut step.offer))?;
         }

@@ -18,6 +18,10 @@ survives. Then it is asked whether it is well, its store too, and no token is ne
 --store, each setting by which something acknowledged may be lost is named, with what to set instead. Ends with 1 when there is
 such a setting or it is not well, with 5 when nobody answers.
 
+A server that was started with --sample-policies is asked, with a token for admins, what is odd about the unique policies of
+the jobs that came to it: one that never matches because a member always differs, one that turns away jobs whose args differ,
+one that is open while a job waits for its next attempt. That is advice, and ends with 0.
+
 Examples:
   semel doctor
   semel doctor --server https://jobs.example
@@ -41,15 +45,18 @@ impl Doctor {
         let asked = Link::with(&settings, Missing::Refuse, async |client| {
             let manifest = client.get_json("/ojs/manifest").await?;
             // What is not well promises what it promised, so that is shown first.
-            Ok((manifest, client.get_json("/ojs/v1/health").await))
+            let health = client.get_json("/ojs/v1/health").await;
+            // Only admins are told, and a server may be older than the question.
+            let advice = client.get_json("/ojs/v1/admin/advice").await.ok();
+            Ok((manifest, health, advice))
         });
-        let (manifest, health) = match asked.await {
-            Ok((manifest, health)) => (manifest, health.map(drop)),
+        let (manifest, health, advice) = match asked.await {
+            Ok((manifest, health, advice)) => (manifest, health.map(drop), advice),
             // A store that is not there yet promises nothing, but its Redis is set already.
-            Err(failure) if is_redis && failure.exit == Exit::Unreachable => (Value::Null, Ok(())),
+            Err(failure) if is_redis && failure.exit == Exit::Unreachable => (Value::Null, Ok(()), None),
             Err(failure) => return Err(failure),
         };
-        show(printer, &manifest, &findings);
+        show(printer, &manifest, &findings, advice.as_ref());
         if is_redis && findings.is_empty() {
             printer.remark("nothing in how this Redis is set contradicts that");
         }
@@ -62,7 +69,7 @@ impl Doctor {
     }
 }
 
-fn show(printer: &Printer, manifest: &Value, findings: &[Finding]) {
+fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: Option<&Value>) {
     if printer.is_json() {
         let findings: Vec<Value> = findings
             .iter()
@@ -80,6 +87,7 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding]) {
             "unique_job_mechanism": manifest["unique_job_mechanism"],
             "durability": manifest["durability"],
             "findings": findings,
+            "policies": advice,
         }));
         return;
     }
@@ -92,5 +100,30 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding]) {
     }
     for finding in findings {
         printer.line(format_args!("- {finding}"));
+    }
+    if let Some(advice) = advice.filter(|advice| advice["sampling"] == true) {
+        show_advice(printer, advice);
+    }
+}
+
+fn show_advice(printer: &Printer, advice: &Value) {
+    let none = Vec::new();
+    let types = advice["types"].as_array().unwrap_or(&none);
+    let mut is_silent = true;
+    for of_type in types {
+        for one in of_type["advice"].as_array().unwrap_or(&none) {
+            is_silent = false;
+            printer.line(format_args!("advice: {}: {}", text(of_type, "/type"), text(one, "/message")));
+        }
+    }
+    if is_silent {
+        printer.remark(&format!(
+            "nothing is odd about the policies of the {} types that were sampled",
+            types.len()
+        ));
+    }
+    let left_out = advice["left_out"].as_u64().unwrap_or(0);
+    if left_out > 0 {
+        printer.remark(&format!("{left_out} jobs were of types beyond those that are sampled"));
     }
 }

@@ -61,6 +61,9 @@ pub struct Serve {
     /// What holds for jobs of some types, and the steps of tasks: YAML files in this directory (SEMEL_TEMPLATES)
     #[arg(long, value_name = "DIR")]
     templates: Option<PathBuf>,
+    /// Keep digests of the last jobs' members, of each type, so that semel doctor can say what is odd about its policy
+    #[arg(long)]
+    sample_policies: bool,
     /// With Redis: acknowledge nothing before so many of its replicas have it [default: as the store's address says, or 0]
     #[arg(long, value_name = "COUNT")]
     min_replicas: Option<u32>,
@@ -110,6 +113,7 @@ impl Serve {
             webhooks,
             tokens: tokens.clone(),
             templates: templates.clone(),
+            sample_policies: self.sample_policies,
             spans,
             ..Config::default()
         };

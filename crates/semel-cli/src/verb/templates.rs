@@ -34,6 +34,9 @@ with steps is a task's: POST /v1/tasks creates it. Each is a YAML file; semel se
       handler: payment.capture
       depends_on: [validate]
       max_attempts: 5
+  schema:                          # what the context of a task, or the args of a job, must be
+    type: object
+    required: [payment_id]
 
 Examples:
   semel templates check ./templates
@@ -236,6 +239,12 @@ fn show(loaded: &Loaded, job_type: &str, version: Option<&str>, printer: &Printe
         ("says", template.description.clone().unwrap_or_default()),
         ("unique", shown["unique"].as_str().map_or_else(|| shown["unique"].to_string(), str::to_owned)),
     ]);
+    if let Some(schema) = &template.schema {
+        let tree: Option<Value> = serde_json::from_str(schema.text()).ok();
+        let pretty = tree.and_then(|tree| serde_json::to_string_pretty(&tree).ok());
+        let of = if template.steps.is_empty() { "args" } else { "context" };
+        printer.line(format_args!("schema of the {of}: {}", pretty.as_deref().unwrap_or(schema.text())));
+    }
     if template.steps.is_empty() {
         return Ok(());
     }

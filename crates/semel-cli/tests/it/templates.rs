@@ -29,6 +29,32 @@ fn a_directory_is_checked_listed_and_shown() {
     assert_eq!(ran.code, 4, "{ran:?}");
 }
 
+/// A keyword that is not held to is a fault of its line; a schema that is well is shown, and held to without a server too.
+#[test]
+fn a_schema_is_checked_by_its_lines_shown_and_held_to() {
+    let folder = Folder::new();
+    let mail = "namespace: mail\nname: send\nschema:\n  minItems: 1\n  items:\n    type: string\n";
+    write(&folder, "templates/mail.yaml", &format!("{mail}    format: email\n    patern: a\n"));
+    let ran = folder.run(&["templates", "check", "templates"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    for place in ["mail.yaml:7:5: /schema/items/format", "mail.yaml:8:5: /schema/items/patern"] {
+        assert!(ran.err.contains(place), "{place} is not in {}", ran.err);
+    }
+    write(&folder, "templates/mail.yaml", mail);
+    let ran = folder.run(&["templates", "show", "mail.send", "templates"]);
+    assert!(
+        ran.code == 0 && ran.out.contains("schema of the args") && ran.out.contains("minItems"),
+        "{ran:?}"
+    );
+    let shown = folder.json(&["templates", "show", "mail.send", "templates"]);
+    assert_eq!(shown["schema"]["items"]["type"], "string", "{shown}");
+    write(&folder, "semel.toml", "templates = \"templates\"\n");
+    let ran = folder.run(&["enqueue", "mail.send", "7"]);
+    assert!(ran.code != 0 && ran.err.contains("/args/0 is not of the type string"), "{ran:?}");
+    let ran = folder.run(&["enqueue", "mail.send", "\"a\""]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
 /// Well, and yet perhaps not what was meant: two live jobs may come to share a key, and it is said how.
 #[test]
 fn a_policy_that_is_open_under_retry_is_pointed_out() {

@@ -15,6 +15,7 @@ mod outlive;
 mod period;
 mod policy;
 mod preset;
+pub mod sample;
 mod spec;
 
 pub use admit::{Admission, Blocking, RejectReason, admit, blocks, disclosed, mismatch};

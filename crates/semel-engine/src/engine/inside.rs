@@ -34,10 +34,12 @@ impl Engine {
         }
         let labels: Vec<_> =
             offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
+        let observed = self.look_at(&offers);
         let decide =
             |draft: &mut semel_core::draft::Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
         let (batch, now) = inside::decide(transaction, reads, decide).await?;
         self.count_batch(&batch, &labels, now, source);
+        self.take_batch(observed, labels.iter().map(|(job_type, _)| job_type), &batch);
         Ok(self.space.shown(batch))
     }
 

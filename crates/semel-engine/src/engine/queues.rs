@@ -90,6 +90,7 @@ impl Engine {
         self.shared.bounded.forget();
         self.shared.workers.clear();
         self.shared.hottest.clear();
+        self.shared.samples.clear();
         self.shared.store.hints().closed_lanes().clear();
     }
 

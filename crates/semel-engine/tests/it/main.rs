@@ -6,3 +6,4 @@ mod answers;
 mod duties;
 mod following;
 mod limits;
+mod samples;

@@ -5,6 +5,8 @@
 pub enum Code {
     /// The body is not JSON, or not a JSON a job can carry.
     InvalidPayload,
+    /// The args do not fit the schema of the job's template.
+    SchemaMismatch,
     /// A value breaks a rule.
     InvalidRequest,
     /// A retry policy breaks a rule.
@@ -80,7 +82,7 @@ const fn entry(
 }
 
 /// The catalogue.
-pub const CATALOGUE: [Entry; 23] = [
+pub const CATALOGUE: [Entry; 24] = [
     entry(
         Code::InvalidPayload,
         "invalid_payload",
@@ -88,6 +90,14 @@ pub const CATALOGUE: [Entry; 23] = [
         false,
         "validation_error",
         "Send one JSON object in UTF-8.",
+    ),
+    entry(
+        Code::SchemaMismatch,
+        "invalid_payload",
+        400,
+        false,
+        "validation_error",
+        "Correct the values at details.pointers; semel templates show TYPE prints the schema that they are held to.",
     ),
     entry(
         Code::InvalidRequest,

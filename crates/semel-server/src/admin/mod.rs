@@ -1,5 +1,6 @@
 //! `/ojs/v1/admin`: what operators ask and do. Each file has one resource.
 
+pub(crate) mod advice;
 pub(crate) mod dead_letter;
 pub(crate) mod history;
 pub(crate) mod jobs;

@@ -31,6 +31,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .query(HISTORY)
             .answers(200, "History")
             .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/advice", Admin, admin::advice::show)
+            .named(
+                "advice",
+                "What there is to think about in unique policies, by samples of the jobs that came.",
+            )
+            .answers(200, "PolicyAdvice"),
         get("/ojs/v1/admin/audit", Admin, audit::list)
             .named("audit", "What operators did by way of this server, newest first.")
             .query(AUDIT)

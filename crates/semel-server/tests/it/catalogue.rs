@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
-use semel_ojs::Code;
 use semel_ojs::problem::CATALOGUE;
-use semel_server::Config;
+use semel_ojs::{Code, Template, Templates};
 use semel_server::auth::Tokens;
+use semel_server::{Config, TemplateSet};
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::layer::Layer;
@@ -64,6 +64,14 @@ async fn meet(code: Code) -> Result<Told, &'static str> {
     let offer = async |options: Value| server.post("/ojs/v1/jobs", &job(&json!({ "n": 1 }), &options)).await;
     Ok(match code {
         Code::InvalidPayload => server.post_text("/ojs/v1/jobs", "{").await,
+        Code::SchemaMismatch => {
+            let template = r#"{"namespace":"a","name":"b","schema":{"maxItems":0}}"#;
+            let mut templates = Templates::default();
+            templates.add(Template::read(template).unwrap()).unwrap();
+            let config = Config { templates: TemplateSet::new(templates), ..Config::default() };
+            let server = Server::on_store(Arc::new(Memory::default()), config).await;
+            server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": ["a secret"] })).await
+        }
         Code::InvalidRequest => server.post("/ojs/v1/jobs", &json!({ "type": "A" })).await,
         Code::InvalidRetryPolicy => offer(json!({ "retry": { "max_attempts": -1 } })).await,
         Code::UnsupportedMediaType => {

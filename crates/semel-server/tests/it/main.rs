@@ -4,6 +4,7 @@
 
 mod access;
 mod admin;
+mod advice;
 mod backpressure;
 #[cfg(unix)]
 mod browser;
@@ -27,6 +28,7 @@ mod races;
 mod rates;
 mod recipes;
 mod requests;
+mod schemas;
 mod sdks;
 mod slow;
 mod streams;

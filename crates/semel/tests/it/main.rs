@@ -22,6 +22,8 @@ mod redis;
 mod remote;
 mod shutdown;
 mod start;
+#[cfg(all(feature = "http", feature = "remote", feature = "templates"))]
+mod templates;
 mod testing;
 #[cfg(feature = "postgres")]
 mod transaction;

@@ -1,0 +1,457 @@
+//! A schema of what jobs of a type are given: a part of JSON Schema 2020-12 that is checked to the letter. What is not in
+//! it is refused when the schema is read, so that no rule stands there unheard. Nothing is ever fetched: a schema is all
+//! in one place.
+
+mod number;
+mod pattern;
+mod read;
+mod value;
+
+use std::borrow::Cow;
+
+use crate::canon::{Json, push_token};
+use crate::error::Flaw;
+use crate::limits::SCHEMA_STEPS_MAX;
+
+use self::number::Decimal;
+use self::pattern::Pattern;
+use self::value::Constant;
+
+/// Longest pointer that is told of a flaw, in bytes: names in it are the caller's.
+const POINTER_BYTES_MAX: usize = 512;
+
+/// A schema that was read.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    /// As it was written.
+    text: Box<str>,
+    root: Node,
+}
+
+impl PartialEq for Schema {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Schema {}
+
+/// What a value may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Boolean,
+    /// An object.
+    Object,
+    /// An array.
+    Array,
+    /// Any number.
+    Number,
+    /// A number without a fraction, however it is written: `1.0` is one.
+    Integer,
+    /// A string.
+    String,
+}
+
+impl Kind {
+    const ALL: [Self; 7] =
+        [Self::Null, Self::Boolean, Self::Object, Self::Array, Self::Number, Self::Integer, Self::String];
+
+    /// Its name in a schema.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Boolean => "boolean",
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::Number => "number",
+            Self::Integer => "integer",
+            Self::String => "string",
+        }
+    }
+
+    fn is_of(self, value: &Json<'_>) -> bool {
+        match (self, value) {
+            (Self::Integer, Json::Number(number)) => Decimal::of(number.literal()).is_integer(),
+            (Self::Null, Json::Null)
+            | (Self::Boolean, Json::Bool(_))
+            | (Self::Object, Json::Object(_))
+            | (Self::Array, Json::Array(_))
+            | (Self::Number, Json::Number(_))
+            | (Self::String, Json::Text(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    /// `true`.
+    Anything,
+    /// `false`.
+    Nothing,
+    Rules(Box<Rules>),
+}
+
+/// What one schema says. What it does not say is none.
+#[derive(Clone, Debug, Default)]
+struct Rules {
+    kinds: Option<Vec<Kind>>,
+    /// `enum`, and `const` as a list of one; each holds.
+    values: Vec<Vec<Constant>>,
+    least: Option<Bound>,
+    most: Option<Bound>,
+    shortest: Option<u64>,
+    longest: Option<u64>,
+    pattern: Option<Pattern>,
+    fewest: Option<u64>,
+    maximal: Option<u64>,
+    first: Vec<Node>,
+    items: Option<Node>,
+    required: Vec<String>,
+    /// Sorted by name.
+    properties: Vec<(String, Node)>,
+    additional: Option<Node>,
+}
+
+#[derive(Clone, Debug)]
+struct Bound {
+    literal: String,
+    value: Decimal,
+    is_exclusive: bool,
+}
+
+impl Schema {
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether any value of this kind can fit.
+    pub fn takes(&self, kind: Kind) -> bool {
+        match &self.root {
+            Node::Anything => true,
+            Node::Nothing => false,
+            Node::Rules(rules) => rules.kinds.as_ref().is_none_or(|kinds| kinds.contains(&kind)),
+        }
+    }
+
+    /// At most so many places where `value`, which stands at `pointer`, does not fit. What is said of them are words of
+    /// the schema, never the value. The work is bounded: who would need more than [`SCHEMA_STEPS_MAX`] does not fit.
+    pub fn flaws(&self, value: &Json<'_>, pointer: &str, most: usize) -> Vec<Flaw> {
+        self.flaws_within(value, pointer, most, SCHEMA_STEPS_MAX)
+    }
+
+    fn flaws_within(&self, value: &Json<'_>, pointer: &str, most: usize, steps: u64) -> Vec<Flaw> {
+        let mut check = Check { path: pointer.to_owned(), found: Vec::new(), most, steps };
+        check.see(&self.root, value);
+        if check.steps == 0 && check.found.len() < most {
+            let message = "takes too long to be held against its schema; send less of it in one job";
+            check.found.push(Flaw { pointer: pointer.to_owned(), message: message.to_owned() });
+        }
+        check.found
+    }
+}
+
+struct Check {
+    path: String,
+    found: Vec<Flaw>,
+    most: usize,
+    /// What may still be done.
+    steps: u64,
+}
+
+impl Check {
+    fn is_over(&self) -> bool {
+        self.steps == 0 || self.found.len() >= self.most
+    }
+
+    /// Pays for work before it is done; whether it may be.
+    fn pay(&mut self, steps: u64) -> bool {
+        self.steps = self.steps.saturating_sub(steps);
+        !self.is_over()
+    }
+
+    fn flaw(&mut self, message: impl Into<String>) {
+        if self.found.len() < self.most {
+            self.found.push(Flaw { pointer: clipped(&self.path).into_owned(), message: message.into() });
+        }
+    }
+
+    /// Does something one level further in.
+    fn below(&mut self, token: &str, see: impl FnOnce(&mut Self)) {
+        let length = self.path.len();
+        self.path.push('/');
+        push_token(&mut self.path, token);
+        see(self);
+        self.path.truncate(length);
+    }
+
+    fn see(&mut self, node: &Node, value: &Json<'_>) {
+        if !self.pay(1) {
+            return;
+        }
+        match node {
+            Node::Anything => {}
+            Node::Nothing => self.flaw("may not be there"),
+            Node::Rules(rules) => self.hold(rules, value),
+        }
+    }
+
+    fn hold(&mut self, rules: &Rules, value: &Json<'_>) {
+        if let Some(kinds) = &rules.kinds
+            && !kinds.iter().any(|kind| kind.is_of(value))
+        {
+            return self.flaw(not_of(kinds));
+        }
+        for values in &rules.values {
+            if !self.pay(values.len() as u64) {
+                return;
+            }
+            if !values.iter().any(|constant| constant.is(value)) {
+                self.flaw("is not a value that its schema lists");
+            }
+        }
+        match value {
+            Json::Number(number) => self.number(rules, &Decimal::of(number.literal())),
+            Json::Text(text) => self.text(rules, text),
+            Json::Array(items) => self.array(rules, items),
+            Json::Object(members) => self.object(rules, members),
+            Json::Null | Json::Bool(_) => {}
+        }
+    }
+
+    fn number(&mut self, rules: &Rules, number: &Decimal) {
+        if let Some(Bound { literal, value, is_exclusive }) = &rules.least
+            && (number < value || (*is_exclusive && number == value))
+        {
+            let than = if *is_exclusive { "not more than" } else { "less than" };
+            self.flaw(format!("is {than} {literal}"));
+        }
+        if let Some(Bound { literal, value, is_exclusive }) = &rules.most
+            && (number > value || (*is_exclusive && number == value))
+        {
+            let than = if *is_exclusive { "not less than" } else { "more than" };
+            self.flaw(format!("is {than} {literal}"));
+        }
+    }
+
+    fn text(&mut self, rules: &Rules, text: &str) {
+        if rules.shortest.is_some() || rules.longest.is_some() {
+            let length = text.chars().count() as u64;
+            if let Some(shortest) = rules.shortest.filter(|shortest| length < *shortest) {
+                self.flaw(format!("is shorter than {shortest} characters"));
+            }
+            if let Some(longest) = rules.longest.filter(|longest| length > *longest) {
+                self.flaw(format!("is longer than {longest} characters"));
+            }
+        }
+        if let Some(pattern) = &rules.pattern
+            && self.pay(pattern.steps(text))
+            && !pattern.is_in(text)
+        {
+            self.flaw(format!("does not match {}", pattern.text()));
+        }
+    }
+
+    fn array(&mut self, rules: &Rules, items: &[Json<'_>]) {
+        let count = items.len() as u64;
+        if let Some(fewest) = rules.fewest.filter(|fewest| count < *fewest) {
+            self.flaw(format!("has fewer than {fewest} items"));
+        }
+        if let Some(maximal) = rules.maximal.filter(|maximal| count > *maximal) {
+            self.flaw(format!("has more than {maximal} items"));
+        }
+        for (at, item) in items.iter().enumerate() {
+            let Some(node) = rules.first.get(at).or(rules.items.as_ref()) else { return };
+            if self.is_over() {
+                return;
+            }
+            self.below(&at.to_string(), |check| check.see(node, item));
+        }
+    }
+
+    fn object(&mut self, rules: &Rules, members: &[(Cow<'_, str>, Json<'_>)]) {
+        if !rules.required.is_empty() {
+            if !self.pay((members.len() + rules.required.len()) as u64) {
+                return;
+            }
+            let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
+            names.sort_unstable();
+            for name in &rules.required {
+                if names.binary_search(&name.as_str()).is_err() {
+                    self.below(name, |check| check.flaw("is missing"));
+                }
+            }
+        }
+        for (name, value) in members {
+            if self.is_over() {
+                return;
+            }
+            let own = rules.properties.binary_search_by(|(its, _)| its.as_str().cmp(name));
+            let node = match own.ok().and_then(|at| rules.properties.get(at)) {
+                Some((_, node)) => node,
+                None => match &rules.additional {
+                    Some(node) => node,
+                    None => continue,
+                },
+            };
+            self.below(name, |check| check.see(node, value));
+        }
+    }
+}
+
+fn not_of(kinds: &[Kind]) -> String {
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+    match names.as_slice() {
+        [one] => format!("is not of the type {one}"),
+        _ => format!("is of none of the types {}", names.join(", ")),
+    }
+}
+
+/// A pointer as it is told: one that is too long ends where a name would.
+fn clipped(pointer: &str) -> Cow<'_, str> {
+    if pointer.len() <= POINTER_BYTES_MAX {
+        return Cow::Borrowed(pointer);
+    }
+    let end = (0..=POINTER_BYTES_MAX).rev().find(|at| pointer.is_char_boundary(*at)).unwrap_or(0);
+    let end = pointer[..end].rfind('/').unwrap_or(0);
+    Cow::Owned(format!("{}/…", &pointer[..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flaws(schema: &str, value: &str) -> Vec<String> {
+        let schema = Schema::read(schema).unwrap();
+        let value = Json::parse(value, "").unwrap();
+        schema
+            .flaws(&value, "/args", 99)
+            .iter()
+            .map(|flaw| format!("{} {}", flaw.pointer, flaw.message))
+            .collect()
+    }
+
+    /// Each keyword: a schema, values that fit, and values that do not with the place that is told.
+    #[test]
+    fn every_keyword_is_held_to() {
+        type Row<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)]);
+        let rows: [Row<'_>; 25] = [
+            ("{}", &["null", "[1]"], &[]),
+            (r#"{"type":"object"}"#, &["{}"], &[("[]", "/args"), ("null", "/args")]),
+            (r#"{"type":["string","null"]}"#, &["\"a\"", "null"], &[("1", "/args"), ("false", "/args")]),
+            (r#"{"type":"boolean"}"#, &["true"], &[("0", "/args")]),
+            (
+                r#"{"type":"integer"}"#,
+                &["1", "1.0", "10e-1", "-0", "1e400"],
+                &[("1.5", "/args"), ("1e-1", "/args"), ("\"1\"", "/args")],
+            ),
+            (r#"{"type":"number"}"#, &["1", "1.5"], &[("\"1\"", "/args")]),
+            (r#"{"required":["a/b","c"]}"#, &["{\"a/b\":null,\"c\":1}", "7"], &[("{\"c\":1}", "/args/a~1b")]),
+            (
+                r#"{"properties":{"a":{"type":"string"}}}"#,
+                &["{\"b\":1}", "{\"a\":\"\"}"],
+                &[("{\"a\":1}", "/args/a"), ("{\"a\":\"\",\"a\":1}", "/args/a")],
+            ),
+            (
+                r#"{"properties":{"a":true},"additionalProperties":false}"#,
+                &["{\"a\":1}"],
+                &[("{\"b\":1}", "/args/b")],
+            ),
+            (r#"{"additionalProperties":{"type":"null"}}"#, &["{\"a\":null}"], &[("{\"a\":1}", "/args/a")]),
+            (r#"{"properties":{"a":false}}"#, &["{}"], &[("{\"a\":1}", "/args/a")]),
+            (r#"{"items":{"type":"integer"}}"#, &["[1,2]", "[]"], &[("[1,\"2\"]", "/args/1")]),
+            (
+                r#"{"prefixItems":[{"type":"string"},{}],"items":false}"#,
+                &["[\"a\",1]", "[\"a\"]"],
+                &[("[1]", "/args/0"), ("[\"a\",1,2]", "/args/2")],
+            ),
+            (r#"{"minItems":1}"#, &["[1]", "{}"], &[("[]", "/args")]),
+            (r#"{"maxItems":1}"#, &["[1]"], &[("[1,2]", "/args")]),
+            (r#"{"minLength":2}"#, &["\"éé\"", "1"], &[("\"é\"", "/args")]),
+            (r#"{"maxLength":2}"#, &["\"😀😀\""], &[("\"abc\"", "/args")]),
+            (r#"{"pattern":"^a+$"}"#, &["\"aaa\"", "1"], &[("\"ab\"", "/args")]),
+            (r#"{"pattern":"b"}"#, &["\"abc\""], &[("\"ac\"", "/args")]),
+            (
+                r#"{"minimum":0.1}"#,
+                &["0.1", "1e-1", "\"x\""],
+                &[("0.09999999999999999999999", "/args"), ("-1", "/args")],
+            ),
+            (
+                r#"{"maximum":9007199254740993}"#,
+                &["9007199254740993", "9007199254740993.0"],
+                &[("9007199254740994", "/args")],
+            ),
+            (r#"{"exclusiveMinimum":0}"#, &["1e-400"], &[("0", "/args"), ("-0.0", "/args")]),
+            (r#"{"exclusiveMaximum":10}"#, &["9.9"], &[("10.0", "/args"), ("1e1", "/args")]),
+            (
+                r#"{"enum":["a",1,{"x":[1,null]}]}"#,
+                &["\"a\"", "1.0", "{\"x\":[1,null]}"],
+                &[("\"b\"", "/args"), ("{\"x\":[1]}", "/args"), ("\"1\"", "/args")],
+            ),
+            (
+                r#"{"const":{"a":1,"b":2}}"#,
+                &["{\"b\":2,\"a\":1}"],
+                &[("{\"a\":1}", "/args"), ("{\"a\":1,\"b\":2,\"c\":3}", "/args")],
+            ),
+        ];
+        for (schema, fit, unfit) in rows {
+            for value in fit {
+                assert_eq!(flaws(schema, value), Vec::<String>::new(), "{schema} {value}");
+            }
+            for (value, pointer) in unfit {
+                let found = flaws(schema, value);
+                assert!(
+                    matches!(found.as_slice(), [one] if one.starts_with(&format!("{pointer} "))),
+                    "{schema} {value}: {found:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn flaws_are_told_up_to_a_number_and_never_with_a_value() {
+        let schema =
+            Schema::read(r#"{"items":{"type":"object","required":["a"],"properties":{"b":{"const":1}}}}"#)
+                .unwrap();
+        let value = Json::parse(r#"[{"b":"secret"},{"b":"secret"},{"secret":1}]"#, "").unwrap();
+        let all = schema.flaws(&value, "/args", 99);
+        let places: Vec<&str> = all.iter().map(|flaw| flaw.pointer.as_str()).collect();
+        assert_eq!(places, ["/args/0/a", "/args/0/b", "/args/1/a", "/args/1/b", "/args/2/a"]);
+        assert!(all.iter().all(|flaw| !flaw.message.contains("secret")), "{all:?}");
+        assert_eq!(schema.flaws(&value, "/args", 2).len(), 2);
+    }
+
+    /// However the work is asked for: by many values, by long texts, by long lists of values.
+    #[test]
+    fn the_work_is_bounded() {
+        let numbers = format!("[{}1]", "1,".repeat(999));
+        let text = format!("[\"{}\"]", "a".repeat(1_000));
+        let values: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let values = format!(r#"{{"items":{{"enum":[{}]}}}}"#, values.join(","));
+        for (schema, value) in [
+            (r#"{"items":{"type":"integer"}}"#, &numbers),
+            (r#"{"items":{"pattern":"^(a|b)*$"}}"#, &text),
+            (&values, &numbers),
+        ] {
+            let schema = Schema::read(schema).unwrap();
+            let value = Json::parse(value, "").unwrap();
+            assert_eq!(schema.flaws(&value, "/args", 9), [], "it fits");
+            let short = schema.flaws_within(&value, "/args", 9, 900);
+            assert!(matches!(short.as_slice(), [one] if one.message.contains("too long")), "{short:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_not_told_whole() {
+        let name = "é".repeat(400);
+        let found = flaws(
+            r#"{"additionalProperties":{"additionalProperties":false}}"#,
+            &format!("{{\"a\":{{\"{name}\":1}}}}"),
+        );
+        assert_eq!(found, ["/args/a/… may not be there"]);
+    }
+}

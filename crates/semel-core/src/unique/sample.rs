@@ -1,0 +1,513 @@
+//! What a policy does with the jobs that really come: seen from a bounded sample of one type's jobs, of which only digests of
+//! members are kept, no values. Nothing is refused for it.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+
+use super::advice::{Advice, advice};
+use super::choice::Dimension;
+use super::key::{UniqueKey, never_counts};
+use super::policy::{MetaPart, UniquePolicy};
+use super::spec::PolicySpec;
+use crate::canon::{Json, digest, nfc, push_token};
+use crate::draft::Map;
+
+/// Jobs of a type that are kept; the oldest go first.
+pub const SAMPLE_JOBS_MAX: usize = 128;
+/// Members of a type's jobs that are looked at; of more, the first that were met.
+pub const SAMPLE_MEMBERS_MAX: usize = 32;
+/// Longest pointer of a member that is looked at, in bytes.
+const POINTER_BYTES_MAX: usize = 256;
+/// Jobs without which nothing is said of whether a policy matches.
+const JOBS_MIN: usize = 20;
+/// A member differs in nearly every job from this share of them on, in percent.
+const DIFFERS_PERCENT: usize = 95;
+/// A policy never matches while no more of the jobs than this were duplicates, in percent.
+const MATCHES_PERCENT: usize = 1;
+/// Suppressed duplicates that differ in a member without which nothing is said of it.
+const DIFFERING_MIN: usize = 5;
+
+/// What became of a job that was offered, as far as its policy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// Nobody blocked it.
+    Nobody,
+    /// It was turned away for another, and what it asked for is done by nobody else.
+    Suppressed,
+    /// Another blocked it, and its args were not lost: it took the other's place, or became a part of it.
+    Absorbed,
+}
+
+/// An offered job as it is sampled.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The policy without the caller's own key, which differs from job to job.
+    policy: PolicySpec,
+    open: Vec<Advice>,
+    key: UniqueKey,
+    members: Vec<Seen>,
+    /// What counts besides members.
+    rest: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    pointer: String,
+    counts: bool,
+    digest: u64,
+}
+
+impl Observed {
+    /// Looks at a job: at the members of the one object that its args are, else at their elements, and at those of its meta.
+    /// What is sensitive, or has something sensitive inside, is not looked at.
+    pub fn of(
+        policy: &UniquePolicy,
+        key: UniqueKey,
+        queue: &str,
+        args: &Json<'_>,
+        meta: &Json<'_>,
+        sensitive: &[String],
+    ) -> Self {
+        let mut observed = Self {
+            policy: PolicySpec { key: None, ..policy.to_spec() },
+            open: advice(policy),
+            key,
+            members: Vec::new(),
+            rest: 0,
+        };
+        if policy.dimensions().contains(Dimension::Queue) {
+            observed.rest = short(&Json::Text(queue.into()));
+        }
+        let counts_args = policy.dimensions().contains(Dimension::Args);
+        let is_named = |name: &str| policy.args_keys().is_empty() || is_among(policy.args_keys(), name);
+        if let Json::Array(items) = args {
+            if let [Json::Object(members)] = items.as_slice() {
+                for (name, value) in members {
+                    observed.see("/args/0", name, counts_args && is_named(name), value, sensitive);
+                }
+            } else {
+                for (at, item) in items.iter().enumerate() {
+                    observed.see("/args", &at.to_string(), counts_args, item, sensitive);
+                }
+            }
+        }
+        if let Json::Object(members) = meta {
+            let counts_meta = policy.dimensions().contains(Dimension::Meta);
+            for (name, value) in members.iter().filter(|(name, _)| !never_counts(name)) {
+                let counts = counts_meta
+                    && match policy.meta_part() {
+                        MetaPart::Only(names) => is_among(names, name),
+                        MetaPart::Except(names) => !is_among(names, name),
+                    };
+                observed.see("/meta", name, counts, value, sensitive);
+            }
+        }
+        observed
+    }
+
+    fn see(&mut self, base: &str, name: &str, counts: bool, value: &Json<'_>, sensitive: &[String]) {
+        if self.members.len() >= SAMPLE_MEMBERS_MAX || base.len() + name.len() > POINTER_BYTES_MAX {
+            return;
+        }
+        let mut pointer = format!("{base}/");
+        push_token(&mut pointer, name);
+        let within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if sensitive.iter().any(|hidden| within(hidden, &pointer) || within(&pointer, hidden)) {
+            return;
+        }
+        self.members.push(Seen { pointer, counts, digest: short(value) });
+    }
+}
+
+fn is_among(names: &[String], name: &str) -> bool {
+    let name = nfc(name);
+    names.iter().any(|its| *its == name)
+}
+
+/// Enough of a value's digest to tell it from a few hundred others.
+fn short(value: &Json<'_>) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = digest(value);
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// A bounded sample of one type's jobs.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    policy: PolicySpec,
+    open: Vec<Advice>,
+    members: Vec<Member>,
+    /// The oldest first.
+    taken: VecDeque<Taken>,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    pointer: String,
+    counts: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Taken {
+    key: UniqueKey,
+    /// Of the members that it has, by their numbers.
+    digests: Vec<(u8, u64)>,
+    rest: u64,
+    met: Met,
+}
+
+impl Taken {
+    fn digest(&self, member: usize) -> Option<u64> {
+        self.digests.iter().find(|(at, _)| usize::from(*at) == member).map(|(_, digest)| *digest)
+    }
+}
+
+/// Something to think about in a policy, by what the sample shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Seen from the policy alone.
+    Open(Advice),
+    /// Hardly a job was a duplicate, and a member that counts differs in nearly every one.
+    NeverMatches {
+        /// The member.
+        pointer: String,
+        /// How many of its values there were.
+        differing: usize,
+        /// Among so many jobs that have it.
+        of: usize,
+        /// How many of the jobs would have been like an earlier one without it; none when nothing else of them counts.
+        alike_without: Option<usize>,
+    },
+    /// Duplicates were turned away that differ in a member from the job they are held to be the same as.
+    OverBroad {
+        /// The member.
+        pointer: String,
+        /// How many differ in it.
+        differing: usize,
+        /// Among so many that were turned away and could be compared.
+        of: usize,
+    },
+}
+
+impl Finding {
+    /// Its name for programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Open(Advice::OpenUnderRetry) => "open_under_retry",
+            Self::Open(Advice::OpenAfterLostRun) => "open_after_lost_run",
+            Self::NeverMatches { .. } => "never_matches",
+            Self::OverBroad { .. } => "over_broad",
+        }
+    }
+
+    /// The member it is about.
+    pub fn pointer(&self) -> Option<&str> {
+        match self {
+            Self::Open(_) => None,
+            Self::NeverMatches { pointer, .. } | Self::OverBroad { pointer, .. } => Some(pointer),
+        }
+    }
+
+    /// How many jobs differ in the member, of how many.
+    pub const fn rate(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Open(_) => None,
+            Self::NeverMatches { differing, of, .. } | Self::OverBroad { differing, of, .. } => {
+                Some((*differing, *of))
+            }
+        }
+    }
+
+    /// What was seen and what may be done, for people.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Open(advice) => advice.trace().to_owned(),
+            Self::NeverMatches { pointer, differing, of, alike_without } => {
+                let without = match alike_without {
+                    Some(0) | None => String::new(),
+                    Some(alike) => {
+                        format!("; without it {alike} of the jobs would have been like an earlier one")
+                    }
+                };
+                format!(
+                    "hardly a job was a duplicate, and {pointer} had {differing} values in {of} jobs{without}: if it is not what tells one work from another, leave it out, with args_keys or meta_keys"
+                )
+            }
+            Self::OverBroad { pointer, differing, of } => format!(
+                "{differing} of {of} duplicates that were turned away differ in {pointer} from the job they were held to be the same as: if it is other work then, let it count, or use on_mismatch: reject, or follow_up"
+            ),
+        }
+    }
+}
+
+impl Sample {
+    /// Takes a job in. A policy that is another than before begins the sample anew.
+    pub fn take(&mut self, observed: Observed, met: Met) {
+        if self.taken.is_empty() || self.policy != observed.policy {
+            *self = Self { policy: observed.policy, open: observed.open, ..Self::default() };
+        }
+        let mut digests = Vec::with_capacity(observed.members.len());
+        for Seen { pointer, counts, digest } in observed.members {
+            let known = self.members.iter().position(|member| member.pointer == pointer);
+            let at = match known {
+                Some(at) => at,
+                None if self.members.len() < SAMPLE_MEMBERS_MAX => {
+                    self.members.push(Member { pointer, counts });
+                    self.members.len() - 1
+                }
+                None => continue,
+            };
+            if let Ok(at) = u8::try_from(at) {
+                digests.push((at, digest));
+            }
+        }
+        if self.taken.len() >= SAMPLE_JOBS_MAX {
+            self.taken.pop_front();
+        }
+        self.taken.push_back(Taken { key: observed.key, digests, rest: observed.rest, met });
+    }
+
+    /// Jobs that are in it.
+    pub fn jobs(&self) -> usize {
+        self.taken.len()
+    }
+
+    /// How many of them were blocked by another.
+    pub fn duplicates(&self) -> usize {
+        self.taken.iter().filter(|taken| taken.met != Met::Nobody).count()
+    }
+
+    /// What there is to think about.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings: Vec<Finding> = self.open.iter().map(|advice| Finding::Open(*advice)).collect();
+        if self.taken.len() >= JOBS_MIN && self.duplicates() * 100 <= self.taken.len() * MATCHES_PERCENT {
+            findings.extend((0..self.members.len()).filter_map(|at| self.never_matches(at)));
+        }
+        findings.extend(self.over_broad());
+        findings
+    }
+
+    fn never_matches(&self, at: usize) -> Option<Finding> {
+        let member = self.members.get(at).filter(|member| member.counts)?;
+        let mut digests: Vec<u64> = self.taken.iter().filter_map(|taken| taken.digest(at)).collect();
+        let of = digests.len();
+        digests.sort_unstable();
+        digests.dedup();
+        let differing = digests.len();
+        if of < JOBS_MIN || differing * 100 < of * DIFFERS_PERCENT {
+            return None;
+        }
+        let others: Vec<usize> =
+            (0..self.members.len()).filter(|other| *other != at && self.members[*other].counts).collect();
+        let alike = || {
+            let mut seen: Vec<(u64, Vec<Option<u64>>)> = self
+                .taken
+                .iter()
+                .map(|taken| (taken.rest, others.iter().map(|other| taken.digest(*other)).collect()))
+                .collect();
+            let all = seen.len();
+            seen.sort_unstable();
+            seen.dedup();
+            all - seen.len()
+        };
+        let alike_without = (!others.is_empty()).then(alike);
+        Some(Finding::NeverMatches { pointer: member.pointer.clone(), differing, of, alike_without })
+    }
+
+    /// Each suppressed duplicate is held against the first job of its key that the sample has.
+    fn over_broad(&self) -> Vec<Finding> {
+        let mut first: Map<UniqueKey, &Taken> = Map::default();
+        let mut differing = vec![0_usize; self.members.len()];
+        let mut of = 0_usize;
+        for taken in &self.taken {
+            match first.entry(taken.key) {
+                Entry::Vacant(place) => {
+                    place.insert(taken);
+                }
+                Entry::Occupied(mut place) => {
+                    if taken.met == Met::Suppressed {
+                        of += 1;
+                        for (at, count) in differing.iter_mut().enumerate() {
+                            *count += usize::from(taken.digest(at) != place.get().digest(at));
+                        }
+                    } else {
+                        // The key was free, or is this one's now.
+                        place.insert(taken);
+                    }
+                }
+            }
+        }
+        let is_told = |(at, count): &(usize, &usize)| {
+            let member = &self.members[*at];
+            **count >= DIFFERING_MIN && !member.counts && member.pointer.starts_with("/args/")
+        };
+        let told = differing.iter().enumerate().filter(is_told);
+        told.map(|(at, count)| Finding::OverBroad {
+            pointer: self.members[at].pointer.clone(),
+            differing: *count,
+            of,
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::KeyInput;
+    use super::*;
+
+    /// A policy over a type's jobs.
+    struct Offered {
+        policy: UniquePolicy,
+        sample: Sample,
+    }
+
+    impl Offered {
+        fn by(spec: PolicySpec) -> Self {
+            Self { policy: UniquePolicy::build(&spec, "").unwrap(), sample: Sample::default() }
+        }
+
+        fn offer(&mut self, args: &str, sensitive: &[&str], met: Met) {
+            let (tree, meta) = (Json::parse(args, "").unwrap(), Json::Object(Vec::new()));
+            let input =
+                KeyInput { job_type: "a.b", queue: "default", version: None, args: &tree, meta: &meta };
+            let key = self.policy.key(&input).unwrap();
+            let sensitive: Vec<String> = sensitive.iter().map(|text| (*text).to_owned()).collect();
+            self.sample.take(Observed::of(&self.policy, key, "default", &tree, &meta, &sensitive), met);
+        }
+    }
+
+    fn keys(names: &[&str]) -> PolicySpec {
+        let texts = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+        PolicySpec { keys: texts(&["type", "args"]), args_keys: texts(names), ..PolicySpec::default() }
+    }
+
+    fn all_args() -> PolicySpec {
+        PolicySpec { args_keys: None, ..keys(&[]) }
+    }
+
+    /// A time of sending in the args: the order comes three times, and is three jobs.
+    #[test]
+    fn a_member_that_always_differs_is_named_with_its_rate() {
+        let mut offered = Offered::by(all_args());
+        for number in 0..60 {
+            let args = format!(r#"[{{"order":{},"sent_at":{number},"shop":"a"}}]"#, number / 3);
+            offered.offer(&args, &[], Met::Nobody);
+        }
+        let expected = Finding::NeverMatches {
+            pointer: "/args/0/sent_at".to_owned(),
+            differing: 60,
+            of: 60,
+            alike_without: Some(40),
+        };
+        assert_eq!(offered.sample.findings(), std::slice::from_ref(&expected));
+        assert!(expected.text().contains("/args/0/sent_at had 60 values in 60 jobs"), "{}", expected.text());
+        assert_eq!((expected.name(), expected.rate()), ("never_matches", Some((60, 60))));
+    }
+
+    #[test]
+    fn a_policy_that_matches_or_has_hardly_been_seen_is_left_alone() {
+        let mut few = Offered::by(all_args());
+        (0..JOBS_MIN - 1).for_each(|number| few.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Nobody));
+        assert_eq!(few.sample.findings(), []);
+        few.offer("[{\"n\":-1}]", &[], Met::Nobody);
+        assert_eq!(few.sample.findings().len(), 1, "one more is enough");
+        // One duplicate in twenty, of the same args.
+        let mut matching = Offered::by(all_args());
+        for number in 0..100 {
+            matching.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Nobody);
+            if number % 20 == 0 {
+                matching.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Suppressed);
+            }
+        }
+        assert_eq!(matching.sample.findings(), []);
+        // What does not count may differ as it likes.
+        let mut counted = Offered::by(keys(&["user"]));
+        for number in 0..100 {
+            counted.offer(&format!("[{{\"user\":{},\"at\":{number}}}]", number % 50), &[], Met::Nobody);
+        }
+        assert_eq!(counted.sample.findings(), []);
+    }
+
+    #[test]
+    fn what_duplicates_differ_in_is_named() {
+        let mut offered = Offered::by(keys(&["user"]));
+        for number in 0..12 {
+            let met = if number == 0 { Met::Nobody } else { Met::Suppressed };
+            let amount = number % 2;
+            offered.offer(&format!(r#"[{{"user":1,"amount":{amount},"shop":"a"}}]"#), &[], met);
+        }
+        let expected = Finding::OverBroad { pointer: "/args/0/amount".to_owned(), differing: 6, of: 11 };
+        assert_eq!(offered.sample.findings(), std::slice::from_ref(&expected));
+        assert!(expected.text().contains("6 of 11"), "{}", expected.text());
+        // Newer args that take the older ones' place are not lost.
+        let mut replacing = Offered::by(keys(&["user"]));
+        for number in 0..12 {
+            let met = if number == 0 { Met::Nobody } else { Met::Absorbed };
+            replacing.offer(&format!(r#"[{{"user":1,"amount":{number}}}]"#), &[], met);
+        }
+        assert_eq!(replacing.sample.findings(), []);
+    }
+
+    /// A key of the caller's own says nothing of args: so they may well differ.
+    #[test]
+    fn a_callers_key_over_other_args_is_over_broad() {
+        let mut sample = Sample::default();
+        for number in 0..10 {
+            let spec = PolicySpec { key: Some("evt".to_owned()), ..PolicySpec::default() };
+            let mut offered = Offered { policy: UniquePolicy::build(&spec, "").unwrap(), sample };
+            let met = if number == 0 { Met::Nobody } else { Met::Suppressed };
+            offered.offer(&format!("[{number}]"), &[], met);
+            sample = offered.sample;
+        }
+        assert_eq!(
+            sample.findings(),
+            [Finding::OverBroad { pointer: "/args/0".to_owned(), differing: 9, of: 9 }]
+        );
+    }
+
+    #[test]
+    fn a_policy_that_is_open_under_retry_is_told_as_before() {
+        let states = ["available", "active"].map(str::to_owned).to_vec();
+        let mut offered = Offered::by(PolicySpec { states: Some(states), ..all_args() });
+        offered.offer("[1]", &[], Met::Nobody);
+        assert_eq!(offered.sample.findings(), [Finding::Open(Advice::OpenUnderRetry)]);
+    }
+
+    #[test]
+    fn what_is_sensitive_is_not_looked_at() {
+        let mut offered = Offered::by(all_args());
+        for number in 0..60 {
+            let args = format!(r#"[{{"n":1,"card":{{"number":{number}}},"x":{number}}}]"#);
+            offered.offer(&args, &["/args/0/card/number", "/args/0/x"], Met::Nobody);
+        }
+        assert_eq!(offered.sample.findings(), []);
+    }
+
+    /// Whatever is sent: no more jobs, no more members, no long names, and no value.
+    #[test]
+    fn a_sample_is_bounded_and_keeps_no_values() {
+        let mut offered = Offered::by(all_args());
+        for number in 0..1_000 {
+            let members: Vec<String> =
+                (0..100).map(|at| format!("\"m{}\":\"secret-{number}\"", at + number)).collect();
+            let long = "n".repeat(1_000);
+            offered.offer(&format!("[{{\"{long}\":1,{}}}]", members.join(",")), &[], Met::Nobody);
+        }
+        let sample = &offered.sample;
+        assert_eq!((sample.jobs(), sample.members.len()), (SAMPLE_JOBS_MAX, SAMPLE_MEMBERS_MAX));
+        assert!(sample.members.iter().all(|member| member.pointer.len() <= 2 * POINTER_BYTES_MAX));
+        assert!(sample.taken.iter().all(|taken| taken.digests.len() <= SAMPLE_MEMBERS_MAX));
+        assert!(!format!("{sample:?}").contains("secret"));
+    }
+
+    #[test]
+    fn another_policy_begins_anew() {
+        let mut offered = Offered::by(all_args());
+        (0..50).for_each(|number| offered.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Nobody));
+        offered.policy = UniquePolicy::build(&keys(&["n"]), "").unwrap();
+        offered.offer("[{\"n\":1}]", &[], Met::Nobody);
+        assert_eq!((offered.sample.jobs(), offered.sample.findings()), (1, Vec::new()));
+    }
+}

@@ -1,0 +1,151 @@
+//! Samples of the jobs that really come, by type, for advice on their policies: off unless somebody asks for it, in memory,
+//! bounded, and digests only. One server's, since it was asked.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use semel_core::body::Body;
+use semel_core::canon::Json;
+use semel_core::draft::Map;
+use semel_core::enqueue::{Batch, Offer, Outcome};
+use semel_core::ident::JobType;
+use semel_core::tenant::Tenant;
+use semel_core::unique::sample::{Finding, Met, Observed, Sample};
+
+use crate::Engine;
+
+/// Types that are sampled, of all tenants together; of more, the first that come.
+pub const SAMPLE_TYPES_MAX: usize = 64;
+
+/// What the samples say of one type's policy.
+#[derive(Clone, Debug)]
+pub struct Advised {
+    /// The type.
+    pub job_type: JobType,
+    /// Jobs in its sample.
+    pub jobs: usize,
+    /// How many of them were blocked by another.
+    pub duplicates: usize,
+    /// What there is to think about.
+    pub findings: Vec<Finding>,
+}
+
+/// The samples.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    is_on: AtomicBool,
+    by_type: Mutex<Map<(Tenant, JobType), Sample>>,
+    /// Jobs of types that have no place.
+    left_out: AtomicU64,
+}
+
+impl Samples {
+    fn lock(&self) -> MutexGuard<'_, Map<(Tenant, JobType), Sample>> {
+        self.by_type.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at what is offered, before it is decided; at nothing unless it is asked for.
+    pub(crate) fn look(&self, offer: &Offer) -> Option<Observed> {
+        if !self.is_on.load(Ordering::Relaxed) {
+            return None;
+        }
+        let identity = offer.unique.as_ref()?;
+        let body = Body::decode(&offer.body).ok()?;
+        let (args, meta) = (Json::parse(&body.args, "").ok()?, Json::parse(&body.meta, "").ok()?);
+        let queue = offer.queue.name();
+        Some(Observed::of(&identity.policy, identity.key, queue, &args, &meta, &body.sensitive))
+    }
+
+    /// Takes it in, with what became of it.
+    pub(crate) fn take(
+        &self,
+        tenant: &Tenant,
+        job_type: &JobType,
+        observed: Option<Observed>,
+        outcome: &Outcome,
+    ) {
+        let (Some(observed), Some(met)) = (observed, met(outcome)) else { return };
+        let place = (tenant.clone(), job_type.clone());
+        let mut by_type = self.lock();
+        if by_type.len() >= SAMPLE_TYPES_MAX && !by_type.contains_key(&place) {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        by_type.entry(place).or_default().take(observed, met);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+        self.left_out.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What became of it, as far as its policy goes; none when that was not asked.
+fn met(outcome: &Outcome) -> Option<Met> {
+    match outcome {
+        Outcome::Created(_) => Some(Met::Nobody),
+        Outcome::Existing(_) | Outcome::Rejected { .. } => Some(Met::Suppressed),
+        Outcome::Replaced { .. } | Outcome::FollowUp(_) | Outcome::Amended(_) | Outcome::Mismatch { .. } => {
+            Some(Met::Absorbed)
+        }
+        Outcome::Repeated(_)
+        | Outcome::KeyReused(_)
+        | Outcome::IdTaken(_)
+        | Outcome::TooManyHolders
+        | Outcome::QueueFull(_)
+        | Outcome::Corrupt(_) => None,
+    }
+}
+
+impl Engine {
+    /// From now on the jobs that come are sampled.
+    pub fn sample_policies(&self) {
+        self.samples().is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub fn samples_policies(&self) -> bool {
+        self.samples().is_on.load(Ordering::Relaxed)
+    }
+
+    /// What the samples of the tenant's types say of their policies, by type; and how many jobs, of anybody's types, had no
+    /// place in any.
+    pub fn advice(&self) -> (Vec<Advised>, u64) {
+        let samples = self.samples();
+        let own = |(place, sample): (&(Tenant, JobType), &Sample)| {
+            (place.0 == *self.tenant()).then(|| (place.1.clone(), sample.clone()))
+        };
+        // Looked through outside of the lock: whoever offers a job waits for it.
+        let taken: Vec<(JobType, Sample)> = samples.lock().iter().filter_map(own).collect();
+        let advised = |(job_type, sample): (JobType, Sample)| Advised {
+            job_type,
+            jobs: sample.jobs(),
+            duplicates: sample.duplicates(),
+            findings: sample.findings(),
+        };
+        let mut all: Vec<Advised> = taken.into_iter().map(advised).collect();
+        all.sort_by(|one, other| one.job_type.as_str().cmp(other.job_type.as_str()));
+        (all, samples.left_out.load(Ordering::Relaxed))
+    }
+
+    /// Looks at a batch.
+    pub(crate) fn look_at(&self, offers: &[Offer]) -> Vec<Option<Observed>> {
+        if !self.samples_policies() {
+            return Vec::new();
+        }
+        offers.iter().map(|offer| self.samples().look(offer)).collect()
+    }
+
+    /// Takes a batch in.
+    pub(crate) fn take_batch<'l>(
+        &self,
+        observed: Vec<Option<Observed>>,
+        types: impl Iterator<Item = &'l JobType>,
+        batch: &Batch,
+    ) {
+        let Batch::Done(outcomes) = batch else { return };
+        for ((observed, job_type), outcome) in observed.into_iter().zip(types).zip(outcomes) {
+            self.samples().take(self.tenant(), job_type, observed, outcome);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Reading a template: all that is wrong is gathered, each with its JSON pointer.
+
+use semel_core::error::Invalid;
+use semel_core::ident::JobType;
+use semel_core::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX};
+use semel_core::schema::{Kind, Schema};
+use semel_core::template::Asked;
+use semel_core::unique::{Given, Preset, UniquePolicy};
+
+use super::{StepTemplate, Template};
+use crate::enqueue::Enqueue;
+use crate::members::{Members, Value};
+use crate::task::check_fits;
+use crate::unique;
+use crate::write::object;
+
+/// What a template says besides.
+const MEMBERS: [&str; 8] =
+    ["namespace", "name", "version", "description", "identity_strategy", "unique", "schema", "steps"];
+/// Attributes of jobs that a template may say, for a task and for each of its steps.
+const DEFAULTS: [&str; 9] = [
+    "queue",
+    "priority",
+    "timeout_ms",
+    "timeout",
+    "visibility_timeout_ms",
+    "retry",
+    "retry_policy",
+    "max_attempts",
+    "tags",
+];
+/// The version of a template that names none.
+const VERSION_DEFAULT: &str = "1.0.0";
+/// Bytes of a version, at most.
+const VERSION_BYTES_MAX: usize = 64;
+/// Bytes of a description, at most.
+const DESCRIPTION_BYTES_MAX: usize = 1_024;
+
+/// Reads a template from JSON.
+pub(super) fn read(text: &str) -> Result<Template, Vec<Invalid>> {
+    let members = Members::read(text, "").map_err(|invalid| vec![invalid])?;
+    let mut reader = Reader(Vec::new());
+    let namespace = reader.word(&members, "namespace");
+    let name = reader.word(&members, "name");
+    if namespace.as_ref().is_some_and(|namespace| namespace.contains('.')) {
+        reader.0.push(Invalid::request("/namespace", "has a dot; it is the first part of the type alone"));
+    }
+    let version = reader.version(&members);
+    let description = members.get("", "description").and_then(|value| reader.description(value));
+    let job_type = match (&namespace, &name) {
+        (Some(namespace), Some(name)) => reader.note(JobType::parse(&format!("{namespace}.{name}"), "/name")),
+        _ => None,
+    };
+    let steps = members.get("", "steps").map_or_else(Vec::new, |value| reader.steps(value));
+    let schema = members.get("", "schema").and_then(|value| reader.schema(value, !steps.is_empty()));
+    let identity = reader.identity(&members, !steps.is_empty());
+    let defaults = reader.defaults(&members, "");
+    for (member, value) in members.iter("") {
+        if !DEFAULTS.contains(&member) && !MEMBERS.contains(&member) {
+            reader.0.push(value.refuse(format!(
+                "is not a member of a template; use {}, {}",
+                MEMBERS.join(", "),
+                DEFAULTS.join(", ")
+            )));
+        }
+    }
+    match (namespace, name, version, job_type) {
+        (Some(namespace), Some(name), Some(version), Some(job_type)) if reader.0.is_empty() => {
+            let (identity, identity_text) = identity.unzip();
+            Ok(Template {
+                namespace,
+                name,
+                version,
+                description,
+                job_type,
+                identity,
+                identity_text,
+                defaults,
+                schema,
+                steps,
+            })
+        }
+        _ => Err(reader.0),
+    }
+}
+
+/// Gathers what is wrong.
+struct Reader(Vec<Invalid>);
+
+impl Reader {
+    fn note<T>(&mut self, read: Result<T, Invalid>) -> Option<T> {
+        read.map_err(|invalid| self.0.push(invalid)).ok()
+    }
+
+    fn word(&mut self, members: &Members<'_>, name: &str) -> Option<String> {
+        match members.get("", name) {
+            Some(value) => self.note(value.string()).map(|text| text.into_owned()),
+            None => {
+                let missing = "is missing; a template's type is namespace.name";
+                self.0.push(Invalid::request(format!("/{name}"), missing));
+                None
+            }
+        }
+    }
+
+    /// A text or a number, by its digits.
+    fn version(&mut self, members: &Members<'_>) -> Option<String> {
+        let Some(value) = members.get("", "version") else { return Some(VERSION_DEFAULT.to_owned()) };
+        let text =
+            if value.is_number() { value.text().to_owned() } else { self.note(value.string())?.into_owned() };
+        if text.trim().is_empty() || text.len() > VERSION_BYTES_MAX {
+            self.0.push(value.refuse(format!("is blank or longer than {VERSION_BYTES_MAX} bytes")));
+            return None;
+        }
+        Some(text)
+    }
+
+    fn description(&mut self, value: Value<'_>) -> Option<String> {
+        let text = self.note(value.string())?;
+        if text.len() > DESCRIPTION_BYTES_MAX {
+            self.0.push(value.refuse(format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; write less")));
+        }
+        Some(text.into_owned())
+    }
+
+    /// `schema`, of the args, or of a task's context.
+    fn schema(&mut self, value: Value<'_>, is_task: bool) -> Option<Schema> {
+        let place = value.pointer();
+        let schema = match Schema::read(value.text()) {
+            Ok(schema) => schema,
+            Err(wrong) => {
+                self.0.extend(wrong.into_iter().map(|invalid| invalid.under(&place)));
+                return None;
+            }
+        };
+        let (kind, what) = if is_task {
+            (Kind::Object, "fits no object, and a task's context is one")
+        } else {
+            (Kind::Array, "fits no array, and args are one: say in prefixItems what their first element is")
+        };
+        if !schema.takes(kind) {
+            self.0.push(Invalid::request(format!("{place}/type"), what));
+        }
+        Some(schema)
+    }
+
+    /// `identity_strategy`, in any case, or `unique`, as in a request.
+    fn identity(&mut self, members: &Members<'_>, is_task: bool) -> Option<(Asked, String)> {
+        let strategy = members.get("", "identity_strategy");
+        let policy = members.get("", "unique");
+        match (strategy, policy) {
+            (None, None) => None,
+            (Some(value), Some(_)) => {
+                self.0
+                    .push(value.refuse("says beside `unique` which jobs are the same; write one of the two"));
+                None
+            }
+            (Some(value), None) => {
+                let text = self.note(value.string())?;
+                let Some(preset) = Preset::strategy(&text) else {
+                    let known = Preset::STRATEGIES.map(Preset::name).join(", ");
+                    self.0.push(value.refuse(format!("is not an identity strategy; it is one of {known}")));
+                    return None;
+                };
+                Some((Asked::preset(preset), format!("\"{preset}\"")))
+            }
+            (None, Some(value)) => {
+                let asked = self.note(unique::read_asked(value))?.asked;
+                self.check(&asked, value, is_task);
+                Some((asked, value.text().to_owned()))
+            }
+        }
+    }
+
+    /// Whether the policy contradicts itself, whatever a request adds to it.
+    fn check(&mut self, asked: &Asked, value: Value<'_>, is_task: bool) {
+        let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
+        let pointer = value.pointer();
+        let Ok(Some(spec)) = asked.resolve(&given) else { return };
+        if asked.spec.key.is_some() {
+            self.0.push(Invalid::request(
+                format!("{pointer}/key"),
+                "would be the key of every job of the type; let requests name theirs",
+            ));
+        }
+        let Some(policy) = self.note(UniquePolicy::build(&spec, &pointer)) else { return };
+        if is_task {
+            self.note(check_fits(&policy, &pointer));
+        }
+    }
+
+    /// What is said of the job, each attribute by itself.
+    fn defaults(&mut self, members: &Members<'_>, base: &str) -> String {
+        let mut text = String::new();
+        object(&mut text, |object| {
+            for (name, value) in members.iter(base) {
+                if !DEFAULTS.contains(&name) || value.is_null() {
+                    continue;
+                }
+                let request = format!("{{\"type\":\"a\",\"args\":[],\"{name}\":{}}}", value.text());
+                match Enqueue::parse(&request, true) {
+                    Ok(_) => object.raw(name, value.text()),
+                    Err(invalid) => self.0.push(invalid.under(base)),
+                }
+            }
+        });
+        // Those that are well by themselves may contradict each other.
+        if let Some(members) = text.strip_prefix('{').filter(|members| *members != "}")
+            && let Err(invalid) = Enqueue::parse(&format!("{{\"type\":\"a\",\"args\":[],{members}"), true)
+        {
+            self.0.push(invalid.under(base));
+        }
+        text
+    }
+
+    fn steps(&mut self, value: Value<'_>) -> Vec<StepTemplate> {
+        let Some(items) = self.note(value.items()) else { return Vec::new() };
+        if items.is_empty() || items.len() > WORKFLOW_STEPS_MAX {
+            self.0.push(value.refuse(format!(
+                "has {} steps; a task has 1 to {WORKFLOW_STEPS_MAX}, a template of plain jobs says nothing of steps",
+                items.len()
+            )));
+            return Vec::new();
+        }
+        let mut steps: Vec<StepTemplate> = Vec::with_capacity(items.len());
+        let mut waits: Vec<Vec<String>> = Vec::with_capacity(items.len());
+        for (at, raw) in items.iter().enumerate() {
+            let pointer = format!("/steps/{at}");
+            let Some(members) = self.note(Members::read(raw.get(), &pointer)) else { continue };
+            let (step, after) = self.step(&members, &pointer);
+            if let Some(step) = step {
+                if steps.iter().any(|other| other.name == step.name) {
+                    let again = "is the name of another step as well; give each its own";
+                    self.0.push(Invalid::request(format!("{pointer}/name"), again));
+                }
+                steps.push(step);
+                waits.push(after);
+            }
+        }
+        if steps.len() < items.len() {
+            return steps;
+        }
+        let names: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
+        for (at, (step, waits)) in steps.iter_mut().zip(waits).enumerate() {
+            for (number, wanted) in waits.iter().enumerate() {
+                match names.iter().position(|name| name == wanted) {
+                    Some(other) if other != at => step.after.push(u32::try_from(other).unwrap_or(u32::MAX)),
+                    _ => self.0.push(Invalid::request(
+                        format!("/steps/{at}/depends_on/{number}"),
+                        "names no other step of this task",
+                    )),
+                }
+            }
+        }
+        if let Some(at) = in_a_circle(&steps) {
+            let circle = "waits for itself, through its depends_on or those of others";
+            self.0.push(Invalid::request(format!("/steps/{at}/depends_on"), circle));
+        }
+        steps
+    }
+
+    fn step(&mut self, members: &Members<'_>, pointer: &str) -> (Option<StepTemplate>, Vec<String>) {
+        let text = |reader: &mut Self, name: &str| match members.get(pointer, name) {
+            Some(value) => reader.note(value.string()).map(|text| (value, text.into_owned())),
+            None => {
+                let missing = Invalid::request(
+                    format!("{pointer}/{name}"),
+                    "is missing; a step has a name and a handler",
+                );
+                reader.0.push(missing);
+                None
+            }
+        };
+        let name = text(self, "name");
+        let handler = text(self, "handler");
+        let handler = handler.and_then(|(value, text)| self.note(JobType::parse(&text, &value.pointer())));
+        if let Some((value, name)) = &name
+            && (name.is_empty() || name.len() > WORKFLOW_NAME_BYTES_MAX)
+        {
+            self.0.push(value.refuse(format!("is empty or longer than {WORKFLOW_NAME_BYTES_MAX} bytes")));
+        }
+        let after = members.get(pointer, "depends_on");
+        let after = after.and_then(|value| self.note(value.strings())).unwrap_or_default();
+        let config = members.get(pointer, "config").filter(|value| self.note(value.tree()).is_some());
+        for (member, value) in members.iter(pointer) {
+            let is_known = DEFAULTS.contains(&member)
+                || matches!(member, "name" | "handler" | "depends_on" | "config" | "description");
+            if !is_known {
+                self.0.push(value.refuse(format!(
+                    "is not a member of a step; use name, handler, depends_on, config, description, {}",
+                    DEFAULTS.join(", ")
+                )));
+            }
+        }
+        let defaults = self.defaults(members, pointer);
+        let step = name.zip(handler).map(|((_, name), handler)| StepTemplate {
+            name,
+            handler,
+            after: Vec::new(),
+            config: config.map(|value| value.text().to_owned()),
+            defaults,
+        });
+        (step, after)
+    }
+}
+
+/// A step that can never begin.
+fn in_a_circle(steps: &[StepTemplate]) -> Option<usize> {
+    let mut done = vec![false; steps.len()];
+    loop {
+        let is_free = |at: &usize| {
+            !done[*at]
+                && steps[*at].after.iter().all(|other| done.get(*other as usize).copied().unwrap_or(true))
+        };
+        let free: Vec<usize> = (0..steps.len()).filter(is_free).collect();
+        if free.is_empty() {
+            return done.iter().position(|is_done| !is_done);
+        }
+        for at in free {
+            done[at] = true;
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! All templates that hold, by type and version.
+
+use std::collections::BTreeMap;
+
+use semel_core::template::compare_versions;
+
+use super::Template;
+
+/// All templates that hold, by type and version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Templates {
+    /// Of each type the versions, the newest last.
+    by_type: BTreeMap<String, Vec<Template>>,
+}
+
+impl Templates {
+    /// Adds one; gives it back if there is one of its type and version.
+    ///
+    /// # Errors
+    /// The template.
+    pub fn add(&mut self, template: Template) -> Result<(), Box<Template>> {
+        let versions = self.by_type.entry(template.job_type.to_string()).or_default();
+        match versions.binary_search_by(|other| compare_versions(&other.version, &template.version)) {
+            Ok(_) => Err(Box::new(template)),
+            Err(at) => {
+                versions.insert(at, template);
+                Ok(())
+            }
+        }
+    }
+
+    /// The template of a type: in that version, or the newest; none when the type has none.
+    ///
+    /// # Errors
+    /// The versions there are, when that one is not among them.
+    pub fn find(&self, job_type: &str, version: Option<&str>) -> Result<Option<&Template>, Vec<&str>> {
+        let Some(versions) = self.by_type.get(job_type) else { return Ok(None) };
+        match version {
+            None => Ok(versions.last()),
+            Some(wanted) => match versions.iter().find(|template| template.version == wanted) {
+                Some(template) => Ok(Some(template)),
+                None => Err(versions.iter().map(|template| template.version.as_str()).collect()),
+            },
+        }
+    }
+
+    /// All of them, by type, the oldest version first.
+    pub fn iter(&self) -> impl Iterator<Item = &Template> {
+        self.by_type.values().flatten()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_type.values().map(Vec::len).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_type.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAYMENT: &str = r#"{"namespace":"payments","name":"process","version":"1.0.0"}"#;
+
+    /// Two that read alike to a person are two works all the same, for the version is a part of what makes jobs the same.
+    #[test]
+    fn versions_are_told_apart_by_their_texts() {
+        let mut templates = Templates::default();
+        for version in ["1.0", "01.0", "1.00"] {
+            templates.add(Template::read(&PAYMENT.replace("1.0.0", version)).unwrap()).unwrap();
+        }
+        for version in ["1.0", "01.0", "1.00"] {
+            let found = templates.find("payments.process", Some(version)).unwrap().unwrap();
+            assert_eq!(found.version, version);
+        }
+        assert!(templates.add(Template::read(&PAYMENT.replace("1.0.0", "01.0")).unwrap()).is_err());
+    }
+
+    #[test]
+    fn the_newest_version_is_taken_unless_one_is_asked_for() {
+        let mut templates = Templates::default();
+        for version in ["1.10.0", "1.9.0"] {
+            let text = PAYMENT.replace("1.0.0", version);
+            templates.add(Template::read(&text).unwrap()).unwrap();
+        }
+        assert!(templates.add(Template::read(&PAYMENT.replace("1.0.0", "1.9.0")).unwrap()).is_err());
+        let find =
+            |version| templates.find("payments.process", version).map(|found| found.unwrap().version.clone());
+        assert_eq!(find(None).unwrap(), "1.10.0");
+        assert_eq!(find(Some("1.9.0")).unwrap(), "1.9.0");
+        assert_eq!(find(Some("2")).unwrap_err(), ["1.9.0", "1.10.0"]);
+        assert_eq!(templates.find("payments.other", None), Ok(None));
+    }
+}

@@ -1,0 +1,126 @@
+//! Templates in the library: one set for whatever the program offers, and the one a server would go by.
+
+use std::path::PathBuf;
+
+use axum::http::Request;
+use semel::testing::TestQueue;
+use semel::{Chain, Envelope, Error, Semel};
+use serde_json::json;
+use tower_service::Service as _;
+
+use crate::harness::{Add, Welcome};
+
+/// A directory of this test's own, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        let folder = Self(std::env::temp_dir().join(format!("semel-library-{}-{name}", std::process::id())));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        for (file, text) in files {
+            folder.write(file, text);
+        }
+        folder
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.0.join(file), text).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+const SUM: &str = "namespace: sum\nname: add\nqueue: sums\nunique:\n  keys: [args]\n  on_conflict: ignore\nschema:\n  items:\n    properties:\n      a: {maximum: 9}\n";
+
+#[tokio::test]
+async fn what_a_program_offers_goes_by_its_templates() {
+    let folder = Folder::new("offers", &[("sum.yaml", SUM)]);
+    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
+    let first = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(first.job().unwrap().load().await.unwrap().unwrap().queue(), "sums");
+    let again = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert!(!again.is_inserted() && again.id() == first.id());
+    // What is said of one job goes before.
+    assert!(semel.enqueue(Add { a: 1, b: 2 }).no_unique().await.unwrap().is_inserted());
+    assert!(semel.enqueue(Add { a: 1, b: 2 }).key("k").await.unwrap().is_inserted());
+    let keyed = semel.enqueue(Add { a: 7, b: 7 }).no_unique().key("k").await.unwrap();
+    assert!(!keyed.is_inserted(), "the template's hold and answer, by the key");
+    let refused = semel.enqueue(Add { a: 10, b: 2 }).await.unwrap_err();
+    let Error::Invalid { pointer, message } = refused else { panic!("{refused}") };
+    assert!(pointer == "/args/0/a" && message.contains("more than 9"), "{pointer} {message}");
+    // Other types are nobody's affair, and their own policy is theirs.
+    assert!(semel.enqueue(Welcome::of(1)).await.unwrap().is_inserted());
+    semel.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn batches_workflows_and_crons_go_by_them_too() {
+    let folder = Folder::new("batches", &[("sum.yaml", SUM)]);
+    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
+    let many =
+        semel.enqueue_many([Add { a: 1, b: 0 }, Add { a: 1, b: 0 }, Add { a: 10, b: 0 }]).await.unwrap();
+    let counts = (many.counts.inserted, many.counts.skipped, many.counts.rejected);
+    assert_eq!(counts, (1, 1, 1), "{many:?}");
+    let wrong = semel.start(Chain::new().then(Add { a: 10, b: 0 })).await.unwrap_err();
+    assert!(wrong.to_string().contains("/steps/0/args/0/a"), "{wrong}");
+    let wrong = semel.schedule("daily", "0 0 * * *", Add { a: 10, b: 0 }).await.unwrap_err();
+    assert!(wrong.to_string().contains("more than 9"), "{wrong}");
+    semel.close().await.unwrap();
+}
+
+/// The same request by both ways in is one job, for one function decides it by one set.
+#[tokio::test]
+async fn a_server_inside_the_program_goes_by_the_same() {
+    let folder = Folder::new("router", &[("sum.yaml", SUM)]);
+    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
+    let first = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    let mut router = semel.router().unwrap();
+    let mut post = async |args: serde_json::Value| {
+        let body = json!({ "type": "sum.add", "args": [args] }).to_string();
+        let request = Request::post("/ojs/v1/jobs").header("content-type", "application/json");
+        router.call(request.body(axum::body::Body::from(body)).unwrap()).await.unwrap()
+    };
+    let answer = post(json!({ "b": 2, "a": 1 })).await;
+    let location = answer.headers().get("location").map(|place| place.to_str().unwrap().to_owned());
+    assert_eq!(answer.status(), 200, "{location:?}: it is {:?}", first.id());
+    assert_eq!(post(json!({ "a": 10 })).await.status(), 400);
+    // Read again: for both from one moment.
+    folder.write("sum.yaml", "namespace: sum\nname: add\nunique: always_unique\n");
+    assert_eq!(semel.reload_templates().await.unwrap(), 1);
+    assert_eq!(post(json!({ "a": 1, "b": 2 })).await.status(), 201);
+    assert!(semel.enqueue(Add { a: 10, b: 2 }).await.unwrap().is_inserted());
+    drop(router);
+    semel.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn templates_that_are_wrong_are_told_with_their_lines_and_change_nothing() {
+    let folder = Folder::new("wrong", &[("sum.yaml", "namespace: sum\nname: add\nqueue: \"?\"\n")]);
+    let refused = Semel::open("memory:").templates(&folder.0).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Templates { faults } if faults[0].contains("sum.yaml:3:1: /queue")),
+        "{refused}"
+    );
+    folder.write("sum.yaml", SUM);
+    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
+    folder.write("sum.yaml", "namespace: sum\n");
+    assert!(matches!(semel.reload_templates().await, Err(Error::Templates { .. })));
+    assert!(semel.enqueue(Add { a: 10, b: 2 }).await.is_err(), "the schema from before holds");
+    semel.close().await.unwrap();
+    let without = Semel::open("memory:").await.unwrap();
+    assert!(without.reload_templates().await.unwrap_err().to_string().contains(".templates(folder)"));
+    without.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_test_queue_goes_by_templates_too() {
+    let folder = Folder::new("testing", &[("sum.yaml", SUM)]);
+    let queue = TestQueue::new().templates(&folder.0).unwrap();
+    let job = queue.enqueue(Envelope::new("sum.add").arg(json!({ "a": 1 }))).await.unwrap();
+    assert_eq!(job.job().unwrap().load().await.unwrap().unwrap().queue(), "sums");
+    assert!(TestQueue::new().templates(folder.0.join("nowhere")).is_err());
+}
