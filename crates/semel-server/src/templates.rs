@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use semel_core::sight::Sight;
 use semel_ojs::{Templates, Terms};
 
 use crate::App;
@@ -18,7 +19,8 @@ impl App {
 
 impl Caller {
     /// On which terms this caller's request is read.
-    pub(crate) fn terms<'t>(&self, templates: &'t Templates) -> Terms<'t> {
-        Terms { inspect: self.inspect(), templates: Some(templates) }
+    pub(crate) fn terms<'t>(&'t self, templates: &'t Templates) -> Terms<'t> {
+        let Sight { inspect, queues } = self.sight();
+        Terms { inspect, queues: Some(queues), templates: Some(templates) }
     }
 }

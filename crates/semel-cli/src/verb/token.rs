@@ -36,7 +36,7 @@ enum Action {
     Create(Create),
     /// List them; their texts are nowhere
     List,
-    /// Make one that may do what another may, which ends a little later
+    /// Make one that may do what another may, and for as long; that one ends a little later
     Rotate {
         /// The one to replace
         #[arg(value_name = "ID")]
@@ -64,7 +64,10 @@ struct Create {
     /// The tenant it is bound to
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
-    /// Its holder is told nothing of jobs that others enqueued
+    /// Its holder may read jobs, and be told of those that others enqueued [default: unless it is a tenant's]
+    #[arg(long, conflicts_with = "no_inspect")]
+    inspect: bool,
+    /// Its holder reads no jobs, and is told nothing of those that others enqueued
     #[arg(long)]
     no_inspect: bool,
     /// How long it is good, such as P90D [default: until it is revoked]
@@ -115,7 +118,7 @@ impl Create {
             name: self.name,
             queues: self.queues,
             tenant: self.tenant,
-            inspect: self.no_inspect.then_some(false),
+            inspect: (self.inspect || self.no_inspect).then_some(self.inspect),
             expires_at: self.expires.as_deref().map(|text| after(now, text)).transpose()?,
             ..entry
         };
@@ -134,8 +137,22 @@ fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(),
     let (entry, text) = TokenFile::change(path, |file| {
         let place = find(file, id)?;
         let old = &mut file.tokens[place];
+        if let Some(newer) = &old.replaced_by {
+            return Err(Failure::new(
+                Exit::Duplicate,
+                format!("{id} was rotated before: {newer} takes its place"),
+            )
+            .next(format!("semel token rotate {newer}, or make one: semel token create")));
+        }
         let (made, text) = Entry::make(old.roles.clone(), now)?;
-        let made = Entry { id: made.id, sha256: made.sha256, created_at: made.created_at, ..old.clone() };
+        let made = Entry {
+            id: made.id,
+            sha256: made.sha256,
+            created_at: made.created_at,
+            expires_at: as_long(old, now)?,
+            ..old.clone()
+        };
+        old.replaced_by = Some(made.id.clone());
         // One that ends sooner by itself still does.
         let ends_sooner = |own: &String| Timestamp::parse(own, "").ok() < Timestamp::parse(&end, "").ok();
         if !old.expires_at.as_ref().is_some_and(ends_sooner) {
@@ -146,6 +163,23 @@ fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(),
     })?;
     told(&entry, &text, printer);
     Ok(())
+}
+
+/// When a token of now ends that is good for as long as the old one was, if that has an end.
+fn as_long(old: &Entry, now: Timestamp) -> Result<Option<String>, Failure> {
+    let Some(end) = &old.expires_at else { return Ok(None) };
+    let time = |text: &str| {
+        Timestamp::parse(text, "").map_err(|_| {
+            Failure::usage(format!("the token {} names {text:?}, which is no time", old.id))
+                .next("write it as in 2026-01-31T12:00:00Z")
+        })
+    };
+    let (made, end) = (time(&old.created_at)?, time(end)?);
+    if end <= now {
+        return Err(Failure::new(Exit::Duplicate, format!("the token {} ended {end}", old.id))
+            .next("make another one: semel token create"));
+    }
+    Ok(Some(now.saturating_add(end.since(made)).to_string()))
 }
 
 fn told(entry: &Entry, text: &str, printer: &Printer) {

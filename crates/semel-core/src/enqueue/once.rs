@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::body::Corrupt;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::ident::JobId;
+use crate::job::Head;
 use crate::planted::{Bug, is_planted};
+use crate::sight::Sight;
 use crate::unique::{Disclose, UniqueKey, disclosed};
 
 use super::{Holder, Offer, Outcome};
@@ -31,7 +33,7 @@ pub struct Once {
 pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
     let Some(once) = &offer.once else { return Ok(None) };
     let incoming = offer.unique.as_ref().map_or(Disclose::Always, |identity| identity.policy.disclose());
-    answered(draft, once, incoming, offer.inspect)
+    answered(draft, once, incoming, offer.sight())
 }
 
 /// What a request did under its key.
@@ -54,7 +56,8 @@ impl Once {
 }
 
 /// The answer to a request that was sent before; none when it is the first. Where its job has been deleted since, the key is
-/// spent until its time is over: nobody's try is to run again what has run. Writes nothing. `incoming` is what the request's policy says of showing holders, `inspect` whether its caller may see other
+/// spent until its time is over: nobody's try is to run again what has run. Writes nothing. `incoming` is what the request's
+/// policy says of showing holders, `sight` what its caller may see of other
 /// people's jobs.
 ///
 /// # Errors
@@ -63,7 +66,7 @@ pub fn answered(
     draft: &mut Draft,
     once: &Once,
     incoming: Disclose,
-    inspect: bool,
+    sight: Sight<'_>,
 ) -> Result<Option<Outcome>, Missing> {
     let now = draft.now();
     let Some(document) = draft.document(&once.document())? else { return Ok(None) };
@@ -78,9 +81,9 @@ pub fn answered(
     let Ok(id) = JobId::parse(&stored.job, "") else {
         return Ok(Some(Outcome::Corrupt(Corrupt("a request's job has no id".to_owned()))));
     };
-    let at = document.due.map_or(now, |until| until.saturating_sub(REMEMBERED));
     // A later job may have the id of one that is gone.
-    let Some((head, _)) = draft.full(id)?.filter(|(head, _)| head.created_at <= at) else {
+    let is_its = |head: &Head| document.due.is_none_or(|until| head.created_at.saturating_add(REMEMBERED) <= until);
+    let Some((head, _)) = draft.full(id)?.filter(|(head, _)| is_its(head)) else {
         return Ok(Some(Outcome::KeySpent));
     };
     let head = Box::new(head);
@@ -88,7 +91,7 @@ pub fn answered(
         let answer = if stored.amended { Outcome::Amended } else { Outcome::Repeated };
         return Ok(Some(answer(head)));
     }
-    let disclose = disclosed(incoming, inspect, &head);
+    let disclose = disclosed(incoming, sight, &head);
     Ok(Some(Outcome::KeyReused(Holder { head, disclose })))
 }
 

@@ -3,8 +3,8 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
+use http::request::Parts;
 use semel_core::ident::{JobId, WorkflowId};
-use semel_core::job::Head;
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
 use semel_core::settle::Settled;
@@ -16,25 +16,27 @@ use semel_store::backend::Filter;
 
 use super::Page;
 use crate::App;
+use crate::audit::Many;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
-use crate::many::{each, found};
+use crate::many::{Found, each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
 use crate::tenancy::Scope;
 
 /// Jobs that a listing by page numbers looks through.
 const LOOKED_AT_MAX: usize = 10_000;
-/// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most.
+/// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most, of
+/// those that a bounded look finds, and says whether there may be more.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
-    let heads = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
-    let jobs = app.engine.jobs(page.of_items(&heads).iter().map(|head| head.id).collect()).await?;
+    let found = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
+    let jobs = app.engine.jobs(page.of_items(&found.heads).iter().map(|head| head.id).collect()).await?;
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
         put_list(outer.member("items"), &jobs, |out, job| view(job).write(out));
-        page.put(heads.len(), outer);
+        page.put(found.heads.len(), found.rest.is_some(), outer);
     });
     Ok(Answer::ok(out))
 }
@@ -65,8 +67,8 @@ pub(crate) async fn cancel(
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.
 pub(crate) async fn bulk_cancel(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
-    let bulk = read(&app, &caller, request).await?;
-    let heads = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
+    let (parts, bulk) = read(&app, &caller, request).await?;
+    let found = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
     let act = async |id| {
         // With a task go its steps, whatever their queues.
         if caller.is_limited() && app.engine.task(WorkflowId::new(id)).await?.is_some() {
@@ -74,30 +76,33 @@ pub(crate) async fn bulk_cancel(Scope(app): Scope, caller: Caller, request: Requ
         }
         Ok(matches!(app.engine.cancel(id, Bearer::default()).await?, Settled::Done(_)))
     };
-    let done = each(&heads, act).await?;
-    Ok(Answer::ok(told("cancelled", heads.len(), &done)))
+    let done = each(&found.heads, act).await?;
+    Many::done(&parts.extensions, done.len());
+    Ok(Answer::ok(told("cancelled", &found, &done)))
 }
 
 /// `POST /admin/jobs/bulk/retry`: dead letters that the filter admits. One whose key another job holds stays.
 pub(crate) async fn bulk_retry(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
-    let bulk = read(&app, &caller, request).await?;
-    let heads = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
+    let (parts, bulk) = read(&app, &caller, request).await?;
+    let found = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
     let act = async |id| Ok(matches!(app.engine.revive(id).await?, Revived::Done(_)));
-    let done = each(&heads, act).await?;
-    Ok(Answer::ok(told("retried", heads.len(), &done)))
+    let done = each(&found.heads, act).await?;
+    Many::done(&parts.extensions, done.len());
+    Ok(Answer::ok(told("retried", &found, &done)))
 }
 
 /// `POST /admin/jobs/bulk/delete`: dead letters that the filter admits.
 pub(crate) async fn bulk_delete(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
-    let bulk = read(&app, &caller, request).await?;
-    let heads = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
+    let (parts, bulk) = read(&app, &caller, request).await?;
+    let found = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
     let act = async |id| Ok(matches!(app.engine.delete_dead_letter(id).await?, Settled::Done(_)));
-    let done = each(&heads, act).await?;
-    Ok(Answer::ok(told("deleted", heads.len(), &done)))
+    let done = each(&found.heads, act).await?;
+    Many::done(&parts.extensions, done.len());
+    Ok(Answer::ok(told("deleted", &found, &done)))
 }
 
-async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refused> {
-    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+async fn read(app: &App, caller: &Caller, request: Request) -> Result<(Parts, Bulk), Refused> {
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let bulk = Bulk::parse(&text)?;
     caller.check_listed(bulk.queue.as_ref().map(semel_core::ident::QueueName::as_str))?;
     if !bulk.is_confirmed {
@@ -108,11 +113,12 @@ async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refu
         .with_details(|object| object.text("pointer", "/confirm"))
         .into());
     }
-    Ok(bulk)
+    Many::meant(&parts.extensions, &bulk);
+    Ok((parts, bulk))
 }
 
 /// The jobs that are meant, of those that it can be done to.
-async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Vec<Head>, Refused> {
+async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Found, Refused> {
     let mut filter = possible;
     if !bulk.states.is_empty() {
         let both = bulk.states.iter().filter(|state| {
@@ -121,14 +127,16 @@ async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Vec<Head>, R
         });
         filter.states = both.collect();
         if filter.states.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Found::default());
         }
     }
     (filter.queue, filter.job_type) = (bulk.queue.clone(), bulk.job_type.clone());
+    filter.before = bulk.before;
     found(app, filter, bulk.limit).await
 }
 
-fn told(verb: &str, matched: usize, done: &[JobId]) -> String {
+fn told(verb: &str, found: &Found, done: &[JobId]) -> String {
+    let matched = found.heads.len();
     let mut out = String::with_capacity(64 + 40 * done.len());
     object(&mut out, |outer| {
         outer.number("matched", matched);
@@ -140,6 +148,7 @@ fn told(verb: &str, matched: usize, done: &[JobId]) -> String {
             out.push_str(&id.to_string());
             out.push('"');
         });
+        found.put_rest(outer);
     });
     out
 }
