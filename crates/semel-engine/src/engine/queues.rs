@@ -85,6 +85,7 @@ impl Engine {
         self.shared.bounded.forget();
         self.shared.workers.clear();
         self.shared.hottest.clear();
+        self.shared.policies.clear();
         self.shared.store.hints().closed_lanes().clear();
     }
 

@@ -31,6 +31,9 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .query(HISTORY)
             .answers(200, "History")
             .refuses(&[InvalidRequest]),
+        get("/ojs/v1/admin/stats/policies", Admin, admin::policies::show)
+            .named("adminPolicies", "The policies in use and what they did, by this server's own counters.")
+            .answers(200, "Policies"),
         get("/ojs/v1/admin/audit", Admin, audit::list)
             .named("audit", "What operators did by way of this server, newest first.")
             .query(AUDIT)

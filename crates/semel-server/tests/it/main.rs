@@ -15,6 +15,7 @@ mod glance;
 mod harness;
 mod idempotency;
 mod jobs;
+mod key_events;
 mod limits;
 mod listing;
 mod moving;
