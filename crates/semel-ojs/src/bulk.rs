@@ -91,6 +91,10 @@ pub fn purge(text: &str) -> Result<StateSet, Invalid> {
         return Ok(default);
     }
     let members = Members::read(text, "")?;
+    // Who asks for less than what waits must not lose all of it.
+    if let Some(value) = members.get("", "older_than") {
+        return Err(value.refuse("is not understood: all that waits in these states would go; leave it out"));
+    }
     let Some(value) = members.get("", "states") else { return Ok(default) };
     let states = states(value)?;
     if states.is_empty() || states.contains(State::Active) || states.intersects(StateSet::FINISHED) {

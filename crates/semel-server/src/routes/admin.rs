@@ -125,6 +125,21 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .query(&[PAGE, PER_PAGE])
             .answers(200, "Workers")
             .refuses(&[InvalidRequest]),
+        // What Open Job Spec's own pages for operators ask for by other names.
+        delete("/ojs/v1/admin/queues/{name}/jobs", Admin, queues::purge)
+            .named("emptyQueue", "The same as adminPurgeQueue.")
+            .may_take("Purge")
+            .answers(200, "Purged")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/dead-letter/retry", Admin, admin::jobs::bulk_retry)
+            .named("retryDeadLetters", "The same as bulkRetry.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/workers/{id}/quiet", Admin, admin::workers::quiet)
+            .named("quietWorker", "Tells a worker at its next heartbeat to take no more jobs.")
+            .answers(200, "DirectiveSet")
+            .refuses(&[NotFound]),
         put("/ojs/v1/admin/workers/{id}/directive", Admin, admin::workers::direct)
             .named("directWorker", "What a worker is told at its next heartbeat.")
             .takes("DirectiveWish")

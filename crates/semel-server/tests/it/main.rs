@@ -4,6 +4,7 @@
 
 mod access;
 mod admin;
+mod admin_ui;
 mod backpressure;
 #[cfg(unix)]
 mod browser;
