@@ -44,7 +44,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "semel serve --listen 0.0.0.0",
         "tls.rs and token.rs, with certificates of their own",
     ),
-    ("docs/guide/network.md", "kill -HUP", "templates.rs sends it"),
+    ("docs/guide/network.md", "kill -HUP", "token.rs"),
     ("docs/guide/postgresql.md", "semel serve", "postgres.rs, on a database of the test's"),
     ("docs/guide/postgresql.md", "SEMEL_STORE=", "postgres.rs"),
     ("docs/guide/postgresql.md", "semel migrate", "postgres.rs"),

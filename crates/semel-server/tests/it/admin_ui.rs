@@ -46,7 +46,7 @@ async fn what_it_lists_is_there() {
             "/ojs/v1/admin/queues?page=1&per_page=50",
             &["/items/0/name", "/items/0/counts/available", "/pagination/total"],
         ),
-        ("/ojs/v1/admin/queues/mail", &["/name", "/counts/available", "/paused"]),
+        ("/ojs/v1/admin/queues/mail", &["/queue/name", "/queue/available", "/queue/paused"]),
         (
             "/ojs/v1/admin/jobs?queue=mail&page=1&per_page=25",
             &["/items/0/id", "/items/0/state", "/pagination/per_page"],
@@ -83,7 +83,7 @@ async fn what_it_presses_does_what_it_says() {
     let server = Server::in_memory().await;
     let post = async |path: &str, body: Value| ask(&server, Method::POST, path, Some(body)).await;
     let plain = json!({ "type": "a.b", "args": [1], "options": { "queue": "mail" } });
-    let paused = async || server.get("/ojs/v1/admin/queues/mail").await.body["paused"].clone();
+    let paused = async || server.get("/ojs/v1/admin/queues/mail").await.body["queue"]["paused"].clone();
     let id = server.create(&plain).await.job_id().to_owned();
     assert_eq!(ask(&server, Method::POST, "/ojs/v1/admin/queues/mail/pause", None).await.status, 200);
     assert_eq!(paused().await, true);
