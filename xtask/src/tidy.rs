@@ -9,6 +9,7 @@
 //! - [`metrics`]: which metrics alerts and dashboards may speak of.
 //! - [`modules`]: files that are in no module.
 //! - [`packaging`]: flags, variables and addresses of what is shipped beside the program.
+//! - [`promql`]: alerts and panels that Prometheus can read.
 //! - [`publish`]: what a registry wants of each crate.
 //!
 //! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
@@ -23,6 +24,7 @@ pub mod links;
 pub mod metrics;
 pub mod modules;
 pub mod packaging;
+pub mod promql;
 pub mod publish;
 pub mod spdx;
 pub mod tree;
@@ -83,6 +85,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         ("links", links::check(&tree)),
         ("what is shipped", packaging::check(&tree)),
         ("metrics", metrics::check(&tree)),
+        ("expressions of alerts and panels", promql::check(&tree)),
         ("publishing", publish::check(&metadata)),
     ];
     let mut mistakes = 0;

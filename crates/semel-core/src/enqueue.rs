@@ -13,7 +13,7 @@ pub use self::offer::{Identity, Offer, Start, When};
 pub use self::outcome::{Batch, Counts, Holder, Mode, Outcome};
 use self::replace::replace;
 use crate::draft::{Draft, Missing};
-use crate::event::EventKind;
+use crate::event::Event;
 use crate::follow_up;
 use crate::ident::JobId;
 use crate::job::{Head, Role};
@@ -265,8 +265,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Re
         // The same request again, in this very group, has its id from the document.
         draft.keep_row(&head, &offer.body);
     }
-    let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
-    draft.tell(kind, &head, 0);
+    draft.tell_of(Event::of_admission(&head));
     Ok(head)
 }
 

@@ -1,6 +1,9 @@
 //! What happened to jobs, crons and workflows, as the log tells it. One record per commit, written in that commit.
 
 use crate::ident::{CronName, JobId, JobType, QueueName};
+use crate::job::Head;
+use crate::state::State;
+use crate::unique::{Disclose, UniqueKey};
 
 /// What happened. Stored by number; frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +88,16 @@ impl EventKind {
         Self::WorkflowCancelled,
     ];
 
+    /// Whether it tells that a job was admitted.
+    pub const fn is_admission(self) -> bool {
+        matches!(self, Self::Enqueued | Self::Scheduled)
+    }
+
+    /// Whether it tells of a job's end.
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Completed | Self::Discarded | Self::Expired | Self::Cancelled | Self::Replaced)
+    }
+
     /// What is told of a holder whose duplicates came.
     pub const DUPLICATES: [Self; 3] = [Self::Deduplicated, Self::DuplicateRejected, Self::PayloadMismatched];
 
@@ -144,11 +157,18 @@ pub struct Event {
     pub job_type: JobType,
     /// The job's queue; of a workflow as a whole that of the step named first.
     pub queue: QueueName,
-    /// The attempt it happened in; 0 before the first.
+    /// The attempt it happened in; 0 before the first. Of an admission: half of its key's mark ([`Self::admits_with`]).
     pub attempt: u32,
     /// How long the run took in milliseconds, or how long the next one is to wait, or how many duplicates, or what the
-    /// kind says; 0 where nothing of it applies.
+    /// kind says; 0 where nothing of it applies. Of an admission: the other half of the mark.
     pub amount: u32,
+}
+
+/// What the log knows a key by: its first 64 bits. An admission has no attempt and no amount, so they stand there, and
+/// whoever reads the log finds the jobs that carried a key when nothing else remembers them.
+fn mark(key: &UniqueKey) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
+    [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
 }
 
 impl Event {
@@ -163,6 +183,26 @@ impl Event {
     ) -> Self {
         let job_type = JobType::from_stored(&format!("{cron}{BETWEEN}{job_type}"));
         Self { kind, job, job_type, queue: queue.clone(), attempt: 0, amount }
+    }
+
+    /// That a job was admitted. A key that its policy does not disclose leaves no mark.
+    pub fn of_admission(head: &Head) -> Self {
+        let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
+        let disclosed = head.key.as_ref().filter(|_| head.hold.disclose == Disclose::Always);
+        let [attempt, amount] = disclosed.map_or([0, 0], mark);
+        let (job_type, queue) = (head.job_type.clone(), head.queue.clone());
+        Self { kind, job: head.id, job_type, queue, attempt, amount }
+    }
+
+    /// The attempt it happened in; 0 before the first.
+    pub const fn attempt(&self) -> u32 {
+        if self.kind.is_admission() { 0 } else { self.attempt }
+    }
+
+    /// Whether it admitted a job that carries the key: as sure as 64 bits of it are.
+    pub fn admits_with(&self, key: &UniqueKey) -> bool {
+        let its = [self.attempt, self.amount];
+        self.kind.is_admission() && its != [0, 0] && its == mark(key)
     }
 
     /// The cron's name, if it is about a cron's tick.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use semel_core::draft::{Draft, KeyRead, Missing, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
-use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::state::StateSet;
@@ -31,6 +31,7 @@ use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::held::LastLook;
 use crate::hottest::Hottest;
 use crate::job::Job;
+use crate::policies::{InUse, Label, Policies};
 use crate::queues::Bounded;
 use crate::samples::Samples;
 use crate::throughput::Throughput;
@@ -59,6 +60,7 @@ struct Shared {
     duplicates: DuplicateLog,
     counters: Counters,
     hottest: Hottest,
+    policies: Policies,
     held: LastLook,
     bounded: Bounded,
     workers: Workers,
@@ -97,6 +99,7 @@ impl Engine {
             duplicates: DuplicateLog::default(),
             counters: Counters::default(),
             hottest: Hottest::default(),
+            policies: Policies::default(),
             held: LastLook::default(),
             bounded: Bounded::default(),
             workers: Workers::default(),
@@ -147,6 +150,12 @@ impl Engine {
         &self.shared.samples
     }
 
+    /// The tenant's policies in use since this process began, by type; and how many requests, of whomever, had one that is
+    /// not among those that are counted.
+    pub fn policies_in_use(&self) -> (Vec<InUse>, u64) {
+        self.shared.policies.of(self.tenant().as_str())
+    }
+
     pub(crate) fn last_look(&self) -> &LastLook {
         &self.shared.held
     }
@@ -182,7 +191,7 @@ impl Engine {
         offer.bounded = self.shared.bounded.may_be(&self.shared.store, &offer.queue).await?;
         let mut reads = Reads::default();
         offer.reads(&mut reads);
-        let labels = (offer.job_type.clone(), offer.queue.clone());
+        let label = Label::of(&offer);
         let observed = self.samples().look(&offer);
         let keyless = is_planted(Bug::FailOpen).then(|| Offer { unique: None, ..offer.clone() });
         let may_be_silent = offer.may_be_silent();
@@ -195,8 +204,8 @@ impl Engine {
             }
             (decided, _) => decided?,
         };
-        self.tell((&labels.0, &labels.1), &outcome, now, source);
-        self.samples().take(self.tenant(), &labels.0, observed, &outcome);
+        self.tell(&label, &outcome, now, source);
+        self.samples().take(self.tenant(), &label.job_type, observed, &outcome);
         if is_at_once {
             let_others_go_on().await;
         }
@@ -235,42 +244,37 @@ impl Engine {
         }
         let mut reads = Reads::default();
         offers.iter().for_each(|offer| offer.reads(&mut reads));
-        let labels: Vec<_> =
-            offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
+        let labels: Vec<_> = offers.iter().map(Label::of).collect();
         let observed = self.look_at(&offers);
         let may_be_silent = offers.iter().all(Offer::may_be_silent);
         let decide = move |draft: &mut Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
         let ((batch, now), is_at_once) = self.admit(reads, may_be_silent, decide).await?;
         self.count_batch(&batch, &labels, now, source);
-        self.take_batch(observed, labels.iter().map(|(job_type, _)| job_type), &batch);
+        self.take_batch(observed, labels.iter().map(|label| &label.job_type), &batch);
         if is_at_once {
             let_others_go_on().await;
         }
         Ok(self.space.shown(batch))
     }
 
-    fn count_batch(&self, batch: &Batch, labels: &[(JobType, QueueName)], now: Timestamp, source: &str) {
+    fn count_batch(&self, batch: &Batch, labels: &[Label], now: Timestamp, source: &str) {
         let outcomes: Vec<(usize, &Outcome)> = match batch {
             Batch::Done(outcomes) => outcomes.iter().enumerate().collect(),
             Batch::Refused { index, outcome } => vec![(*index, outcome)],
         };
         for (index, outcome) in outcomes {
-            if let Some((job_type, queue)) = labels.get(index) {
-                self.tell((job_type, queue), outcome, now, source);
+            if let Some(label) = labels.get(index) {
+                self.tell(label, outcome, now, source);
             }
         }
     }
 
     /// Counts what became of one offer, and records a duplicate with its holder.
-    pub(crate) fn tell(
-        &self,
-        (job_type, queue): (&JobType, &QueueName),
-        outcome: &Outcome,
-        now: Timestamp,
-        source: &str,
-    ) {
-        self.shared.counters.count(job_type, queue, outcome_name(outcome));
-        self.shared.hottest.count(outcome, job_type, queue, &self.space);
+    pub(crate) fn tell(&self, label: &Label, outcome: &Outcome, now: Timestamp, source: &str) {
+        let name = outcome_name(outcome);
+        self.shared.counters.count(&label.job_type, &label.queue, name);
+        self.shared.policies.count(label, name);
+        self.shared.hottest.count(outcome, &label.job_type, &label.queue, &self.space);
         self.note(outcome, now, source);
     }
 

@@ -10,9 +10,9 @@ use semel_store::{Recorded, StoreError};
 use crate::engine::Engine;
 
 /// Events read from the store at once.
-const CHUNK: u32 = 500;
+pub(crate) const CHUNK: u32 = 500;
 /// Events one reading looks at; a choice that keeps few of them answers with a cursor to go on from.
-const LOOKED_AT_MAX: usize = 20_000;
+pub(crate) const LOOKED_AT_MAX: usize = 20_000;
 /// How long a follower rests after he was woken, so that a store under load is not read for every commit.
 const REST: Duration = Duration::from_millis(10);
 

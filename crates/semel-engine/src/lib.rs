@@ -2,14 +2,14 @@
 //!
 //! # Layout
 //! - [`engine`]: the handle everyone uses, and the loop.
-//! - [`follow`]: reading the event log.
+//! - [`follow`], [`key_log`]: reading the event log, and what it has of one key.
 //! - [`webhooks`]: subscriptions, and events on their way to them.
 //! - [`crons`], [`workflows`], [`tasks`]: what people ask about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
 //! - [`job`], [`duplicates`], [`counters`], [`history`]: a whole job, the record of duplicates, the metrics, those over time.
 //! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
 //!   bound.
-//! - [`held`], [`hottest`]: keys that are held, keys and holders that absorbed most.
+//! - [`held`], [`hottest`], [`policies`]: keys that are held, keys and holders that absorbed most, policies in use.
 //! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
 
@@ -23,8 +23,10 @@ pub mod held;
 pub mod history;
 pub mod hottest;
 pub mod job;
+pub mod key_log;
 pub mod limits;
 mod once;
+pub mod policies;
 mod queues;
 pub mod samples;
 pub mod tasks;

@@ -8,6 +8,7 @@ use semel_core::unique::Disclose;
 use semel_store::StoreError;
 
 use crate::Engine;
+use crate::policies::Label;
 
 impl Engine {
     /// What becomes of requests whose jobs nobody knows, or can make out any more, only their keys: of each the outcome,
@@ -33,12 +34,14 @@ impl Engine {
         };
         let (answers, now) = self.store().decide(reads, decide).await?;
         for outcome in answers.iter().flatten() {
-            let labels = match outcome {
+            let (job_type, queue) = match outcome {
                 Outcome::Repeated(head) | Outcome::Amended(head) => (&head.job_type, &head.queue),
                 Outcome::KeyReused(holder) => holder.labels(),
                 _ => continue,
             };
-            self.tell(labels, outcome, now, source);
+            // Its policy had no part in it.
+            let label = Label { job_type: job_type.clone(), queue: queue.clone(), policy: None };
+            self.tell(&label, outcome, now, source);
         }
         Ok(answers.into_iter().map(|answer| answer.map(|outcome| self.space().shown(outcome))).collect())
     }

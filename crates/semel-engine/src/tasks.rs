@@ -11,6 +11,7 @@ use semel_store::StoreError;
 
 use crate::Engine;
 use crate::job::Job;
+use crate::policies::Label;
 
 /// Pages that are looked through for tasks, among workflows that are none, before the caller is asked to come again.
 const PAGES_MAX: usize = 16;
@@ -39,20 +40,20 @@ impl Engine {
         for step in plan.steps.steps.iter().filter(|step| step.after.is_empty()) {
             step.offer.reads(&mut reads);
         }
-        let labels = (plan.offer.job_type.clone(), plan.offer.queue.clone());
+        let label = Label::of(&plan.offer);
         let observed = self.samples().look(&plan.offer);
         let space = self.space().clone();
         let decide = move |draft: &mut Draft| Ok((task::create(draft, &plan, &space)?, draft.now()));
         let (outcome, now) = self.store().decide(reads, decide).await?;
         match &outcome {
             TaskOutcome::Created { outcome, .. } | TaskOutcome::Decided(outcome) => {
-                self.tell((&labels.0, &labels.1), outcome, now, source);
-                self.samples().take(self.tenant(), &labels.0, observed, outcome);
+                self.tell(&label, outcome, now, source);
+                self.samples().take(self.tenant(), &label.job_type, observed, outcome);
             }
             // Nothing was decided about anybody's identity.
             TaskOutcome::Unfit(_) => {}
             TaskOutcome::Corrupt(corrupt) => {
-                self.tell((&labels.0, &labels.1), &Outcome::Corrupt(corrupt.clone()), now, source);
+                self.tell(&label, &Outcome::Corrupt(corrupt.clone()), now, source);
             }
         }
         Ok(self.space().shown(outcome))

@@ -109,6 +109,10 @@ pub fn purge(text: &str) -> Result<Purge, Invalid> {
         return Ok(Purge { states: default, before: None });
     }
     let members = Members::read(text, "")?;
+    // Who asks for less than what waits must not lose all of it.
+    if let Some(value) = members.get("", "older_than") {
+        return Err(value.refuse("is not understood: all that waits in these states would go; leave it out"));
+    }
     let before = cursor(&members)?;
     let Some(value) = members.get("", "states") else { return Ok(Purge { states: default, before }) };
     let states = states(value)?;

@@ -239,7 +239,7 @@ pub fn triggered(name: &CronName, cron: &Cron, tick: &Tick) -> String {
 pub fn answer_list(crons: &[(CronName, Cron)], next: Option<&str>) -> String {
     let mut out = String::with_capacity(1_024 * (crons.len() + 1));
     object(&mut out, |outer| {
-        for member in ["crons", "cron_jobs"] {
+        for member in ["crons", "cron_jobs", "items"] {
             list(outer.member(member), crons, |out, (name, cron)| {
                 object(out, |object| put_both(name, cron, object));
             });

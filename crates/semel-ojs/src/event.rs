@@ -137,11 +137,11 @@ fn put_data(event: &Event, data: &mut Object<'_>) {
         }
         EventKind::WorkflowStepCompleted => {
             data.number("step_index", event.amount);
-            data.number("attempt", event.attempt);
+            data.number("attempt", event.attempt());
         }
         kind => {
             data.plain("job_id", event.job);
-            data.number("attempt", event.attempt);
+            data.number("attempt", event.attempt());
             put_amount(kind, event.amount, data);
         }
     }

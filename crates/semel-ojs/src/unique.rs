@@ -182,6 +182,11 @@ fn read_key_list(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid>
     Ok(())
 }
 
+/// Writes an effective policy as an object.
+pub fn write(policy: &UniquePolicy, out: &mut String) {
+    crate::write::object(out, |object| put_members(policy, object));
+}
+
 /// Writes the effective policy's members.
 pub(crate) fn put_members(policy: &UniquePolicy, object: &mut Object<'_>) {
     let has = |dimension| policy.dimensions().contains(dimension);

@@ -117,7 +117,12 @@ pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Prob
 
 /// Refuses a reader who would miss events.
 pub(crate) fn check(reading: &Reading) -> Result<(), Problem> {
-    let message = match reading.place {
+    check_place(reading.place, reading.kept_after)
+}
+
+/// The same of a reader who stands there, in a log that keeps what is after `kept_after`.
+pub(crate) fn check_place(place: Place, kept_after: u64) -> Result<(), Problem> {
+    let message = match place {
         Place::Kept => return Ok(()),
         Place::TooOld => {
             "events after this cursor have been dropped; read on from details.oldest and look at the jobs themselves for what happened in between"
@@ -127,5 +132,5 @@ pub(crate) fn check(reading: &Reading) -> Result<(), Problem> {
         }
     };
     Err(Problem::new(Code::CursorGone, message)
-        .with_details(|object| object.plain("oldest", event::id(reading.kept_after))))
+        .with_details(|object| object.plain("oldest", event::id(kept_after))))
 }

@@ -10,7 +10,7 @@
 //! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
 //! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
-//!   `stream`, `explain`, `tasks`, `unique_jobs`, `hot_keys`, [`webhooks`], `admin`, `audit`, `whoami`, `system`.
+//!   `stream`, `explain`, `tasks`, `unique_jobs`, `key_events`, `hot_keys`, [`webhooks`], `admin`, `audit`, `whoami`, `system`.
 
 use std::sync::Arc;
 
@@ -40,6 +40,7 @@ mod explain;
 mod extract;
 mod hot_keys;
 mod jobs;
+mod key_events;
 mod limits;
 mod many;
 mod metrics;

@@ -83,6 +83,7 @@ pub(crate) async fn purge(Scope(app): Scope, caller: Caller, name: Name, request
     object(&mut out, |outer| {
         object(outer.member("queue"), |object| object.plain("name", &name));
         outer.number("purged", purged);
+        outer.number("purged_count", purged);
         outer.number("count", purged);
         found.put_rest(outer);
     });

@@ -207,7 +207,8 @@ fn nobody() -> Refused {
     .into()
 }
 
-fn unique_key(path: Result<Path<String>, PathRejection>) -> Result<UniqueKey, Refused> {
+/// The key in a path.
+pub(crate) fn unique_key(path: Result<Path<String>, PathRejection>) -> Result<UniqueKey, Refused> {
     Ok(UniqueKey::parse(&extract::name(path, "unique key")?, "/key")?)
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Finding;
 
 /// What the page of a crate shows; the licence has a check of its own.
-const SHOWN: [&str; 4] = ["description", "license", "readme", "rust_version"];
+const SHOWN: [&str; 5] = ["description", "documentation", "license", "readme", "rust_version"];
 
 /// Looks at what cargo says of the workspace's own packages.
 pub fn check(metadata: &Value) -> Vec<Finding> {
@@ -55,7 +55,7 @@ mod tests {
     use super::check;
 
     fn package(more: &Value) -> Value {
-        let mut package = json!({ "name": "a", "description": "d", "license": "MIT", "readme": "README.md",
+        let mut package = json!({ "name": "a", "description": "d", "documentation": "p", "license": "MIT", "readme": "README.md",
             "rust_version": "1.95", "keywords": ["k"], "categories": ["c"], "dependencies": [] });
         let members = more.as_object().cloned().unwrap_or_default();
         package.as_object_mut().unwrap().extend(members);

@@ -213,6 +213,23 @@ fn cut(text: &str, most: usize) -> String {
 mod tests {
     use super::*;
 
+    /// The dashboard's module, which says the same in its own language.
+    #[test]
+    fn the_groups_are_the_dashboards() {
+        let module = include_str!("../../../semel-server/src/dashboard/files/metrics.js");
+        let (_, groups) = module.split_once("export const GROUPS = [").unwrap();
+        let (groups, _) = groups.split_once("];").unwrap();
+        let theirs: Vec<Vec<&str>> = groups
+            .split("outcomes: [")
+            .skip(1)
+            .map(|group| {
+                group.split_once(']').unwrap().0.split(", ").map(|name| name.trim_matches('"')).collect()
+            })
+            .collect();
+        let ours: Vec<Vec<&str>> = GROUPS.iter().map(|(_, outcomes)| outcomes.to_vec()).collect();
+        assert_eq!(theirs, ours);
+    }
+
     #[test]
     fn bars_are_as_high_as_their_values() {
         assert_eq!(bars(&[0, 1, 50, 100]), " ▂▅█");

@@ -12,6 +12,7 @@ mod doctor;
 mod help;
 mod least;
 mod operators;
+mod pages;
 mod postgres;
 mod redis;
 mod run;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::run::{Folder, Server};
 
 /// Asks a server over a connection of its own, as no verb does.
-fn post(server: &Server, path: &str, body: &Value) -> Value {
+pub fn post(server: &Server, path: &str, body: &Value) -> Value {
     let (mut stream, body) =
         (TcpStream::connect(server.url.trim_start_matches("http://")).unwrap(), body.to_string());
     let length = body.len();

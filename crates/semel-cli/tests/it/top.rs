@@ -1,5 +1,8 @@
 //! `semel top`: the overview in a terminal.
 
+use serde_json::json;
+
+use crate::operators::post;
 use crate::run::{Folder, Server};
 
 const ENQUEUE: [&str; 6] = ["enqueue", "invoice.pay", "42", "--key", "invoice-42", "--on-conflict"];
@@ -12,8 +15,13 @@ fn it_shows_queues_outcomes_and_the_hottest_keys_of_a_server() {
         let ran = folder.run(&[&ENQUEUE[..], &["ignore", "--server", &server.url]].concat());
         assert_eq!(ran.code, 0, "{}", ran.err);
     }
+    // Two workers say that they are there; one of them has asked twice.
+    for worker in ["w1", "w2", "w2"] {
+        let wish = json!({ "queues": ["none"], "worker_id": worker });
+        assert_eq!(post(&server, "/ojs/v1/workers/fetch", &wish)["jobs"], json!([]));
+    }
     let told = folder.json(&["top", "--once", "--server", &server.url]);
-    assert_eq!(told["queues"][0]["available"], 1);
+    assert_eq!((&told["queues"][0]["available"], &told["workers"]["total"]), (&1.into(), &2.into()));
     assert_eq!(told["hottest"]["items"][0]["absorbed"], 3);
     assert_eq!(told["history"]["step_s"], 60);
     let key = told["hottest"]["items"][0]["key"].as_str().unwrap();
@@ -30,7 +38,7 @@ fn it_shows_queues_outcomes_and_the_hottest_keys_of_a_server() {
         "DUPLICATES",
         "invoice.pay",
         key,
-        "0 worker(s)",
+        "2 worker(s) heard of",
     ] {
         assert!(shown.out.contains(needle), "{needle:?} is not in\n{}", shown.out);
     }
@@ -45,8 +53,5 @@ fn it_works_on_a_store_that_nobody_serves() {
     assert_ne!(missing.code, 0, "there is no store");
     assert_eq!(folder.run(&[&ENQUEUE[..], &["ignore"]].concat()).code, 0);
     let told = folder.json(&["top", "--once"]);
-    assert_eq!(
-        (&told["queues"][0]["available"], &told["hottest"]["items"]),
-        (&1.into(), &serde_json::json!([]))
-    );
+    assert_eq!((&told["queues"][0]["available"], &told["hottest"]["items"]), (&1.into(), &json!([])));
 }

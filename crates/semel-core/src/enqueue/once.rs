@@ -82,7 +82,8 @@ pub fn answered(
         return Ok(Some(Outcome::Corrupt(Corrupt("a request's job has no id".to_owned()))));
     };
     // A later job may have the id of one that is gone.
-    let is_its = |head: &Head| document.due.is_none_or(|until| head.created_at.saturating_add(REMEMBERED) <= until);
+    let is_its =
+        |head: &Head| document.due.is_none_or(|until| head.created_at.saturating_add(REMEMBERED) <= until);
     let Some((head, _)) = draft.full(id)?.filter(|(head, _)| is_its(head)) else {
         return Ok(Some(Outcome::KeySpent));
     };

@@ -112,6 +112,44 @@ impl UniquePolicy {
         other.contradiction().is_none().then_some(other)
     }
 
+    /// Whether the two differ at most in the text of the caller's own key.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let Self {
+            dimensions,
+            args_keys,
+            meta,
+            key,
+            scope,
+            period,
+            period_from,
+            states,
+            while_active,
+            when_active,
+            on_conflict,
+            on_mismatch,
+            disclose,
+        } = self;
+        *dimensions == other.dimensions
+            && *states == other.states
+            && *on_conflict == other.on_conflict
+            && *period == other.period
+            && *period_from == other.period_from
+            && *scope == other.scope
+            && *while_active == other.while_active
+            && *when_active == other.when_active
+            && *on_mismatch == other.on_mismatch
+            && *disclose == other.disclose
+            && key.is_some() == other.key.is_some()
+            && *args_keys == other.args_keys
+            && *meta == other.meta
+    }
+
+    /// The same policy with the sign `…` in place of the caller's own key, to be shown or remembered.
+    #[must_use]
+    pub fn without_key_text(&self) -> Self {
+        Self { key: self.key.as_ref().map(|_| KeyText("…".into())), ..self.clone() }
+    }
+
     /// The first of the rules between members that the policy breaks.
     fn contradiction(&self) -> Option<(Member, &'static str)> {
         if self.scope == Scope::Global && self.key.is_none() {

@@ -13,6 +13,7 @@ use semel_store::StoreError;
 use semel_store::inside::{self, Inside};
 
 use super::Engine;
+use crate::policies::Label;
 
 impl Engine {
     /// Admits a batch inside a transaction. What is answered holds when the transaction is committed.
@@ -32,14 +33,13 @@ impl Engine {
             offer.bounded = false;
             offer.reads(&mut reads);
         }
-        let labels: Vec<_> =
-            offers.iter().map(|offer| (offer.job_type.clone(), offer.queue.clone())).collect();
+        let labels: Vec<_> = offers.iter().map(Label::of).collect();
         let observed = self.look_at(&offers);
         let decide =
             |draft: &mut semel_core::draft::Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
         let (batch, now) = inside::decide(transaction, reads, decide).await?;
         self.count_batch(&batch, &labels, now, source);
-        self.take_batch(observed, labels.iter().map(|(job_type, _)| job_type), &batch);
+        self.take_batch(observed, labels.iter().map(|label| &label.job_type), &batch);
         Ok(self.space.shown(batch))
     }
 

@@ -91,6 +91,7 @@ impl Engine {
         self.shared.workers.clear();
         self.shared.hottest.clear();
         self.shared.samples.clear();
+        self.shared.policies.clear();
         self.shared.store.hints().closed_lanes().clear();
     }
 

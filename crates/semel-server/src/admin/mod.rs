@@ -4,6 +4,7 @@ pub(crate) mod advice;
 pub(crate) mod dead_letter;
 pub(crate) mod history;
 pub(crate) mod jobs;
+pub(crate) mod policies;
 pub(crate) mod queues;
 pub(crate) mod stats;
 pub(crate) mod workers;

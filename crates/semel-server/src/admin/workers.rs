@@ -10,9 +10,10 @@ use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Problem, settings};
 
 use super::Page;
+use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
-use crate::respond::{Answer, Answered};
+use crate::respond::{Answer, Answered, Refused};
 use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
@@ -79,17 +80,30 @@ pub(crate) async fn health(Scope(app): Scope, id: Id) -> Answered {
 /// `PUT /admin/workers/{id}/directive`: what the worker is told at its next heartbeat, until it is told otherwise. It
 /// need not have been heard of.
 pub(crate) async fn direct(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
+    let id = worker(&caller, id)?;
+    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    told(&app, &id, settings::directive(&text)?).await
+}
+
+/// `POST /admin/workers/{id}/quiet`: the same as `{"directive": "quiet"}`.
+pub(crate) async fn quiet(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
+    told(&app, &worker(&caller, id)?, Directive::Quiet).await
+}
+
+fn worker(caller: &Caller, id: Id) -> Result<String, Refused> {
     let id = extract::name(id, "worker")?;
     caller.check_all_queues()?;
     if id.is_empty() || id.len() > WORKER_ID_BYTES_MAX {
         return Err(Problem::not_found("worker").into());
     }
-    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let directive = settings::directive(&text)?;
-    app.engine.direct(&id, directive).await?;
+    Ok(id)
+}
+
+async fn told(app: &App, id: &str, directive: Directive) -> Answered {
+    app.engine.direct(id, directive).await?;
     let mut out = String::with_capacity(64);
     object(&mut out, |object| {
-        object.text("worker_id", &id);
+        object.text("worker_id", id);
         object.plain("directive", directive.name());
     });
     Ok(Answer::ok(out))

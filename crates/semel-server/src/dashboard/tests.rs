@@ -143,6 +143,15 @@ fn modules_load_own_modules_and_every_module_is_loaded() {
     assert_eq!(loaded, all);
 }
 
+/// Else the browser would learn of a module only from the one that loads it, and ask for them one after the other.
+#[test]
+fn the_page_names_every_module_so_that_they_come_together() {
+    let page = FILES[0].text;
+    let named: Vec<&str> = between(page, "<link rel=\"modulepreload\" href=\"", "\"").collect();
+    let named: BTreeSet<&str> = named.into_iter().chain(["/dashboard/main.js"]).collect();
+    assert_eq!(named, scripts().map(|file| file.path).collect());
+}
+
 #[test]
 fn text_goes_in_as_text_and_nothing_comes_from_outside() {
     for file in FILES.iter().filter(|file| file.media != HTML) {

@@ -37,6 +37,9 @@ pub(super) fn rows() -> Vec<Endpoint> {
                 "What there is to think about in unique policies, by samples of the jobs that came.",
             )
             .answers(200, "PolicyAdvice"),
+        get("/ojs/v1/admin/stats/policies", Admin, admin::policies::show)
+            .named("adminPolicies", "The policies in use and what they did, by this server's own counters.")
+            .answers(200, "Policies"),
         get("/ojs/v1/admin/audit", Admin, audit::list)
             .named("audit", "What operators did by way of this server, newest first.")
             .query(AUDIT)
@@ -128,6 +131,21 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .query(&[PAGE, PER_PAGE])
             .answers(200, "Workers")
             .refuses(&[InvalidRequest]),
+        // What Open Job Spec's own pages for operators ask for by other names.
+        delete("/ojs/v1/admin/queues/{name}/jobs", Admin, queues::purge)
+            .named("emptyQueue", "The same as adminPurgeQueue.")
+            .may_take("Purge")
+            .answers(200, "Purged")
+            .refuses(&[InvalidRequest, NotFound]),
+        post("/ojs/v1/admin/dead-letter/retry", Admin, admin::jobs::bulk_retry)
+            .named("retryDeadLetters", "The same as bulkRetry.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest]),
+        post("/ojs/v1/admin/workers/{id}/quiet", Admin, admin::workers::quiet)
+            .named("quietWorker", "Tells a worker at its next heartbeat to take no more jobs.")
+            .answers(200, "DirectiveSet")
+            .refuses(&[NotFound]),
         put("/ojs/v1/admin/workers/{id}/directive", Admin, admin::workers::direct)
             .named("directWorker", "What a worker is told at its next heartbeat.")
             .takes("DirectiveWish")

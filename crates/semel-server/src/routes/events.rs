@@ -5,7 +5,7 @@ use semel_ojs::Code;
 use crate::caller::Access;
 use crate::{events, stream, webhooks};
 
-use super::endpoint::{Endpoint, delete, get, patch, post};
+use super::endpoint::{Endpoint, delete, get, patch, post, put};
 use super::parameters::{EVENTS, FILTERS, STREAM, WEBHOOKS};
 
 /// The rows of this area.
@@ -49,6 +49,11 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .refuses(&[NotFound]),
         patch("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::change)
             .named("changeWebhook", "Changes the members that are sent.")
+            .takes("ChangedWebhook")
+            .answers(200, "WebhookAnswer")
+            .refuses(&[InvalidRequest, NotFound]),
+        put("/ojs/v1/webhooks/subscriptions/{id}", Admin, webhooks::change)
+            .named("putWebhook", "The same as changeWebhook.")
             .takes("ChangedWebhook")
             .answers(200, "WebhookAnswer")
             .refuses(&[InvalidRequest, NotFound]),

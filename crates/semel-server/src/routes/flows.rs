@@ -53,6 +53,24 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("disableCron", "Lets a cron tick no more.")
             .answers(200, "CronAnswer")
             .refuses(&[NotFound, Contended]),
+        get("/ojs/v1/crons", Inspect, crons::list)
+            .named("listCronsToo", "The same as listCrons.")
+            .query(CRONS)
+            .answers(200, "Crons")
+            .refuses(&[InvalidRequest]),
+        get("/ojs/v1/crons/{name}", Inspect, crons::show)
+            .named("showCronToo", "The same as showCron.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound]),
+        patch("/ojs/v1/crons/{name}", Produce, crons::patch)
+            .named("changeCronToo", "The same as changeCron.")
+            .takes("CronChange")
+            .answers(200, "CronAnswer")
+            .refuses(&[InvalidRequest, NotFound, Contended]),
+        delete("/ojs/v1/crons/{name}", Produce, crons::remove)
+            .named("deleteCronToo", "The same as deleteCron.")
+            .answers(200, "CronAnswer")
+            .refuses(&[NotFound, Contended]),
         post("/ojs/v1/workflows", Produce, workflows::create)
             .named(
                 "createWorkflow",

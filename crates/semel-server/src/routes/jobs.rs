@@ -3,16 +3,16 @@
 use semel_ojs::Code;
 
 use crate::caller::Access;
-use crate::{batch, dead_letter, explain, jobs, progress, unique_jobs, workers};
+use crate::{batch, dead_letter, explain, jobs, key_events, progress, unique_jobs, workers};
 
 use super::ADMISSION;
 use super::endpoint::{Endpoint, delete, get, post, put};
-use super::parameters::{DEAD_LETTERS, JOBS, QUEUE, REASON, STATES, TYPE, UNIQUE_JOBS};
+use super::parameters::{DEAD_LETTERS, JOBS, KEY_EVENTS, QUEUE, REASON, STATES, TYPE, UNIQUE_JOBS};
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
     use Access::{Admin, Inspect, Produce, Touch, Work};
-    use Code::{Conflict, Duplicate, InvalidRequest, NotFound, TooManyHolders};
+    use Code::{Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders};
     vec![
         post("/ojs/v1/jobs", Produce, jobs::create)
             .named("enqueue", "Offers one job; its unique policy decides what becomes of it.")
@@ -104,6 +104,11 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("showUniqueJob", "Who holds a key.")
             .answers(200, "UniqueJob")
             .refuses(&[InvalidRequest, NotFound]),
+        get("/ojs/v1/unique-jobs/{key}/events", Admin, key_events::list)
+            .named("listKeyEvents", "What happened to a key, oldest first, by the log.")
+            .query(KEY_EVENTS)
+            .answers(200, "KeyEvents")
+            .refuses(&[InvalidRequest, CursorGone]),
         delete("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::release)
             .named("releaseKey", "Takes a key from its holders; the jobs stay what they are.")
             .query(REASON)

@@ -55,6 +55,15 @@ pub(super) const EVENTS: &[Parameter] = &[
         "How long to wait for something to tell.",
     ),
 ];
+pub(super) const KEY_EVENTS: &[Parameter] = &[
+    parameter("cursor", TEXT, "Where an answer of this endpoint ended."),
+    parameter(
+        "since",
+        r#"{"type":"string","format":"date-time"}"#,
+        "From when on, without a cursor; without either, all that is kept.",
+    ),
+    parameter("limit", r#"{"type":"integer","minimum":1,"maximum":1000,"default":50}"#, "Events on a page."),
+];
 pub(super) const FILTERS: &[Parameter] = &[AFTER, CURSOR, TYPES, QUEUES, JOB_TYPES, JOB_IDS];
 pub(super) const STREAM: &[Parameter] = &[
     AFTER,

@@ -280,3 +280,40 @@ async fn a_purge_ends_what_waits_and_nothing_else() {
     assert_eq!((told.status, told.pointer()), (400, "/states"));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn policies_in_use_say_how_often_they_matched() {
+    let server = Server::start().await;
+    let offer =
+        |job_type: &str, n: u32, unique: Value| json!({ "type": job_type, "args": [n], "unique": unique });
+    let post = async |body: Value| server.post("/ojs/v1/jobs", &body).await.status;
+    let by_key = |key: &str| json!({ "key": key, "on_conflict": "ignore" });
+    for (key, status) in [("secret-1", 201), ("secret-1", 200), ("secret-2", 201), ("secret-2", 200)] {
+        assert_eq!(post(offer("pay.card", 1, by_key(key))).await, status);
+    }
+    for n in 0..5 {
+        assert_eq!(post(offer("log.line", n, json!({ "keys": ["args"] }))).await, 201);
+    }
+    let latest = json!({ "keys": ["type"], "on_conflict": "replace" });
+    for n in 0..2 {
+        assert_eq!(post(offer("map.draw", n, latest.clone())).await, 201);
+    }
+    // A batch is counted item by item; what has no policy is not counted.
+    let batch = json!({ "jobs": [offer("map.draw", 9, latest), { "type": "free.type", "args": [] }] });
+    assert_eq!(server.post("/ojs/v1/jobs/batch", &batch).await.status, 201);
+    let told = server.get("/ojs/v1/admin/stats/policies").await;
+    let counts = |item: &Value| {
+        ["created", "suppressed", "replaced", "followed_up"].map(|name| item[name].as_u64().unwrap())
+    };
+    let items = told.body["items"].as_array().unwrap();
+    let seen: Vec<_> = items.iter().map(|item| (item["type"].as_str().unwrap(), counts(item))).collect();
+    let expected = [("log.line", [5, 0, 0, 0]), ("pay.card", [2, 2, 0, 0]), ("map.draw", [1, 0, 2, 0])];
+    assert_eq!(seen, expected);
+    assert_eq!((&told.body["uncounted"], items[0]["policy"]["keys"][0].as_str()), (&json!(0), Some("type")));
+    assert!(items[0]["sentence"].as_str().unwrap().contains("args"), "{}", items[0]);
+    assert!(!told.body.to_string().contains("secret"), "{}", told.body);
+    let theirs =
+        server.ask(Method::GET, "/ojs/v1/admin/stats/policies", None, header("x-ojs-tenant", "acme")).await;
+    assert_eq!(theirs.body["items"], json!([]));
+    server.stop().await;
+}

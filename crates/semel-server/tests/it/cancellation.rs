@@ -87,10 +87,10 @@ async fn scene(path: &str) -> Scene {
         }
     }
     let template = json!({ "type": "a.b", "args": [] });
-    if path.ends_with("/purge") {
+    if path.ends_with("/purge") || path.ends_with("/queues/{name}/jobs") {
         post("/jobs", template.clone()).await;
     }
-    if path.contains("/cron/") {
+    if path.contains("/cron/") || path.contains("/crons/") {
         things.cron = "tick".to_owned();
         post("/cron", json!({ "name": "tick", "expression": "0 3 1 1 *", "job_template": template })).await;
     }

@@ -87,6 +87,7 @@ impl Things {
             ("/jobs/{id}", "{id}", &self.job),
             ("/dead-letter/{id}", "{id}", &self.dead_letter),
             ("/cron/{name}", "{name}", &self.cron),
+            ("/crons/{name}", "{name}", &self.cron),
             ("/workflows/{id}", "{id}", &self.workflow),
             ("/tasks/{id}", "{id}", &self.workflow),
             ("/webhooks/subscriptions/{id}", "{id}", &self.webhook),
@@ -124,7 +125,7 @@ impl Things {
             "enqueueBatch" | "enqueueBulk" => {
                 json!({ "jobs": [offered, { "type": "c.d", "args": [], "options": { "queue": queue, "scheduled_at": "+PT1H" } }] })
             }
-            "cancelJob" | "purgeQueue" | "adminPurgeQueue" => json!({}),
+            "cancelJob" | "purgeQueue" | "adminPurgeQueue" | "emptyQueue" => json!({}),
             "ackJob" => json!({ "lease": lease }),
             "nackJob" => json!({ "lease": lease, "error": error }),
             "reportProgress" => json!({ "lease": lease, "progress": 0.5 }),
@@ -137,14 +138,14 @@ impl Things {
             "createWebhook" => {
                 json!({ "url": "https://example.com/x", "events": ["job.failed"], "secret": "a secret of many letters" })
             }
-            "changeWebhook" => json!({ "events": ["job.completed"] }),
-            "bulkCancel" | "bulkRetry" | "bulkDelete" => filter,
+            "changeWebhook" | "putWebhook" => json!({ "events": ["job.completed"] }),
+            "bulkCancel" | "bulkRetry" | "bulkDelete" | "retryDeadLetters" => filter,
             "configureQueue" => json!({ "backpressure": { "max_depth": 1_000 } }),
             "directWorker" => json!({ "directive": "quiet" }),
             "registerCron" => {
                 json!({ "name": self.cron, "expression": "0 3 1 1 *", "job_template": template })
             }
-            "changeCron" => json!({ "expression": "0 4 1 1 *" }),
+            "changeCron" | "changeCronToo" => json!({ "expression": "0 4 1 1 *" }),
             "createWorkflow" => {
                 json!({ "type": "chain", "steps": [template, { "type": "c.d", "args": [] }] })
             }

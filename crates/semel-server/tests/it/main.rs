@@ -4,6 +4,7 @@
 
 mod access;
 mod admin;
+mod admin_ui;
 mod advice;
 mod backpressure;
 #[cfg(unix)]
@@ -17,6 +18,7 @@ mod harness;
 mod idempotency;
 mod identity;
 mod jobs;
+mod key_events;
 mod limits;
 mod listing;
 mod moving;

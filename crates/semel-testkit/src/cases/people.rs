@@ -144,6 +144,10 @@ pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
     );
     assert_eq!((started.event.job_type.as_str(), started.event.queue.as_str()), ("x.y", "q"));
     assert_eq!(log[2].event.amount, 3_000);
+    let with_key = log.iter().map(|recorded| recorded.event.admits_with(&key("a")));
+    assert_eq!(with_key.collect::<Vec<_>>(), [true, false, false, true]);
+    assert!(!log.iter().any(|recorded| recorded.event.admits_with(&key("b"))));
+    assert_eq!((log[0].event.attempt(), log[3].event.attempt()), (0, 0));
     assert!(log.windows(2).all(|pair| pair[0].cursor < pair[1].cursor && pair[0].at <= pair[1].at));
 }
 

@@ -15,6 +15,8 @@ mod harness;
 #[cfg(feature = "postgres")]
 mod outbox;
 #[cfg(feature = "postgres")]
+mod pages;
+#[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;

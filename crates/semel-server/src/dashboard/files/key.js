@@ -8,20 +8,16 @@ import { tell } from "./notice.js";
 import { admission, askAgain, diagram, members, strategies } from "./policy.js";
 import { link, refresh } from "./router.js";
 import { table } from "./table.js";
-import { timeline } from "./timeline.js";
+import { keyTimeline } from "./timeline.js";
 
-/** Holders whose events are told together. */
-const HOLDERS_TOLD = 20;
 const REASON_CHARS_MAX = 500;
 const CALLS_SHOWN = 20;
 
 export async function key({ params, signal }) {
   const found = await maybe(get(`unique-jobs/${at(params.key)}`, {}, signal), [404]);
-  if (!found) return [h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, params.key)), free()];
+  if (!found) return [h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, params.key)), free(), timelinePart(params.key, null, signal)];
   const holders = found.holders;
   const first = holders.find((holder) => holder.holds) ?? holders[0];
-  const told = holders.slice(0, HOLDERS_TOLD);
-  const oldest = told.at(-1);
   const job = (await maybe(get(`jobs/${at(first.job_id)}`, {}, signal)))?.job;
   const again = job ? await askAgain(job, signal) : null;
   const suppressed = holders.reduce((sum, holder) => sum + (holder.duplicates?.count ?? 0), 0);
@@ -53,8 +49,15 @@ export async function key({ params, signal }) {
       : null,
     holders.length > 1 ? part(`All ${holders.length} holders`, holderTable(holders)) : null,
     part("Last callers whose job was a duplicate (ten are kept for each holder)", callers(holders)),
-    part("Timeline", timeline(told.map((holder) => holder.job_id), oldest.created_at, holders.length > 1, signal)),
+    timelinePart(found.key, holders.at(-1).created_at, signal),
   ];
+}
+
+/** What happened to the key, and to jobs that carried it before and may be gone. */
+function timelinePart(key, created, signal) {
+  // A little before, whatever the clocks.
+  const since = created ? new Date(Date.parse(created) - 1_000).toISOString() : null;
+  return part("Timeline", keyTimeline(key, since, signal));
 }
 
 function free() {

@@ -1,16 +1,60 @@
-// The policies in use, by the newest jobs: what each holds, how often it has met a duplicate, and what that suggests.
+// The policies in use: what each holds, how often it was met, and what that suggests. An operator sees the server's own
+// counters; who may not, what the newest jobs tell.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { count, jobLink } from "./format.js";
-import { asRequested, askAgain, diagram, members } from "./policy.js";
+import { count, jobLink, when } from "./format.js";
+import { asRequested, askAgain, diagram, inShort, members } from "./policy.js";
 import { link } from "./router.js";
+import { table } from "./table.js";
+import { isOperator } from "./who.js";
 
 const PAGE = 200;
 const PAGES = 3;
 const SHOWN = 12;
 
 export async function policies({ signal }) {
+  return isOperator() ? counted(signal) : byJobs(signal);
+}
+
+/** By the server's counters since its start. */
+async function counted(signal) {
+  const told = await get("admin/stats/policies", {}, signal);
+  const rows = told.items.map((item) => ({ ...item, hits: item.suppressed + item.replaced + item.followed_up }));
+  const never = rows.filter((row) => row.hits === 0);
+  const share = (row) => `${((100 * row.hits) / (row.hits + row.created)).toFixed(1)} %`;
+  return [
+    h("h1", {}, "Policies"),
+    h("p", { class: "lead" }, `${count(rows.length)} in use since this server started, `, when(told.since), ". ",
+      never.length > 0 ? h("strong", {}, `${count(never.length)} ${never.length === 1 ? "has" : "have"} never matched.`) : "Each has matched at least once.",
+      told.uncounted > 0 ? ` ${count(told.uncounted)} requests had other policies: more than ${count(told.policies_max)}, or than 50 of one type, are not counted apart.` : null),
+    table([
+      { label: "Type", cell: (row) => row.type },
+      { label: "Policy", kind: "long", cell: (row) => inShort(row.policy) },
+      { label: "Matched", kind: "num", cell: share },
+      { label: "Created", kind: "num", cell: (row) => count(row.created) },
+      { label: "Suppressed", kind: "num", cell: (row) => count(row.suppressed) },
+      { label: "Replaced", kind: "num", cell: (row) => count(row.replaced) },
+      { label: "Followed up", kind: "num", cell: (row) => count(row.followed_up) },
+    ], rows, { caption: "Policies, most used first", empty: "No job with a policy was offered since." }),
+    rows.slice(0, SHOWN).map((row) => countedCard(row, share(row))),
+    rows.length > SHOWN ? h("p", { class: "note" }, `${rows.length - SHOWN} more are in the table alone.`) : null,
+  ];
+}
+
+function countedCard(row, share) {
+  const offered = row.hits + row.created;
+  return h("section", { class: "part card" },
+    h("h2", {}, row.type),
+    h("p", { class: "sentence" }, row.sentence),
+    diagram(row.policy),
+    h("p", {}, h("strong", {}, share), ` of ${count(offered)} requests met a holder. `,
+      h("a", { href: link("keys", { type: row.type }) }, "Keys held by this type →")),
+    suggestions(row.policy, row.created, row.hits, row.suppressed),
+    row.advice.map((text) => h("p", { class: "note" }, text)));
+}
+
+async function byJobs(signal) {
   const { jobs, isAll } = await newest(signal);
   const groups = group(jobs);
   const shown = groups.slice(0, SHOWN);
@@ -65,13 +109,17 @@ function card({ sample, jobs, duplicates }, told) {
     advice(sample, jobs, duplicates));
 }
 
-/** What the figures suggest; nothing when they suggest nothing. */
+/** What the figures suggest; nothing when they suggest nothing. Of jobs, those that took another's place are not known. */
 function advice(sample, jobs, duplicates) {
+  if (!sample.unique.on_conflict.startsWith("replace")) return suggestions(sample.unique, jobs, duplicates, duplicates);
+  return [h("p", { class: "note" }, "Jobs that took another's place are not counted here; the overview counts them by type."),
+    suggestions(sample.unique, 0, 0, 0)];
+}
+
+function suggestions(policy, created, hits, suppressed) {
   const words = [];
-  const isReplacing = sample.unique.on_conflict.startsWith("replace");
-  if (isReplacing) words.push("Jobs that took another's place are not counted here; the overview counts them by type.");
-  else if (duplicates === 0 && jobs >= 5) words.push("It has never met a duplicate among these jobs. If duplicates are expected, ask “What if it came again?” on a job's page: a value that changes with every request may be part of the key.");
-  if (sample.unique.on_conflict === "reject" && duplicates > jobs) words.push("Most of what is offered is refused with 409. Callers who only want the work done once have less to handle with on_conflict: ignore.");
-  if (!sample.unique.keys?.includes("args") && sample.unique.key === undefined && !sample.unique.keys?.includes("meta")) words.push("Neither args nor meta count: at most one job of this type is held at a time.");
+  if (hits === 0 && created >= 5) words.push("It has never met a duplicate. If duplicates are expected, ask “What if it came again?” on a job's page: a value that changes with every request may be part of the key.");
+  if (policy.on_conflict === "reject" && suppressed > created) words.push("Most of what is offered is refused with 409. Callers who only want the work done once have less to handle with on_conflict: ignore.");
+  if (!policy.keys?.includes("args") && policy.key === undefined && !policy.keys?.includes("meta")) words.push("Neither args nor meta count: at most one job of this type is held at a time.");
   return words.map((text) => h("p", { class: "note" }, text));
 }

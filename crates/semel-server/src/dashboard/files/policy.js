@@ -48,7 +48,7 @@ export async function askAgain(job, signal) {
 }
 
 /** The policy in a few words, for lists. */
-function inShort(unique) {
+export function inShort(unique) {
   const what = unique.key !== undefined && typeof unique.key === "string"
     ? `key given by the caller${unique.scope === "global" ? ", across types" : ""}`
     : (unique.keys ?? ["type"]).map((name) => {

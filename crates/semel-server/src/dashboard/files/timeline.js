@@ -1,5 +1,6 @@
 // What happened, in order, with reasons.
 
+import { at, get } from "./api.js";
 import { button, h, none, put } from "./dom.js";
 import { clock, duration, jobLink } from "./format.js";
 import { ofJobs, read } from "./log.js";
@@ -52,6 +53,64 @@ export function line(event, names) {
     clock(event.time), h("span", {}, words(event)),
     names && event.data.job_id ? jobLink(event.data.job_id) : null,
     names === "full" ? h("span", { class: "dim" }, event.data.job_type ?? "") : null);
+}
+
+/** From when on the events of a key are read, before now; and the whole log. */
+const SPANS = [["15 minutes", 15], ["1 hour", 60], ["1 day", 1_440], ["1 week", 10_080], ["all that is kept", null]];
+/** Pages asked for before somebody is asked whether to go on; the server looks at 20,000 events for each. */
+const KEY_PAGES = 5;
+
+/** What happened to a key, also to jobs that carried it and are gone. It begins with the oldest holder there is, for the
+ * server finds a place in the log by its time, and reads on from it. */
+export function keyTimeline(key, since, signal) {
+  const slot = h("div", { "aria-live": "polite" });
+  const tabs = h("div", { class: "tabs", role: "group", "aria-label": "From when on" });
+  const read = async (query) => {
+    const events = [];
+    let from = query;
+    for (let page = 0; page < KEY_PAGES; page++) {
+      const told = await get(`unique-jobs/${at(key)}/events`, { ...from, limit: 200 }, signal);
+      events.push(...told.events);
+      from = { cursor: told.cursor };
+      if (!told.has_more) return { events, from, more: false };
+    }
+    return { events, from, more: true };
+  };
+  const show = async (query, chosen) => {
+    for (const tab of tabs.children) tab.setAttribute("aria-pressed", String(tab === chosen));
+    put(slot, none("Reading the log…"));
+    try {
+      const found = await read(query);
+      if (chosen.getAttribute("aria-pressed") === "true") put(slot, keyEvents(found, read));
+    } catch (error) {
+      if (!signal.aborted) put(slot, problem(error, () => show(query, chosen)));
+    }
+  };
+  const tab = (text, query) => button(text, (event) => show(query(), event.currentTarget));
+  put(tabs,
+    since ? tab("since the oldest holder", () => ({ since })) : null,
+    SPANS.map(([text, minutes]) => tab(text, () => (minutes ? { since: new Date(Date.now() - minutes * 60_000).toISOString() } : {}))));
+  show(since ? { since } : { since: new Date(Date.now() - 3_600_000).toISOString() }, tabs.children[since ? 0 : 1]);
+  return h("div", {}, tabs, slot);
+}
+
+function keyEvents(found, read) {
+  const list = h("ol", { class: "timeline" }, found.events.map((event) => line(event, true)));
+  const foot = h("div", {});
+  const rest = (from) => put(foot, from.more
+    ? button("Read further in the log", async () => {
+      try {
+        const next = await read(from.from);
+        list.append(...next.events.map((event) => line(event, true)));
+        rest(next);
+      } catch (error) {
+        put(foot, problem(error));
+      }
+    })
+    : null);
+  rest(found);
+  const empty = found.events.length === 0 && !found.more;
+  return h("div", {}, empty ? none("The log has nothing of this key in that time.") : list, foot);
 }
 
 /** The events of jobs. The log may be long, so the rest of the screen does not wait for them. */

@@ -229,3 +229,43 @@ fn file_name(text: &str) -> String {
     let kept = text.chars().filter(|c| c.is_ascii_alphanumeric() || *c == ' ').take(60);
     kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_tells_of_its_former_holders_and_policies_of_those_that_never_match() {
+    let stage = Stage::set().await;
+    let latest = serde_json::json!({
+        "type": "report.build", "args": [2], "options": {
+            "queue": "reports", "unique": { "keys": ["type"], "on_conflict": "replace" },
+        },
+    });
+    let newest = stage.server.create(&latest).await;
+    let key = newest.body["job"]["unique_key"].as_str().unwrap().to_owned();
+    let mut browser = stage.browser();
+    browser.open(&format!("/#/keys/{key}"));
+    // By default since the holder that there is; the jobs that it replaced were admitted before, in the last hour.
+    browser.press("1 hour");
+    browser.settle();
+    let told = "document.querySelectorAll('ol.timeline li').length";
+    browser.until("three were admitted and two replaced", &format!("{told} === 5"));
+    browser.sees("a newer job with its key took its place");
+    assert_eq!(
+        names(
+            &browser
+                .eval("[...new Set([...document.querySelectorAll('ol.timeline li a')].map((a) => a.href))]")
+        )
+        .len(),
+        3
+    );
+    // Whoever held it has let go: the page has no holder, and the log still knows.
+    stage.server.post(&format!("/ojs/v1/queues/{}/purge", "reports"), &serde_json::json!({})).await;
+    browser.press("all that is kept");
+    browser.until("the end is told of", &format!("{told} === 6"));
+    let alone = serde_json::json!({ "type": "log.line", "args": [1], "unique": { "keys": ["args"] } });
+    stage.server.create(&alone).await;
+    browser.go("#/policies");
+    browser.sees("1 has never matched.");
+    browser.sees("0.0 %");
+    browser.sees("66.7 %");
+    browser.is_well("key and policies");
+    stage.server.stop().await;
+}

@@ -1,0 +1,211 @@
+//! The policies in use, and what they did: counted at this process since its start, in memory, and bounded.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use semel_core::enqueue::Offer;
+use semel_core::ident::{JobType, QueueName};
+use semel_core::unique::UniquePolicy;
+
+use crate::counters::is_suppressed;
+
+/// Policies that are counted, in all. Those that come later are told of together.
+pub const POLICIES_MAX: usize = 1_000;
+/// Policies of one type, of all tenants together: a request looks through so many at most.
+const OF_A_TYPE_MAX: usize = 50;
+
+/// What became of the requests that had a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Nobody held the key: a job was created.
+    pub created: u64,
+    /// A job was created that took the place of others.
+    pub replaced: u64,
+    /// A follow-up was created.
+    pub followed_up: u64,
+    /// No job of its own came of it: answered with another, refused, or put into one that waits.
+    pub suppressed: u64,
+}
+
+impl Uses {
+    /// Requests whose key somebody held.
+    pub const fn hits(&self) -> u64 {
+        self.replaced + self.followed_up + self.suppressed
+    }
+
+    /// Where an outcome of that [name](crate::counters::outcome_name) is counted; one that its policy had no part in is not.
+    fn part(&mut self, outcome: &str) -> Option<&mut u64> {
+        match outcome {
+            "created" => Some(&mut self.created),
+            "replaced" => Some(&mut self.replaced),
+            "follow_up" => Some(&mut self.followed_up),
+            "key_reused" => None,
+            other => is_suppressed(other).then_some(&mut self.suppressed),
+        }
+    }
+}
+
+/// A policy in use: of one type, and alike but for the text of the caller's own key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// The type of the jobs.
+    pub job_type: JobType,
+    /// The policy; a caller's own key is not in it.
+    pub policy: Arc<UniquePolicy>,
+    /// What it did.
+    pub uses: Uses,
+}
+
+/// What is counted of a request, whatever becomes of it.
+#[derive(Debug)]
+pub(crate) struct Label {
+    pub(crate) job_type: JobType,
+    pub(crate) queue: QueueName,
+    pub(crate) policy: Option<Arc<UniquePolicy>>,
+}
+
+impl Label {
+    pub(crate) fn of(offer: &Offer) -> Self {
+        let policy = offer.unique.as_ref().map(|identity| Arc::clone(&identity.policy));
+        Self { job_type: offer.job_type.clone(), queue: offer.queue.clone(), policy }
+    }
+}
+
+/// The counters.
+#[derive(Debug, Default)]
+pub(crate) struct Policies(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    by_type: BTreeMap<JobType, Vec<Row>>,
+    rows: usize,
+    /// Requests whose policy found no place.
+    others: u64,
+}
+
+#[derive(Debug)]
+struct Row {
+    tenant: Box<str>,
+    policy: Arc<UniquePolicy>,
+    uses: Uses,
+}
+
+impl Table {
+    /// Where the policy is counted; none where there is no room for another.
+    fn row(&mut self, label: &Label, policy: &Arc<UniquePolicy>) -> Option<&mut Row> {
+        let tenant = label.queue.tenant();
+        let is_full = self.rows >= POLICIES_MAX;
+        if is_full && !self.by_type.contains_key(&label.job_type) {
+            return None;
+        }
+        if !self.by_type.contains_key(&label.job_type) {
+            self.by_type.insert(label.job_type.clone(), Vec::new());
+        }
+        let rows = self.by_type.get_mut(&label.job_type)?;
+        let is_its = |row: &Row| &*row.tenant == tenant && row.policy.is_like(policy);
+        let at = match rows.iter().position(is_its) {
+            Some(at) => at,
+            None if is_full || rows.len() >= OF_A_TYPE_MAX => return None,
+            None => {
+                let policy = Arc::new(policy.without_key_text());
+                rows.push(Row { tenant: tenant.into(), policy, uses: Uses::default() });
+                self.rows += 1;
+                rows.len() - 1
+            }
+        };
+        rows.get_mut(at)
+    }
+}
+
+impl Policies {
+    /// Counts what became of a request.
+    pub(crate) fn count(&self, label: &Label, outcome: &'static str) {
+        let (Some(policy), Some(_)) = (&label.policy, Uses::default().part(outcome)) else { return };
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = table.row(label, policy);
+        match row.and_then(|row| row.uses.part(outcome)) {
+            Some(count) => *count += 1,
+            None => table.others += 1,
+        }
+    }
+
+    /// Those of a tenant, by type; and how many requests, of whomever, had a policy that is not among the counted ones.
+    pub(crate) fn of(&self, tenant: &str) -> (Vec<InUse>, u64) {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::new();
+        for (job_type, rows) in &table.by_type {
+            let its = rows.iter().filter(|row| &*row.tenant == tenant);
+            found.extend(its.map(|row| InUse {
+                job_type: job_type.clone(),
+                policy: Arc::clone(&row.policy),
+                uses: row.uses,
+            }));
+        }
+        (found, table.others)
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Table::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::unique::PolicySpec;
+
+    use super::*;
+
+    fn label(job_type: &str, spec: PolicySpec) -> Label {
+        let policy = Some(Arc::new(UniquePolicy::build(&spec, "").unwrap()));
+        Label { job_type: JobType::from_stored(job_type), queue: QueueName::default(), policy }
+    }
+
+    fn period(hours: usize) -> PolicySpec {
+        PolicySpec { period: Some(format!("PT{}H", hours + 1)), ..PolicySpec::default() }
+    }
+
+    #[test]
+    fn policies_that_differ_in_the_callers_key_alone_are_one() {
+        let policies = Policies::default();
+        let of = |key: &str, conflict: &str| PolicySpec {
+            key: Some(key.to_owned()),
+            on_conflict: Some(conflict.to_owned()),
+            ..PolicySpec::default()
+        };
+        for (key, conflict, outcome) in [
+            ("a", "ignore", "created"),
+            ("b", "ignore", "existing"),
+            ("b", "ignore", "queue_full"),
+            ("b", "ignore", "key_reused"),
+            ("c", "replace", "replaced"),
+        ] {
+            policies.count(&label("a.b", of(key, conflict)), outcome);
+        }
+        let (found, others) = policies.of("");
+        assert_eq!((found.len(), others), (2, 0));
+        assert_eq!(found[0].uses, Uses { created: 1, suppressed: 1, ..Uses::default() });
+        assert_eq!((found[1].uses.replaced, found[1].uses.hits()), (1, 1));
+        assert!(found.iter().all(|each| !["a", "b", "c"].contains(&each.policy.key_text().unwrap())));
+        assert_eq!(policies.of("acme").0, []);
+        policies.clear();
+        assert_eq!(policies.of("").0, []);
+    }
+
+    #[test]
+    fn callers_who_invent_policies_are_counted_together() {
+        let policies = Policies::default();
+        for hours in 0..OF_A_TYPE_MAX + 5 {
+            policies.count(&label("a.b", period(hours)), "created");
+        }
+        let (found, others) = policies.of("");
+        assert_eq!((found.len(), others), (OF_A_TYPE_MAX, 5));
+        for number in 0..POLICIES_MAX {
+            policies.count(&label(&format!("t{number}"), PolicySpec::default()), "created");
+        }
+        let (found, others) = policies.of("");
+        assert_eq!((found.len(), others), (POLICIES_MAX, 5 + OF_A_TYPE_MAX as u64));
+        // Who has a place goes on being counted there.
+        policies.count(&label("a.b", period(0)), "rejected");
+        assert_eq!(policies.of("").0[0].uses, Uses { created: 1, suppressed: 1, ..Uses::default() });
+    }
+}
