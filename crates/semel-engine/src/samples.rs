@@ -90,6 +90,7 @@ fn met(outcome: &Outcome) -> Option<Met> {
         }
         Outcome::Repeated(_)
         | Outcome::KeyReused(_)
+        | Outcome::KeySpent
         | Outcome::IdTaken(_)
         | Outcome::TooManyHolders
         | Outcome::QueueFull(_)

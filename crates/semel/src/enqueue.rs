@@ -126,7 +126,7 @@ pub(crate) fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffere
 
 /// On which terms this program's requests are read.
 pub(crate) fn terms(templates: &Templates) -> Terms<'_> {
-    Terms { inspect: true, templates: Some(templates) }
+    Terms { templates: Some(templates), ..Terms::from(true) }
 }
 
 /// Makes the job nobody's duplicate, for a test that does not care.

@@ -42,7 +42,7 @@ fn a_templates_version_stands_once_in_what_is_kept() {
         templates(&[json!({ "namespace": "email", "name": "send", "version": "1.0.0", "queue": "mail" })]);
     let read = |version: Value| {
         let request = json!({ "type": "email.send", "args": [], "version": version }).to_string();
-        Enqueue::parse(&request, Terms { inspect: true, templates: Some(&templates) })
+        Enqueue::parse(&request, Terms { templates: Some(&templates), ..Terms::from(true) })
     };
     let (offer, _) = read(Value::Null).unwrap().into_parts();
     let kept = String::from_utf8_lossy(&offer.body).into_owned();
