@@ -4,14 +4,11 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
-use semel_core::draft::Map;
 use semel_core::enqueue::Outcome;
-use semel_core::ident::{JobId, WorkflowId};
+use semel_core::ident::WorkflowId;
 use semel_core::job::Head;
 use semel_core::settle::{Refusal, Settled};
-use semel_core::state::State as JobState;
 use semel_core::task::{TaskOutcome, TaskPlan};
-use semel_core::workflow::{Step, StepStatus};
 use semel_engine::tasks::Task;
 use semel_ojs::task::{self, Create, Refused as Unread};
 use semel_ojs::{Code, Problem};
@@ -23,6 +20,7 @@ use crate::extract::{self, Parameters};
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, view};
 use crate::tenancy::Scope;
+use crate::workflows::states_of_running;
 
 /// Tasks on a page, unless the query says otherwise, and at most.
 const PAGE_DEFAULT: u64 = 50;
@@ -175,15 +173,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered 
     caller.check_all_queues()?;
     let Some(id) = task_id(id) else { return Ok(not_found()) };
     let Some(Task { workflow, job, .. }) = app.engine.task(id).await? else { return Ok(not_found()) };
-    let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
-    let ids: Vec<JobId> = running.filter_map(Step::job).collect();
-    let states: Map<JobId, JobState> =
-        app.engine.jobs(ids).await?.into_iter().map(|job| (job.head.id, job.head.state)).collect();
-    let state_of = |step: &Step| {
-        let state = step.job().and_then(|job| states.get(&job))?;
-        Some(if *state == JobState::Active { "active" } else { "pending" })
-            .filter(|_| step.status == StepStatus::Running)
-    };
+    let state_of = states_of_running(&app, &workflow).await?;
     Ok(Answer::ok(task::answer(id, &workflow, job.as_ref().map(view).as_ref(), &state_of)))
 }
 

@@ -117,15 +117,22 @@ pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answere
 
 /// Shows a workflow with the states that its jobs have now.
 async fn show_one(app: &App, id: WorkflowId, workflow: &Workflow) -> Result<String, Refused> {
+    let state_of = states_of_running(app, workflow).await?;
+    Ok(answer(id, workflow, &state_of))
+}
+
+/// The states that the jobs of the steps that go on have now, in the specification's words.
+pub(crate) async fn states_of_running(
+    app: &App,
+    workflow: &Workflow,
+) -> Result<impl Fn(&Step) -> Option<&'static str> + use<>, StoreError> {
     let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
     let ids: Vec<JobId> = running.filter_map(Step::job).collect();
     let states: Map<JobId, JobState> =
         app.engine.jobs(ids).await?.into_iter().map(|job| (job.head.id, job.head.state)).collect();
-    let state_of = |step: &Step| {
+    Ok(move |step: &Step| {
         let state = step.job().and_then(|job| states.get(&job))?;
-        // The specification's words for a step that goes on.
         Some(if *state == JobState::Active { "active" } else { "pending" })
             .filter(|_| step.status == StepStatus::Running)
-    };
-    Ok(answer(id, workflow, &state_of))
+    })
 }

@@ -117,13 +117,13 @@ fn show_advice(printer: &Printer, advice: &Value) {
         }
     }
     if is_silent {
-        printer.remark(&format!(
+        printer.remark(format_args!(
             "nothing is odd about the policies of the {} types that were sampled",
             types.len()
         ));
     }
     let left_out = advice["left_out"].as_u64().unwrap_or(0);
     if left_out > 0 {
-        printer.remark(&format!("{left_out} jobs were of types beyond those that are sampled"));
+        printer.remark(format_args!("{left_out} jobs were of types beyond those that are sampled"));
     }
 }

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod enqueue;
 pub mod events;
 pub mod explain;
+pub mod flow;
 pub mod job;
 pub mod jobs;
 pub mod keys;

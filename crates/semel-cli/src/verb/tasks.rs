@@ -1,15 +1,21 @@
 //! `semel tasks`.
 
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, Pages, encode, get};
-use crate::print::{Printer, Style, items, number, plain, text};
+use crate::link::get;
+use crate::print::{Printer, number, text};
+use crate::verb::flow::{Kind, LISTED, Wanted, style};
 
-/// Tasks that are listed unless more are asked for.
-const LISTED: u64 = 50;
+const TASKS: Kind = Kind {
+    name: "tasks",
+    path: "/v1/tasks",
+    one: "",
+    heads: ["STEP", "HANDLER", "STATUS", "JOB"],
+    columns: ["/name", "/handler", "/status", "/step_uuid"],
+};
 
 /// List tasks; show or cancel one
 #[derive(Args, Debug)]
@@ -60,25 +66,9 @@ impl Tasks {
         match self.action.unwrap_or(Action::List { limit: LISTED, before: None }) {
             Action::List { limit, before } => list(&settings, printer, limit, before).await,
             Action::Show { id } => show(&settings, printer, &id).await,
-            Action::Cancel { id } => {
-                let path = format!("/v1/tasks/{}", encode(&id));
-                let answer = Link::with(&settings, Missing::Refuse, async |client| {
-                    Ok(client.delete_json(&path).await?)
-                })
-                .await?;
-                if printer.is_json() {
-                    printer.value(&answer);
-                } else {
-                    printer.line(format_args!("{id} is cancelled"));
-                }
-                Ok(())
-            }
+            Action::Cancel { id } => TASKS.cancel(&settings, printer, &id).await,
         }
     }
-}
-
-fn style(status: &str) -> Style {
-    if matches!(status, "failed" | "cancelled") { Style::Bad } else { Style::Good }
 }
 
 async fn list(
@@ -87,23 +77,7 @@ async fn list(
     limit: u64,
     before: Option<String>,
 ) -> Result<(), Failure> {
-    if limit == 0 {
-        return Err(Failure::usage("--limit 0 lists nothing").next("give how many tasks to list"));
-    }
-    let pages = Pages { path: "/v1/tasks", filters: Vec::new(), member: "tasks", page: 200 };
-    let (tasks, next) =
-        Link::with(settings, Missing::Refuse, async |client| pages.read(client, before.clone(), limit).await)
-            .await?;
-    if printer.is_json() {
-        let pagination = json!({ "has_more": next.is_some(), "next_cursor": next });
-        printer.value(&json!({ "tasks": tasks, "pagination": pagination }));
-        return Ok(());
-    }
-    if tasks.is_empty() {
-        printer.remark("no tasks");
-        return Ok(());
-    }
-    let rows = tasks.iter().map(|task| {
+    let row = |task: &Value| {
         let status = text(task, "/status");
         vec![
             text(task, "/task_uuid"),
@@ -113,16 +87,13 @@ async fn list(
             format!("{}/{}", number(task, "/completed_steps"), number(task, "/total_steps")),
             text(task, "/created_at"),
         ]
-    });
-    printer.table(&["TASK", "TYPE", "VERSION", "STATUS", ">DONE", "CREATED"], rows);
-    if let Some(next) = next {
-        printer.remark(format_args!("there may be more: semel tasks list --before {next}"));
-    }
-    Ok(())
+    };
+    let heads = ["TASK", "TYPE", "VERSION", "STATUS", ">DONE", "CREATED"];
+    TASKS.list(settings, printer, Wanted { filters: Vec::new(), limit, before }, &heads, row).await
 }
 
 async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Failure> {
-    let task = get(settings, &format!("/v1/tasks/{}", encode(id))).await?;
+    let task = get(settings, &TASKS.path_of(id)).await?;
     if printer.is_json() {
         printer.value(&task);
         return Ok(());
@@ -135,19 +106,6 @@ async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Fa
         printer.styled(style(&status), &status)
     ));
     printer.line(format_args!("context {}", task["context"]));
-    let rows = items(&task, "/steps").iter().map(|step| {
-        let status = text(step, "/status");
-        let after: Vec<String> =
-            items(step, "/depends_on").iter().filter_map(|name| name.as_str().map(plain)).collect();
-        vec![
-            text(step, "/name"),
-            text(step, "/handler"),
-            printer.styled(style(&status), &status),
-            text(step, "/step_uuid"),
-            after.join(" "),
-            text(step, "/error/message"),
-        ]
-    });
-    printer.table(&["STEP", "HANDLER", "STATUS", "JOB", "AFTER", "ERROR"], rows);
+    TASKS.steps(printer, &task);
     Ok(())
 }

@@ -1,15 +1,21 @@
 //! `semel workflows`.
 
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, Pages, encode, get};
-use crate::print::{Printer, Style, items, number, plain, text};
+use crate::link::get;
+use crate::print::{Printer, number, text};
+use crate::verb::flow::{Kind, LISTED, Wanted, style};
 
-/// Workflows that are listed unless more are asked for.
-const LISTED: u64 = 50;
+const WORKFLOWS: Kind = Kind {
+    name: "workflows",
+    path: "/ojs/v1/workflows",
+    one: "/workflow",
+    heads: ["STEP", "TYPE", "STATE", "JOB"],
+    columns: ["/id", "/type", "/state", "/job_id"],
+};
 
 /// List workflows; show or cancel one
 #[derive(Args, Debug)]
@@ -62,25 +68,9 @@ impl Workflows {
         match self.action.unwrap_or(Action::List { state: None, limit: LISTED, before: None }) {
             Action::List { state, limit, before } => list(&settings, printer, state, limit, before).await,
             Action::Show { id } => show(&settings, printer, &id).await,
-            Action::Cancel { id } => {
-                let path = format!("/ojs/v1/workflows/{}", encode(&id));
-                let answer = Link::with(&settings, Missing::Refuse, async |client| {
-                    Ok(client.delete_json(&path).await?)
-                })
-                .await?;
-                if printer.is_json() {
-                    printer.value(&answer["workflow"]);
-                } else {
-                    printer.line(format_args!("{id} is cancelled"));
-                }
-                Ok(())
-            }
+            Action::Cancel { id } => WORKFLOWS.cancel(&settings, printer, &id).await,
         }
     }
-}
-
-fn style(state: &str) -> Style {
-    if matches!(state, "failed" | "cancelled") { Style::Bad } else { Style::Good }
 }
 
 async fn list(
@@ -90,24 +80,7 @@ async fn list(
     limit: u64,
     before: Option<String>,
 ) -> Result<(), Failure> {
-    if limit == 0 {
-        return Err(Failure::usage("--limit 0 lists nothing").next("give how many workflows to list"));
-    }
-    let filters = vec![("state", state)];
-    let pages = Pages { path: "/ojs/v1/workflows", filters, member: "workflows", page: 200 };
-    let (workflows, next) =
-        Link::with(settings, Missing::Refuse, async |client| pages.read(client, before.clone(), limit).await)
-            .await?;
-    if printer.is_json() {
-        let pagination = json!({ "has_more": next.is_some(), "next_cursor": next });
-        printer.value(&json!({ "workflows": workflows, "pagination": pagination }));
-        return Ok(());
-    }
-    if workflows.is_empty() {
-        printer.remark("no workflows");
-        return Ok(());
-    }
-    let rows = workflows.iter().map(|workflow| {
+    let row = |workflow: &Value| {
         let state = text(workflow, "/state");
         let of = |what: &str| number(workflow, &format!("/steps_{what}"));
         vec![
@@ -118,18 +91,16 @@ async fn list(
             format!("{}/{}", of("completed"), of("total")),
             text(workflow, "/created_at"),
         ]
-    });
-    printer.table(&["WORKFLOW", "NAME", "TYPE", "STATE", ">DONE", "CREATED"], rows);
-    if let Some(next) = next {
-        printer.remark(format_args!("there may be more: semel workflows list --before {next}"));
-    }
-    Ok(())
+    };
+    let heads = ["WORKFLOW", "NAME", "TYPE", "STATE", ">DONE", "CREATED"];
+    WORKFLOWS
+        .list(settings, printer, Wanted { filters: vec![("state", state)], limit, before }, &heads, row)
+        .await
 }
 
 async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Failure> {
-    let path = format!("/ojs/v1/workflows/{}", encode(id));
-    let answer = get(settings, &path).await?;
-    let workflow = &answer["workflow"];
+    let answer = get(settings, &WORKFLOWS.path_of(id)).await?;
+    let workflow = WORKFLOWS.of(&answer);
     if printer.is_json() {
         printer.value(workflow);
         return Ok(());
@@ -141,20 +112,6 @@ async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Fa
         text(workflow, "/name"),
         printer.styled(style(&state), &state)
     ));
-    let steps = items(workflow, "/steps");
-    let rows = steps.iter().map(|step| {
-        let state = text(step, "/state");
-        let after: Vec<String> =
-            items(step, "/depends_on").iter().filter_map(|id| id.as_str().map(plain)).collect();
-        vec![
-            text(step, "/id"),
-            text(step, "/type"),
-            printer.styled(style(&state), &state),
-            text(step, "/job_id"),
-            after.join(" "),
-            text(step, "/error/message"),
-        ]
-    });
-    printer.table(&["STEP", "TYPE", "STATE", "JOB", "AFTER", "ERROR"], rows);
+    WORKFLOWS.steps(printer, workflow);
     Ok(())
 }

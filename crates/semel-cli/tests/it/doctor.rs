@@ -46,3 +46,25 @@ fn the_doctor_ends_with_1_when_it_is_not_well_and_with_5_when_nobody_answers() {
         assert_eq!((nobody.code, &*nobody.out), (5, ""), "{nobody:?}");
     }
 }
+
+/// What only the jobs show, of a server that was asked to look; of others nothing is said.
+#[test]
+fn the_doctor_names_the_member_for_which_a_policy_never_matches() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:", "--sample-policies"]);
+    let jobs: String =
+        (0..30).map(|number| format!("{{\"order\": {}, \"sent_at\": {number}}}\n", number / 2)).collect();
+    for line in jobs.lines() {
+        let ran = folder.run(&["enqueue", "order.pay", line, "--unique", "strict", "--server", &server.url]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    let ran = folder.run(&["doctor", "--server", &server.url]);
+    assert_eq!(ran.code, 0, "it is advice: {ran:?}");
+    let named = "advice: order.pay: hardly a job was a duplicate, and /args/0/sent_at had 30 values in 30 jobs; without it 15";
+    assert!(ran.out.contains(named), "{ran:?}");
+    let told = folder.json(&["doctor", "--server", &server.url]);
+    assert_eq!(told["policies"]["types"][0]["advice"][0]["kind"], "never_matches", "{told}");
+    let silent = Server::start(&folder, &["--store", "memory:"]);
+    let ran = folder.run(&["doctor", "--server", &silent.url]);
+    assert!(ran.code == 0 && !ran.out.contains("advice") && !ran.err.contains("sampled"), "{ran:?}");
+}

@@ -194,7 +194,7 @@ impl Reader {
                     let unknown =
                         "is a member that additionalProperties does not let be; name it in properties";
                     self.below("required", |reader| {
-                        reader.below(&at.to_string(), |reader| reader.fault(unknown))
+                        reader.below(&at.to_string(), |reader| reader.fault(unknown));
                     });
                 }
             }

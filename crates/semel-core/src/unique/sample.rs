@@ -364,8 +364,8 @@ mod tests {
     }
 
     impl Offered {
-        fn by(spec: PolicySpec) -> Self {
-            Self { policy: UniquePolicy::build(&spec, "").unwrap(), sample: Sample::default() }
+        fn by(spec: &PolicySpec) -> Self {
+            Self { policy: UniquePolicy::build(spec, "").unwrap(), sample: Sample::default() }
         }
 
         fn offer(&mut self, args: &str, sensitive: &[&str], met: Met) {
@@ -390,7 +390,7 @@ mod tests {
     /// A time of sending in the args: the order comes three times, and is three jobs.
     #[test]
     fn a_member_that_always_differs_is_named_with_its_rate() {
-        let mut offered = Offered::by(all_args());
+        let mut offered = Offered::by(&all_args());
         for number in 0..60 {
             let args = format!(r#"[{{"order":{},"sent_at":{number},"shop":"a"}}]"#, number / 3);
             offered.offer(&args, &[], Met::Nobody);
@@ -408,13 +408,13 @@ mod tests {
 
     #[test]
     fn a_policy_that_matches_or_has_hardly_been_seen_is_left_alone() {
-        let mut few = Offered::by(all_args());
+        let mut few = Offered::by(&all_args());
         (0..JOBS_MIN - 1).for_each(|number| few.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Nobody));
         assert_eq!(few.sample.findings(), []);
         few.offer("[{\"n\":-1}]", &[], Met::Nobody);
         assert_eq!(few.sample.findings().len(), 1, "one more is enough");
         // One duplicate in twenty, of the same args.
-        let mut matching = Offered::by(all_args());
+        let mut matching = Offered::by(&all_args());
         for number in 0..100 {
             matching.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Nobody);
             if number % 20 == 0 {
@@ -423,7 +423,7 @@ mod tests {
         }
         assert_eq!(matching.sample.findings(), []);
         // What does not count may differ as it likes.
-        let mut counted = Offered::by(keys(&["user"]));
+        let mut counted = Offered::by(&keys(&["user"]));
         for number in 0..100 {
             counted.offer(&format!("[{{\"user\":{},\"at\":{number}}}]", number % 50), &[], Met::Nobody);
         }
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn what_duplicates_differ_in_is_named() {
-        let mut offered = Offered::by(keys(&["user"]));
+        let mut offered = Offered::by(&keys(&["user"]));
         for number in 0..12 {
             let met = if number == 0 { Met::Nobody } else { Met::Suppressed };
             let amount = number % 2;
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(offered.sample.findings(), std::slice::from_ref(&expected));
         assert!(expected.text().contains("6 of 11"), "{}", expected.text());
         // Newer args that take the older ones' place are not lost.
-        let mut replacing = Offered::by(keys(&["user"]));
+        let mut replacing = Offered::by(&keys(&["user"]));
         for number in 0..12 {
             let met = if number == 0 { Met::Nobody } else { Met::Absorbed };
             replacing.offer(&format!(r#"[{{"user":1,"amount":{number}}}]"#), &[], met);
@@ -470,14 +470,14 @@ mod tests {
     #[test]
     fn a_policy_that_is_open_under_retry_is_told_as_before() {
         let states = ["available", "active"].map(str::to_owned).to_vec();
-        let mut offered = Offered::by(PolicySpec { states: Some(states), ..all_args() });
+        let mut offered = Offered::by(&PolicySpec { states: Some(states), ..all_args() });
         offered.offer("[1]", &[], Met::Nobody);
         assert_eq!(offered.sample.findings(), [Finding::Open(Advice::OpenUnderRetry)]);
     }
 
     #[test]
     fn what_is_sensitive_is_not_looked_at() {
-        let mut offered = Offered::by(all_args());
+        let mut offered = Offered::by(&all_args());
         for number in 0..60 {
             let args = format!(r#"[{{"n":1,"card":{{"number":{number}}},"x":{number}}}]"#);
             offered.offer(&args, &["/args/0/card/number", "/args/0/x"], Met::Nobody);
@@ -488,7 +488,7 @@ mod tests {
     /// Whatever is sent: no more jobs, no more members, no long names, and no value.
     #[test]
     fn a_sample_is_bounded_and_keeps_no_values() {
-        let mut offered = Offered::by(all_args());
+        let mut offered = Offered::by(&all_args());
         for number in 0..1_000 {
             let members: Vec<String> =
                 (0..100).map(|at| format!("\"m{}\":\"secret-{number}\"", at + number)).collect();
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn another_policy_begins_anew() {
-        let mut offered = Offered::by(all_args());
+        let mut offered = Offered::by(&all_args());
         (0..50).for_each(|number| offered.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Nobody));
         offered.policy = UniquePolicy::build(&keys(&["n"]), "").unwrap();
         offered.offer("[{\"n\":1}]", &[], Met::Nobody);
