@@ -79,14 +79,9 @@ async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
                 _ => {}
             }
         }
-        bodies_left = match bodies_left.checked_sub(uncertain.len()) {
-            Some(left) => left,
-            None => {
-                is_cut |= uncertain.len() > bodies_left;
-                uncertain.truncate(bodies_left);
-                0
-            }
-        };
+        is_cut |= uncertain.len() > bodies_left;
+        uncertain.truncate(bodies_left);
+        bodies_left -= uncertain.len();
         if !uncertain.is_empty() {
             let snapshot = store.load(Reads { fulls: uncertain.clone(), ..Reads::default() }).await?;
             for id in uncertain {

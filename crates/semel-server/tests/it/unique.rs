@@ -242,8 +242,9 @@ async fn hidden_holders_are_counted_and_not_named() {
     let body =
         |disclose: &str| request(&json!({ "keys": ["args"], "states": ["active"], "disclose": disclose }));
     let hidden = [server.create(&body("never")).await, server.create(&body("never")).await];
-    let key = hidden[0].body["job"]["unique_key"].as_str().unwrap().to_owned();
-    let path = format!("/ojs/v1/unique-jobs/{key}");
+    // It is in no answer about them.
+    let key = server.post("/ojs/v1/unique/explain", &body("always")).await.body["key"].clone();
+    let path = format!("/ojs/v1/unique-jobs/{}", key.as_str().unwrap());
     let told = server.get(&path).await;
     assert_eq!((told.status, &told.body["holders"], &told.body["hidden"]), (200, &json!([]), &json!(2)));
     let shown = server.create(&body("always")).await;
