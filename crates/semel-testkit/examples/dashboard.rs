@@ -121,7 +121,7 @@ async fn enqueue(url: &str, pid: &str, jobs: u64) {
         }
     }
     for (what, figures) in ["no page", "one page"].into_iter().zip(&mut found) {
-        let mut median = |of: fn(&(f64, f64)) -> f64| {
+        let median = |of: fn(&(f64, f64)) -> f64| {
             let mut all: Vec<f64> = figures.iter().map(of).collect();
             all.sort_by(f64::total_cmp);
             all[all.len() / 2]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use diesel_async::{AsyncConnection as _, AsyncPgConnection, RunQueryDsl as _};
+use diesel_async::AsyncPgConnection;
 use semel::testing::TestQueue;
 use semel::{
     CancellationToken, Chain, Envelope, Group, Job, Lease, OnConflict, Overlap, Run, Semel, State, Unique,
@@ -185,6 +185,10 @@ async fn in_transactions(client: &mut Client, pool: PgPool, conn: &mut AsyncPgCo
 
 #[rustfmt::skip]
 async fn in_diesel(semel: Semel, conn: &mut AsyncPgConnection) -> Result<(), Error> {
+    // In here, for `execute` is what other drivers' own verb is called.
+    use diesel::ExpressionMethods as _;
+    use diesel_async::{AsyncConnection as _, RunQueryDsl as _};
+
     conn.transaction::<_, Error, _>(async |conn| {
         diesel::insert_into(orders::table).values(orders::id.eq(7)).execute(conn).await?;
         semel.in_transaction(Diesel(conn)).enqueue(Ship { order: 7 }).await?;
