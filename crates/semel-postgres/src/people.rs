@@ -26,6 +26,8 @@ use crate::values::{Id, Params};
 const LOG_LOOKS: u32 = 20;
 /// How long between two looks.
 const LOG_PAUSE: Duration = Duration::from_millis(10);
+/// The last place in a transaction that a cursor has bits for.
+const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
 /// Counters of a queue that are not of a state.
 pub(crate) const CREATED: i16 = 100;
 const PURGED: i16 = 101;
@@ -161,14 +163,17 @@ impl Shared {
     async fn page(&self, cursor: u64, limit: u32) -> Result<(LogPage, bool), PostgresError> {
         let mut params = Params::default();
         params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
-        // The first record may have been read already.
-        params.number(i64::from(limit) + 1);
-        // One statement, so that the records and the limits of what is over are of one snapshot.
+        params.number((cursor & PLACE_MAX).cast_signed());
+        params.number(i64::from(limit));
+        // One statement, so that the records and the limits of what is over are of one snapshot. A transaction may have many
+        // records, and those that have been read must not stand for any that have not: whoever gets fewer events than he asked
+        // for takes that for the end.
         let sql = format!(
             "SELECT NULL::int8, 0, pg_snapshot_xmin(pg_current_snapshot())::text::int8, NULL::int2[], \
              NULL::uuid[], NULL::text[], NULL::text[], NULL::int8[], NULL::int8[], dropped FROM {} UNION ALL \
              (SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, NULL::int8 \
-             FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 ORDER BY tx, first LIMIT $2)",
+             FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 \
+             AND (tx > $1::text::xid8 OR first + cardinality(kinds) > $2) ORDER BY tx, first LIMIT $3)",
             self.name("fact"),
             self.name("event")
         );
@@ -193,7 +198,7 @@ impl Shared {
 
 /// The last place that an event of that transaction can have.
 fn end_of(transaction: i64) -> u64 {
-    (transaction.unsigned_abs() << PLACE_BITS) | ((1 << PLACE_BITS) - 1)
+    (transaction.unsigned_abs() << PLACE_BITS) | PLACE_MAX
 }
 
 /// Takes the events of a record that are after `cursor`, as far as there is room.

@@ -17,6 +17,8 @@ mod failover;
 mod hardship;
 #[cfg(unix)]
 mod kills;
+#[cfg(unix)]
+mod log;
 mod lost;
 mod news;
 mod place;
