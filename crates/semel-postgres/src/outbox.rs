@@ -112,11 +112,14 @@ impl Piece {
     }
 
     async fn finished(&mut self, relayed: Vec<Relayed>) -> Result<(), PostgresError> {
+        // A reason quotes what was refused, and no text of the database has a zero byte in it.
+        let reason = |relayed: &Relayed| relayed.reason.as_ref().map(|reason| reason.replace('\0', "\u{fffd}"));
+        let reasons: Vec<Option<String>> = relayed.iter().map(reason).collect();
         let mut params = Params::default();
         params.ids(self.entries.iter().map(|(id, _)| *id).collect());
         params.texts(relayed.iter().map(|relayed| relayed.outcome).collect());
         params.maybe_ids(relayed.iter().map(|relayed| relayed.job).collect());
-        params.maybe_texts(relayed.iter().map(|relayed| relayed.reason.as_deref()).collect());
+        params.maybe_texts(reasons.iter().map(Option::as_deref).collect());
         let sql = format!(
             "UPDATE {} o SET outcome = w.outcome, job = w.job, reason = w.reason, relayed_at = now() \
              FROM unnest($1, $2, $3, $4) AS w(id, outcome, job, reason) WHERE o.id = w.id",

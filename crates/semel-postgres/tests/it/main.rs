@@ -27,6 +27,7 @@ mod plain;
 mod pooler;
 mod secret;
 mod servers;
+mod strangers;
 mod together;
 #[cfg(unix)]
 mod upgrade;

@@ -3,7 +3,7 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
-use semel_core::limits::WORKER_ID_BYTES_MAX;
+use semel_core::lease::is_worker_id;
 use semel_core::settings::Directive;
 use semel_engine::workers::WorkerSeen;
 use semel_ojs::write::{Object, list as put_list, object};
@@ -81,7 +81,7 @@ pub(crate) async fn health(Scope(app): Scope, id: Id) -> Answered {
 pub(crate) async fn direct(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     let id = extract::name(id, "worker")?;
     caller.check_all_queues()?;
-    if id.is_empty() || id.len() > WORKER_ID_BYTES_MAX {
+    if id.is_empty() || !is_worker_id(&id) {
         return Err(Problem::not_found("worker").into());
     }
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
