@@ -3,6 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::PoisonError;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -93,12 +94,10 @@ impl Shared {
             self.saw(now);
             let (stale, busy): (Vec<i32>, Vec<i32>) = (row.try_get(1)?, row.try_get(3)?);
             applied = self::applied(batch.groups.len(), &stale, &busy)?;
-            for key in row.try_get::<_, Vec<Vec<u8>>>(2)? {
-                if let Err(error) = self.look_over(&connection, &key).await {
-                    // It is only house-keeping, and what was asked is done.
-                    tracing::debug!(%error, "the ended holders of a key were not looked over");
-                }
-            }
+            self.crowded
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(row.try_get::<_, Vec<Vec<u8>>>(2)?);
         }
         applied.claims = claims;
         self.tell(batch, &applied);
@@ -286,18 +285,36 @@ impl Shared {
         Ok(Answer { groups, claims: answers })
     }
 
-    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short.
-    async fn look_over(&self, connection: &Object, key: &[u8]) -> Result<(), PostgresError> {
+    /// Keys that have been found to have many ended holders since this was asked.
+    pub(crate) fn take_crowded(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.crowded.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Looks over the ended holders of keys. It is only house-keeping: nobody's answer waits for it.
+    pub(crate) async fn look_over_all(&self, keys: Vec<Vec<u8>>) {
+        for key in keys {
+            if let Err(error) = self.look_over(&key).await {
+                tracing::debug!(%error, "the ended holders of a key were not looked over");
+            }
+        }
+    }
+
+    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short. A
+    /// key that somebody has locked, or that has moved since it was seen, is left for the next time.
+    async fn look_over(&self, key: &[u8]) -> Result<(), PostgresError> {
+        let connection = self.connection().await?;
         let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
         let mut params = Params::default();
         params.push(key, Type::BYTEA);
         let sql = format!(
-            "SELECT {} FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = $1",
+            "SELECT {}, k.version FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = $1",
             columns.join(", "),
             self.name("key"),
             self.name("head")
         );
-        let rows = ask(connection, &sql, &params).await?;
+        let rows = ask(&connection, &sql, &params).await?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        let version: i64 = row.try_get(rows::COLUMNS.len())?;
         let all = rows.iter().map(|row| rows::head(row, 0)).collect::<Result<Vec<_>, _>>()?;
         let mut kept = all.clone();
         leave_out_outlived(&mut kept);
@@ -307,11 +324,13 @@ impl Shared {
             return Ok(());
         }
         params.ids(outlived);
+        params.number(version);
         let sql = format!(
-            "UPDATE {} SET done = ARRAY(SELECT u.id FROM unnest(done) AS u(id) WHERE u.id <> ALL ($2)) WHERE key = $1",
+            "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL ($2)) \
+             FROM (SELECT key FROM {0} WHERE key = $1 AND version = $3 FOR UPDATE SKIP LOCKED) AS w WHERE k.key = w.key",
             self.name("key")
         );
-        ask(connection, &sql, &params).await?;
+        ask(&connection, &sql, &params).await?;
         Ok(())
     }
 }

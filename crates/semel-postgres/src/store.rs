@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use deadpool_postgres::{Object, Pool};
 use semel_core::draft::{Reads, Snapshot};
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
+    /// Keys whose ended holders are to be looked over.
+    pub(crate) crowded: Mutex<Vec<Vec<u8>>>,
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
     /// a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
@@ -184,6 +186,7 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
+            crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
             address: address.clone(),
             teller: Arc::new(Teller::new()),
@@ -229,7 +232,14 @@ impl Backend for Postgres {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
+        Box::pin(self.unit(|shared| async move {
+            let applied = shared.commit(&batch).await;
+            let crowded = shared.take_crowded();
+            if !crowded.is_empty() {
+                tokio::spawn(async move { shared.look_over_all(crowded).await });
+            }
+            applied
+        }))
     }
 
     fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {

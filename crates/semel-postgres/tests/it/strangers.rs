@@ -73,3 +73,35 @@ async fn an_entry_with_a_zero_in_a_name_is_told_why_it_is_refused() {
     let invalid = |reason: &str| ("invalid".to_owned(), reason.to_owned());
     assert_eq!(told, [invalid("{\"zero \u{fffd}\": 1}"), invalid("[]")]);
 }
+
+/// The house-keeping of a key with many ended holders is done after the answer, whoever holds the key then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ended_holders_of_a_key_are_looked_over_after_the_answer() {
+    let place = Place::new();
+    let (_, engine) = opened(&place).await;
+    let schema = place.schema();
+    let mut holder = client(&url()).await;
+    // Holds up whoever changes nothing but the list of a key.
+    let lock = format!("hashtext('{schema}')");
+    let trigger = format!(
+        "CREATE FUNCTION {schema}.wait() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); RETURN NEW; END $$;
+         CREATE TRIGGER wait BEFORE UPDATE ON {schema}.key FOR EACH ROW WHEN (NEW.version = OLD.version)
+             EXECUTE FUNCTION {schema}.wait()"
+    );
+    holder.batch_execute(&trigger).await.unwrap();
+    let held = holder.transaction().await.unwrap();
+    held.batch_execute(&format!("SELECT pg_advisory_xact_lock({lock})")).await.unwrap();
+    let ended = async {
+        for _ in 0..8 {
+            let Outcome::Created(head) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
+                panic!("not created")
+            };
+            engine.claim(claim(&["default"], 1)).await.unwrap();
+            engine.complete(head.id, Bearer::default(), None).await.unwrap();
+        }
+    };
+    tokio::time::timeout(LONG, ended).await.expect("an answer waits for house-keeping");
+    held.rollback().await.unwrap();
+    until(&client(&url()).await, &format!("SELECT bool_and(cardinality(done) = 1) FROM {schema}.key")).await;
+}
