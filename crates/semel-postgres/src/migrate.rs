@@ -26,6 +26,7 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/forget.sql"),
     include_str!("sql/claim.sql"),
     include_str!("sql/take.sql"),
+    include_str!("sql/deciding.sql"),
     include_str!("sql/load.sql"),
     include_str!("sql/look.sql"),
     include_str!("sql/make.sql"),

@@ -74,6 +74,48 @@ async fn an_entry_with_a_zero_in_a_name_is_told_why_it_is_refused() {
     assert_eq!(told, [invalid("{\"zero \u{fffd}\": 1}"), invalid("[]")]);
 }
 
+/// Of a key that thousands hold a load brings no more than a decision may need: those that decide are among them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_thousands_hold_is_loaded_in_part() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    let schema = place.schema();
+    engine.enqueue(keyed("a").states(StateSet::FINISHED).offer(), "").await.unwrap();
+    let client = client(&url()).await;
+    // Some expire, some were renewed, some are of other states: each in an order of its own.
+    let copies = format!(
+        "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object(
+             'id', gen_random_uuid(), 'created_at', h.created_at + n * 37 % 1009, 'state', (ARRAY[1, 3, 4])[1 + n % 3],
+             'expires_at', CASE WHEN n % 3 = 1 THEN h.created_at + 1000000000000 + n * 31 % 97 END,
+             'renewed_at', CASE WHEN n % 7 = 0 THEN h.created_at + 1000000 + n * 53 % 1999 END))).*
+         FROM {schema}.head h, generate_series(1, 3000) AS n;
+         UPDATE {schema}.key SET live = ARRAY(SELECT id FROM {schema}.head)"
+    );
+    client.batch_execute(&copies).await.unwrap();
+    let all = store.list(Filter { limit: 4_000, ..Filter::default() }).await.unwrap().heads;
+    assert_eq!(all.len(), 3_001);
+    for (states, ended) in [(StateSet::LIVE, false), (StateSet::ALL, true)] {
+        let sql = format!(
+            "SELECT count(*) FROM {schema}.look(NULL, 0, 0, NULL, NULL, ARRAY[$1::bytea], ARRAY[$2::boolean], NULL, NULL, NULL) \
+             WHERE part = 5"
+        );
+        let rows = client.query_one(&sql, &[&key("a").as_bytes().as_slice(), &ended]).await.unwrap();
+        assert!(rows.get::<_, i64>(0) <= 1_001, "{} holders are brought", rows.get::<_, i64>(0));
+        let read = KeyRead { key: key("a"), states, all: true };
+        let snapshot = store.load(&Reads { keys: vec![read], ..Reads::default() }).await.unwrap();
+        let view = snapshot.peek_key(&key("a")).unwrap();
+        assert!(view.too_many);
+        let ids = |heads: Vec<&semel_core::job::Head>| {
+            let mut ids: Vec<_> = heads.iter().map(|head| head.id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(ids(view.holders.iter().collect()), ids(deciding(all.iter())));
+    }
+    let replaces = keyed("a").on_conflict("replace").offer();
+    assert_eq!(engine.enqueue(replaces, "").await.unwrap(), Outcome::TooManyHolders);
+}
+
 /// The house-keeping of a key with many ended holders is done after the answer, whoever holds the key then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ended_holders_of_a_key_are_looked_over_after_the_answer() {
