@@ -8,12 +8,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
-use semel_core::draft::Group;
 use semel_core::ident::JobId;
 use semel_core::unique::leave_out_outlived;
 use semel_store::News;
-use semel_store::backend::{Applied, Batch, Claim, Claimed, Unwritten, Verdict};
+use semel_store::backend::{Applied, Batch, Claimed, Unwritten, Verdict};
 use semel_store::random;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -33,8 +33,14 @@ const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long the groups that want a lock are looked for, from when one was not had: callers wait no longer for much.
+const SEARCH_MAX: Duration = Duration::from_secs(1);
+
 /// The least that has a commit wait for the standbys: one that wrote nothing waits for nothing.
 pub(crate) const WAIT: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'semel', '')";
+
+/// Begins a transaction that waits for no lock for longer than `commit` does.
+const BEGIN_PART: &str = "BEGIN; SET LOCAL lock_timeout = '250ms'";
 
 /// What came back of one transaction.
 struct Answer {
@@ -47,11 +53,17 @@ type Part<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PostgresError>> + S
 impl Shared {
     /// Applies a batch.
     pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, PostgresError> {
-        self.apply(batch, true).await
+        self.apply(batch, true, None).await
     }
 
-    /// Applies a batch; says it in short if it may and can.
-    async fn apply(&self, batch: &Batch, may_be_brief: bool) -> Result<Applied, PostgresError> {
+    /// Applies a batch; says it in short if it may and can. Where it is a part of one in which a lock was not had, it says until
+    /// when more parts are made of it.
+    async fn apply(
+        &self,
+        batch: &Batch,
+        may_be_brief: bool,
+        until: Option<Instant>,
+    ) -> Result<Applied, PostgresError> {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
         }
@@ -62,7 +74,7 @@ impl Shared {
             let mark = new_mark();
             // Where it was in vain once, something of it has moved.
             let may_be_brief = may_be_brief && tries == 1;
-            match self.transact(&connection, mark, &batch.groups, &batch.claims, may_be_brief).await {
+            match self.transact(&connection, mark, batch, may_be_brief, until.is_some()).await {
                 Err(error) if error.is_lost_connection() => {
                     drop(connection);
                     return self.resolved(mark, batch, error).await;
@@ -73,7 +85,8 @@ impl Shared {
                 }
                 Err(error) if error.waited_in_vain() && !batch.groups.is_empty() => {
                     drop(connection);
-                    return self.commit_in_parts(batch).await;
+                    let until = until.unwrap_or_else(|| Instant::now() + SEARCH_MAX);
+                    return self.commit_in_parts(batch, until).await;
                 }
                 Err(error) => return Err(error),
                 Ok(answer) => break answer,
@@ -89,7 +102,7 @@ impl Shared {
         for row in &answer.groups {
             let Some(now) = row.try_get::<_, Option<i64>>(0)? else {
                 drop(connection);
-                return self.at_length(batch, claims).await;
+                return self.at_length(batch, claims, until).await;
             };
             self.saw(now);
             let (stale, busy): (Vec<i32>, Vec<i32>) = (row.try_get(1)?, row.try_get(3)?);
@@ -105,9 +118,14 @@ impl Shared {
     }
 
     /// Applies the groups of a batch that could not be applied in short, after its claims took these.
-    async fn at_length(&self, batch: &Batch, claims: Vec<Claimed>) -> Result<Applied, PostgresError> {
+    async fn at_length(
+        &self,
+        batch: &Batch,
+        claims: Vec<Claimed>,
+        until: Option<Instant>,
+    ) -> Result<Applied, PostgresError> {
         let groups = Batch { groups: batch.groups.clone(), claims: Vec::new() };
-        let mut applied = match Box::pin(self.apply(&groups, false)).await {
+        let mut applied = match Box::pin(self.apply(&groups, false, until)).await {
             // Nothing of it was applied, and the jobs are taken: whoever has them is told so, and the others decide again.
             Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
                 tracing::debug!(%error, "what stood beside claims is decided again");
@@ -121,16 +139,17 @@ impl Shared {
     }
 
     /// A lock that cannot be passed over was not had in time: looks for the group that wants it, by halves, so that the others
-    /// go on without it.
-    async fn commit_in_parts(&self, batch: &Batch) -> Result<Applied, PostgresError> {
+    /// go on without it. Where a whole table is locked it is every group, and each part waits in vain: what has not been told
+    /// apart when it is time is busy as it is.
+    async fn commit_in_parts(&self, batch: &Batch, until: Instant) -> Result<Applied, PostgresError> {
         let claims = Batch { groups: Vec::new(), claims: batch.claims.clone() };
         let half = batch.groups.len() / 2;
         let mut applied = Applied::default();
-        if half == 0 {
-            applied.groups.push(Verdict::Busy);
+        if half == 0 || Instant::now() >= until {
+            applied.groups = vec![Verdict::Busy; batch.groups.len()];
         } else {
             let first = Batch { groups: batch.groups[..half].to_vec(), claims: Vec::new() };
-            applied.groups = Box::pin(self.commit(&first)).await?.groups;
+            applied.groups = Box::pin(self.apply(&first, true, Some(until))).await?.groups;
             let mut unwritten = Unwritten::default();
             for (group, verdict) in batch.groups.iter().zip(&applied.groups) {
                 if *verdict != Verdict::Applied {
@@ -148,7 +167,7 @@ impl Shared {
                     rest.groups.push(group.clone());
                 }
             }
-            let mut others = match Box::pin(self.commit(&rest)).await {
+            let mut others = match Box::pin(self.apply(&rest, true, Some(until))).await {
                 Ok(others) => others.groups.into_iter(),
                 Err(PostgresError::Unknown) => return Err(PostgresError::Unknown),
                 // Nothing of it was applied, and the first half is: it is decided again.
@@ -163,7 +182,11 @@ impl Shared {
                     .map(|verdict| verdict.or_else(|| others.next()).unwrap_or(Verdict::Stale)),
             );
         }
-        applied.claims = match Box::pin(self.commit(&claims)).await {
+        if Instant::now() >= until {
+            applied.claims = vec![Claimed::default(); batch.claims.len()];
+            return Ok(applied);
+        }
+        applied.claims = match Box::pin(self.apply(&claims, true, Some(until))).await {
             Ok(claimed) => claimed.claims,
             // The groups are applied, whatever becomes of the claims.
             Err(error) => {
@@ -183,8 +206,8 @@ impl Shared {
         let mut params = Params::default();
         params.push(mark, Type::UUID);
         let sql = format!("SELECT {}($1)", self.name("resolve"));
-        let deadline = tokio::time::Instant::now() + RESOLVE_MAX;
-        while tokio::time::Instant::now() < deadline {
+        let deadline = Instant::now() + RESOLVE_MAX;
+        while Instant::now() < deadline {
             let asked = tokio::time::timeout_at(deadline, async {
                 let connection = self.connection().await?;
                 ask(&connection, &sql, &params).await
@@ -226,10 +249,11 @@ impl Shared {
         &self,
         connection: &Object,
         mark: Id,
-        groups: &[Group],
-        claims: &[Claim],
+        batch: &Batch,
         may_be_brief: bool,
+        is_part: bool,
     ) -> Result<Answer, PostgresError> {
+        let (groups, claims) = (&batch.groups[..], &batch.claims[..]);
         let mut statements: Vec<(String, Params<'_>)> = Vec::new();
         if !groups.is_empty() {
             let mut params = Params::sparse();
@@ -256,10 +280,13 @@ impl Shared {
             let params = together.params(self);
             statements.push((format!("SELECT * FROM {}({})", self.name("take"), params.marks()), params));
         }
-        let mut answers = if let [(sql, params)] = &statements[..] {
+        // Claims that are left of a batch wait for a lock no longer than its groups did.
+        let waits_little = is_part && groups.is_empty();
+        let mut answers = if let ([(sql, params)], false) = (&statements[..], waits_little) {
             vec![ask(connection, sql, params).await?]
         } else {
-            let mut parts: Vec<Part<'_>> = vec![plain(connection, "BEGIN")];
+            let begin = if waits_little { BEGIN_PART } else { "BEGIN" };
+            let mut parts: Vec<Part<'_>> = vec![plain(connection, begin)];
             for (sql, params) in &statements {
                 parts.push(Box::pin(ask(connection, sql, params)));
             }

@@ -147,3 +147,24 @@ async fn the_ended_holders_of_a_key_are_looked_over_after_the_answer() {
     held.rollback().await.unwrap();
     until(&client(&url()).await, &format!("SELECT bool_and(cardinality(done) = 1) FROM {schema}.key")).await;
 }
+
+/// Nobody looks for the group that wants a lock for longer than callers wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_is_locked_makes_a_large_commit_busy_soon() {
+    const GROUPS: usize = 400;
+    let place = Place::new();
+    let (store, _) = opened(&place).await;
+    let groups = groups_of(&store, &vec![job().offer(); GROUPS]).await;
+    let mut holder = client(&url()).await;
+    let held = holder.transaction().await.unwrap();
+    held.execute(&format!("LOCK TABLE {}.head IN EXCLUSIVE MODE", place.schema()), &[]).await.unwrap();
+    let batch = || Batch { groups: groups.clone(), claims: vec![claim(&["default"], 1)] };
+    let applied = tokio::time::timeout(LONG, store.commit(batch())).await.expect("it looks for ever");
+    let applied = applied.unwrap();
+    assert_eq!(applied.groups, vec![Verdict::Busy; GROUPS]);
+    assert!(applied.claims[0].jobs.is_empty());
+    held.rollback().await.unwrap();
+    let applied = store.commit(batch()).await.unwrap();
+    assert_eq!(applied.groups, vec![Verdict::Applied; GROUPS], "nothing of it was stored");
+    assert_eq!(applied.claims[0].jobs.len(), 1);
+}
