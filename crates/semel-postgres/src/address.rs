@@ -94,6 +94,14 @@ impl Address {
         Ok(Self { schema, ..self.clone() })
     }
 
+    /// The same, with a setting for whatever is asked by it.
+    pub(crate) fn with_option(&self, option: &str) -> Self {
+        let mut address = self.clone();
+        let options = [address.config.get_options().unwrap_or_default(), "-c", option].join(" ");
+        address.config.options(options.trim_start());
+        address
+    }
+
     /// The schema's name.
     pub fn schema(&self) -> &str {
         self.schema.as_str()

@@ -143,7 +143,7 @@ impl Postgres {
     /// # Errors
     /// When it cannot be reached.
     pub async fn status(address: &Address) -> Result<Status, PostgresError> {
-        let client = connect::pool(address)?.get().await?;
+        let client = connect::suited(address).await?.1.get().await?;
         migrate::status(&**client, &address.schema, Known::default()).await
     }
 
@@ -152,7 +152,7 @@ impl Postgres {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn migrate(address: &Address) -> Result<Status, PostgresError> {
-        let mut client = connect::pool(address)?.get().await?;
+        let mut client = connect::suited(address).await?.1.get().await?;
         migrate::run(&mut client, &address.schema, Known::default()).await
     }
 
@@ -161,7 +161,7 @@ impl Postgres {
     /// # Errors
     /// When it cannot be reached, or its schema is of a newer program.
     pub async fn plan(address: &Address) -> Result<Vec<String>, PostgresError> {
-        let client = connect::pool(address)?.get().await?;
+        let client = connect::suited(address).await?.1.get().await?;
         migrate::plan(&**client, &address.schema, Known::default()).await
     }
 
@@ -170,7 +170,7 @@ impl Postgres {
         clock: Option<Box<dyn Clock>>,
         known: Known,
     ) -> Result<Self, PostgresError> {
-        let pool = connect::pool(address)?;
+        let (address, pool) = connect::suited(address).await?;
         let mut client = pool.get().await?;
         let status = migrate::status(&**client, &address.schema, known).await?;
         known.guard(status.found)?;
@@ -188,7 +188,7 @@ impl Postgres {
             upkeep: AtomicU32::new(0),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
-            address: address.clone(),
+            address,
             teller: Arc::new(Teller::new()),
         };
         let store =

@@ -15,6 +15,7 @@ mod cuts;
 mod failover;
 #[cfg(unix)]
 mod hardship;
+mod isolation;
 #[cfg(unix)]
 mod kills;
 #[cfg(unix)]
