@@ -92,10 +92,19 @@ impl Shared {
                 Ok(answer) => break answer,
             }
         };
+        // From here on it is committed: what cannot be understood of a claim makes no group fail.
         let mut claims = vec![Claimed::default(); batch.claims.len()];
         for (together, rows) in Together::of(&batch.claims).iter().zip(&answer.claims) {
-            for (place, claimed) in together.places.iter().zip(together.claimed(self, rows)?) {
-                claims[*place] = claimed;
+            match together.claimed(self, rows) {
+                Ok(claimed) => {
+                    for (place, claimed) in together.places.iter().zip(claimed) {
+                        claims[*place] = claimed;
+                    }
+                }
+                Err(error) if batch.groups.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, "the answer to a claim is not understood; its leases run out");
+                }
             }
         }
         let mut applied = applied(batch.groups.len(), &[], &[])?;

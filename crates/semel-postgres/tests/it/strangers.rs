@@ -168,3 +168,20 @@ async fn a_table_that_is_locked_makes_a_large_commit_busy_soon() {
     assert_eq!(applied.groups, vec![Verdict::Applied; GROUPS], "nothing of it was stored");
     assert_eq!(applied.claims[0].jobs.len(), 1);
 }
+
+/// It is left out, as one whose body cannot be read is, and its lease runs out. What else was committed is answered so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claimed_row_that_cannot_be_read_fails_no_applied_group() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    for priority in [2, 1] {
+        engine.enqueue(job().priority(priority).offer(), "").await.unwrap();
+    }
+    let spoil = format!("UPDATE {}.head SET hold = '\\x07' WHERE priority = 2", place.schema());
+    assert_eq!(client(&url()).await.execute(&spoil, &[]).await.unwrap(), 1);
+    let groups = groups_of(&store, &[keyed("a").offer()]).await;
+    let applied = store.commit(Batch { groups, claims: vec![claim(&["default"], 2)] }).await.unwrap();
+    assert_eq!(applied.groups, [Verdict::Applied]);
+    let taken: Vec<i8> = applied.claims[0].jobs.iter().map(|(head, _)| head.priority).collect();
+    assert_eq!(taken, [1]);
+}
