@@ -15,6 +15,8 @@ use crate::values::Params;
 /// Connections of one store: two commits in flight and one of those that were busy, two reads, the outbox, what others are
 /// told, and what a caller's transaction wants made.
 const CONNECTIONS: usize = 8;
+/// How many of them may be with those who only look: people and the log's readers.
+pub const ASIDE: usize = 2;
 /// How long somebody waits for a free connection, or for a new one.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long the other end of a connection may say nothing to what was sent, before it is taken for gone.

@@ -91,7 +91,7 @@ impl Shared {
             let mut params = Params::default();
             params.push(Id(below), Type::UUID);
             params.number(i64::try_from(size).unwrap_or(i64::MAX));
-            let rows = self.look(&sql, &params).await?;
+            let rows = self.look_aside(&sql, &params).await?;
             for row in &rows {
                 let head = rows::head(row, 0)?;
                 if listing.heads.len() >= limit {
@@ -116,7 +116,7 @@ impl Shared {
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, PostgresError> {
         let sql = format!("SELECT * FROM {}()", self.name("queues"));
         let mut queues: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
-        for row in self.look(&sql, &Params::default()).await? {
+        for row in self.look_aside(&sql, &Params::default()).await? {
             let name = QueueName::from_stored(row.try_get(0)?);
             let queue = queues.entry(name.clone()).or_insert_with(|| QueueStats {
                 row: QueueRow::fresh(name),
@@ -179,7 +179,7 @@ impl Shared {
         );
         let mut page = LogPage::default();
         let mut running = 0;
-        for row in self.look(&sql, &params).await? {
+        for row in self.look_aside(&sql, &params).await? {
             let Some(transaction) = row.try_get::<_, Option<i64>>(0)? else {
                 running = row.try_get::<_, i64>(2)?;
                 let dropped: i64 = row.try_get(9)?;

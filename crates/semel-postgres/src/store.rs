@@ -17,6 +17,7 @@ use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
+    /// The share of the connections that those have who only look.
+    pub(crate) aside: Semaphore,
     /// Keys whose ended holders are to be looked over.
     pub(crate) crowded: Mutex<Vec<Vec<u8>>>,
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
@@ -71,6 +74,14 @@ impl Shared {
             Err(error) if error.is_lost_connection() => ask(&self.connection().await?, sql, params).await,
             asked => asked,
         }
+    }
+
+    /// As [`look`](Self::look), for what takes no part in a decision: there may be many of those at once, and what is decided
+    /// must not wait until they all have been served.
+    pub(crate) async fn look_aside(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        let _turn =
+            self.aside.acquire().await.map_err(|closed| PostgresError::GivenUp(closed.to_string()))?;
+        self.look(sql, params).await
     }
 
     /// The name of something in the schema.
@@ -186,6 +197,7 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
+            aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
             address,

@@ -185,3 +185,43 @@ async fn a_claimed_row_that_cannot_be_read_fails_no_applied_group() {
     let taken: Vec<i8> = applied.claims[0].jobs.iter().map(|(head, _)| head.priority).collect();
     assert_eq!(taken, [1]);
 }
+
+/// Those who look at queues and jobs have a share of the connections, and wait for one another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_who_look_leave_connections_to_those_who_commit() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    // The first one asks which queues have a bound.
+    engine.enqueue(keyed("first").offer(), "").await.unwrap();
+    // Whoever looks waits until he is let go on. Commits do not look so.
+    let (mut holder, schema) = (client(&url()).await, place.schema());
+    let lock = format!("pg_advisory_xact_lock(hashtext('{schema}'))");
+    let slow = format!(
+        "ALTER FUNCTION {schema}.queues() RENAME TO at_once;
+         CREATE FUNCTION {schema}.queues()
+             RETURNS TABLE (name text, what int2, n int8, paused boolean, oldest int8, settings text) LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM {lock}; RETURN QUERY SELECT * FROM {schema}.at_once(); END $$"
+    );
+    holder.batch_execute(&slow).await.unwrap();
+    let held = holder.transaction().await.unwrap();
+    held.batch_execute(&format!("SELECT {lock}")).await.unwrap();
+    let people: Vec<_> = (0..32)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.queues().await.unwrap().len() })
+        })
+        .collect();
+    let waiting = format!(
+        "SELECT count(*) >= 2 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%\"{}\".queues%'",
+        place.schema()
+    );
+    until(&client(&url()).await, &waiting).await;
+    for number in 0..20 {
+        let outcome = engine.enqueue(keyed(&format!("{number}")).offer(), "").await;
+        assert!(matches!(outcome, Ok(Outcome::Created(_))), "{outcome:?}");
+    }
+    held.rollback().await.unwrap();
+    for looks in people {
+        assert_eq!(looks.await.unwrap(), 1);
+    }
+}
