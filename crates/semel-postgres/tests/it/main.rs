@@ -22,6 +22,7 @@ mod kills;
 mod log;
 mod lost;
 mod news;
+mod outbox;
 mod place;
 mod plain;
 #[cfg(unix)]
