@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
+    /// The page of the table of keys at which house-keeping goes on.
+    pub(crate) key_page: AtomicI64,
     /// The share of the connections that those have who only look.
     pub(crate) aside: Semaphore,
     /// Keys whose ended holders are to be looked over.
@@ -197,6 +199,7 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
+            key_page: AtomicI64::new(0),
             aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),

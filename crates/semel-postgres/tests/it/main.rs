@@ -33,6 +33,7 @@ mod strangers;
 mod together;
 #[cfg(unix)]
 mod upgrade;
+mod upkeep;
 
 use semel_testkit::{Fixture, Step, conformance, races};
 
