@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::draft::next_version;
 use crate::error::Invalid;
 use crate::job::{Head, Lease, Role};
-use crate::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
+use crate::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS, WORKER_ID_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::state::{Event, State, next};
 use crate::time::Timestamp;
@@ -85,18 +85,30 @@ pub fn standing(head: &Head, bearer: &Bearer) -> Standing {
     }
 }
 
+/// Whether a text may be the id of a worker. It is put into rows, shown to people and sent to strangers' databases beside what
+/// others ask for, and no text of those may have a zero byte in it.
+pub fn is_worker_id(text: &str) -> bool {
+    text.len() <= WORKER_ID_BYTES_MAX && !text.contains(char::is_control)
+}
+
 /// What a claim fills in for each job it takes. The same for all of them, so that a store can do it without a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
-    /// The worker's id; empty when it gave none.
+    /// The worker's id, without control characters; empty when it gave none.
     pub worker: Arc<str>,
     /// How long the lease lasts for a job that does not say, in milliseconds.
     pub visibility_ms: u32,
 }
 
 impl Grant {
-    /// A grant for `worker`, whose leases last `visibility_ms` for jobs that do not say.
+    /// A grant for `worker`, whose leases last `visibility_ms` for jobs that do not say. Control characters of its id are
+    /// replaced: who checks ids [refuses](is_worker_id) them, and whoever does not must not fail the claims of others.
     pub fn new(worker: Arc<str>, visibility_ms: Option<u32>) -> Self {
+        let worker = match worker.contains(char::is_control) {
+            true => worker.replace(char::is_control, "\u{fffd}").into(),
+            false => worker,
+        };
         Self { worker, visibility_ms: visibility_ms.unwrap_or(VISIBILITY_DEFAULT_MS) }
     }
 }

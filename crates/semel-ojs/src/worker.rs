@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, QueueName};
-use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::lease::{Bearer, LeaseToken, is_worker_id};
 use semel_core::limits::{CLAIM_JOBS_MAX, CLAIM_QUEUES_MAX, TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
 use semel_core::settle::Report;
 use serde_json::value::RawValue;
@@ -296,8 +296,10 @@ pub(crate) fn read_bearer(members: &Members<'_>) -> Result<Bearer, Invalid> {
 fn read_worker(members: &Members<'_>) -> Result<Option<Arc<str>>, Invalid> {
     let Some(value) = members.get("", "worker_id") else { return Ok(None) };
     let id = value.string()?;
-    if id.len() > WORKER_ID_BYTES_MAX {
-        return Err(value.refuse(format!("is longer than {WORKER_ID_BYTES_MAX} bytes; send a shorter id")));
+    if !is_worker_id(&id) {
+        return Err(value.refuse(format!(
+            "is longer than {WORKER_ID_BYTES_MAX} bytes or has control characters; send another id"
+        )));
     }
     Ok(if id.is_empty() { None } else { Some(Arc::from(&*id)) })
 }

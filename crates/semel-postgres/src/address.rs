@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use crate::error::PostgresError;
 use crate::sql::Schema;
@@ -66,13 +66,22 @@ impl Address {
             )
         })?;
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
-        let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| {
-            let source =
-                std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        // An option is named only where it cannot be a part of a password: one that has an @ in it ends there for whoever reads it.
+        let is_plain = text.matches('@').count() == 1;
+        let ambiguous = |why: String| {
             PostgresError::Address(format!(
-                "the address is not understood{source}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+                "the address is not understood{why}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE, with each @ / ? & # % of the \
+                 user's name and the password percent-encoded (@ is %40)"
             ))
+        };
+        let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| {
+            let source = std::error::Error::source(&error).filter(|_| is_plain);
+            ambiguous(source.map(|source| format!(": {source}")).unwrap_or_default())
         })?;
+        let is_torn = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
+        if config.get_hosts().iter().any(is_torn) {
+            return Err(ambiguous(String::new()));
+        }
         // Of several servers the one that takes writes is meant, whichever that is.
         if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
@@ -94,6 +103,14 @@ impl Address {
         Ok(Self { schema, ..self.clone() })
     }
 
+    /// The same, with a setting for whatever is asked by it.
+    pub(crate) fn with_option(&self, option: &str) -> Self {
+        let mut address = self.clone();
+        let options = [address.config.get_options().unwrap_or_default(), "-c", option].join(" ");
+        address.config.options(options.trim_start());
+        address
+    }
+
     /// The schema's name.
     pub fn schema(&self) -> &str {
         self.schema.as_str()
@@ -103,9 +120,9 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = self.config.get_hosts().first().map(|host| match host {
-            tokio_postgres::config::Host::Tcp(name) => name.clone(),
+            Host::Tcp(name) => name.clone(),
             #[cfg(unix)]
-            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+            Host::Unix(path) => path.display().to_string(),
         });
         let port = self.config.get_ports().first().copied().unwrap_or(5432);
         let database = self.config.get_dbname().unwrap_or_default();
@@ -132,9 +149,19 @@ mod tests {
             "mysql://ada:s3cret@host/db",
             "postgres://ada:s3cret@host/db?schema=No",
             "postgres://ada:s3cret@host:x/db",
+            // A password with an @ in it, and then a ?.
+            "postgres://ada:one@two?s3cret=x@host/db",
+            "postgres://ada:one@s3cret@host/db",
         ] {
             let refusal = Address::parse(text).unwrap_err().to_string();
             assert!(!refusal.contains("s3cret"), "{refusal}");
         }
+    }
+
+    #[test]
+    fn an_option_that_there_is_not_is_named() {
+        let refusal =
+            Address::parse("postgres://ada:s3cret@host/db?conect_timeout=3").unwrap_err().to_string();
+        assert!(refusal.contains("conect_timeout"), "{refusal}");
     }
 }

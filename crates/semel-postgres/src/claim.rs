@@ -1,13 +1,13 @@
 //! A claim: one statement that grants by a template; what it granted is checked against the core's own grant.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use semel_core::draft::Full;
 use semel_core::event::EventKind;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
-use semel_core::lease::{Unclaimable, grant};
+use semel_core::lease::{Grant, Unclaimable, grant};
 use semel_core::limits::EXECUTION_DEFAULT_MS;
 use semel_core::slot::Slot;
 use semel_core::state::State;
@@ -91,7 +91,8 @@ impl<'a> Together<'a> {
         params
     }
 
-    /// What each of the claims took, from the rows of the answer.
+    /// What each of the claims took, from the rows of the answer. What cannot be read is left out, and its lease runs out: it
+    /// keeps nobody from the rest.
     pub(crate) fn claimed(&self, shared: &Shared, rows: &[Row]) -> Result<Vec<Claimed>, PostgresError> {
         let mut now = Timestamp::EPOCH;
         let mut all = vec![Claimed::default(); self.claims.len()];
@@ -100,23 +101,32 @@ impl<'a> Together<'a> {
             if whose < self.claims.len() { Ok(whose) } else { Err(PostgresError::Answer("take")) }
         };
         let mut notes: HashMap<JobId, Vec<(NoteKind, Bytes)>> = HashMap::new();
+        let mut unreadable: HashSet<JobId> = HashSet::new();
         for row in rows {
             match row.try_get::<_, i16>(0)? {
                 0 => now = shared.saw(row.try_get(1)?),
                 1 => {
-                    let (before, whose) = (rows::short_head(row, HEAD)?, whose(row)?);
-                    let body = Bytes::copy_from_slice(row.try_get(3)?);
-                    // The row was written by the template. The core has the last word on what a grant is.
-                    let head: Head = grant(&before, &self.claims[whose].grant, now, false).map_err(|_| {
-                        PostgresError::Row { id: before.id, what: "it was granted against the rule" }
-                    })?;
-                    all[whose].jobs.push((head, Full { body, notes: Vec::new() }));
+                    let whose = whose(row)?;
+                    match granted(row, &self.claims[whose].grant, now) {
+                        Ok(granted) => all[whose].jobs.push(granted),
+                        Err(error @ PostgresError::Row { .. }) => {
+                            tracing::error!(%error, "a job cannot be handed out; its lease runs out");
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
                 2 => {
                     let id = rows::id(row, HEAD)?;
                     let kind = u8::try_from(row.try_get::<_, i64>(1)?).ok().and_then(NoteKind::from_code);
-                    let kind = kind.ok_or(PostgresError::Row { id, what: "no such note" })?;
-                    notes.entry(id).or_default().push((kind, Bytes::copy_from_slice(row.try_get(3)?)));
+                    match kind {
+                        Some(kind) => {
+                            notes
+                                .entry(id)
+                                .or_default()
+                                .push((kind, Bytes::copy_from_slice(row.try_get(3)?)));
+                        }
+                        None => drop(unreadable.insert(id)),
+                    }
                 }
                 3 => {
                     let reason = match row.try_get::<_, i64>(1)? {
@@ -131,9 +141,25 @@ impl<'a> Together<'a> {
                 _ => return Err(PostgresError::Answer("take")),
             }
         }
+        for id in &unreadable {
+            let error = PostgresError::Row { id: *id, what: "no such note" };
+            tracing::error!(%error, "a job cannot be handed out; its lease runs out");
+        }
+        for claimed in &mut all {
+            claimed.jobs.retain(|(head, _)| !unreadable.contains(&head.id));
+        }
         for (head, full) in all.iter_mut().flat_map(|claimed| &mut claimed.jobs) {
             full.notes = notes.remove(&head.id).unwrap_or_default();
         }
         Ok(all)
     }
+}
+
+/// The job of a row that the template wrote. The core has the last word on what a grant is.
+fn granted(row: &Row, by: &Grant, now: Timestamp) -> Result<(Head, Full), PostgresError> {
+    let before = rows::short_head(row, HEAD)?;
+    let body = Bytes::copy_from_slice(row.try_get(3)?);
+    let head = grant(&before, by, now, false)
+        .map_err(|_| PostgresError::Row { id: before.id, what: "it was granted against the rule" })?;
+    Ok((head, Full { body, notes: Vec::new() }))
 }

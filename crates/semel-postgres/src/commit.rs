@@ -3,16 +3,17 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::PoisonError;
 use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
-use semel_core::draft::Group;
 use semel_core::ident::JobId;
 use semel_core::unique::leave_out_outlived;
 use semel_store::News;
-use semel_store::backend::{Applied, Batch, Claim, Claimed, Unwritten, Verdict};
+use semel_store::backend::{Applied, Batch, Claimed, Unwritten, Verdict};
 use semel_store::random;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -32,8 +33,14 @@ const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long the groups that want a lock are looked for, from when one was not had: callers wait no longer for much.
+const SEARCH_MAX: Duration = Duration::from_secs(1);
+
 /// The least that has a commit wait for the standbys: one that wrote nothing waits for nothing.
 pub(crate) const WAIT: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'semel', '')";
+
+/// Begins a transaction that waits for no lock for longer than `commit` does.
+const BEGIN_PART: &str = "BEGIN; SET LOCAL lock_timeout = '250ms'";
 
 /// What came back of one transaction.
 struct Answer {
@@ -46,11 +53,17 @@ type Part<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PostgresError>> + S
 impl Shared {
     /// Applies a batch.
     pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, PostgresError> {
-        self.apply(batch, true).await
+        self.apply(batch, true, None).await
     }
 
-    /// Applies a batch; says it in short if it may and can.
-    async fn apply(&self, batch: &Batch, may_be_brief: bool) -> Result<Applied, PostgresError> {
+    /// Applies a batch; says it in short if it may and can. Where it is a part of one in which a lock was not had, it says until
+    /// when more parts are made of it.
+    async fn apply(
+        &self,
+        batch: &Batch,
+        may_be_brief: bool,
+        until: Option<Instant>,
+    ) -> Result<Applied, PostgresError> {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
         }
@@ -61,7 +74,7 @@ impl Shared {
             let mark = new_mark();
             // Where it was in vain once, something of it has moved.
             let may_be_brief = may_be_brief && tries == 1;
-            match self.transact(&connection, mark, &batch.groups, &batch.claims, may_be_brief).await {
+            match self.transact(&connection, mark, batch, may_be_brief, until.is_some()).await {
                 Err(error) if error.is_lost_connection() => {
                     drop(connection);
                     return self.resolved(mark, batch, error).await;
@@ -72,33 +85,41 @@ impl Shared {
                 }
                 Err(error) if error.waited_in_vain() && !batch.groups.is_empty() => {
                     drop(connection);
-                    return self.commit_in_parts(batch).await;
+                    let until = until.unwrap_or_else(|| Instant::now() + SEARCH_MAX);
+                    return self.commit_in_parts(batch, until).await;
                 }
                 Err(error) => return Err(error),
                 Ok(answer) => break answer,
             }
         };
+        // From here on it is committed: what cannot be understood of a claim makes no group fail.
         let mut claims = vec![Claimed::default(); batch.claims.len()];
         for (together, rows) in Together::of(&batch.claims).iter().zip(&answer.claims) {
-            for (place, claimed) in together.places.iter().zip(together.claimed(self, rows)?) {
-                claims[*place] = claimed;
+            match together.claimed(self, rows) {
+                Ok(claimed) => {
+                    for (place, claimed) in together.places.iter().zip(claimed) {
+                        claims[*place] = claimed;
+                    }
+                }
+                Err(error) if batch.groups.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, "the answer to a claim is not understood; its leases run out");
+                }
             }
         }
         let mut applied = applied(batch.groups.len(), &[], &[])?;
         for row in &answer.groups {
             let Some(now) = row.try_get::<_, Option<i64>>(0)? else {
                 drop(connection);
-                return self.at_length(batch, claims).await;
+                return self.at_length(batch, claims, until).await;
             };
             self.saw(now);
             let (stale, busy): (Vec<i32>, Vec<i32>) = (row.try_get(1)?, row.try_get(3)?);
             applied = self::applied(batch.groups.len(), &stale, &busy)?;
-            for key in row.try_get::<_, Vec<Vec<u8>>>(2)? {
-                if let Err(error) = self.look_over(&connection, &key).await {
-                    // It is only house-keeping, and what was asked is done.
-                    tracing::debug!(%error, "the ended holders of a key were not looked over");
-                }
-            }
+            self.crowded
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(row.try_get::<_, Vec<Vec<u8>>>(2)?);
         }
         applied.claims = claims;
         self.tell(batch, &applied);
@@ -106,9 +127,14 @@ impl Shared {
     }
 
     /// Applies the groups of a batch that could not be applied in short, after its claims took these.
-    async fn at_length(&self, batch: &Batch, claims: Vec<Claimed>) -> Result<Applied, PostgresError> {
+    async fn at_length(
+        &self,
+        batch: &Batch,
+        claims: Vec<Claimed>,
+        until: Option<Instant>,
+    ) -> Result<Applied, PostgresError> {
         let groups = Batch { groups: batch.groups.clone(), claims: Vec::new() };
-        let mut applied = match Box::pin(self.apply(&groups, false)).await {
+        let mut applied = match Box::pin(self.apply(&groups, false, until)).await {
             // Nothing of it was applied, and the jobs are taken: whoever has them is told so, and the others decide again.
             Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
                 tracing::debug!(%error, "what stood beside claims is decided again");
@@ -122,16 +148,17 @@ impl Shared {
     }
 
     /// A lock that cannot be passed over was not had in time: looks for the group that wants it, by halves, so that the others
-    /// go on without it.
-    async fn commit_in_parts(&self, batch: &Batch) -> Result<Applied, PostgresError> {
+    /// go on without it. Where a whole table is locked it is every group, and each part waits in vain: what has not been told
+    /// apart when it is time is busy as it is.
+    async fn commit_in_parts(&self, batch: &Batch, until: Instant) -> Result<Applied, PostgresError> {
         let claims = Batch { groups: Vec::new(), claims: batch.claims.clone() };
         let half = batch.groups.len() / 2;
         let mut applied = Applied::default();
-        if half == 0 {
-            applied.groups.push(Verdict::Busy);
+        if half == 0 || Instant::now() >= until {
+            applied.groups = vec![Verdict::Busy; batch.groups.len()];
         } else {
             let first = Batch { groups: batch.groups[..half].to_vec(), claims: Vec::new() };
-            applied.groups = Box::pin(self.commit(&first)).await?.groups;
+            applied.groups = Box::pin(self.apply(&first, true, Some(until))).await?.groups;
             let mut unwritten = Unwritten::default();
             for (group, verdict) in batch.groups.iter().zip(&applied.groups) {
                 if *verdict != Verdict::Applied {
@@ -149,7 +176,7 @@ impl Shared {
                     rest.groups.push(group.clone());
                 }
             }
-            let mut others = match Box::pin(self.commit(&rest)).await {
+            let mut others = match Box::pin(self.apply(&rest, true, Some(until))).await {
                 Ok(others) => others.groups.into_iter(),
                 Err(PostgresError::Unknown) => return Err(PostgresError::Unknown),
                 // Nothing of it was applied, and the first half is: it is decided again.
@@ -164,7 +191,11 @@ impl Shared {
                     .map(|verdict| verdict.or_else(|| others.next()).unwrap_or(Verdict::Stale)),
             );
         }
-        applied.claims = match Box::pin(self.commit(&claims)).await {
+        if Instant::now() >= until {
+            applied.claims = vec![Claimed::default(); batch.claims.len()];
+            return Ok(applied);
+        }
+        applied.claims = match Box::pin(self.apply(&claims, true, Some(until))).await {
             Ok(claimed) => claimed.claims,
             // The groups are applied, whatever becomes of the claims.
             Err(error) => {
@@ -184,8 +215,8 @@ impl Shared {
         let mut params = Params::default();
         params.push(mark, Type::UUID);
         let sql = format!("SELECT {}($1)", self.name("resolve"));
-        let deadline = tokio::time::Instant::now() + RESOLVE_MAX;
-        while tokio::time::Instant::now() < deadline {
+        let deadline = Instant::now() + RESOLVE_MAX;
+        while Instant::now() < deadline {
             let asked = tokio::time::timeout_at(deadline, async {
                 let connection = self.connection().await?;
                 ask(&connection, &sql, &params).await
@@ -227,10 +258,11 @@ impl Shared {
         &self,
         connection: &Object,
         mark: Id,
-        groups: &[Group],
-        claims: &[Claim],
+        batch: &Batch,
         may_be_brief: bool,
+        is_part: bool,
     ) -> Result<Answer, PostgresError> {
+        let (groups, claims) = (&batch.groups[..], &batch.claims[..]);
         let mut statements: Vec<(String, Params<'_>)> = Vec::new();
         if !groups.is_empty() {
             let mut params = Params::sparse();
@@ -257,10 +289,13 @@ impl Shared {
             let params = together.params(self);
             statements.push((format!("SELECT * FROM {}({})", self.name("take"), params.marks()), params));
         }
-        let mut answers = if let [(sql, params)] = &statements[..] {
+        // Claims that are left of a batch wait for a lock no longer than its groups did.
+        let waits_little = is_part && groups.is_empty();
+        let mut answers = if let ([(sql, params)], false) = (&statements[..], waits_little) {
             vec![ask(connection, sql, params).await?]
         } else {
-            let mut parts: Vec<Part<'_>> = vec![plain(connection, "BEGIN")];
+            let begin = if waits_little { BEGIN_PART } else { "BEGIN" };
+            let mut parts: Vec<Part<'_>> = vec![plain(connection, begin)];
             for (sql, params) in &statements {
                 parts.push(Box::pin(ask(connection, sql, params)));
             }
@@ -286,18 +321,36 @@ impl Shared {
         Ok(Answer { groups, claims: answers })
     }
 
-    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short.
-    async fn look_over(&self, connection: &Object, key: &[u8]) -> Result<(), PostgresError> {
+    /// Keys that have been found to have many ended holders since this was asked.
+    pub(crate) fn take_crowded(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.crowded.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Looks over the ended holders of keys. It is only house-keeping: nobody's answer waits for it.
+    pub(crate) async fn look_over_all(&self, keys: Vec<Vec<u8>>) {
+        for key in keys {
+            if let Err(error) = self.look_over(&key).await {
+                tracing::debug!(%error, "the ended holders of a key were not looked over");
+            }
+        }
+    }
+
+    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short. A
+    /// key that somebody has locked, or that has moved since it was seen, is left for the next time.
+    async fn look_over(&self, key: &[u8]) -> Result<(), PostgresError> {
+        let connection = self.connection().await?;
         let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
         let mut params = Params::default();
         params.push(key, Type::BYTEA);
         let sql = format!(
-            "SELECT {} FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = $1",
+            "SELECT {}, k.version FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = $1",
             columns.join(", "),
             self.name("key"),
             self.name("head")
         );
-        let rows = ask(connection, &sql, &params).await?;
+        let rows = ask(&connection, &sql, &params).await?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        let version: i64 = row.try_get(rows::COLUMNS.len())?;
         let all = rows.iter().map(|row| rows::head(row, 0)).collect::<Result<Vec<_>, _>>()?;
         let mut kept = all.clone();
         leave_out_outlived(&mut kept);
@@ -307,11 +360,13 @@ impl Shared {
             return Ok(());
         }
         params.ids(outlived);
+        params.number(version);
         let sql = format!(
-            "UPDATE {} SET done = ARRAY(SELECT u.id FROM unnest(done) AS u(id) WHERE u.id <> ALL ($2)) WHERE key = $1",
+            "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL ($2)) \
+             FROM (SELECT key FROM {0} WHERE key = $1 AND version = $3 FOR UPDATE SKIP LOCKED) AS w WHERE k.key = w.key",
             self.name("key")
         );
-        ask(connection, &sql, &params).await?;
+        ask(&connection, &sql, &params).await?;
         Ok(())
     }
 }

@@ -15,6 +15,8 @@ use crate::values::Params;
 /// Connections of one store: two commits in flight and one of those that were busy, two reads, the outbox, what others are
 /// told, and what a caller's transaction wants made.
 const CONNECTIONS: usize = 8;
+/// How many of them may be with those who only look: people and the log's readers.
+pub const ASIDE: usize = 2;
 /// How long somebody waits for a free connection, or for a new one.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long the other end of a connection may say nothing to what was sent, before it is taken for gone.
@@ -54,6 +56,41 @@ pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
         .timeouts(Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) })
         .build()
         .map_err(|error| PostgresError::Pool(error.to_string()))
+}
+
+/// The level of the store's own transactions: each statement sees what was committed before it began, also by whom it has waited
+/// for. Under a stricter one a commit would not see that it was given up, nor what it has waited for.
+const LEVEL: &str = "read committed";
+
+/// A pool of connections to `address` whose transactions are of the level the store needs, and the address by which they are.
+/// Who begins with another level is told so when he connects: set later it would be left behind in a pooler's connections.
+pub async fn suited(address: &Address) -> Result<(Address, Pool), PostgresError> {
+    let plain = pool(address)?;
+    let level = level(&plain).await?;
+    if level == LEVEL {
+        return Ok((address.clone(), plain));
+    }
+    let own = address.with_option(&format!("default_transaction_isolation={}", LEVEL.replace(' ', "\\ ")));
+    let suited = pool(&own)?;
+    match self::level(&suited).await {
+        Ok(level) if level == LEVEL => Ok((own, suited)),
+        // A pooler that lets nothing be set by whoever connects.
+        _ => Err(too_strict(&level)),
+    }
+}
+
+/// What to do about a database whose transactions are of another level.
+pub fn too_strict(level: &str) -> PostgresError {
+    PostgresError::Unsupported(format!(
+        "transactions of this user begin as {level}, and the store's own must be {LEVEL}: say ALTER ROLE \u{2026} SET \
+         default_transaction_isolation = '{LEVEL}', and have a pooler connect anew"
+    ))
+}
+
+async fn level(pool: &Pool) -> Result<String, PostgresError> {
+    let sql = "SELECT current_setting('default_transaction_isolation')";
+    let rows = ask(&pool.get().await?, sql, &Params::default()).await?;
+    Ok(rows.first().ok_or(PostgresError::Answer("a setting"))?.try_get(0)?)
 }
 
 /// One statement, in one round trip: nothing is prepared.

@@ -42,7 +42,11 @@ impl Shared {
             self.name("document")
         );
         let mut found = Found::default();
-        for row in self.look(&sql, &params).await? {
+        let rows = match &seek {
+            Seek::Due { .. } => self.look(&sql, &params).await?,
+            Seek::Kind { .. } => self.look_aside(&sql, &params).await?,
+        };
+        for row in rows {
             let Some(kind) = row.try_get::<_, Option<i16>>(0)? else {
                 found.now = self.saw(row.try_get(2)?);
                 continue;

@@ -4,7 +4,7 @@ use deadpool_postgres::PoolError;
 use semel_core::ident::JobId;
 use semel_store::StoreError;
 use semel_store::error::Undone;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::session::Failure;
 
@@ -93,8 +93,12 @@ impl PostgresError {
                             .is_some_and(|source| source.is::<std::io::Error>())
                 }
                 Some(code) => {
-                    // The whole class of connections: poolers end them by other codes than the database.
-                    code.code().starts_with("08") || ENDS_THE_CONNECTION.contains(&code.code())
+                    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+                    // Whatever it is that the database dies of, it may have committed before. The whole class of connections:
+                    // poolers end them by other codes than the database, and do not always call that fatal.
+                    matches!(severity, Some(Severity::Fatal | Severity::Panic))
+                        || code.code().starts_with("08")
+                        || ENDS_THE_CONNECTION.contains(&code.code())
                 }
             },
             _ => false,

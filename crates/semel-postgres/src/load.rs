@@ -14,6 +14,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
 use semel_store::model::deciding;
 
+use crate::connect;
 use crate::documents;
 use crate::error::PostgresError;
 use crate::rows;
@@ -25,9 +26,10 @@ use crate::values::{Id, Params};
 const HEAD: usize = 7;
 
 /// What `look` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
-/// have been told.
+/// have been told; its transactions do not see what they have waited for.
 const AWAITS_STANDBY: i16 = 1;
 const TAKES_NO_WRITES: i16 = 2;
+const IS_TOO_STRICT: i16 = 4;
 
 /// What `look` answered, sorted by what it is.
 #[derive(Default)]
@@ -67,6 +69,9 @@ impl Shared {
         let state = state.unwrap_or(0);
         if state & TAKES_NO_WRITES != 0 {
             return Err(PostgresError::ReadOnly);
+        }
+        if state & IS_TOO_STRICT != 0 {
+            return Err(connect::too_strict("stricter ones"));
         }
         self.awaits_standby.store(state & AWAITS_STANDBY != 0, Ordering::Release);
         self.answer(reads, &question.keys, &rows)
@@ -227,6 +232,7 @@ impl Answered {
         if with_ended {
             leave_out_outlived(&mut holders);
         }
+        // Of more live ones than that the database brings one more than that, and those that decide among them.
         let too_many = holders.len() > HOLDERS_PER_KEY_MAX;
         if too_many {
             holders = deciding(holders.iter()).into_iter().cloned().collect();

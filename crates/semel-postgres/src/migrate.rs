@@ -18,6 +18,7 @@ const STEPS: &[(&str, &str)] = &[
     ("outbox", include_str!("sql/0002_outbox.sql")),
     ("outbox order", include_str!("sql/0003_outbox_order.sql")),
     ("upkeep", include_str!("sql/0004_upkeep.sql")),
+    ("outbox length", include_str!("sql/0005_outbox_length.sql")),
 ];
 
 /// What every version's functions are.
@@ -26,6 +27,7 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/forget.sql"),
     include_str!("sql/claim.sql"),
     include_str!("sql/take.sql"),
+    include_str!("sql/deciding.sql"),
     include_str!("sql/load.sql"),
     include_str!("sql/look.sql"),
     include_str!("sql/make.sql"),

@@ -1,5 +1,6 @@
 //! The outbox: a table that programs of any language insert into.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -21,11 +22,18 @@ use crate::values::{Id, Params};
 /// entry those behind it wait as long.
 const PATIENCE: &str = "SET LOCAL lock_timeout = '25ms'";
 
+/// Bytes of an entry at most, as the table's own check says too: as many as any job's request may have, however it is written.
+const ENVELOPE_BYTES_MAX: i64 = 8 * 1024 * 1024;
+/// Entries are taken together until they have so many bytes, for all of them are in memory at once.
+const PIECE_BYTES_MAX: i64 = 2 * ENVELOPE_BYTES_MAX;
+
 /// Entries that were taken, on a connection that does not go back to the others unless its transaction has ended.
 struct Piece {
     shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
     entries: Vec<(JobId, String)>,
+    /// Entries that are too long to be read. They are without a text here, which is no request.
+    too_long: HashSet<JobId>,
     connection: Option<Object>,
 }
 
@@ -53,17 +61,34 @@ impl Postgres {
         }
         // From here on the connection is closed unless all goes well.
         let (shared, rows) = (Arc::clone(&self.shared), Arc::clone(&self.rows));
-        let mut piece = Piece { shared, rows, entries: Vec::new(), connection: Some(connection) };
+        let mut piece = Piece {
+            shared,
+            rows,
+            entries: Vec::new(),
+            too_long: HashSet::new(),
+            connection: Some(connection),
+        };
         let client = piece.client()?;
         client.batch_execute("BEGIN").await?;
         client.batch_execute(PATIENCE).await?;
+        params.number(ENVELOPE_BYTES_MAX);
+        params.number(PIECE_BYTES_MAX);
+        // What is locked and not answered waits for the next piece.
         let sql = format!(
-            "SELECT id, envelope::text FROM {table} WHERE outcome IS NULL AND id <> ALL ($1) ORDER BY place LIMIT $2 \
-             FOR UPDATE SKIP LOCKED"
+            "SELECT id, CASE WHEN bytes <= $3 THEN envelope::text END FROM ( \
+             SELECT *, sum(least(bytes, $3)) OVER (ORDER BY place) AS total FROM ( \
+             SELECT id, place, envelope, octet_length(envelope::text) AS bytes FROM {table} \
+             WHERE outcome IS NULL AND id <> ALL ($1) ORDER BY place LIMIT $2 FOR UPDATE SKIP LOCKED) AS locked) AS summed \
+             WHERE total <= $4 ORDER BY place"
         );
         let rows = client.query_typed(&sql, &params.typed()).await?;
-        let entries = rows.iter().map(|row| Ok((row.try_get::<_, Id>(0)?.0, row.try_get(1)?)));
-        piece.entries = entries.collect::<Result<_, PostgresError>>()?;
+        for row in rows {
+            let (id, text) = (row.try_get::<_, Id>(0)?.0, row.try_get::<_, Option<String>>(1)?);
+            if text.is_none() {
+                piece.too_long.insert(id);
+            }
+            piece.entries.push((id, text.unwrap_or_default()));
+        }
         if piece.entries.is_empty() {
             piece.end("ROLLBACK").await?;
             return Ok(None);
@@ -112,11 +137,23 @@ impl Piece {
     }
 
     async fn finished(&mut self, relayed: Vec<Relayed>) -> Result<(), PostgresError> {
+        let reasons: Vec<Option<String>> = self
+            .entries
+            .iter()
+            .zip(&relayed)
+            .map(|((id, _), relayed)| {
+                if self.too_long.contains(id) {
+                    return Some(format!("the envelope is longer than {ENVELOPE_BYTES_MAX} bytes"));
+                }
+                // A reason quotes what was refused, and no text of the database has a zero byte in it.
+                relayed.reason.as_ref().map(|reason| reason.replace('\0', "\u{fffd}"))
+            })
+            .collect();
         let mut params = Params::default();
         params.ids(self.entries.iter().map(|(id, _)| *id).collect());
         params.texts(relayed.iter().map(|relayed| relayed.outcome).collect());
         params.maybe_ids(relayed.iter().map(|relayed| relayed.job).collect());
-        params.maybe_texts(relayed.iter().map(|relayed| relayed.reason.as_deref()).collect());
+        params.maybe_texts(reasons.iter().map(Option::as_deref).collect());
         let sql = format!(
             "UPDATE {} o SET outcome = w.outcome, job = w.job, reason = w.reason, relayed_at = now() \
              FROM unnest($1, $2, $3, $4) AS w(id, outcome, job, reason) WHERE o.id = w.id",

@@ -26,6 +26,8 @@ use crate::values::{Id, Params};
 const LOG_LOOKS: u32 = 20;
 /// How long between two looks.
 const LOG_PAUSE: Duration = Duration::from_millis(10);
+/// The last place in a transaction that a cursor has bits for.
+const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
 /// Counters of a queue that are not of a state.
 pub(crate) const CREATED: i16 = 100;
 const PURGED: i16 = 101;
@@ -89,7 +91,7 @@ impl Shared {
             let mut params = Params::default();
             params.push(Id(below), Type::UUID);
             params.number(i64::try_from(size).unwrap_or(i64::MAX));
-            let rows = self.look(&sql, &params).await?;
+            let rows = self.look_aside(&sql, &params).await?;
             for row in &rows {
                 let head = rows::head(row, 0)?;
                 if listing.heads.len() >= limit {
@@ -114,7 +116,7 @@ impl Shared {
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, PostgresError> {
         let sql = format!("SELECT * FROM {}()", self.name("queues"));
         let mut queues: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
-        for row in self.look(&sql, &Params::default()).await? {
+        for row in self.look_aside(&sql, &Params::default()).await? {
             let name = QueueName::from_stored(row.try_get(0)?);
             let queue = queues.entry(name.clone()).or_insert_with(|| QueueStats {
                 row: QueueRow::fresh(name),
@@ -161,20 +163,23 @@ impl Shared {
     async fn page(&self, cursor: u64, limit: u32) -> Result<(LogPage, bool), PostgresError> {
         let mut params = Params::default();
         params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
-        // The first record may have been read already.
-        params.number(i64::from(limit) + 1);
-        // One statement, so that the records and the limits of what is over are of one snapshot.
+        params.number((cursor & PLACE_MAX).cast_signed());
+        params.number(i64::from(limit));
+        // One statement, so that the records and the limits of what is over are of one snapshot. A transaction may have many
+        // records, and those that have been read must not stand for any that have not: whoever gets fewer events than he asked
+        // for takes that for the end.
         let sql = format!(
             "SELECT NULL::int8, 0, pg_snapshot_xmin(pg_current_snapshot())::text::int8, NULL::int2[], \
              NULL::uuid[], NULL::text[], NULL::text[], NULL::int8[], NULL::int8[], dropped FROM {} UNION ALL \
              (SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, NULL::int8 \
-             FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 ORDER BY tx, first LIMIT $2)",
+             FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 \
+             AND (tx > $1::text::xid8 OR first + cardinality(kinds) > $2) ORDER BY tx, first LIMIT $3)",
             self.name("fact"),
             self.name("event")
         );
         let mut page = LogPage::default();
         let mut running = 0;
-        for row in self.look(&sql, &params).await? {
+        for row in self.look_aside(&sql, &params).await? {
             let Some(transaction) = row.try_get::<_, Option<i64>>(0)? else {
                 running = row.try_get::<_, i64>(2)?;
                 let dropped: i64 = row.try_get(9)?;
@@ -193,7 +198,7 @@ impl Shared {
 
 /// The last place that an event of that transaction can have.
 fn end_of(transaction: i64) -> u64 {
-    (transaction.unsigned_abs() << PLACE_BITS) | ((1 << PLACE_BITS) - 1)
+    (transaction.unsigned_abs() << PLACE_BITS) | PLACE_MAX
 }
 
 /// Takes the events of a record that are after `cursor`, as far as there is room.

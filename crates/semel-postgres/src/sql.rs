@@ -1,6 +1,8 @@
 //! The text of the schema. The files of `sql/` have marks in them: `@.` is the schema, `@head_…` are lists of the columns of a
 //! head, `@….short` those of a head whose numbers are one list, so that they are written down once.
 
+use semel_core::limits::HOLDERS_PER_KEY_MAX;
+
 use crate::rows::{COLUMNS, WORDS};
 
 /// What every function of the schema is planned under. Plans are cached for as long as a connection lives, and the first may
@@ -101,6 +103,8 @@ impl Schema {
             .replace("@head_nulls_rest", &nulls(&COLUMNS[1..]))
             .replace("@head_nulls", &nulls(COLUMNS))
             .replace("@h.head", &list(&|name, _| format!("h.{name}")))
+            .replace("@holders_max", &HOLDERS_PER_KEY_MAX.to_string())
+            .replace("@never", &i64::MAX.to_string())
             .replace("@class", &self.class().to_string())
             .replace("LANGUAGE plpgsql", PLANNING)
             .replace("@.", &format!("\"{}\".", self.0))

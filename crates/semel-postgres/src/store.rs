@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use deadpool_postgres::{Object, Pool};
 use semel_core::draft::{Reads, Snapshot};
@@ -17,6 +17,7 @@ use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -49,6 +50,12 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
+    /// The page of the table of keys at which house-keeping goes on.
+    pub(crate) key_page: AtomicI64,
+    /// The share of the connections that those have who only look.
+    pub(crate) aside: Semaphore,
+    /// Keys whose ended holders are to be looked over.
+    pub(crate) crowded: Mutex<Vec<Vec<u8>>>,
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
     /// a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
@@ -69,6 +76,14 @@ impl Shared {
             Err(error) if error.is_lost_connection() => ask(&self.connection().await?, sql, params).await,
             asked => asked,
         }
+    }
+
+    /// As [`look`](Self::look), for what takes no part in a decision: there may be many of those at once, and what is decided
+    /// must not wait until they all have been served.
+    pub(crate) async fn look_aside(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        let _turn =
+            self.aside.acquire().await.map_err(|closed| PostgresError::GivenUp(closed.to_string()))?;
+        self.look(sql, params).await
     }
 
     /// The name of something in the schema.
@@ -141,7 +156,7 @@ impl Postgres {
     /// # Errors
     /// When it cannot be reached.
     pub async fn status(address: &Address) -> Result<Status, PostgresError> {
-        let client = connect::pool(address)?.get().await?;
+        let client = connect::suited(address).await?.1.get().await?;
         migrate::status(&**client, &address.schema, Known::default()).await
     }
 
@@ -150,7 +165,7 @@ impl Postgres {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn migrate(address: &Address) -> Result<Status, PostgresError> {
-        let mut client = connect::pool(address)?.get().await?;
+        let mut client = connect::suited(address).await?.1.get().await?;
         migrate::run(&mut client, &address.schema, Known::default()).await
     }
 
@@ -159,7 +174,7 @@ impl Postgres {
     /// # Errors
     /// When it cannot be reached, or its schema is of a newer program.
     pub async fn plan(address: &Address) -> Result<Vec<String>, PostgresError> {
-        let client = connect::pool(address)?.get().await?;
+        let client = connect::suited(address).await?.1.get().await?;
         migrate::plan(&**client, &address.schema, Known::default()).await
     }
 
@@ -168,7 +183,7 @@ impl Postgres {
         clock: Option<Box<dyn Clock>>,
         known: Known,
     ) -> Result<Self, PostgresError> {
-        let pool = connect::pool(address)?;
+        let (address, pool) = connect::suited(address).await?;
         let mut client = pool.get().await?;
         let status = migrate::status(&**client, &address.schema, known).await?;
         known.guard(status.found)?;
@@ -184,8 +199,11 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
+            key_page: AtomicI64::new(0),
+            aside: Semaphore::new(connect::ASIDE),
+            crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
-            address: address.clone(),
+            address,
             teller: Arc::new(Teller::new()),
         };
         let store =
@@ -229,7 +247,14 @@ impl Backend for Postgres {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
+        Box::pin(self.unit(|shared| async move {
+            let applied = shared.commit(&batch).await;
+            let crowded = shared.take_crowded();
+            if !crowded.is_empty() {
+                tokio::spawn(async move { shared.look_over_all(crowded).await });
+            }
+            applied
+        }))
     }
 
     fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {

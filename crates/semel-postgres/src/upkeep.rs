@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use deadpool_postgres::Object;
 use semel_core::draft::Reads;
 use semel_core::limits::RETENTION_DEFAULT_S;
 use tokio_postgres::types::Type;
@@ -17,7 +18,7 @@ const FORGET_MAX: i32 = 500;
 const FOLD_MAX: i32 = 10_000;
 /// Records of the log that are kept; older ones are dropped.
 const RECORDS_KEPT: i64 = 200_000;
-/// One look in so many also trims the log and drops keys that nobody holds.
+/// One look in so many also trims the log and drops relayed entries of the outbox.
 const SELDOM: u32 = 64;
 /// Keys that nobody holds are kept for so long, so that no decision that is still on its way has seen an older one of
 /// the same name and takes the new one for it; in microseconds.
@@ -26,8 +27,13 @@ const KEY_KEPT: i64 = 3_600_000_000;
 const CLEAR_TRIES: u32 = 32;
 /// Entries of the outbox are kept for so long after they were relayed, in seconds: as long as a finished job.
 const OUTBOX_KEPT: i64 = RETENTION_DEFAULT_S.cast_signed();
-/// Keys dropped in one go.
-const KEYS_MAX: i64 = 10_000;
+/// Entries of the outbox dropped in one go.
+const ENTRIES_MAX: u64 = 10_000;
+/// Pages of the table of keys that one look goes through, from where the last one ended. An index of keys that nobody holds would
+/// have each commit that writes a key write all indexes of that table.
+const KEY_PAGES: i64 = 1_024;
+/// A look that found so many keys to drop is followed by the next at once.
+const KEYS_MANY: u64 = 1_000;
 
 impl Shared {
     /// A piece of housekeeping. Says whether more is waiting.
@@ -45,7 +51,8 @@ impl Shared {
         let number = |rows: &[tokio_postgres::Row]| -> Result<i32, PostgresError> {
             rows.first().ok_or(PostgresError::Answer("upkeep"))?.try_get(0).map_err(PostgresError::from)
         };
-        let more = number(&forgotten)? >= FORGET_MAX || number(&folded)? >= FOLD_MAX;
+        let mut more = number(&forgotten)? >= FORGET_MAX || number(&folded)? >= FOLD_MAX;
+        more |= self.drop_keys(&connection, now - KEY_KEPT).await?;
         if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
             let mut params = Params::default();
             params.number(RECORDS_KEPT);
@@ -57,26 +64,50 @@ impl Shared {
                 self.name("fact")
             );
             ask(&connection, &sql, &params).await?;
-            let mut params = Params::default();
-            params.number(now - KEY_KEPT);
-            params.number(KEYS_MAX);
-            let mut relayed = Params::default();
-            relayed.number(OUTBOX_KEPT);
-            relayed.number(KEYS_MAX);
-            let outbox = self.name("outbox");
-            let sql = format!(
-                "DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {outbox} WHERE outcome IS NOT NULL \
-                 AND relayed_at < now() - $1 * interval '1 second' LIMIT $2 FOR UPDATE SKIP LOCKED))"
-            );
-            ask(&connection, &sql, &relayed).await?;
-            let key = self.name("key");
-            let sql = format!(
-                "DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
-                 WHERE live = '{{}}' AND done = '{{}}' AND version < $1 LIMIT $2 FOR UPDATE SKIP LOCKED))"
-            );
-            ask(&connection, &sql, &params).await?;
+            if self.drop_relayed(&connection).await? {
+                // The next look is as thorough.
+                self.upkeep.store(SELDOM - 1, Ordering::Relaxed);
+                more = true;
+            }
         }
         Ok(more)
+    }
+
+    /// Drops keys of a stretch of their table that nobody has held since `before`. Says whether there were many.
+    async fn drop_keys(&self, connection: &Object, before: i64) -> Result<bool, PostgresError> {
+        let from = self.key_page.load(Ordering::Relaxed);
+        let mut params = Params::default();
+        params.number(before);
+        params.push(format!("({from},0)"), Type::TEXT);
+        params.push(format!("({},0)", from + KEY_PAGES), Type::TEXT);
+        params.number(from + KEY_PAGES);
+        let key = self.name("key");
+        let sql = format!(
+            "WITH gone AS (DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
+             WHERE ctid >= $2::text::tid AND ctid < $3::text::tid AND live = '{{}}' AND done = '{{}}' AND version < $1 \
+             FOR UPDATE SKIP LOCKED)) RETURNING 1) \
+             SELECT (SELECT count(*) FROM gone), \
+             pg_catalog.pg_relation_size('{key}') <= $4 * current_setting('block_size')::int8"
+        );
+        let rows = ask(connection, &sql, &params).await?;
+        let row = rows.first().ok_or(PostgresError::Answer("upkeep"))?;
+        let is_end: bool = row.try_get(1)?;
+        self.key_page.store(if is_end { 0 } else { from + KEY_PAGES }, Ordering::Relaxed);
+        let gone = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
+        Ok(!is_end && gone >= KEYS_MANY)
+    }
+
+    /// Drops entries of the outbox that were relayed long ago. Says whether more are left.
+    async fn drop_relayed(&self, connection: &Object) -> Result<bool, PostgresError> {
+        let mut params = Params::default();
+        params.number(OUTBOX_KEPT);
+        params.number(ENTRIES_MAX.cast_signed());
+        let outbox = self.name("outbox");
+        let sql = format!(
+            "DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {outbox} WHERE outcome IS NOT NULL \
+             AND relayed_at < now() - $1 * interval '1 second' LIMIT $2 FOR UPDATE SKIP LOCKED))"
+        );
+        Ok(connection.execute_typed(&sql, &params.typed()).await? >= ENTRIES_MAX)
     }
 
     /// Deletes everything.

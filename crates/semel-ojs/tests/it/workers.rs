@@ -17,6 +17,9 @@ fn a_fetch_names_its_queues_in_order() {
         (r#"{"queues":["a"],"count":0}"#, "/count"),
         (r#"{"queues":["a"],"count":1001}"#, "/count"),
         (r#"{"queues":["a"],"wait_ms":30001}"#, "/wait_ms"),
+        // What is written into rows, shown, and compared.
+        (r#"{"queues":["a"],"worker_id":"a\u0000b"}"#, "/worker_id"),
+        (r#"{"queues":["a"],"worker_id":"a\nb"}"#, "/worker_id"),
     ] {
         assert_eq!(Fetch::parse(text).unwrap_err().pointer, pointer, "{text}");
     }

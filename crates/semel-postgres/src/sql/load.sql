@@ -24,7 +24,9 @@ BEGIN
     IF cardinality(p_keys) > 0 THEN
         RETURN QUERY SELECT 5::int2, NULL::uuid, k.version, h.slot_at, (h.slot = -1)::int4::int2, k.key, NULL::text, @h.head
             FROM unnest(p_keys, p_ended) AS w(key, ended) JOIN @.key k ON k.key = w.key
-            LEFT JOIN LATERAL (SELECT o.* FROM unnest(CASE WHEN w.ended THEN k.live || k.done ELSE k.live END) AS u(id)
+            LEFT JOIN LATERAL (SELECT o.* FROM unnest(
+                    CASE WHEN cardinality(k.live) > @holders_max THEN @.deciding(k.live) ELSE k.live END
+                    || CASE WHEN w.ended THEN k.done ELSE '{}' END) AS u(id)
                 JOIN @.head o ON o.id = u.id) AS h ON true;
     END IF;
     IF cardinality(p_heads) > 0 OR cardinality(p_fulls) > 0 THEN

@@ -24,7 +24,12 @@ pub struct Between {
     port: u16,
     swallows: Arc<AtomicBool>,
     refuses: Arc<AtomicBool>,
+    /// Whether something else is answered instead of what is swallowed.
+    is_full: Arc<AtomicBool>,
 }
+
+/// What a database says that cannot go on after its disk is full: it may have committed before.
+const FULL: &[u8] = b"E\0\0\0\x33SFATAL\0VFATAL\0C53100\0Mno space left on device\0\0";
 
 /// How a commit is known on its way.
 const COMMITS: [&[u8]; 2] = [b".commit(", b".brief("];
@@ -36,17 +41,18 @@ impl Between {
         let port = listener.local_addr().unwrap().port();
         let swallows = Arc::new(AtomicBool::new(false));
         let refuses = Arc::new(AtomicBool::new(false));
-        let (told, hangs_up) = (Arc::clone(&swallows), Arc::clone(&refuses));
+        let is_full = Arc::new(AtomicBool::new(false));
+        let (told, hangs_up, full) = (Arc::clone(&swallows), Arc::clone(&refuses), Arc::clone(&is_full));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if hangs_up.load(Ordering::SeqCst) {
                     continue;
                 }
                 let upstream = TcpStream::connect(&database).await.unwrap();
-                tokio::spawn(hand_on(client, upstream, Arc::clone(&told)));
+                tokio::spawn(hand_on(client, upstream, Arc::clone(&told), Arc::clone(&full)));
             }
         });
-        Self { port, swallows, refuses }
+        Self { port, swallows, refuses, is_full }
     }
 
     /// The address of a place by this way.
@@ -60,12 +66,22 @@ impl Between {
         self.refuses.store(refuses, Ordering::SeqCst);
     }
 
+    /// Says from now on that the disk is full, instead of what is swallowed.
+    pub fn pretend_that_the_disk_is_full(&self) {
+        self.is_full.store(true, Ordering::SeqCst);
+    }
+
     pub fn swallow_the_answer_to_the_next_commit(&self) {
         self.swallows.store(true, Ordering::SeqCst);
     }
 }
 
-async fn hand_on(client: TcpStream, upstream: TcpStream, swallows: Arc<AtomicBool>) {
+async fn hand_on(
+    client: TcpStream,
+    upstream: TcpStream,
+    swallows: Arc<AtomicBool>,
+    is_full: Arc<AtomicBool>,
+) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_upstream, mut to_upstream) = upstream.into_split();
     let is_commit = Arc::new(AtomicBool::new(false));
@@ -86,7 +102,13 @@ async fn hand_on(client: TcpStream, upstream: TcpStream, swallows: Arc<AtomicBoo
     });
     let mut buffer = vec![0; 256 * 1024];
     while let Ok(read @ 1..) = from_upstream.read(&mut buffer).await {
-        if is_commit.load(Ordering::SeqCst) || to_client.write_all(&buffer[..read]).await.is_err() {
+        if is_commit.load(Ordering::SeqCst) {
+            if is_full.load(Ordering::SeqCst) {
+                drop(to_client.write_all(FULL).await);
+            }
+            break;
+        }
+        if to_client.write_all(&buffer[..read]).await.is_err() {
             break;
         }
     }
@@ -110,6 +132,21 @@ async fn a_commit_whose_answer_is_lost_is_answered_as_what_became_of_it() {
     assert_eq!(engine.queues().await.unwrap()[0].created, 2, "and it was done once");
     // And everything goes on.
     assert!(matches!(engine.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
+}
+
+/// What ends the connection may come after the commit, whatever its code says of a statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_after_which_the_database_dies_is_asked_about() {
+    let place = Place::new();
+    let between = Between::start().await;
+    let backend = Arc::new(Postgres::open(&between.address(&place)).await.unwrap());
+    let engine = Engine::without_duties(backend).unwrap();
+    engine.enqueue(keyed("before").offer(), "").await.unwrap();
+    between.pretend_that_the_disk_is_full();
+    between.swallow_the_answer_to_the_next_commit();
+    let answer = engine.enqueue(keyed("a").offer(), "").await;
+    assert!(matches!(answer, Ok(Outcome::Created(_))), "{answer:?}");
+    assert_eq!(engine.queues().await.unwrap()[0].created, 2, "and it was done once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

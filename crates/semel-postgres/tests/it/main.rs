@@ -17,19 +17,25 @@ mod elsewhere;
 mod failover;
 #[cfg(unix)]
 mod hardship;
+mod isolation;
 #[cfg(unix)]
 mod kills;
+#[cfg(unix)]
+mod log;
 mod lost;
 mod news;
+mod outbox;
 mod place;
 mod plain;
 #[cfg(unix)]
 mod pooler;
 mod secret;
 mod servers;
+mod strangers;
 mod together;
 #[cfg(unix)]
 mod upgrade;
+mod upkeep;
 
 use semel_testkit::{Fixture, Step, conformance, races};
 

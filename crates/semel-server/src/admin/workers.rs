@@ -3,7 +3,7 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
-use semel_core::limits::WORKER_ID_BYTES_MAX;
+use semel_core::lease::is_worker_id;
 use semel_core::settings::Directive;
 use semel_engine::workers::WorkerSeen;
 use semel_ojs::write::{Object, list as put_list, object};
@@ -93,7 +93,7 @@ pub(crate) async fn quiet(Scope(app): Scope, caller: Caller, id: Id) -> Answered
 fn worker(caller: &Caller, id: Id) -> Result<String, Refused> {
     let id = extract::name(id, "worker")?;
     caller.check_all_queues()?;
-    if id.is_empty() || id.len() > WORKER_ID_BYTES_MAX {
+    if id.is_empty() || !is_worker_id(&id) {
         return Err(Problem::not_found("worker").into());
     }
     Ok(id)

@@ -257,6 +257,7 @@ macro_rules! conformance {
             a_listing_ends_although_its_last_job_has_just_gone,
             the_log_tells_what_happened_in_order,
             the_log_is_paged_by_its_cursor,
+            only_the_last_page_of_the_log_is_short,
             the_log_says_how_far_it_reaches,
             a_glance_says_what_a_load_says,
             clearing_leaves_nothing,

@@ -7,12 +7,14 @@ use semel_core::event::{EventKind, Place};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::life;
 use semel_core::state::{State, StateSet};
-use semel_store::backend::Filter;
+use semel_store::backend::{Batch, Filter};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, claim};
 use crate::make::{foreign_id, job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How often the log is looked at until it has all. A store that is waiting for somebody waits a while each time.
+const LOG_TRIES: usize = 300;
 
 async fn pages(f: &Fixture, filter: &Filter) -> Vec<JobId> {
     let mut filter = filter.clone();
@@ -175,6 +177,46 @@ pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
     }
     f.create(&job().offer()).await;
     assert_eq!(f.backend().events(all[14].cursor, 100).await.unwrap().events.len(), 1);
+}
+
+/// Where one commit tells in several pieces, as groups and claims do: pages of every size, each full but the last one, because
+/// whoever gets a page that is not full takes it for the end.
+pub async fn only_the_last_page_of_the_log_is_short(f: &Fixture) {
+    let queues = ["a", "b", "c", "d"];
+    for _ in 0..2 {
+        for queue in queues {
+            f.create(&job().queue(queue).offer()).await;
+        }
+        let claims = queues.map(|queue| claim(&[queue], 1)).to_vec();
+        let applied = f.backend().commit(Batch { groups: Vec::new(), claims }).await.unwrap();
+        assert!(applied.claims.iter().all(|claimed| claimed.jobs.len() == 1));
+        for _ in 0..2 {
+            f.create(&job().queue("z").offer()).await;
+        }
+    }
+    let mut all = Vec::new();
+    // Somebody else's transaction, older than these, may keep a store from telling of them for a while.
+    for _ in 0..LOG_TRIES {
+        all = f.backend().events(0, 100).await.unwrap().events;
+        if all.len() == 2 * (4 + 4 + 2) {
+            break;
+        }
+    }
+    assert_eq!(all.len(), 2 * (4 + 4 + 2));
+    for size in 1..=all.len() {
+        let mut cursor = 0;
+        let mut found = Vec::new();
+        loop {
+            let page = f.backend().events(cursor, u32::try_from(size).unwrap()).await.unwrap().events;
+            let is_last = page.len() < size;
+            cursor = page.last().map_or(cursor, |last| last.cursor);
+            found.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        assert_eq!(found, all, "pages of {size}");
+    }
 }
 
 /// Whoever reads is told whether anything is missing between his cursor and what is kept; a reopening changes nothing.

@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_core::ident::{JobType, QueueName};
+use semel_core::lease::is_worker_id;
+use semel_core::limits::WORKER_ID_BYTES_MAX;
 use tokio_util::sync::CancellationToken;
 
 use self::execute::Shared;
@@ -187,7 +189,7 @@ impl Worker {
         self
     }
 
-    /// What operators see of it; made up unless said. At most 255 bytes.
+    /// What operators see of it; made up unless said. At most 255 bytes, without control characters.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
@@ -214,6 +216,12 @@ impl Worker {
     }
 
     pub(crate) fn shared(&self) -> Result<Shared, Error> {
+        if !is_worker_id(&self.name) {
+            return Err(Error::Worker(format!(
+                "its name {:?} is longer than {WORKER_ID_BYTES_MAX} bytes or has control characters",
+                self.name
+            )));
+        }
         let needs = Needs(&self.states);
         for (job_type, handler) in &self.handlers {
             JobType::parse(job_type, "")

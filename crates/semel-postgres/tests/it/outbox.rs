@@ -1,0 +1,74 @@
+//! Entries of the outbox that are larger than any job may be.
+
+use std::sync::Arc;
+
+use semel_engine::Engine;
+use semel_postgres::Postgres;
+use semel_store::Backend;
+use semel_store::outbox::{Outbox, Read};
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use crate::place::{Place, client, url};
+
+const MEGABYTE: i32 = 1024 * 1024;
+
+async fn opened(place: &Place) -> (Arc<Postgres>, Engine, Client) {
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    (store, engine, client(&url()).await)
+}
+
+fn insert(place: &Place) -> String {
+    format!(
+        "INSERT INTO {}.outbox (envelope) SELECT to_json(repeat('x', $1)) FROM generate_series(1, $2)",
+        place.schema()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_is_too_long_is_refused_where_it_is_put_in() {
+    let place = Place::new();
+    let (_store, _engine, client) = opened(&place).await;
+    let refused = client.execute(&insert(&place), &[&(9 * MEGABYTE), &1_i32]).await.unwrap_err();
+    assert_eq!(refused.code(), Some(&SqlState::CHECK_VIOLATION));
+    client.execute(&insert(&place), &[&MEGABYTE, &1_i32]).await.unwrap();
+}
+
+/// It may be older than the check.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_is_too_long_is_not_read_and_told_so() {
+    let place = Place::new();
+    let (store, engine, client) = opened(&place).await;
+    let unchecked =
+        format!("ALTER TABLE {}.outbox DROP CONSTRAINT IF EXISTS outbox_envelope_length", place.schema());
+    client.batch_execute(&unchecked).await.unwrap();
+    for size in [10, 9 * MEGABYTE, 20] {
+        client.execute(&insert(&place), &[&size, &1_i32]).await.unwrap();
+    }
+    let read: Read = Arc::new(|_, text| Err(format!("{} bytes", text.len())));
+    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 3);
+    let told = format!("SELECT outcome, reason FROM {}.outbox ORDER BY place", place.schema());
+    let rows = client.query(&told, &[]).await.unwrap();
+    assert!(rows.iter().all(|row| row.get::<_, &str>(0) == "invalid"));
+    let reasons: Vec<String> = rows.iter().map(|row| row.get(1)).collect();
+    assert_eq!((&*reasons[0], &*reasons[2]), ("12 bytes", "22 bytes"));
+    assert!(reasons[1].contains("longer than"), "{}", reasons[1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_piece_of_large_entries_is_a_small_one() {
+    let place = Place::new();
+    let (store, engine, client) = opened(&place).await;
+    client.execute(&insert(&place), &[&MEGABYTE, &40_i32]).await.unwrap();
+    let taken = store.take(200, &[]).await.unwrap().unwrap();
+    let bytes: usize = taken.entries().iter().map(|(_, text)| text.len()).sum();
+    assert!((1..=16 * 1024 * 1024).contains(&bytes), "{bytes} bytes at once");
+    drop(taken);
+    let read: Read = Arc::new(|_, _| Err("no".to_owned()));
+    let mut relayed = 0;
+    while relayed < 40 {
+        relayed += engine.relay_once(&*store, &read).await.unwrap();
+    }
+    assert!(store.take(200, &[]).await.unwrap().is_none());
+}

@@ -1,0 +1,227 @@
+//! What one caller does, or one row is, that others must not suffer for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::draft::{Draft, Group, KeyRead, Reads};
+use semel_core::enqueue::{Offer, Outcome, enqueue};
+use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::state::StateSet;
+use semel_engine::Engine;
+use semel_postgres::Postgres;
+use semel_store::Backend;
+use semel_store::backend::{Batch, Claim, Filter, Verdict};
+use semel_store::model::deciding;
+use semel_testkit::fixture::claim;
+use semel_testkit::make::{job, key, keyed};
+
+use crate::place::{Place, client, until, url};
+
+/// Far longer than anything here takes where it does not wait for somebody.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn opened(place: &Place) -> (Arc<Postgres>, Engine) {
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    (store, engine)
+}
+
+/// What is decided on these, one after the other, and not committed.
+async fn groups_of(store: &Postgres, offers: &[Offer]) -> Vec<Group> {
+    let mut reads = Reads::default();
+    offers.iter().for_each(|offer| offer.reads(&mut reads));
+    let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
+    let mut groups = Vec::new();
+    for offer in offers {
+        drop(enqueue(&mut draft, offer).unwrap());
+        groups.push(draft.finish());
+    }
+    groups
+}
+
+/// A text of the database has no zero in it, and what is asked in one transaction fails as a whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_with_a_zero_in_its_name_fails_nobodys_commit() {
+    let (store, engine) = opened(&Place::new()).await;
+    engine.enqueue(job().offer(), "").await.unwrap();
+    let groups = groups_of(&store, &[keyed("a").offer()]).await;
+    let claims = vec![Claim { grant: Grant::new("a\0b".into(), None), ..claim(&["default"], 1) }];
+    let applied = store.commit(Batch { groups, claims }).await.unwrap();
+    assert_eq!(applied.groups, [Verdict::Applied]);
+    let (head, _) = &applied.claims[0].jobs[0];
+    assert_eq!(&*head.lease.as_ref().unwrap().worker, "a\u{fffd}b");
+    // It is written again with every heartbeat.
+    let bearer = Bearer { lease: Some(LeaseToken(head.fence)), worker: None };
+    engine.complete(head.id, bearer, None).await.unwrap();
+}
+
+/// Its reason would have the zero in it that is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_with_a_zero_in_a_name_is_told_why_it_is_refused() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    let (client, table) = (client(&url()).await, format!("{}.outbox", place.schema()));
+    let insert = format!("INSERT INTO {table} (envelope) VALUES ($1::text::json)");
+    for entry in [r#"{"zero \u0000": 1}"#, "[]"] {
+        client.execute(&insert, &[&entry]).await.unwrap();
+    }
+    let read: semel_store::outbox::Read = Arc::new(|_, text| Err(text.replace("\\u0000", "\0")));
+    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 2);
+    let rows =
+        client.query(&format!("SELECT outcome, reason FROM {table} ORDER BY place"), &[]).await.unwrap();
+    let told: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let invalid = |reason: &str| ("invalid".to_owned(), reason.to_owned());
+    assert_eq!(told, [invalid("{\"zero \u{fffd}\": 1}"), invalid("[]")]);
+}
+
+/// Of a key that thousands hold a load brings no more than a decision may need: those that decide are among them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_thousands_hold_is_loaded_in_part() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    let schema = place.schema();
+    engine.enqueue(keyed("a").states(StateSet::FINISHED).offer(), "").await.unwrap();
+    let client = client(&url()).await;
+    // Some expire, some were renewed, some are of other states: each in an order of its own.
+    let copies = format!(
+        "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object(
+             'id', gen_random_uuid(), 'created_at', h.created_at + n * 37 % 1009, 'state', (ARRAY[1, 3, 4])[1 + n % 3],
+             'expires_at', CASE WHEN n % 3 = 1 THEN h.created_at + 1000000000000 + n * 31 % 97 END,
+             'renewed_at', CASE WHEN n % 7 = 0 THEN h.created_at + 1000000 + n * 53 % 1999 END))).*
+         FROM {schema}.head h, generate_series(1, 3000) AS n;
+         UPDATE {schema}.key SET live = ARRAY(SELECT id FROM {schema}.head)"
+    );
+    client.batch_execute(&copies).await.unwrap();
+    let all = store.list(Filter { limit: 4_000, ..Filter::default() }).await.unwrap().heads;
+    assert_eq!(all.len(), 3_001);
+    for (states, ended) in [(StateSet::LIVE, false), (StateSet::ALL, true)] {
+        let sql = format!(
+            "SELECT count(*) FROM {schema}.look(NULL, 0, 0, NULL, NULL, ARRAY[$1::bytea], ARRAY[$2::boolean], NULL, NULL, NULL) \
+             WHERE part = 5"
+        );
+        let rows = client.query_one(&sql, &[&key("a").as_bytes().as_slice(), &ended]).await.unwrap();
+        assert!(rows.get::<_, i64>(0) <= 1_001, "{} holders are brought", rows.get::<_, i64>(0));
+        let read = KeyRead { key: key("a"), states, all: true };
+        let snapshot = store.load(&Reads { keys: vec![read], ..Reads::default() }).await.unwrap();
+        let view = snapshot.peek_key(&key("a")).unwrap();
+        assert!(view.too_many);
+        let ids = |heads: Vec<&semel_core::job::Head>| {
+            let mut ids: Vec<_> = heads.iter().map(|head| head.id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(ids(view.holders.iter().collect()), ids(deciding(all.iter())));
+    }
+    let replaces = keyed("a").on_conflict("replace").offer();
+    assert_eq!(engine.enqueue(replaces, "").await.unwrap(), Outcome::TooManyHolders);
+}
+
+/// The house-keeping of a key with many ended holders is done after the answer, whoever holds the key then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ended_holders_of_a_key_are_looked_over_after_the_answer() {
+    let place = Place::new();
+    let (_, engine) = opened(&place).await;
+    let schema = place.schema();
+    let mut holder = client(&url()).await;
+    // Holds up whoever changes nothing but the list of a key.
+    let lock = format!("hashtext('{schema}')");
+    let trigger = format!(
+        "CREATE FUNCTION {schema}.wait() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); RETURN NEW; END $$;
+         CREATE TRIGGER wait BEFORE UPDATE ON {schema}.key FOR EACH ROW WHEN (NEW.version = OLD.version)
+             EXECUTE FUNCTION {schema}.wait()"
+    );
+    holder.batch_execute(&trigger).await.unwrap();
+    let held = holder.transaction().await.unwrap();
+    held.batch_execute(&format!("SELECT pg_advisory_xact_lock({lock})")).await.unwrap();
+    let ended = async {
+        for _ in 0..8 {
+            let Outcome::Created(head) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
+                panic!("not created")
+            };
+            engine.claim(claim(&["default"], 1)).await.unwrap();
+            engine.complete(head.id, Bearer::default(), None).await.unwrap();
+        }
+    };
+    tokio::time::timeout(LONG, ended).await.expect("an answer waits for house-keeping");
+    held.rollback().await.unwrap();
+    until(&client(&url()).await, &format!("SELECT bool_and(cardinality(done) = 1) FROM {schema}.key")).await;
+}
+
+/// Nobody looks for the group that wants a lock for longer than callers wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_is_locked_makes_a_large_commit_busy_soon() {
+    const GROUPS: usize = 400;
+    let place = Place::new();
+    let (store, _) = opened(&place).await;
+    let groups = groups_of(&store, &vec![job().offer(); GROUPS]).await;
+    let mut holder = client(&url()).await;
+    let held = holder.transaction().await.unwrap();
+    held.execute(&format!("LOCK TABLE {}.head IN EXCLUSIVE MODE", place.schema()), &[]).await.unwrap();
+    let batch = || Batch { groups: groups.clone(), claims: vec![claim(&["default"], 1)] };
+    let applied = tokio::time::timeout(LONG, store.commit(batch())).await.expect("it looks for ever");
+    let applied = applied.unwrap();
+    assert_eq!(applied.groups, vec![Verdict::Busy; GROUPS]);
+    assert!(applied.claims[0].jobs.is_empty());
+    held.rollback().await.unwrap();
+    let applied = store.commit(batch()).await.unwrap();
+    assert_eq!(applied.groups, vec![Verdict::Applied; GROUPS], "nothing of it was stored");
+    assert_eq!(applied.claims[0].jobs.len(), 1);
+}
+
+/// It is left out, as one whose body cannot be read is, and its lease runs out. What else was committed is answered so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claimed_row_that_cannot_be_read_fails_no_applied_group() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    for priority in [2, 1] {
+        engine.enqueue(job().priority(priority).offer(), "").await.unwrap();
+    }
+    let spoil = format!("UPDATE {}.head SET hold = '\\x07' WHERE priority = 2", place.schema());
+    assert_eq!(client(&url()).await.execute(&spoil, &[]).await.unwrap(), 1);
+    let groups = groups_of(&store, &[keyed("a").offer()]).await;
+    let applied = store.commit(Batch { groups, claims: vec![claim(&["default"], 2)] }).await.unwrap();
+    assert_eq!(applied.groups, [Verdict::Applied]);
+    let taken: Vec<i8> = applied.claims[0].jobs.iter().map(|(head, _)| head.priority).collect();
+    assert_eq!(taken, [1]);
+}
+
+/// Those who look at queues and jobs have a share of the connections, and wait for one another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_who_look_leave_connections_to_those_who_commit() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    // The first one asks which queues have a bound.
+    engine.enqueue(keyed("first").offer(), "").await.unwrap();
+    // Whoever looks waits until he is let go on. Commits do not look so.
+    let (mut holder, schema) = (client(&url()).await, place.schema());
+    let lock = format!("pg_advisory_xact_lock(hashtext('{schema}'))");
+    let slow = format!(
+        "ALTER FUNCTION {schema}.queues() RENAME TO at_once;
+         CREATE FUNCTION {schema}.queues()
+             RETURNS TABLE (name text, what int2, n int8, paused boolean, oldest int8, settings text) LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM {lock}; RETURN QUERY SELECT * FROM {schema}.at_once(); END $$"
+    );
+    holder.batch_execute(&slow).await.unwrap();
+    let held = holder.transaction().await.unwrap();
+    held.batch_execute(&format!("SELECT {lock}")).await.unwrap();
+    let people: Vec<_> = (0..32)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.queues().await.unwrap().len() })
+        })
+        .collect();
+    let waiting = format!(
+        "SELECT count(*) >= 2 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%\"{}\".queues%'",
+        place.schema()
+    );
+    until(&client(&url()).await, &waiting).await;
+    for number in 0..20 {
+        let outcome = engine.enqueue(keyed(&format!("{number}")).offer(), "").await;
+        assert!(matches!(outcome, Ok(Outcome::Created(_))), "{outcome:?}");
+    }
+    held.rollback().await.unwrap();
+    for looks in people {
+        assert_eq!(looks.await.unwrap(), 1);
+    }
+}

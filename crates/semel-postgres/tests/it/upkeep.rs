@@ -1,0 +1,51 @@
+//! Housekeeping that keeps up.
+
+use std::sync::Arc;
+
+use semel_postgres::Postgres;
+use semel_store::Backend;
+use semel_testkit::make::keyed;
+use tokio_postgres::Client;
+
+use crate::place::{Place, client, url};
+
+/// More than one piece of housekeeping takes.
+const MANY: i64 = 25_000;
+
+async fn count(client: &Client, table: &str) -> i64 {
+    client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap().get(0)
+}
+
+/// As many looks as it may be until one is thorough, each until it says that nothing is left.
+async fn keep_house(store: &Postgres) {
+    for _ in 0..66 {
+        while store.maintain().await.unwrap() {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_needed_no_longer_goes_as_fast_as_it_comes() {
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = semel_engine::Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    engine.enqueue(keyed("held").offer(), "").await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    // Keys that nobody has held for hours, one that somebody looked at just now, and entries relayed days ago.
+    let fill = format!(
+        "INSERT INTO {schema}.key SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()), n, '{{}}', '{{}}'
+             FROM generate_series(1, {MANY}) AS n;
+         INSERT INTO {schema}.key SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()),
+             (extract(epoch FROM now()) * 1000000)::int8, '{{}}', '{{}}';
+         INSERT INTO {schema}.outbox (envelope, outcome, relayed_at)
+             SELECT '{{}}', 'created', now() - interval '9 days' FROM generate_series(1, {MANY});
+         INSERT INTO {schema}.outbox (envelope, outcome, relayed_at) VALUES ('{{}}', 'created', now())"
+    );
+    client.batch_execute(&fill).await.unwrap();
+    keep_house(&store).await;
+    assert_eq!(count(&client, &format!("{schema}.key")).await, 2);
+    assert_eq!(count(&client, &format!("{schema}.outbox")).await, 1);
+    // And once more: what the last round left off is not where the next one ends.
+    client.batch_execute(&fill).await.unwrap();
+    keep_house(&store).await;
+    assert_eq!(count(&client, &format!("{schema}.key")).await, 3);
+}
