@@ -1,6 +1,6 @@
 //! What callers ask of the batcher, and whom it answers.
 
-use semel_core::draft::{Draft, Missing, Reads, Snapshot};
+use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
 use tokio::sync::oneshot;
 
@@ -68,6 +68,7 @@ pub(crate) enum Request {
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
     Documents(Seek, oneshot::Sender<Result<Found, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
+    Settings(oneshot::Sender<Result<Vec<QueueRow>, StoreError>>),
     Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
     Close,
@@ -99,6 +100,7 @@ pub(crate) async fn read(backend: &dyn Backend, request: Request) {
         Request::List(filter, reply) => drop(reply.send(backend.list(filter).await)),
         Request::Documents(seek, reply) => drop(reply.send(backend.documents(seek).await)),
         Request::Queues(reply) => drop(reply.send(backend.queues().await)),
+        Request::Settings(reply) => drop(reply.send(backend.settings().await)),
         Request::Events(cursor, limit, reply) => drop(reply.send(backend.events(cursor, limit).await)),
         Request::Clear(reply) => drop(reply.send(backend.clear().await)),
     }

@@ -62,6 +62,12 @@ elseif what == 'queues' then
         end
         found[i] = { name, call('GET', BASE .. 'q' .. name), call('HGETALL', BASE .. 'c' .. name), at }
     end
+elseif what == 'settings' then
+    local names = call('SMEMBERS', BASE .. 'g')
+    local rows = get_all('q', names)
+    for i = 1, #names do
+        found[i] = { names[i], rows[i] }
+    end
 elseif what == 'jobs' then
     -- The set, the id to begin before, how many.
     local from = ARGV[6] == '' and '+' or '(' .. ARGV[6]
