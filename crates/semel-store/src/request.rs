@@ -16,6 +16,8 @@ pub(crate) type ClaimReply = oneshot::Sender<Result<Claimed, StoreError>>;
 pub(crate) trait Decide: Send {
     /// What to load before the first try.
     fn reads(&self, reads: &mut Reads);
+    /// How many records that are.
+    fn size(&self) -> usize;
     /// Takes the decision.
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing>;
     /// Hands the outcome to the caller, who may be gone.
@@ -41,6 +43,11 @@ where
         reads.keys.extend_from_slice(&self.reads.keys);
         reads.queues.extend_from_slice(&self.reads.queues);
         reads.documents.extend_from_slice(&self.reads.documents);
+    }
+
+    fn size(&self) -> usize {
+        let Reads { heads, fulls, keys, documents, .. } = &self.reads;
+        heads.len() + fulls.len() + keys.len() + documents.len()
     }
 
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing> {
