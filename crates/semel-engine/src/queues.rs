@@ -28,11 +28,9 @@ impl Bounded {
 
     /// Looks again: the duties do, once a second, so that a bound that is set at another server soon holds here.
     pub(crate) async fn look(&self, store: &Store) -> Result<Arc<[QueueName]>, StoreError> {
-        let queues = store.queues().await?;
-        let bounded = queues.into_iter().map(|stats| stats.row).filter(|row| {
-            row.name.is_queue() && QueueSettings::decode(row.settings.as_deref()).backpressure.is_some()
-        });
-        let names: Arc<[QueueName]> = bounded.map(|row| row.name).collect();
+        let mut rows = store.settings().await?;
+        rows.retain(|row| QueueSettings::decode(row.settings.as_deref()).backpressure.is_some());
+        let names: Arc<[QueueName]> = rows.into_iter().map(|row| row.name).collect();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&names));
         Ok(names)
     }

@@ -24,6 +24,19 @@ pub const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
 const READ_AGO: Duration = Duration::from_secs(2);
 /// Claims that are served by one script at most: it blocks all others while it runs.
 const TAKERS_MAX: usize = 64;
+/// Jobs that these may take together, unless one alone wants more.
+const TAKEN_MAX: u64 = 1_000;
+
+/// Whether a claim may be served by the script that serves the one before it; asked of one pair after the other.
+fn together() -> impl FnMut(&Claim, &Claim) -> bool {
+    let (mut takers, mut wanted) = (1, None);
+    move |before, next| {
+        let sum = wanted.unwrap_or(u64::from(before.limit)) + u64::from(next.limit);
+        let fits = takers < TAKERS_MAX && sum <= TAKEN_MAX;
+        (takers, wanted) = if fits { (takers + 1, Some(sum)) } else { (1, Some(u64::from(next.limit))) };
+        fits
+    }
+}
 
 impl Shared {
     /// Applies a batch.
@@ -48,7 +61,7 @@ impl Shared {
             commands.push(command);
         }
         let claims: Vec<&[Claim]> =
-            batch.claims.chunk_by(is_alike).flat_map(|alike| alike.chunks(TAKERS_MAX)).collect();
+            batch.claims.chunk_by(is_alike).flat_map(|alike| alike.chunk_by(together())).collect();
         for (place, claims) in claims.iter().enumerate() {
             let mut command = link.call(Script::Claim);
             command.arg(turn.claim(place)).arg(turn.number);
@@ -237,5 +250,33 @@ impl Shared {
         leave_out_outlived(&mut kept);
         let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
         Ok(outlived.map(|head| head.id).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::lease::Grant;
+    use semel_store::backend::Claim;
+
+    use super::{TAKERS_MAX, together};
+
+    fn cut(limits: &[u32]) -> Vec<usize> {
+        let claim = |limit: &u32| Claim {
+            queues: Vec::new(),
+            limit: *limit,
+            grant: Grant::new("w".into(), None),
+            closed: Vec::new(),
+        };
+        let claims: Vec<Claim> = limits.iter().map(claim).collect();
+        claims.chunk_by(together()).map(<[Claim]>::len).collect()
+    }
+
+    #[test]
+    fn one_script_serves_so_many_takers_and_takes_so_many_jobs() {
+        assert_eq!(cut(&[1; 10]), [10]);
+        assert_eq!(cut(&[1; TAKERS_MAX + 1]), [TAKERS_MAX, 1]);
+        assert_eq!(cut(&[1_000, 1_000, 400, 600, 1]), [1, 1, 2, 1]);
+        assert_eq!(cut(&[5_000, 1]), [1, 1]);
+        assert!(cut(&[]).is_empty());
     }
 }

@@ -24,7 +24,7 @@ const CONNECT: Duration = Duration::from_secs(20);
 /// How long an answer may take: whoever is silent for so long is taken for lost.
 const ANSWER: Duration = Duration::from_secs(30);
 /// The layout that this program reads and writes.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 /// The oldest Redis that is supported.
 const OLDEST: u32 = 7;
 

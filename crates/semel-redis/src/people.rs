@@ -1,5 +1,6 @@
 //! What people and duties look at: what is due, pages of jobs, queues, the log.
 
+use semel_core::draft::QueueRow;
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::slot::Due;
@@ -102,6 +103,18 @@ impl Shared {
         }
         queues.sort_unstable_by(|a, b| a.row.name.cmp(&b.row.name));
         Ok(queues)
+    }
+
+    /// The rows of queues that have settings.
+    pub(crate) async fn settings(&self) -> Result<Vec<QueueRow>, RedisError> {
+        let (_, answer) = self.answer(self.question("settings")).await?;
+        let mut rows = Vec::new();
+        for part in list(answer)? {
+            let mut parts = Values::of(part)?;
+            let name = QueueName::from_stored(&text(parts.take()?)?);
+            rows.push(queue_row(name, maybe_bytes(parts.take()?)?)?);
+        }
+        Ok(rows)
     }
 
     /// The log after `cursor`. Redis does one thing after the other, so no record appears before one that is there.

@@ -144,7 +144,9 @@ fn push_write(command: &mut Cmd, write: &Write) {
             command.arg(op(b'F', &[&job.to_bytes(), &until]));
         }
         Write::Queue { row } => {
-            command.arg(op(b'Q', &[row.name.as_str().as_bytes()])).arg(queue(row));
+            // What is no queue is not listed among them: such rows are as many as there were workers and limits.
+            let letter = if row.name.is_queue() { b'Q' } else { b'q' };
+            command.arg(op(letter, &[row.name.as_str().as_bytes()])).arg(queue(row));
         }
         Write::Document { key, document } => {
             command.arg(op(b'O', &[&document_name(key)]));

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use semel_core::draft::{Reads, Snapshot};
+use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -275,6 +275,10 @@ impl Backend for Redis {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.queues().await }))
+    }
+
+    fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.settings().await }))
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {

@@ -69,6 +69,15 @@ pub trait Backend: Send + Sync + 'static {
     /// All queues that have or had a job or a setting, by name, and rows that are [no queue](QueueName::is_queue).
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>>;
 
+    /// The rows of those queues that have settings, in any order. It is asked every second: a store in which looking at all
+    /// queues costs something answers from less.
+    fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
+        Box::pin(async {
+            let rows = self.queues().await?.into_iter().map(|stats| stats.row);
+            Ok(rows.filter(|row| row.name.is_queue() && row.settings.is_some()).collect())
+        })
+    }
+
     /// Documents that are due, or of a kind.
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>>;
 

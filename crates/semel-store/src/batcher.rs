@@ -23,11 +23,14 @@ use crate::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use crate::error::StoreError;
 use crate::flight::{Flight, Landed, Tried};
 use crate::hints::Hints;
-use crate::request::{ClaimReply, Outcome, Request, read};
+use crate::request::{ClaimReply, Decide, Outcome, Request, read};
 use crate::waitlist::{WAIT_MAX, Waitlist};
 
 /// Decisions and claims taken into one group at most.
 const GROUP_MAX: usize = 1024;
+/// Records that the decisions of one group read at most, unless one alone reads more: others wait for a store that several use
+/// while it serves a group.
+const RECORDS_MAX: usize = 2_000;
 /// So long a group waits for company: far less than a commit that goes well takes, and one that does not delays nobody.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 /// A group of so many waits for no more.
@@ -161,7 +164,8 @@ impl Batcher {
             let under_way: usize = ordinary.map(|flight| flight.callers).sum();
             traffic.callers = traffic.callers.max(under_way + requests.len());
             let share = traffic.callers.div_ceil(flights_max).min(SHARE_MAX);
-            if requests.iter().map(weight).sum::<usize>() + traffic.next.len() >= share {
+            let next: usize = traffic.next.iter().map(|tried| company(&*tried.decision)).sum();
+            if requests.iter().map(weight).sum::<usize>() + next >= share {
                 break;
             }
             let room = GROUP_MAX - requests.len();
@@ -189,21 +193,27 @@ impl Batcher {
     ) {
         let mut records = HashSet::new();
         if flights_max > 1 {
-            let others = &traffic.flights;
             let mut reads = Reads::default();
-            let held = decisions.extract_if(.., |tried| {
+            let (mut taken, mut size) = (Vec::with_capacity(decisions.len()), 0_usize);
+            for tried in decisions {
                 reads.clear();
                 tried.decision.reads(&mut reads);
                 let wanted = records_of(&reads);
-                let is_held =
-                    wanted.iter().any(|record| others.iter().any(|other| other.records.contains(record)));
-                if !is_held {
+                let is_under_way =
+                    |record| traffic.flights.iter().any(|other| other.records.contains(record));
+                if wanted.iter().any(is_under_way) {
+                    traffic.held.push(tried);
+                } else if size > 0 && size.saturating_add(wanted.len()) > RECORDS_MAX {
+                    // Whoever comes behind waits too, however little he reads: else he who reads much would wait without end.
+                    size = usize::MAX;
+                    traffic.next.push(tried);
+                } else {
+                    size += wanted.len().max(1);
                     records.extend(wanted);
+                    taken.push(tried);
                 }
-                is_held
-            });
-            let held: Vec<Tried> = held.collect();
-            traffic.held.extend(held);
+            }
+            decisions = taken;
         }
         if decisions.is_empty() && claims.is_empty() {
             return;
@@ -226,10 +236,15 @@ impl Batcher {
 /// As how many decisions a request counts where a group waits for company. What only reads, and the end, wait for nobody.
 fn weight(request: &Request) -> usize {
     match request {
-        Request::Decide(_) => 1,
+        Request::Decide(decision) => company(&**decision),
         Request::Claim(claim, _) => claim.limit as usize,
         _ => SHARE_MAX,
     }
+}
+
+/// The same of a decision: one that reads much is company enough for itself.
+fn company(decision: &dyn Decide) -> usize {
+    if decision.size() < SHARE_MAX { 1 } else { SHARE_MAX }
 }
 
 impl Traffic {

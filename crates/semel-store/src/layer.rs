@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use semel_core::draft::{Reads, Snapshot};
+use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
 
 use crate::backend::{
@@ -80,6 +80,10 @@ impl<L: Layer> Backend for L {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         self.inner().queues()
+    }
+
+    fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
+        self.inner().settings()
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {

@@ -1,6 +1,6 @@
 //! What callers ask of the batcher, and whom it answers.
 
-use semel_core::draft::{Draft, Missing, Reads, Snapshot};
+use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
 use tokio::sync::oneshot;
 
@@ -16,6 +16,8 @@ pub(crate) type ClaimReply = oneshot::Sender<Result<Claimed, StoreError>>;
 pub(crate) trait Decide: Send {
     /// What to load before the first try.
     fn reads(&self, reads: &mut Reads);
+    /// How many records that are.
+    fn size(&self) -> usize;
     /// Takes the decision.
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing>;
     /// Hands the outcome to the caller, who may be gone.
@@ -43,6 +45,11 @@ where
         reads.documents.extend_from_slice(&self.reads.documents);
     }
 
+    fn size(&self) -> usize {
+        let Reads { heads, fulls, keys, documents, .. } = &self.reads;
+        heads.len() + fulls.len() + keys.len() + documents.len()
+    }
+
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing> {
         self.outcome = Some((self.decide)(draft)?);
         Ok(())
@@ -68,6 +75,7 @@ pub(crate) enum Request {
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
     Documents(Seek, oneshot::Sender<Result<Found, StoreError>>),
     Queues(oneshot::Sender<Result<Vec<QueueStats>, StoreError>>),
+    Settings(oneshot::Sender<Result<Vec<QueueRow>, StoreError>>),
     Events(u64, u32, oneshot::Sender<Result<LogPage, StoreError>>),
     Clear(oneshot::Sender<Result<(), StoreError>>),
     Close,
@@ -99,6 +107,7 @@ pub(crate) async fn read(backend: &dyn Backend, request: Request) {
         Request::List(filter, reply) => drop(reply.send(backend.list(filter).await)),
         Request::Documents(seek, reply) => drop(reply.send(backend.documents(seek).await)),
         Request::Queues(reply) => drop(reply.send(backend.queues().await)),
+        Request::Settings(reply) => drop(reply.send(backend.settings().await)),
         Request::Events(cursor, limit, reply) => drop(reply.send(backend.events(cursor, limit).await)),
         Request::Clear(reply) => drop(reply.send(backend.clear().await)),
     }

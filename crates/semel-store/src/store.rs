@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use semel_core::draft::{Draft, Missing, Reads, Snapshot};
+use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, mpsc, oneshot, watch};
 
@@ -182,6 +182,17 @@ impl Store {
             return aside.backend.queues().await;
         }
         self.ask(Request::Queues).await
+    }
+
+    /// The rows of queues that have settings.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn settings(&self) -> Result<Vec<QueueRow>, StoreError> {
+        if let Some(aside) = self.aside().await? {
+            return aside.backend.settings().await;
+        }
+        self.ask(Request::Settings).await
     }
 
     /// Documents that are due, or of a kind.

@@ -136,6 +136,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read.
     pub async fn queues_of_all(&self) -> Result<Vec<QueueStats>, StoreError> {
-        self.shared.store.queues().await
+        let mut queues = self.shared.store.queues().await?;
+        queues.retain(|stats| stats.row.name.is_queue());
+        Ok(queues)
     }
 }

@@ -46,7 +46,7 @@ local extra, visibility, timeout = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumbe
 local state, event, lane_looks = tonumber(ARGV[9]), char(tonumber(ARGV[10])), tonumber(ARGV[11])
 local first_queue = 14 + 2 * takers
 local queues = tonumber(ARGV[first_queue - 1])
-local closed = {}
+local closed, closed_count = {}, #ARGV - first_queue - queues + 1
 for i = first_queue + queues, #ARGV do
     closed[ARGV[i]] = true
 end
@@ -65,29 +65,30 @@ end
 -- Ready jobs of a queue: as many as are wanted, and whether those that may be looked at beyond are left out. They are asked for
 -- only when some of the first may not be granted, which is seldom.
 local function candidates(queue, wanted)
-    local lanes = call('SMEMBERS', BASE .. 'i' .. queue)
-    if #lanes == 0 then
+    local looks = wanted + extra
+    -- Limits are as many as callers name, and all of them are never looked at. What comes among the first is under a limit whose
+    -- own first does, so only as many limits as there are looks are read, beside the closed ones that may come before them.
+    local firsts = call('ZRANGE', BASE .. 'i' .. queue, 0, looks + closed_count - 1)
+    if #firsts == 0 then
         local found = call('ZRANGE', BASE .. 'r' .. queue, 0, wanted - 1)
         return found, #found == wanted
     end
-    local looks = wanted + extra
     local found = call('ZRANGE', BASE .. 'r' .. queue, 0, looks - 1)
-    -- Limits are as many as callers name. What comes among the first is under a limit whose own first does, so only as many limits
-    -- as there are looks are read further.
-    local firsts, lane_of = {}, {}
-    for l = 1, #lanes do
-        local first = not closed[lanes[l]] and call('ZRANGE', BASE .. 'l' .. queue .. lanes[l], 0, 0)[1]
-        if first then
-            firsts[#firsts + 1] = first
-            lane_of[first] = lanes[l]
+    local per_lane, left_to_look = math.min(wanted, lane_looks), looks
+    for f = 1, #firsts do
+        if left_to_look == 0 then
+            break
         end
-    end
-    table.sort(firsts, is_first)
-    for f = 1, math.min(#firsts, looks) do
-        local lane = BASE .. 'l' .. queue .. lane_of[firsts[f]]
-        local limited = call('ZRANGE', lane, 0, math.min(wanted, lane_looks) - 1)
-        for i = 1, #limited do
-            found[#found + 1] = limited[i]
+        local lane = sub(firsts[f], -8)
+        if not closed[lane] then
+            left_to_look = left_to_look - 1
+            local limited = { sub(firsts[f], 1, -9) }
+            if per_lane > 1 then
+                limited = call('ZRANGE', BASE .. 'l' .. queue .. lane, 0, per_lane - 1)
+            end
+            for i = 1, #limited do
+                found[#found + 1] = limited[i]
+            end
         end
     end
     table.sort(found, is_first)

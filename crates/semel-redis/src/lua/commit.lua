@@ -62,11 +62,14 @@ for _ = 1, tonumber(ARGV[8]) do
 end
 
 -- How many arguments follow a write's own.
-local FOLLOW = { I = 2, i = 2, U = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, O = 1 }
+local FOLLOW = { I = 2, i = 2, U = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, q = 1, O = 1 }
 
 local function note_write(op, text, from)
     if op == 'Q' or op == 'O' then
         note(text)
+        return
+    elseif op == 'q' then
+        note('Q' .. sub(text, 2))
         return
     end
     note('J' .. sub(text, 2, 17))
@@ -152,9 +155,14 @@ local function write(op, text, from)
         end
     elseif op == 'F' then
         forget(id, sub(text, 18, 25))
-    elseif op == 'Q' then
+    elseif op == 'q' then
         call('SET', BASE .. 'q' .. sub(text, 2), ARGV[from])
-        call('SADD', BASE .. 'w', sub(text, 2))
+    elseif op == 'Q' then
+        local name = sub(text, 2)
+        call('SET', BASE .. 'q' .. name, ARGV[from])
+        call('SADD', BASE .. 'w', name)
+        -- Every server asks for these every second.
+        call(byte(ARGV[from], 10) == 1 and 'SADD' or 'SREM', BASE .. 'g', name)
     elseif op == 'O' then
         put_document(sub(text, 2), ARGV[from])
     end

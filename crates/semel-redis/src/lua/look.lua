@@ -56,11 +56,17 @@ elseif what == 'queues' then
     for i = 1, #names do
         local name = names[i]
         local at = oldest(BASE .. 'r' .. name, '')
-        local lanes = call('SMEMBERS', BASE .. 'i' .. name)
-        for l = 1, #lanes do
-            at = oldest(BASE .. 'l' .. name .. lanes[l], at)
+        local firsts = call('ZRANGE', BASE .. 'i' .. name, 0, -1)
+        for f = 1, #firsts do
+            at = oldest(BASE .. 'l' .. name .. sub(firsts[f], -8), at)
         end
         found[i] = { name, call('GET', BASE .. 'q' .. name), call('HGETALL', BASE .. 'c' .. name), at }
+    end
+elseif what == 'settings' then
+    local names = call('SMEMBERS', BASE .. 'g')
+    local rows = get_all('q', names)
+    for i = 1, #names do
+        found[i] = { names[i], rows[i] }
     end
 elseif what == 'jobs' then
     -- The set, the id to begin before, how many.

@@ -91,7 +91,7 @@ local function filed(id, h)
         local _, queue = names_of(h)
         local member = sub(h, 4, 4) .. sub(h, 33, 40) .. id
         if flag(h, 8) then
-            return 'l' .. queue .. sub(h, 73, 80), member, queue
+            return 'l' .. queue .. sub(h, 73, 80), member
         end
         return 'r' .. queue, member
     end
@@ -105,21 +105,17 @@ end
 -- Files `new` where `old` was; either may be none.
 local function file(id, old, new)
     local from, was, to, is
-    local limited_queue
     if old then
         from, was = filed(id, old)
     end
     if new then
-        to, is, limited_queue = filed(id, new)
+        to, is = filed(id, new)
     end
     if from and (from ~= to or was ~= is) then
         place(from, was, false)
     end
     if to and (from ~= to or was ~= is) then
         place(to, is, true)
-        if limited_queue then
-            call('SADD', BASE .. 'i' .. limited_queue, sub(new, 73, 80))
-        end
     end
     local expired, expires = NONE, NONE
     if old then
@@ -284,6 +280,14 @@ local function put_key(key, found)
     end
 end
 
+-- The first ready job under a limit of a queue, by the limit's set.
+local function first_of(set)
+    if byte(set) == 108 then
+        return call('ZRANGE', BASE .. set, 0, 0)[1]
+    end
+    return nil
+end
+
 -- Writes what was gathered.
 local function flush()
     for key, found in pairs(keys) do
@@ -308,6 +312,7 @@ local function flush()
     end)
     for set, members in pairs(pending) do
         local gone, added = {}, {}
+        local first_was = first_of(set)
         for member, is_in in pairs(members) do
             if is_in then
                 added[#added + 1] = 0
@@ -322,8 +327,16 @@ local function flush()
         in_pieces(added, function(from, to)
             call('ZADD', BASE .. set, unpack(added, from, to))
         end)
-        if byte(set) == 108 and #gone > 0 and call('EXISTS', BASE .. set) == 0 then
-            call('SREM', BASE .. 'i' .. sub(set, 2, -9), sub(set, -8))
+        -- The queue has each limit's first one, the limit behind it: claims find by it the few limits that matter to them.
+        local first_is = first_of(set)
+        if first_was ~= first_is then
+            local firsts, lane = BASE .. 'i' .. sub(set, 2, -9), sub(set, -8)
+            if first_was then
+                call('ZREM', firsts, first_was .. lane)
+            end
+            if first_is then
+                call('ZADD', firsts, 0, first_is .. lane)
+            end
         end
     end
     for queue, of in pairs(counts) do

@@ -12,6 +12,8 @@ mod cluster;
 mod kills;
 mod lost;
 #[cfg(unix)]
+mod many;
+#[cfg(unix)]
 mod migration;
 #[cfg(unix)]
 mod nodes;

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use semel_core::enqueue::Mode;
 use semel_engine::Engine;
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Facts};
@@ -191,5 +192,31 @@ async fn who_comes_no_more_is_not_waited_for_long() {
         assert!(is_off(&scene), "what was under way has landed");
     }
     assert!((1..20).contains(&waits), "{waits}");
+    scene.end().await;
+}
+
+/// A store that several use is not to be busy with one group for long.
+#[tokio::test(start_paused = true)]
+async fn what_reads_much_does_not_go_with_others() {
+    let mut scene = Scene::with_four_under_way().await;
+    let mut offer_many = |jobs: usize| {
+        let engine = scene.engine.clone();
+        let first = scene.callers.len() * 10_000;
+        let offers = (first..first + jobs).map(|number| keyed(&format!("many {number}")).offer()).collect();
+        scene.callers.push(tokio::spawn(async move {
+            drop(engine.enqueue_batch(offers, Mode::Each, "").await.unwrap());
+        }));
+    };
+    // The third and the fourth have no room beside the first two, and are not overtaken by the last.
+    for jobs in [1_000, 900, 1_500, 2_500, 40] {
+        offer_many(jobs);
+    }
+    assert_eq!(scene.seen().await, [4, 2]);
+    scene.store.lands.add_permits(1);
+    assert_eq!(scene.seen().await, [4, 2, 1]);
+    scene.store.lands.add_permits(1);
+    assert_eq!(scene.seen().await, [4, 2, 1, 1]);
+    scene.store.lands.add_permits(1);
+    assert_eq!(scene.seen().await, [4, 2, 1, 1, 1]);
     scene.end().await;
 }

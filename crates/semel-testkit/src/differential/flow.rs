@@ -2,7 +2,7 @@
 //! what came of it, so that two stores can be compared.
 
 use semel_core::cron::{self, Change, Overlap};
-use semel_core::draft::{Document, DocumentKey, DocumentKind, Reads};
+use semel_core::draft::{Document, DocumentKey, DocumentKind, QueueRow, Reads};
 use semel_core::enqueue::once::{self, Once};
 use semel_core::enqueue::{Offer, enqueue};
 use semel_core::ident::{CronName, JobId, QueueName, WorkflowId};
@@ -168,6 +168,13 @@ pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
 pub(super) async fn documents(f: &Fixture, kind: DocumentKind) -> Vec<(DocumentKey, Document)> {
     let seek = Seek::Kind { kind, from: None, descending: false, limit: DOCUMENTS_MAX };
     f.backend().documents(seek).await.unwrap().documents
+}
+
+/// The rows of queues that have settings, by name.
+pub(super) async fn settings(f: &Fixture) -> Vec<QueueRow> {
+    let mut rows = f.backend().settings().await.unwrap();
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    rows
 }
 
 /// Deletes all crons: nothing new comes but what somebody asks for.

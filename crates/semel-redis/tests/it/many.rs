@@ -1,0 +1,104 @@
+//! Very many of something: what a script does for one caller does not grow with what others have made.
+
+use std::sync::Arc;
+
+use semel_core::ident::QueueName;
+use semel_core::limit::Limit;
+use semel_core::settings::{Backpressure, Directive, QueueSettings};
+use semel_engine::Engine;
+use semel_redis::{Address, Redis};
+use semel_store::Backend;
+use semel_testkit::TempDir;
+use semel_testkit::crash::claim;
+use semel_testkit::make::{Want, job};
+use semel_testkit::redis::url;
+
+use crate::own::{Own, patient};
+use crate::place::Place;
+
+async fn opened(address: &Address) -> (Arc<Redis>, Engine) {
+    let store = Arc::new(Redis::open(address).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    (store, engine)
+}
+
+fn limited(number: usize) -> Want {
+    job().limit(Limit { key: format!("k{number}").into(), concurrency: Some(1), rate: None })
+}
+
+/// Workers and limits have rows like queues, and are forgotten by nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_looks_at_queues_does_not_look_at_workers_and_limits() {
+    let place = Place::new();
+    let (store, engine) = opened(place.address()).await;
+    for number in 0..5 {
+        engine.enqueue(limited(number).queue("mail").offer(), "").await.unwrap();
+        engine.direct(&format!("worker {number}"), Directive::Quiet).await.unwrap();
+    }
+    engine.set_paused(QueueName::parse("post", "").unwrap(), true).await.unwrap();
+    let names: Vec<String> =
+        store.queues().await.unwrap().iter().map(|queue| queue.row.name.to_string()).collect();
+    assert_eq!(names, ["mail", "post"]);
+    let base = place.address().base();
+    let mut connection = patient(&url()).await;
+    let listed: u64 = redis::cmd("SCARD").arg(format!("{base}w")).query_async(&mut connection).await.unwrap();
+    assert_eq!(listed, 2, "nothing else is listed with them");
+    // Which is asked every second names those alone that have settings.
+    let mail = QueueName::parse("mail", "").unwrap();
+    let bound = QueueSettings { backpressure: Some(Backpressure { max_depth: 9, warning_threshold: 0.5 }) };
+    engine.set_queue(mail.clone(), bound).await.unwrap();
+    let rows = store.settings().await.unwrap();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(rows[0].name, mail);
+    assert_eq!(QueueSettings::decode(rows[0].settings.as_deref()), bound);
+    engine.set_queue(mail, QueueSettings::default()).await.unwrap();
+    assert!(store.settings().await.unwrap().is_empty());
+}
+
+/// Of Redis's own commands, how often this one was called.
+async fn calls(connection: &mut redis::aio::MultiplexedConnection, name: &str) -> u64 {
+    let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
+    let name = format!("cmdstat_{name}:calls=");
+    let of = said.lines().find_map(|line| line.strip_prefix(&name));
+    of.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Callers name as many limits as they like: a claim reads as many as it has looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_does_not_ask_every_limit_that_has_jobs() {
+    const LIMITS: usize = 300;
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let (store, engine) = opened(&Address::parse(&own.url()).unwrap()).await;
+    let mut made = tokio::task::JoinSet::new();
+    for number in 0..LIMITS {
+        let engine = engine.clone();
+        made.spawn(async move { engine.enqueue(limited(number).offer(), "").await.unwrap() });
+    }
+    made.join_all().await;
+    let mut connection = own.connection().await;
+    let mut asked = async |closed: &[usize]| -> (usize, u64) {
+        let mut claim = claim(2);
+        claim.closed =
+            closed.iter().map(|number| semel_core::limit::Lane::of(&format!("k{number}"))).collect();
+        let before = calls(&mut connection, "zrange").await;
+        let batch = semel_store::backend::Batch { groups: Vec::new(), claims: vec![claim] };
+        let applied = store.commit(batch).await.unwrap();
+        let after = calls(&mut connection, "zrange").await;
+        (applied.claims[0].unclaimable.len(), after - before)
+    };
+    let (found, calls) = asked(&[]).await;
+    assert_eq!(found, 2, "as many as are wanted");
+    assert!(calls < 80, "{calls}");
+    // The closed ones are passed over, and what is behind them is found.
+    let closed: Vec<usize> = (0..LIMITS - 10).collect();
+    let (found, calls) = asked(&closed).await;
+    assert_eq!(found, 2);
+    assert!(calls < 20, "{calls}");
+    // What has started is nobody's first any more.
+    let taken = engine.claim(claim(200)).await.unwrap();
+    assert_eq!(taken.len(), 200);
+    assert_eq!(asked(&[]).await.0, 2);
+    assert_eq!(engine.claim(claim(LIMITS as u32)).await.unwrap().len(), LIMITS - 200);
+    assert_eq!(asked(&[]).await.0, 0);
+}
