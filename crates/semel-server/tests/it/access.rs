@@ -76,7 +76,7 @@ async fn what_is_no_endpoint_is_not_told_to_strangers() {
 /// A task's own job is in one queue and its steps in others, which go with it.
 #[tokio::test]
 async fn a_token_of_one_queue_cancels_no_task() {
-    let of_default = Queues::Only(vec!["default".to_owned()]);
+    let of_default = Queues::Only(vec!["default".to_owned()].into());
     let roles = [Role::Producer, Role::Admin];
     let tokens = vec![token("all", &[Role::Admin]), Token { queues: of_default, ..token("default", &roles) }];
     let config = Config { tokens: Tokens::only(tokens), templates: tasks::templates(), ..Config::default() };
