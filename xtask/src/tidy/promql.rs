@@ -9,8 +9,13 @@ use super::tree::{File, Tree};
 const ALERTS: &str = "packaging/prometheus/alerts.yml";
 const PANELS: &str = "packaging/grafana/";
 /// Functions, and what they take: the letter of each argument's kind, `s` a number, `v` a vector, `r` a range.
-const FUNCTIONS: [(&str, &str); 4] =
-    [("rate", "r"), ("increase", "r"), ("histogram_quantile", "sv"), ("predict_linear", "rs")];
+const FUNCTIONS: [(&str, &str); 5] = [
+    ("delta", "r"),
+    ("rate", "r"),
+    ("increase", "r"),
+    ("histogram_quantile", "sv"),
+    ("predict_linear", "rs"),
+];
 const AGGREGATIONS: [(&str, &str); 5] =
     [("sum", "v"), ("max", "v"), ("min", "v"), ("count", "v"), ("topk", "sv")];
 const OPERATORS: [&str; 12] = ["==", "!=", ">=", "<=", ">", "<", "+", "-", "*", "/", "and", "or"];

@@ -1,7 +1,12 @@
 //! What the pages show in Rust stands here line for line, between what it needs, so that the compiler has read it. What stands for
 //! something else on a page (`…`) ends the part of its line that is compared.
 
-#![allow(dead_code, unused_variables, reason = "it is compiled, and need not be run")]
+#![allow(
+    dead_code,
+    unused_variables,
+    clippy::unnecessary_operation,
+    reason = "it is compiled, and need not be run"
+)]
 
 use std::time::Duration;
 

@@ -14,6 +14,8 @@ import { forAdmins } from "./who.js";
 
 const LOOK_MS = 3_000;
 const FEED_MAX = 30;
+/** Events of one second that are read. Whoever could read none of them is not sent more: the stream rests, for the server's sake. */
+const BURST_MAX = 100;
 
 let isPaused = false;
 
@@ -66,6 +68,8 @@ async function keepLooking(view, signal) {
 function watch(feed, status, label, signal) {
   let following = null;
   let isRefused = false;
+  let isResting = false;
+  let burst = { began: 0, count: 0 };
   let heard = [];
   const draw = () => {
     feed.prepend(...heard.map((event) => line(event, "full")));
@@ -76,6 +80,18 @@ function watch(feed, status, label, signal) {
   const hear = (event) => {
     if (heard.unshift(event) === 1) requestAnimationFrame(draw);
     heard.splice(FEED_MAX);
+    const now = performance.now();
+    if (now - burst.began > 1_000) burst = { began: now, count: 0 };
+    if (++burst.count > BURST_MAX && !isResting) calm();
+  };
+  const calm = async () => {
+    isResting = true;
+    stir();
+    status.dataset.live = "Live: more happens than is shown";
+    if (!isPaused) label();
+    await rest(LOOK_MS, signal);
+    isResting = false;
+    stir();
   };
   const changed = (isLive, refusal) => {
     isRefused = Boolean(refusal);
@@ -83,12 +99,12 @@ function watch(feed, status, label, signal) {
     if (!isPaused) label();
   };
   const stir = () => {
-    const isWanted = !signal.aborted && !isPaused && !document.hidden && !isRefused;
+    const isWanted = !signal.aborted && !isPaused && !document.hidden && !isRefused && !isResting;
     if (isWanted === (following !== null)) return;
     following?.abort();
     following = isWanted ? new AbortController() : null;
     if (!isWanted) return;
-    changed(false);
+    if (burst.count <= BURST_MAX) changed(false);
     const own = following.signal;
     follow({ after: "end" }, hear, (isLive, refusal) => own.aborted || changed(isLive, refusal), own);
   };

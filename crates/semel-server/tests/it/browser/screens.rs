@@ -269,3 +269,27 @@ async fn a_key_tells_of_its_former_holders_and_policies_of_those_that_never_matc
     browser.is_well("key and policies");
     stage.server.stop().await;
 }
+
+/// More than anybody can read is not sent: the stream rests, says so, and goes on with what happens next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_events_is_not_all_sent_to_a_page() {
+    let stage = Stage::set().await;
+    let mut browser = stage.browser();
+    browser.open("/");
+    browser.sees("Live");
+    let jobs: Vec<_> = (0..900).map(|n| serde_json::json!({ "type": "storm.drop", "args": [n] })).collect();
+    let told = stage.server.post("/ojs/v1/jobs/bulk", &serde_json::json!({ "jobs": jobs })).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    browser.sees("more happens than is shown");
+    let drawn = "document.querySelectorAll('ol.feed li').length";
+    browser.until("no more is drawn than is shown", &format!("{drawn} === 30"));
+    // Whenever the stream goes on, it tells of what happens then.
+    let mut number = 0;
+    while browser.eval("hand.shows('calm.after')") != true {
+        number += 1;
+        stage.server.create(&serde_json::json!({ "type": "calm.after", "args": [number] })).await;
+        browser.settle();
+    }
+    browser.is_well("the overview in a storm");
+    stage.server.stop().await;
+}
