@@ -1,9 +1,12 @@
 //! Admission: what must hold for any policy, any holders, at any time.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Head, Lease, Role};
 use semel_core::limits::PERIOD_DAYS_MAX;
+use semel_core::sight::{Queues, Sight};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::explain::{blocking_sentence, policy_sentence, what_each_strategy_would_do};
@@ -183,6 +186,48 @@ fn the_strictest_word_on_disclosure_counts() {
         admit(&replace, [&open], NOW, true),
         Admission::Replace { disclose: Disclose::Never, .. }
     ));
+}
+
+/// A job of a queue that the caller does not see is not there for it: nobody tells of it, ends it or writes into it.
+#[test]
+fn what_is_in_another_queue_is_neither_shown_nor_touched() {
+    let queues = Queues::Only(Arc::from(["mail".to_owned(), "sms.*".to_owned()]));
+    let sight = Sight { inspect: true, queues: &queues };
+    let within = |queue: &str, head: Head| Head { queue: QueueName::from_stored(queue), ..head };
+    let own = within("sms.eu", head(0, State::Available, 5));
+    let older = within("acme/billing", head(1, State::Available, 9));
+    let newer = within("acme/billing", head(2, State::Available, 1));
+    let by = |strategy: &str| policy(&format!(r#"{{"on_conflict":"{strategy}"}}"#));
+    let refused = |holder: &Head, why| Admission::Reject {
+        holder: holder.id,
+        why,
+        disclose: Disclose::Never,
+        renew: Vec::new(),
+    };
+    for strategy in ["ignore", "follow_up", "replace", "replace_except_schedule"] {
+        let policy = by(strategy);
+        assert!(!matches!(admit(&policy, [&own], NOW, sight), Admission::Reject { .. }), "{strategy}");
+        for state in [State::Available, State::Active, State::Retryable, State::Scheduled] {
+            let foreign = within("billing", head(3, state, 1));
+            let told = admit(&policy, [&foreign], NOW, sight);
+            assert_eq!(told, refused(&foreign, RejectReason::Undisclosed), "{strategy} {state}");
+        }
+    }
+    let named = refused(&newer, RejectReason::Duplicate);
+    assert_eq!(admit(&by("reject"), [&own, &newer], NOW, sight), named);
+    // Whoever is answered with one job needs to see that one; whoever acts on all of them, all.
+    assert!(matches!(admit(&by("ignore"), [&own, &older], NOW, sight), Admission::Existing { .. }));
+    for strategy in ["follow_up", "replace"] {
+        let told = admit(&by(strategy), [&own, &older], NOW, sight);
+        assert_eq!(told, refused(&own, RejectReason::Undisclosed), "{strategy}");
+    }
+    // It does not block; but the end of the run that is replaced would let it go.
+    let waiting = within("billing", a_follow_up(4, State::Pending, 1));
+    let running = within("mail", head(5, State::Active, 2));
+    let replace = policy(r#"{"on_conflict":"replace","states":["active","available"]}"#);
+    let told = admit(&replace, [&running, &waiting], NOW, sight);
+    assert_eq!(told, refused(&running, RejectReason::Undisclosed));
+    assert!(matches!(admit(&replace, [&running, &waiting], NOW, true), Admission::Replace { .. }));
 }
 
 #[test]
@@ -368,6 +413,26 @@ proptest! {
             let hides = |holder: &Head| blocks(&policy, holder, NOW).is_blocking() && holder.hold.disclose == Disclose::Never;
             prop_assert!(inspect && !holders.iter().any(hides));
         }
+    }
+
+    #[test]
+    fn nobody_is_told_of_another_queue_or_acts_on_it(policy in a_policy(), mut holders in holders()) {
+        for holder in &mut holders {
+            let queue = if holder.id.row() % 2 == 0 { "mail" } else { "billing" };
+            holder.queue = QueueName::from_stored(queue);
+        }
+        let queues = Queues::Only(Arc::from(["mail".to_owned()]));
+        let admission = admit(&policy, &holders, NOW, Sight { inspect: true, queues: &queues });
+        let acted_on = match &admission {
+            Admission::Replace { holders, .. } => holders.clone(),
+            Admission::CreateFollowUp { after } => after.clone(),
+            other => other.holder().into_iter().filter(|_| other.disclose() == Disclose::Always).collect(),
+        };
+        for holder in holders.iter().filter(|holder| acted_on.contains(&holder.id)) {
+            prop_assert_eq!(holder.queue.name(), "mail");
+        }
+        // It blocks nevertheless.
+        prop_assert_eq!(admission == Admission::Create, admit(&policy, &holders, NOW, true) == Admission::Create);
     }
 
     #[test]
