@@ -5,7 +5,7 @@ use semel_core::ident::JobId;
 use semel_store::StoreError;
 
 /// A failure of the store, with its details. No address and nothing that is stored is in its text.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisError {
     /// Redis refused, or the connection failed.
@@ -120,13 +120,13 @@ impl From<RedisError> for StoreError {
             RedisError::Head { .. } | RedisError::Answer(_) => Self::Corrupt(message),
             RedisError::Unsupported(_) | RedisError::Address(_) => Self::Unsupported(message),
             RedisError::Redis(_) if matches!(error.code(), Some("WRONGTYPE")) => Self::Corrupt(message),
+            RedisError::Unknown | RedisError::Lagging | RedisError::GivenUp(_) => Self::Unknown(message),
             RedisError::Redis(_)
             | RedisError::Silent
-            | RedisError::Unknown
-            | RedisError::Lagging
             | RedisError::Astray(_)
-            | RedisError::Moved
-            | RedisError::GivenUp(_) => Self::Unavailable(message),
+            | RedisError::Moved => {
+                Self::Unavailable(message)
+            }
         }
     }
 }
