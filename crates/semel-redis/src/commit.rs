@@ -46,7 +46,11 @@ impl Shared {
         }
         let begun = Instant::now();
         if self.writers.as_ref().is_some_and(Writers::is_behind) {
-            self.confirm().await?;
+            // What is said of others' writes there is not so of what was not sent yet.
+            self.confirm().await.map_err(|error| match error {
+                RedisError::Lagging | RedisError::Unknown => RedisError::Behind,
+                error => error,
+            })?;
         }
         let link = self.commits();
         // The first request on a link that has none yet must know the scripts.

@@ -41,6 +41,9 @@ pub enum RedisError {
          request with the same id again"
     )]
     Lagging,
+    /// Replicas are waited for that are not there, and nothing was begun.
+    #[error("too few replicas are there to confirm it: nothing was stored. Ask again when they are back")]
+    Behind,
     /// Nobody is the primary now, or nobody knows who is.
     #[error("redis: {0}")]
     Astray(String),
@@ -123,6 +126,7 @@ impl From<RedisError> for StoreError {
             RedisError::Unknown | RedisError::Lagging | RedisError::GivenUp(_) => Self::Unknown(message),
             RedisError::Redis(_)
             | RedisError::Silent
+            | RedisError::Behind
             | RedisError::Astray(_)
             | RedisError::Moved => {
                 Self::Unavailable(message)
