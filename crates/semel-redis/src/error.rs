@@ -47,9 +47,6 @@ pub enum RedisError {
     /// Nobody is the primary now, or nobody knows who is.
     #[error("redis: {0}")]
     Astray(String),
-    /// Another Redis has just become the primary, and what was decided may rest on what it does not have.
-    #[error("another Redis has just become the primary: ask again")]
-    Moved,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -124,11 +121,7 @@ impl From<RedisError> for StoreError {
             RedisError::Unsupported(_) | RedisError::Address(_) => Self::Unsupported(message),
             RedisError::Redis(_) if matches!(error.code(), Some("WRONGTYPE")) => Self::Corrupt(message),
             RedisError::Unknown | RedisError::Lagging | RedisError::GivenUp(_) => Self::Unknown(message),
-            RedisError::Redis(_)
-            | RedisError::Silent
-            | RedisError::Behind
-            | RedisError::Astray(_)
-            | RedisError::Moved => {
+            RedisError::Redis(_) | RedisError::Silent | RedisError::Behind | RedisError::Astray(_) => {
                 Self::Unavailable(message)
             }
         }

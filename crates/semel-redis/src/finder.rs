@@ -106,9 +106,9 @@ impl Finder {
         self.at.borrow().clone()
     }
 
-    /// Whether it has been found to be elsewhere than before since `then`.
-    pub fn has_moved_since(&self, then: Instant) -> bool {
-        self.memory().moved.is_some_and(|moved| moved >= then)
+    /// When it was last found to be elsewhere than before.
+    pub fn moved(&self) -> Option<Instant> {
+        self.memory().moved
     }
 
     /// Whether it is known to be elsewhere than at `place`.
@@ -274,18 +274,17 @@ mod tests {
 
     #[test]
     fn a_primary_that_was_replaced_and_came_back_has_moved() {
-        let begun = Instant::now();
         let finder = Finder::new(&Address::parse("redis+cluster://one,two").unwrap()).unwrap();
         let hear = |epoch, host: &str| {
             finder.believe(Opinion { epoch, host: host.to_owned(), port: 6_379 }, Vec::new()).is_ok()
         };
         assert!(hear(1, "one") && hear(1, "one"));
-        assert!(!finder.has_moved_since(begun), "it was found, and found there again");
+        assert!(finder.moved().is_none(), "it was found, and found there again");
         assert!(hear(3, "one"));
-        assert!(finder.has_moved_since(begun), "what had epoch 2?");
+        assert!(finder.moved().is_some(), "what had epoch 2?");
         assert!(!hear(2, "two"), "that is long ago");
         assert_eq!(finder.place().unwrap().as_ref(), "one:6379");
         let later = Instant::now();
-        assert!(hear(4, "two") && finder.has_moved_since(later));
+        assert!(hear(4, "two") && finder.moved() >= Some(later));
     }
 }
