@@ -168,6 +168,12 @@ impl Link {
                     .to_owned(),
             ));
         }
+        if now.known.is_some_and(|before| before.durability != known.durability) {
+            tracing::warn!(
+                durability = known.durability.words(),
+                "Redis is set otherwise than when it was last connected to, or it is another one"
+            );
+        }
         now.number += 1;
         now.known = Some(known);
         now.connection = Some((connection.clone(), client, Place::clone(&place)));

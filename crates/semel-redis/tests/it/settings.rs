@@ -52,6 +52,27 @@ async fn a_store_says_what_its_redis_promises() {
     }
 }
 
+/// What is set otherwise later is told by whoever has connected anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_says_what_its_redis_promises_now() {
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let store = Arc::new(Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap());
+    let engine = Engine::without_duties(store).unwrap();
+    assert!(engine.facts().is_strong);
+    let mut connection = own.connection().await;
+    let mut set = redis::cmd("CONFIG");
+    let () = set.arg("SET").arg("appendfsync").arg("everysec").query_async(&mut connection).await.unwrap();
+    let mut hang_up = redis::cmd("CLIENT");
+    hang_up.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+    hang_up.exec_async(&mut connection).await.unwrap();
+    assert!(engine.queues().await.unwrap().is_empty());
+    assert!(!engine.facts().is_strong && engine.facts().durability.contains("everysec"));
+    // What it was, when nobody can be asked any more.
+    engine.close().await;
+    assert_eq!(engine.facts().engine, "redis");
+}
+
 /// The account that the crate's page describes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_of_its_own_needs_its_keys_and_no_more() {
