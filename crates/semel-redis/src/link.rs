@@ -84,6 +84,9 @@ struct Now {
     /// The number of the connection, so that one is given up once.
     number: u64,
     known: Option<Known>,
+    /// How often none could be made, and why not the last time.
+    failures: u64,
+    failure: Option<RedisError>,
 }
 
 impl Link {
@@ -153,10 +156,27 @@ impl Link {
         if let Some(found) = self.present() {
             return Ok(found);
         }
+        let failures = self.now().failures;
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(found) = self.present() {
             return Ok(found);
         }
+        // Who waited for somebody's try does not wait for one of his own: each may take long, and many wait.
+        let failed =
+            Some(self.now()).filter(|now| now.failures != failures).and_then(|now| now.failure.clone());
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        let made = self.make().await;
+        if let Err(failure) = &made {
+            let mut now = self.now();
+            (now.failures, now.failure) = (now.failures + 1, Some(failure.clone()));
+        }
+        made
+    }
+
+    /// Makes the connection anew.
+    async fn make(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
         let (mut connection, client, place) = self.fresh().await?;
         // Others wait for this one meanwhile.
         let known = self.unless_it_leaves(&place, self.introduce(&mut connection)).await?;
@@ -340,4 +360,31 @@ fn plain(said: redis::RedisResult<Value>) -> Result<Result<Value, RedisError>, R
 
 fn lost(error: redis::RedisError) -> RedisError {
     if error.is_timeout() { RedisError::Silent } else { RedisError::Redis(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::{CONNECT, Link};
+    use crate::address::Address;
+
+    fn link(port: u16) -> Link {
+        Link::new(&Address::parse(&format!("redis://127.0.0.1:{port}")).unwrap()).unwrap()
+    }
+
+    /// Where the network swallows everything, each try takes as long as it may.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_while_no_connection_can_be_made_is_told_so_with_the_first() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let link = link(silent.local_addr().unwrap().port());
+        let begun = Instant::now();
+        let told = futures_util::future::join_all((0..5).map(|_| link.connection())).await;
+        assert!(told.iter().all(Result::is_err));
+        assert!(begun.elapsed() < 2 * CONNECT, "{:?}", begun.elapsed());
+        // Who comes later tries it himself.
+        let begun = Instant::now();
+        assert!(link.connection().await.is_err());
+        assert!(begun.elapsed() >= CONNECT, "{:?}", begun.elapsed());
+    }
 }
