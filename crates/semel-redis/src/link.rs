@@ -298,10 +298,11 @@ impl Link {
 
     /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has.
     async fn introduce(&self, connection: &mut MultiplexedConnection) -> Result<Known, RedisError> {
-        let mut asked = redis::cmd("INFO");
-        asked.arg("server").arg("replication");
-        let server: String = asked.query_async(connection).await?;
-        let server = Server::of(&server);
+        // One section each: those that are too old know no more.
+        let mut asked = redis::pipe();
+        asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
+        let (server, replication): (String, String) = asked.query_async(connection).await?;
+        let server = Server::of(&(server + &replication));
         if server.version < OLDEST {
             return Err(RedisError::Unsupported(format!(
                 "this is Redis {}: the store needs {OLDEST} or later",
@@ -364,10 +365,12 @@ fn lost(error: redis::RedisError) -> RedisError {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::Instant;
 
     use super::{CONNECT, Link};
     use crate::address::Address;
+    use crate::error::RedisError;
 
     fn link(port: u16) -> Link {
         Link::new(&Address::parse(&format!("redis://127.0.0.1:{port}")).unwrap()).unwrap()
@@ -386,5 +389,39 @@ mod tests {
         let begun = Instant::now();
         assert!(link.connection().await.is_err());
         assert!(begun.elapsed() >= CONNECT, "{:?}", begun.elapsed());
+    }
+
+    /// A Redis of 2020, as far as it is asked: `INFO` takes one section.
+    async fn old_redis(listener: tokio::net::TcpListener) {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(read @ 1..) = client.read(&mut buffer).await {
+            let asked = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            // Each command begins with how many words it has.
+            for command in asked.split('*').skip(1) {
+                let words: Vec<&str> = command.split("\r\n").skip(2).step_by(2).collect();
+                let said = match words.as_slice() {
+                    ["INFO", _] => {
+                        let text = "redis_version:6.2.7\r\nrole:master\r\n";
+                        format!("${}\r\n{text}\r\n", text.len())
+                    }
+                    ["INFO", ..] => "-ERR syntax error\r\n".to_owned(),
+                    _ => "-ERR unknown command\r\n".to_owned(),
+                };
+                client.write_all(said.as_bytes()).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_redis_that_is_too_old_is_told_to_be() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let link = link(listener.local_addr().unwrap().port());
+        let told = tokio::select! {
+            told = link.connection() => told.map(drop),
+            () = old_redis(listener) => panic!("it hung up"),
+        };
+        let Err(RedisError::Unsupported(why)) = told else { panic!("{told:?}") };
+        assert!(why.contains("Redis 6") && why.contains('7'), "{why}");
     }
 }
