@@ -156,5 +156,5 @@ async fn measure(
         }
     }
     engine.stop().await;
-    Ok(Report::of(engine.facts(), options, figures))
+    Ok(Report::of(&engine.facts(), options, figures))
 }

@@ -91,7 +91,7 @@ impl<P: Fn(&str)> Run<'_, P> {
             self.round("afterwards", &limits, &mut from, &mut figures).await?;
         }
         self.engine.stop().await;
-        Ok(Report::of(self.engine.facts(), self.options, figures))
+        Ok(Report::of(&self.engine.facts(), self.options, figures))
     }
 
     fn wants(&self, name: &str) -> bool {

@@ -51,13 +51,29 @@ macro_rules! duty {
                 if ids.is_empty() {
                     return Ok(ran);
                 }
-                let reads = Reads { $read: ids.clone(), ..Reads::default() };
-                ran.moved = store
-                    .decide(reads, move |$draft| {
+                let act = async |ids: Vec<JobId>| {
+                    let reads = Reads { $read: ids.clone(), ..Reads::default() };
+                    let decide = move |$draft: &mut Draft| {
                         let did = each(&ids, |$id| $act)?;
                         Ok(did.into_iter().filter(|did| *did).count())
-                    })
-                    .await?;
+                    };
+                    store.decide(reads, decide).await
+                };
+                match act(ids.clone()).await {
+                    // One that cannot be read keeps no other from its turn, now or ever.
+                    Err(StoreError::Corrupt(_)) => {
+                        for id in ids {
+                            match act(vec![id]).await {
+                                Ok(moved) => ran.moved += moved,
+                                Err(StoreError::Corrupt(why)) => {
+                                    tracing::error!(job = %id, %why, "a job that is due cannot be read, and is left as it is");
+                                }
+                                Err(error) => return Err(error),
+                            }
+                        }
+                    }
+                    moved => ran.moved = moved?,
+                }
                 Ok(ran)
             }
         }

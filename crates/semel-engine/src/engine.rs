@@ -161,7 +161,7 @@ impl Engine {
     }
 
     /// What the store is and promises.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> Facts {
         self.shared.store.facts()
     }
 

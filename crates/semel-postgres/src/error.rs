@@ -154,9 +154,8 @@ impl From<PostgresError> for StoreError {
             PostgresError::Postgres(_)
             | PostgresError::Session(_)
             | PostgresError::Pool(_)
-            | PostgresError::ReadOnly
-            | PostgresError::Unknown
-            | PostgresError::GivenUp(_) => Self::Unavailable(message),
+            | PostgresError::ReadOnly => Self::Unavailable(message),
+            PostgresError::Unknown | PostgresError::GivenUp(_) => Self::Unknown(message),
         }
     }
 }

@@ -62,7 +62,15 @@ fn claimed(value: Value) -> Result<Claimed, RedisError> {
     for job in list(answer.take()?)? {
         let mut parts = Values::of(job)?;
         let id = id(parts.take()?)?;
-        let stored = stored(id, parts.take()?)?.ok_or(RedisError::Head { id })?;
+        let stored = match stored(id, parts.take()?) {
+            Ok(Some(stored)) => stored,
+            // It is taken, as the others are: its lease ends for want of a worker, and theirs need not.
+            Ok(None) | Err(RedisError::Head { .. }) => {
+                tracing::error!(job = %id, "a job was taken whose head is not understood; nobody is given it");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let body = Bytes::from(bytes(parts.take()?)?);
         claimed.jobs.push((stored.head, Full { body, notes: notes(parts.take()?)? }));
     }

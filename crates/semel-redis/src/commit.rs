@@ -20,8 +20,6 @@ use crate::writers::Writers;
 
 /// How long between two tries.
 pub const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
-/// What was read longer ago than that has been decided on, and is not waited for any more.
-const READ_AGO: Duration = Duration::from_secs(2);
 /// Claims that are served by one script at most: it blocks all others while it runs.
 const TAKERS_MAX: usize = 64;
 /// Jobs that these may take together, unless one alone wants more.
@@ -44,9 +42,12 @@ impl Shared {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
         }
-        let begun = Instant::now();
         if self.writers.as_ref().is_some_and(Writers::is_behind) {
-            self.confirm().await?;
+            // What is said of others' writes there is not so of what was not sent yet.
+            self.confirm().await.map_err(|error| match error {
+                RedisError::Lagging | RedisError::Unknown => RedisError::Behind,
+                error => error,
+            })?;
         }
         let link = self.commits();
         // The first request on a link that has none yet must know the scripts.
@@ -72,9 +73,7 @@ impl Shared {
         let said = self.send_until_answered(link, commands).await?;
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
-        let mut applied = self.applied(batch, &claims, said).await?;
-        // Replicas of this one confirm nothing that was read at another.
-        applied.has_moved = self.writers.is_some() && link.finder().has_moved_since(begun - READ_AGO);
+        let applied = self.applied(batch, &claims, said).await?;
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
         self.teller.note(News::of(done, &applied.claims));
@@ -125,7 +124,8 @@ impl Shared {
         self.writers.as_ref().and_then(Writers::next).unwrap_or(&self.link)
     }
 
-    /// Waits until replicas have all that was seen so far.
+    /// Waits until replicas have all that was seen so far. They confirm nothing that was read where the primary was before: whoever
+    /// asks looks whether it has moved since he read.
     pub(crate) async fn confirm(&self) -> Result<(), RedisError> {
         let Some(writers) = &self.writers else { return Ok(()) };
         let Some(link) = writers.next() else { return Ok(()) };
@@ -133,8 +133,6 @@ impl Shared {
         loop {
             let said = link.send(&writers.again(Vec::new())).await;
             match said.and_then(|said| writers.unwrap(said, true)) {
-                // Replicas of this one confirm nothing that was read at another.
-                Ok(_) if link.finder().has_moved_since(begun - READ_AGO) => return Err(RedisError::Moved),
                 Ok(_) => return Ok(()),
                 Err(error) if !self.may_pass(link, &error) => return Err(error),
                 Err(error) => self.check(Some(begun), &error)?,

@@ -120,7 +120,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// From what `INFO server replication` says.
+    /// From what `INFO server` and `INFO replication` say.
     pub(crate) fn of(said: &str) -> Self {
         let mut server = Self::default();
         for line in said.lines() {

@@ -5,7 +5,7 @@ use semel_core::ident::JobId;
 use semel_store::StoreError;
 
 /// A failure of the store, with its details. No address and nothing that is stored is in its text.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisError {
     /// Redis refused, or the connection failed.
@@ -41,12 +41,12 @@ pub enum RedisError {
          request with the same id again"
     )]
     Lagging,
+    /// Replicas are waited for that are not there, and nothing was begun.
+    #[error("too few replicas are there to confirm it: nothing was stored. Ask again when they are back")]
+    Behind,
     /// Nobody is the primary now, or nobody knows who is.
     #[error("redis: {0}")]
     Astray(String),
-    /// Another Redis has just become the primary, and what was decided may rest on what it does not have.
-    #[error("another Redis has just become the primary: ask again")]
-    Moved,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -120,13 +120,10 @@ impl From<RedisError> for StoreError {
             RedisError::Head { .. } | RedisError::Answer(_) => Self::Corrupt(message),
             RedisError::Unsupported(_) | RedisError::Address(_) => Self::Unsupported(message),
             RedisError::Redis(_) if matches!(error.code(), Some("WRONGTYPE")) => Self::Corrupt(message),
-            RedisError::Redis(_)
-            | RedisError::Silent
-            | RedisError::Unknown
-            | RedisError::Lagging
-            | RedisError::Astray(_)
-            | RedisError::Moved
-            | RedisError::GivenUp(_) => Self::Unavailable(message),
+            RedisError::Unknown | RedisError::Lagging | RedisError::GivenUp(_) => Self::Unknown(message),
+            RedisError::Redis(_) | RedisError::Silent | RedisError::Behind | RedisError::Astray(_) => {
+                Self::Unavailable(message)
+            }
         }
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -20,6 +22,8 @@ use crate::seats::{Guide, Seats};
 
 /// How long one of those who are asked may take: the others are there too.
 const ASK: Duration = Duration::from_secs(2);
+/// How long a connection is silent before the system asks whether the other end is there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// So many nodes of a cluster are asked at most.
 const ASKED_MAX: usize = 16;
 
@@ -106,9 +110,9 @@ impl Finder {
         self.at.borrow().clone()
     }
 
-    /// Whether it has been found to be elsewhere than before since `then`.
-    pub fn has_moved_since(&self, then: Instant) -> bool {
-        self.memory().moved.is_some_and(|moved| moved >= then)
+    /// When it was last found to be elsewhere than before.
+    pub fn moved(&self) -> Option<Instant> {
+        self.memory().moved
     }
 
     /// Whether it is known to be elsewhere than at `place`.
@@ -132,11 +136,15 @@ impl Finder {
     }
 
     fn client(&self, info: &ConnectionInfo) -> Result<Client, RedisError> {
+        // No small request waits for the answer to another one, and whoever is gone without a word is found out.
+        let tcp =
+            TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
+        let info = info.clone().set_tcp_settings(tcp);
         Ok(match &self.roots {
-            None => Client::open(info.clone())?,
+            None => Client::open(info)?,
             Some(roots) => {
                 let certificates = TlsCertificates { client_tls: None, root_cert: Some(roots.clone()) };
-                Client::build_with_tls(info.clone(), certificates)?
+                Client::build_with_tls(info, certificates)?
             }
         })
     }
@@ -273,19 +281,31 @@ mod tests {
     use crate::opinion::Opinion;
 
     #[test]
+    fn connections_send_at_once_and_are_kept_alive() {
+        for text in ["redis://one", "redis+cluster://one,two", "redis+sentinel://one,two/main"] {
+            let finder = Finder::new(&Address::parse(text).unwrap()).unwrap();
+            let infos = [finder.seats.named[0].clone(), finder.seats.info_of("three", 1).unwrap()];
+            for info in infos {
+                let client = finder.client(&info).unwrap();
+                let tcp = client.get_connection_info().tcp_settings();
+                assert!(tcp.nodelay() && tcp.keepalive().is_some(), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn a_primary_that_was_replaced_and_came_back_has_moved() {
-        let begun = Instant::now();
         let finder = Finder::new(&Address::parse("redis+cluster://one,two").unwrap()).unwrap();
         let hear = |epoch, host: &str| {
             finder.believe(Opinion { epoch, host: host.to_owned(), port: 6_379 }, Vec::new()).is_ok()
         };
         assert!(hear(1, "one") && hear(1, "one"));
-        assert!(!finder.has_moved_since(begun), "it was found, and found there again");
+        assert!(finder.moved().is_none(), "it was found, and found there again");
         assert!(hear(3, "one"));
-        assert!(finder.has_moved_since(begun), "what had epoch 2?");
+        assert!(finder.moved().is_some(), "what had epoch 2?");
         assert!(!hear(2, "two"), "that is long ago");
         assert_eq!(finder.place().unwrap().as_ref(), "one:6379");
         let later = Instant::now();
-        assert!(hear(4, "two") && finder.has_moved_since(later));
+        assert!(hear(4, "two") && finder.moved() >= Some(later));
     }
 }

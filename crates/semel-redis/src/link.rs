@@ -84,6 +84,9 @@ struct Now {
     /// The number of the connection, so that one is given up once.
     number: u64,
     known: Option<Known>,
+    /// How often none could be made, and why not the last time.
+    failures: u64,
+    failure: Option<RedisError>,
 }
 
 impl Link {
@@ -153,10 +156,27 @@ impl Link {
         if let Some(found) = self.present() {
             return Ok(found);
         }
+        let failures = self.now().failures;
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(found) = self.present() {
             return Ok(found);
         }
+        // Who waited for somebody's try does not wait for one of his own: each may take long, and many wait.
+        let failed =
+            Some(self.now()).filter(|now| now.failures != failures).and_then(|now| now.failure.clone());
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        let made = self.make().await;
+        if let Err(failure) = &made {
+            let mut now = self.now();
+            (now.failures, now.failure) = (now.failures + 1, Some(failure.clone()));
+        }
+        made
+    }
+
+    /// Makes the connection anew.
+    async fn make(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
         let (mut connection, client, place) = self.fresh().await?;
         // Others wait for this one meanwhile.
         let known = self.unless_it_leaves(&place, self.introduce(&mut connection)).await?;
@@ -167,6 +187,12 @@ impl Link {
                 "another store is at this address than the one that was opened: start the program again to use it"
                     .to_owned(),
             ));
+        }
+        if now.known.is_some_and(|before| before.durability != known.durability) {
+            tracing::warn!(
+                durability = known.durability.words(),
+                "Redis is set otherwise than when it was last connected to, or it is another one"
+            );
         }
         now.number += 1;
         now.known = Some(known);
@@ -272,10 +298,11 @@ impl Link {
 
     /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has.
     async fn introduce(&self, connection: &mut MultiplexedConnection) -> Result<Known, RedisError> {
-        let mut asked = redis::cmd("INFO");
-        asked.arg("server").arg("replication");
-        let server: String = asked.query_async(connection).await?;
-        let server = Server::of(&server);
+        // One section each: those that are too old know no more.
+        let mut asked = redis::pipe();
+        asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
+        let (server, replication): (String, String) = asked.query_async(connection).await?;
+        let server = Server::of(&(server + &replication));
         if server.version < OLDEST {
             return Err(RedisError::Unsupported(format!(
                 "this is Redis {}: the store needs {OLDEST} or later",
@@ -334,4 +361,67 @@ fn plain(said: redis::RedisResult<Value>) -> Result<Result<Value, RedisError>, R
 
 fn lost(error: redis::RedisError) -> RedisError {
     if error.is_timeout() { RedisError::Silent } else { RedisError::Redis(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    use super::{CONNECT, Link};
+    use crate::address::Address;
+    use crate::error::RedisError;
+
+    fn link(port: u16) -> Link {
+        Link::new(&Address::parse(&format!("redis://127.0.0.1:{port}")).unwrap()).unwrap()
+    }
+
+    /// Where the network swallows everything, each try takes as long as it may.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_while_no_connection_can_be_made_is_told_so_with_the_first() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let link = link(silent.local_addr().unwrap().port());
+        let begun = Instant::now();
+        let told = futures_util::future::join_all((0..5).map(|_| link.connection())).await;
+        assert!(told.iter().all(Result::is_err));
+        assert!(begun.elapsed() < 2 * CONNECT, "{:?}", begun.elapsed());
+        // Who comes later tries it himself.
+        let begun = Instant::now();
+        assert!(link.connection().await.is_err());
+        assert!(begun.elapsed() >= CONNECT, "{:?}", begun.elapsed());
+    }
+
+    /// A Redis of 2020, as far as it is asked: `INFO` takes one section.
+    async fn old_redis(listener: tokio::net::TcpListener) {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(read @ 1..) = client.read(&mut buffer).await {
+            let asked = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            // Each command begins with how many words it has.
+            for command in asked.split('*').skip(1) {
+                let words: Vec<&str> = command.split("\r\n").skip(2).step_by(2).collect();
+                let said = match words.as_slice() {
+                    ["INFO", _] => {
+                        let text = "redis_version:6.2.7\r\nrole:master\r\n";
+                        format!("${}\r\n{text}\r\n", text.len())
+                    }
+                    ["INFO", ..] => "-ERR syntax error\r\n".to_owned(),
+                    _ => "-ERR unknown command\r\n".to_owned(),
+                };
+                client.write_all(said.as_bytes()).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_redis_that_is_too_old_is_told_to_be() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let link = link(listener.local_addr().unwrap().port());
+        let told = tokio::select! {
+            told = link.connection() => told.map(drop),
+            () = old_redis(listener) => panic!("it hung up"),
+        };
+        let Err(RedisError::Unsupported(why)) = told else { panic!("{told:?}") };
+        assert!(why.contains("Redis 6") && why.contains('7'), "{why}");
+    }
 }

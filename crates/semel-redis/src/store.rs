@@ -265,6 +265,10 @@ impl Backend for Redis {
         Box::pin(self.unit(|shared| async move { shared.confirm().await }))
     }
 
+    fn moved(&self) -> Option<Instant> {
+        self.shared.link.finder().moved()
+    }
+
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
         Box::pin(self.unit(move |shared| async move { shared.due(due, limit).await }))
     }

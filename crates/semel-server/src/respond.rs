@@ -132,6 +132,11 @@ impl From<StoreError> for Refused {
                 Code::Unavailable,
                 "the store cannot be reached or cannot write now; try again shortly",
             ),
+            StoreError::Unknown(_) => Problem::new(
+                Code::Unavailable,
+                "the store was lost before it said whether the request was carried out, or too few of its replicas have it: that is \
+                 unknown; repeat it with the same job id",
+            ),
             StoreError::Closed => Problem::new(
                 Code::Unavailable,
                 "the server is shutting down and whether the request was carried out is unknown; repeat it with the same job id",

@@ -18,6 +18,7 @@ use semel_core::state::{State, StateSet};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
+use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -60,13 +61,21 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// When it was last noticed that something else takes the writes than before, as a replica does that took over: what was
+    /// loaded until then may not be there. Groups that hold are looked at where they are applied; whatever was decided on it
+    /// without writing has to be decided again.
+    fn moved(&self) -> Option<Instant> {
+        None
+    }
+
     /// Ids that are due, oldest first, at most `limit`, and the next time something of that kind falls due.
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>>;
 
     /// Jobs for people, newest id first.
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>>;
 
-    /// All queues that have or had a job or a setting, by name, and rows that are [no queue](QueueName::is_queue).
+    /// All queues that have or had a job or a setting, by name. Rows that are [no queue](QueueName::is_queue) may be among
+    /// them.
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>>;
 
     /// The rows of those queues that have settings, in any order. It is asked every second: a store in which looking at all
@@ -127,9 +136,6 @@ pub struct Applied {
     pub groups: Vec<Verdict>,
     /// One answer per claim.
     pub claims: Vec<Claimed>,
-    /// Whether what was loaded for this commit may not be in the store that took it: a replica took over in between. Groups
-    /// that hold were looked at where they were applied; what wrote nothing has to be decided again.
-    pub has_moved: bool,
 }
 
 /// What became of one group.

@@ -313,6 +313,7 @@ pub async fn transact<T>(
     let mut attempt = 0;
     while attempt < COMMIT_ATTEMPTS_MAX {
         attempt += 1;
+        let loaded = tokio::time::Instant::now();
         let snapshot = backend.load(reads).await?;
         let seed = snapshot.now.as_micros() as u64 ^ u64::from(attempt);
         let mut draft = Draft::new(snapshot, seed, backend.rows());
@@ -332,6 +333,9 @@ pub async fn transact<T>(
         let group = draft.finish();
         if group.is_empty() {
             backend.confirm().await?;
+            if backend.moved().is_some_and(|moved| moved >= loaded) {
+                continue;
+            }
             return Ok(outcome);
         }
         let applied = backend.commit(Batch { groups: vec![group], claims: Vec::new() }).await?;

@@ -15,6 +15,10 @@ pub enum StoreError {
     /// The store cannot be reached or cannot write now. Nothing was acknowledged.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// Whether it was done is not known: the store was lost before it said so, or it is done and not as durable as an answer
+    /// has to be. Whoever asks for the same with the same id again is answered as the first time.
+    #[error("{0}")]
+    Unknown(String),
     /// The store has failed in a way after which it must not go on; it has to be opened again.
     #[error("the store has failed and must be reopened: {0}")]
     Poisoned(String),
@@ -41,9 +45,13 @@ pub enum Undone {
 }
 
 impl StoreError {
-    /// Whether the same request may succeed later without anybody's help.
+    /// Whether the same request may succeed later without anybody's help. Where [nobody knows](Self::Unknown) what became of
+    /// it, only one with an id or a policy is the same.
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Contended | Self::Undone(_) | Self::Unavailable(_) | Self::Closed)
+        matches!(
+            self,
+            Self::Contended | Self::Undone(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Closed
+        )
     }
 }
 

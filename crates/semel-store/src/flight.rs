@@ -63,6 +63,8 @@ pub(crate) struct Landed {
 impl Flight {
     /// Decides, commits and answers one group.
     pub(crate) async fn fly(mut self, decisions: Vec<Tried>, claims: Vec<(Claim, ClaimReply)>) -> Landed {
+        // Before anything of it is read.
+        let began = Instant::now();
         // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
         let Decided { taken, groups, later } = self.decide(decisions).await.unwrap_or_default();
         let mut landed = self.commit(taken, groups, claims).await;
@@ -79,8 +81,8 @@ impl Flight {
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
         let mut ready = self.hints.gather(&groups);
         if !groups.iter().any(Group::is_checked) && claims.is_empty() {
-            self.answer_silent(decided).await;
-            return Landed::default();
+            let again = self.answer_silent(decided, began).await;
+            return Landed { again, ..Landed::default() };
         }
         let (decided, groups) = answer_too_soon(decided, groups);
         let groups = replace_in_two_steps(&*self.backend, groups).await;
@@ -100,6 +102,7 @@ impl Flight {
                 return Landed::default();
             }
         };
+        let has_moved = self.has_moved_since(began);
         let mut landed = Landed::default();
         let mut silent = Vec::new();
         let mut verdicts = applied.groups.into_iter();
@@ -127,7 +130,7 @@ impl Flight {
                 } else {
                     landed.again.push(tried);
                 }
-            } else if applied.has_moved && !written {
+            } else if has_moved && !written {
                 landed.again.push(tried);
             } else if written || has_waited {
                 self.answers.push(Outcome::Decided(tried.decision));
@@ -141,16 +144,23 @@ impl Flight {
         }
         self.answers.give();
         self.hints.give(&ready);
-        self.answer_silent(silent).await;
+        landed.again.extend(self.answer_silent(silent, began).await);
         landed
     }
 
-    /// Answers decisions that wrote nothing, once what they saw is as durable as an answer has to be.
-    async fn answer_silent(&mut self, decided: Vec<Tried>) {
+    /// Whether what was read since `began` may be of somewhere else than where writes go now.
+    fn has_moved_since(&self, began: Instant) -> bool {
+        self.backend.moved().is_some_and(|moved| moved >= began)
+    }
+
+    /// Answers decisions that wrote nothing, once what they saw is as durable as an answer has to be. Those that are to be taken
+    /// again are given back: what they saw since `began` may be nowhere any more, whoever has confirmed what else there is.
+    async fn answer_silent(&mut self, decided: Vec<Tried>, began: Instant) -> Vec<Tried> {
         if decided.is_empty() {
-            return;
+            return decided;
         }
         match self.backend.confirm().await {
+            Ok(()) if self.has_moved_since(began) => return decided,
             Ok(()) => {
                 decided.into_iter().for_each(|tried| self.answers.push(Outcome::Decided(tried.decision)));
                 self.answers.give();
@@ -161,6 +171,7 @@ impl Flight {
                 }
             }
         }
+        Vec::new()
     }
 
     async fn decide(&mut self, decisions: Vec<Tried>) -> Option<Decided> {

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
+use tokio::time::Instant;
 
 use crate::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
@@ -42,6 +43,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().confirm()
     }
 
+    /// See [`Backend::moved`].
+    fn moved(&self) -> Option<Instant> {
+        self.inner().moved()
+    }
+
     /// See [`Backend::maintain`].
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         self.inner().maintain()
@@ -68,6 +74,10 @@ impl<L: Layer> Backend for L {
 
     fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Layer::confirm(self)
+    }
+
+    fn moved(&self) -> Option<Instant> {
+        Layer::moved(self)
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {

@@ -8,7 +8,9 @@ use semel_core::slot::Due;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, mpsc, oneshot, watch};
 
 use crate::answers::Answers;
-use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, Peek, QueueStats, Seek};
+use crate::backend::{
+    Backend, Claim, Claimed, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
+};
 use crate::batcher::Batcher;
 use crate::error::StoreError;
 use crate::hints::Hints;
@@ -37,7 +39,8 @@ pub struct Store {
     /// Nothing is ever sent: it ends when the batcher has given up the backend.
     alive: watch::Receiver<()>,
     hints: Arc<Hints>,
-    facts: Arc<crate::backend::Facts>,
+    /// As they were when it was opened: how its work is done does not change.
+    facts: Arc<Facts>,
     secret: [u8; 16],
     peek: Option<Arc<dyn Peek>>,
 }
@@ -92,9 +95,13 @@ impl Store {
         (store, batcher.run(ended))
     }
 
-    /// What the store is and promises.
-    pub fn facts(&self) -> &crate::backend::Facts {
-        &self.facts
+    /// What the store is and promises: as it is now, for a server that it is on may be set otherwise or be another one. What was
+    /// said when it was opened, once it is closed.
+    pub fn facts(&self) -> Facts {
+        // Whoever waits for the store's end finds nobody with it.
+        let busy = self.busy.try_read();
+        let backend = if busy.is_ok() { self.backend.upgrade() } else { None };
+        backend.map(|backend| backend.facts()).unwrap_or_else(|| Facts::clone(&self.facts))
     }
 
     /// What callers are woken by.

@@ -4,15 +4,18 @@
 -- given twice.
 local fact = BASE .. '!'
 -- What an account may not do is refused when it is done, in the middle of a script: so it is asked beforehand.
-local WRITES = {
+local USED = {
+    { 'GET', fact }, { 'MGET', fact }, { 'GETRANGE', fact, '0', '7' }, { 'EXISTS', fact },
+    { 'HGET', fact, 'at' }, { 'HMGET', fact, 'at' }, { 'HGETALL', fact }, { 'SMEMBERS', fact },
+    { 'ZRANGE', fact, '0', '0' }, { 'XRANGE', fact, '-', '+' }, { 'XLEN', fact }, { 'TIME' },
     { 'SET', fact, '' }, { 'MSET', fact, '' }, { 'DEL', fact }, { 'UNLINK', fact },
     { 'HSET', fact, 'at', '' }, { 'HDEL', fact, 'at' }, { 'HINCRBY', fact, 'at', '1' },
     { 'SADD', fact, '' }, { 'SREM', fact, '' }, { 'ZADD', fact, '0', '' }, { 'ZREM', fact, '' },
     { 'XADD', fact, '*', 'a', '' }, { 'XTRIM', fact, 'MAXLEN', '0' },
 }
-for at = 1, #WRITES do
-    if not redis.acl_check_cmd(unpack(WRITES[at])) then
-        return redis.error_reply('SEMELACL the account may not use ' .. WRITES[at][1] .. ' here: let it write under this prefix')
+for at = 1, #USED do
+    if not redis.acl_check_cmd(unpack(USED[at])) then
+        return redis.error_reply('SEMELACL the account may not use ' .. USED[at][1] .. ' here: let it read and write under this prefix')
     end
 end
 -- More records of the log than a run loses: whoever has read one of these goes on with what comes now, and misses nothing.

@@ -189,6 +189,22 @@ async fn a_commit_is_sent_again_until_redis_is_back() {
     assert!(matches!(Redis::open(&nowhere).await.map_err(StoreError::from), Err(StoreError::Unavailable(_))));
 }
 
+/// It may be there: whoever takes it for undone makes a second one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_have_been_done_is_not_told_as_undone() {
+    let between = Between::start(COMMIT).await;
+    let address = between.address().with_patience(std::time::Duration::from_millis(200));
+    let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    between.next(SWALLOW_REQUEST_AND_REFUSE);
+    let told = engine.enqueue(keyed("b").offer(), "").await;
+    assert!(matches!(&told, Err(StoreError::Unknown(why)) if why.contains("same id")), "{told:?}");
+    assert!(told.unwrap_err().is_retryable());
+    // Nobody is let in now: what is not sent is not done.
+    let told = engine.enqueue(keyed("c").offer(), "").await;
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_that_redis_has_forgotten_are_told_again() {
     let place = Place::new();

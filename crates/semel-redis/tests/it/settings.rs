@@ -52,14 +52,34 @@ async fn a_store_says_what_its_redis_promises() {
     }
 }
 
+/// What is set otherwise later is told by whoever has connected anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_says_what_its_redis_promises_now() {
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let store = Arc::new(Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap());
+    let engine = Engine::without_duties(store).unwrap();
+    assert!(engine.facts().is_strong);
+    let mut connection = own.connection().await;
+    let mut set = redis::cmd("CONFIG");
+    let () = set.arg("SET").arg("appendfsync").arg("everysec").query_async(&mut connection).await.unwrap();
+    let mut hang_up = redis::cmd("CLIENT");
+    hang_up.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+    hang_up.exec_async(&mut connection).await.unwrap();
+    assert!(engine.queues().await.unwrap().is_empty());
+    assert!(!engine.facts().is_strong && engine.facts().durability.contains("everysec"));
+    // What it was, when nobody can be asked any more.
+    engine.close().await;
+    assert_eq!(engine.facts().engine, "redis");
+}
+
 /// The account that the crate's page describes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_of_its_own_needs_its_keys_and_no_more() {
     let folder = TempDir::new();
     let own = Own::start(folder.path(), &[]).await;
     let mut connection = own.connection().await;
-    let rules =
-        "on >hush ~semel{p0}* &semel{p0}news +@read +@write +@scripting +@connection +@pubsub +info +time";
+    let rules = "on >hush ~semel{p0}* &semel{p0}news +@read +@write +@scripting +@connection +@pubsub -@dangerous +info +time";
     let mut account = redis::cmd("ACL");
     account.arg("SETUSER").arg("worker");
     for rule in rules.split(' ') {
@@ -99,7 +119,9 @@ async fn an_account_that_may_not_write_all_of_it_writes_nothing() {
     let folder = TempDir::new();
     let own = Own::start(folder.path(), &[]).await;
     let mut connection = own.connection().await;
-    for denied in ["xadd", "zrem", "mset"] {
+    for denied in
+        ["xadd", "zrem", "mset", "smembers", "get", "exists", "mget", "hgetall", "zrange", "getrange"]
+    {
         let mut account = redis::cmd("ACL");
         account.arg("SETUSER").arg("clerk").arg(&["reset", "on", ">hush", "~*", "&*", "+@all"]);
         let () = account.arg(format!("-{denied}")).query_async(&mut connection).await.unwrap();

@@ -144,3 +144,13 @@ async fn every_error_is_met_as_the_catalogue_has_it() {
     }
     assert!(MET.load(Ordering::Relaxed) >= CATALOGUE.len() as u64 - 4);
 }
+
+/// A job without an id or a policy would be there twice if its caller were told that it was not stored.
+#[tokio::test]
+async fn what_may_have_been_done_is_not_told_as_undone() {
+    let told = on_a_broken_store(Some(StoreError::Unknown("a secret".to_owned()))).await;
+    assert_eq!((told.status, told.code()), (503, "unavailable"), "{}", told.body);
+    let message = told.body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("unknown") && message.contains("same job id"), "{message}");
+    assert!(!message.contains("secret") && !message.contains("try again shortly"), "{message}");
+}

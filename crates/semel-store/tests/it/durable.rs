@@ -1,9 +1,10 @@
 //! What was decided without writing names what others wrote: it is answered when that is as durable as an answer has to be.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use semel_core::draft::Reads;
+use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::{Outcome, enqueue};
 use semel_engine::Engine;
 use semel_store::backend::BoxFuture;
@@ -14,6 +15,7 @@ use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
 use semel_testkit::make::{Want, keyed};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 /// A store whose standby lags.
 struct Lagging {
@@ -103,4 +105,56 @@ async fn without_the_standby_there_is_no_answer_but_an_error() {
     let told = transact(&*store, &reads, |draft| enqueue(draft, &offer)).await;
     assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
     assert_eq!(store.asked.load(Ordering::SeqCst), 2);
+}
+
+/// A store that is taken over by another one, which lacks the last jobs, as soon as the first has been read.
+struct TakenOver {
+    old: Arc<Memory>,
+    new: Arc<Memory>,
+    moved: Mutex<Option<Instant>>,
+}
+
+impl Layer for TakenOver {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.new
+    }
+
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(async move {
+            if self.moved.lock().unwrap().is_some() {
+                return self.new.load(reads).await;
+            }
+            let seen = self.old.load(reads).await;
+            *self.moved.lock().unwrap() = Some(Instant::now());
+            // The answer is long on its way.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            seen
+        })
+    }
+
+    fn moved(&self) -> Option<Instant> {
+        *self.moved.lock().unwrap()
+    }
+}
+
+/// However long ago that was.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_a_duplicate_of_what_was_read_where_nothing_is_written_any_more() {
+    let (old, new) = (Arc::new(Memory::default()), Arc::new(Memory::default()));
+    let first = Engine::without_duties(Arc::clone(&old) as Arc<dyn Backend>).unwrap();
+    assert!(matches!(first.enqueue(again().offer(), "").await.unwrap(), Outcome::Created(_)));
+    let store =
+        || Arc::new(TakenOver { old: Arc::clone(&old), new: Arc::clone(&new), moved: Mutex::default() });
+    let engine = Engine::without_duties(store() as Arc<dyn Backend>).unwrap();
+    let told = engine.enqueue(again().offer(), "").await.unwrap();
+    assert!(matches!(told, Outcome::Created(_)), "{told:?}");
+    assert_eq!(new.queues().await.unwrap()[0].created, 1);
+    // Who has no batcher neither.
+    let (offer, mut reads) = (again().offer(), Reads::default());
+    offer.reads(&mut reads);
+    new.clear().await.unwrap();
+    let told = transact(&*store(), &reads, |draft| enqueue(draft, &offer)).await.unwrap();
+    assert!(matches!(told, Outcome::Created(_)), "{told:?}");
 }

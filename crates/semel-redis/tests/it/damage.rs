@@ -1,0 +1,73 @@
+//! Heads that nobody understands: whoever meets one goes on with the others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::ident::JobId;
+use semel_engine::Engine;
+use semel_engine::duty::{Promote, Reap};
+use semel_redis::Redis;
+use semel_store::clock::ManualClock;
+use semel_testkit::crash::claim;
+use semel_testkit::make::{Want, job};
+use semel_testkit::redis::url;
+
+use crate::own::patient;
+use crate::place::Place;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Makes three jobs, and says which.
+async fn three(engine: &Engine, want: &Want) -> Vec<JobId> {
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let made = engine.enqueue(want.offer(), "").await.unwrap();
+        ids.push(made.inserted().unwrap());
+    }
+    ids
+}
+
+/// Scripts go on with it, and programs do not know what it says.
+async fn damage(place: &Place, id: JobId) {
+    let mut name = format!("{}h", place.address().base()).into_bytes();
+    name.extend_from_slice(&id.to_bytes());
+    redis::cmd("APPEND").arg(name).arg("x").exec_async(&mut patient(&url()).await).await.unwrap();
+}
+
+async fn opened(place: &Place, clock: &ManualClock) -> Engine {
+    let store = Redis::open_with_clock(place.address(), clock.clone()).await.unwrap();
+    Engine::without_duties(Arc::new(store)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_gives_out_the_others() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let engine = opened(&place, &clock).await;
+    let ids = three(&engine, &job()).await;
+    damage(&place, ids[1]).await;
+    // Two takers that one script serves: neither is told of the other's.
+    let both = futures_util::future::join(engine.claim(claim(2)), engine.claim(claim(2))).await;
+    let mut taken: Vec<JobId> =
+        [both.0, both.1].into_iter().flat_map(|taken| taken.unwrap()).map(|run| run.head.id).collect();
+    taken.sort_unstable();
+    assert_eq!(taken, [ids[0], ids[2]]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duties_do_what_is_due_with_the_others() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let engine = opened(&place, &clock).await;
+    let late = three(&engine, &job().later(SECOND)).await;
+    damage(&place, late[0]).await;
+    clock.advance(SECOND);
+    assert_eq!(Promote.run_once(engine.store()).await.unwrap().moved, 2);
+    let taken = engine.claim(claim(2)).await.unwrap();
+    assert_eq!(taken.len(), 2);
+    damage(&place, taken[0].head.id).await;
+    clock.advance(3_600 * SECOND);
+    assert_eq!(Reap.run_once(engine.store()).await.unwrap().moved, 1);
+    // They stay where they are, and nobody is kept from anything.
+    let again = Reap.run_once(engine.store()).await.unwrap();
+    assert_eq!((again.moved, again.next), (0, None));
+    assert_eq!(Promote.run_once(engine.store()).await.unwrap().moved, 0);
+}
