@@ -67,7 +67,7 @@ impl Flight {
         let began = Instant::now();
         // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
         let Decided { taken, groups, later } = self.decide(decisions).await.unwrap_or_default();
-        let mut landed = self.commit(taken, groups, claims).await;
+        let mut landed = self.commit(taken, groups, claims, began).await;
         landed.again.extend(later);
         landed
     }
@@ -77,6 +77,7 @@ impl Flight {
         decided: Vec<Tried>,
         groups: Vec<Group>,
         claims: Vec<(Claim, ClaimReply)>,
+        began: Instant,
     ) -> Landed {
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
         let mut ready = self.hints.gather(&groups);
