@@ -155,8 +155,8 @@ mod tests {
 
     use super::*;
 
-    fn label(job_type: &str, spec: PolicySpec) -> Label {
-        let policy = Some(Arc::new(UniquePolicy::build(&spec, "").unwrap()));
+    fn label(job_type: &str, spec: &PolicySpec) -> Label {
+        let policy = Some(Arc::new(UniquePolicy::build(spec, "").unwrap()));
         Label { job_type: JobType::from_stored(job_type), queue: QueueName::default(), policy }
     }
 
@@ -179,7 +179,7 @@ mod tests {
             ("b", "ignore", "key_reused"),
             ("c", "replace", "replaced"),
         ] {
-            policies.count(&label("a.b", of(key, conflict)), outcome);
+            policies.count(&label("a.b", &of(key, conflict)), outcome);
         }
         let (found, others) = policies.of("");
         assert_eq!((found.len(), others), (2, 0));
@@ -195,17 +195,17 @@ mod tests {
     fn callers_who_invent_policies_are_counted_together() {
         let policies = Policies::default();
         for hours in 0..OF_A_TYPE_MAX + 5 {
-            policies.count(&label("a.b", period(hours)), "created");
+            policies.count(&label("a.b", &period(hours)), "created");
         }
         let (found, others) = policies.of("");
         assert_eq!((found.len(), others), (OF_A_TYPE_MAX, 5));
         for number in 0..POLICIES_MAX {
-            policies.count(&label(&format!("t{number}"), PolicySpec::default()), "created");
+            policies.count(&label(&format!("t{number}"), &PolicySpec::default()), "created");
         }
         let (found, others) = policies.of("");
         assert_eq!((found.len(), others), (POLICIES_MAX, 5 + OF_A_TYPE_MAX as u64));
         // Who has a place goes on being counted there.
-        policies.count(&label("a.b", period(0)), "rejected");
+        policies.count(&label("a.b", &period(0)), "rejected");
         assert_eq!(policies.of("").0[0].uses, Uses { created: 1, suppressed: 1, ..Uses::default() });
     }
 }
