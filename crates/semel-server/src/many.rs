@@ -102,7 +102,7 @@ mod tests {
     async fn a_look_ends_after_so_many_listings_and_the_next_goes_on() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
         let mut router = crate::router(engine.clone(), crate::Config::default());
-        let jobs = vec![r#"{"type":"a.b","args":[]}"#; 5].join(",");
+        let jobs = [r#"{"type":"a.b","args":[]}"#; 5].join(",");
         let body = Body::from(format!(r#"{{"jobs":[{jobs}]}}"#));
         let request = Request::post("/ojs/v1/jobs/bulk").header(CONTENT_TYPE, "application/json");
         let response = router.call(request.body(body).unwrap()).await.unwrap();

@@ -98,7 +98,9 @@ function lineage(job, carriers) {
     job.follow_up_id ? ["Follow-up that waits for it", jobLink(job.follow_up_id, true)] : null,
     ...others.slice(0, 10).map((holder) => ["Carries the same key", h("span", {}, jobLink(holder.job_id, true), " ", badge(holder.state))]),
   ].filter(Boolean);
-  return part("Lineage", rows.length > 0 ? facts(rows) : none("It belongs to no workflow, has no follow-up, and no other stored job carries its key."));
+  // Who carries a key is for admins of all queues, and some holders are for nobody.
+  const ofOthers = !job.unique_key || carriers ? "no other stored job that may be shown carries its key" : "who else carries its key is not for this token";
+  return part("Lineage", rows.length > 0 ? facts(rows) : none(`It belongs to no workflow, has no follow-up, and ${ofOthers}.`));
 }
 
 async function cancel(job) {

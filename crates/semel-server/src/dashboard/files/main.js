@@ -17,7 +17,7 @@ import { link, place, refresh, start } from "./router.js";
 import { askForToken, hasToken, tenant } from "./session.js";
 import { webhooks } from "./webhooks.js";
 import { workers } from "./workers.js";
-import { isOperator, learn, mayProduce, mayRead } from "./who.js";
+import { isOperator, learn, mayProduce, mayRead, mayReadAll } from "./who.js";
 import { why } from "./whynot.js";
 import { workflow, workflows } from "./workflows.js";
 
@@ -28,8 +28,8 @@ const MENU = [
   { path: "why", title: "Why not?", letter: "y", for: mayProduce },
   { path: "jobs", title: "Jobs", letter: "j" },
   { path: "duplicates", title: "Duplicates", letter: "u" },
-  { path: "policies", title: "Policies", letter: "p" },
-  { path: "workflows", title: "Workflows", letter: "f" },
+  { path: "policies", title: "Policies", letter: "p", for: mayReadAll },
+  { path: "workflows", title: "Workflows", letter: "f", for: mayReadAll },
   { path: "crons", title: "Crons", letter: "c" },
   { path: "dead", title: "Dead letters", letter: "d" },
   { path: "workers", title: "Workers", letter: "w", for: isOperator },

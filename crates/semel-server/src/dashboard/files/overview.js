@@ -72,8 +72,10 @@ function watch(feed, status, label, signal) {
   let burst = { began: 0, count: 0 };
   let heard = [];
   const draw = () => {
-    feed.prepend(...heard.map((event) => line(event, "full")));
+    // Taken first: whatever becomes of these, the next ones are drawn.
+    const taken = heard;
     heard = [];
+    feed.prepend(...taken.map((event) => line(event, "full")));
     while (feed.children.length > FEED_MAX) feed.lastChild.remove();
   };
   // Any number of events between two frames is drawn at once, and no more of them than are shown.

@@ -17,6 +17,8 @@ export async function follow(query, tell, changed, signal) {
           last = null;
           break;
         }
+        // What the server could not read is no event; the connection is made anew, from where it stood.
+        if (message.event === "error") break;
         if (message.id) last = message.id;
         if (message.data) tell(JSON.parse(message.data));
       }

@@ -30,6 +30,11 @@ export function mayRead() {
   return isAdmin() || (known.inspect && (known.roles.includes("producer") || known.roles.includes("worker")));
 }
 
+/** Whether it may look at what goes across queues: workflows, policies in use. */
+export function mayReadAll() {
+  return mayRead() && known.queues === null;
+}
+
 /** Whether it may offer jobs, and change what it knows the id of. */
 export function mayProduce() {
   return isAdmin() || known.roles.includes("producer");
