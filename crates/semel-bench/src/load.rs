@@ -12,6 +12,7 @@ use semel_core::enqueue::{Batch, Identity, Mode, Offer, Outcome, Start};
 use semel_core::ident::{JobType, QueueName};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::Settled;
+use semel_core::sight::Queues;
 use semel_core::unique::{KeyInput, PolicySpec, UniquePolicy};
 use semel_engine::Engine;
 use semel_store::backend::Claim;
@@ -88,6 +89,7 @@ impl Work {
             unique,
             body: body.encode().map_err(|error| BenchError::Invalid(error.to_string()))?,
             inspect: true,
+            queues: Queues::All,
             limit: None,
             bounded: false,
             awaited: false,

@@ -98,7 +98,7 @@ impl Entry {
         let expires_at = self.expires_at.as_deref().map(|text| Timestamp::parse(text, "/expires_at"));
         let expires_at = expires_at.transpose().map_err(|_| refuse("has an end that is no time"))?;
         Ok(Token {
-            queues: if self.queues.is_empty() { Queues::All } else { Queues::Only(self.queues.clone()) },
+            queues: if self.queues.is_empty() { Queues::All } else { Queues::Only(self.queues.as_slice().into()) },
             tenant: self.tenant.clone(),
             inspect: self.inspect.unwrap_or(self.tenant.is_none()),
             expires_at,

@@ -15,6 +15,7 @@ use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
 use crate::job::NoteKind;
 use crate::limit::Limit;
+use crate::sight::Queues;
 use crate::time::Timestamp;
 use crate::trail::Duplicates;
 use crate::unique::UniqueKey;
@@ -40,6 +41,9 @@ struct Stored {
     key: Option<String>,
     #[serde(default)]
     inspect: bool,
+    /// Patterns of the queues that its caller sees; all of them without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    queues: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<Limit>,
     body: Box<RawValue>,
@@ -105,6 +109,10 @@ pub fn encode(offer: &Offer) -> Result<String, Corrupt> {
         max_attempts: offer.max_attempts,
         key: offer.unique.as_ref().map(|identity| identity.key.to_string()),
         inspect: offer.inspect,
+        queues: match &offer.queues {
+            Queues::All => None,
+            Queues::Only(patterns) => Some(patterns.to_vec()),
+        },
         limit: offer.limit.clone(),
         body: RawValue::from_string(body).map_err(|error| Corrupt(error.to_string()))?,
     };
@@ -144,6 +152,7 @@ pub fn decode(bytes: &[u8]) -> Result<Offer, Corrupt> {
         unique,
         body,
         inspect: stored.inspect,
+        queues: stored.queues.map_or(Queues::All, |patterns| Queues::Only(patterns.into())),
         limit: stored.limit,
         // A queue's bound holds back those who offer jobs from outside: what was promised before it was full goes on.
         bounded: false,
@@ -198,6 +207,7 @@ mod tests {
             unique: Some(Identity { policy: Arc::new(policy), key: UniqueKey::from_bytes([7; 32]) }),
             body: body.encode().unwrap(),
             inspect: true,
+            queues: Queues::All,
             limit: Some(Limit { key: "k".into(), concurrency: Some(2), rate: None }),
             bounded: false,
             awaited: false,
@@ -206,7 +216,9 @@ mod tests {
         let later = Start::Later(When::In(Duration::from_micros(1_500)));
         let mut without = Offer { unique: None, start: Start::OnActivation, expires: None, ..plain.clone() };
         without.body = Body::default().encode().unwrap();
-        for offer in [Offer { start: later, ..plain.clone() }, without, plain] {
+        let queues = Queues::Only(Arc::from(["mail.*".to_owned()]));
+        let bounded = Offer { queues, ..plain.clone() };
+        for offer in [Offer { start: later, ..plain.clone() }, without, bounded, plain] {
             let text = encode(&offer).unwrap();
             assert_eq!(format!("{:?}", decode(text.as_bytes()).unwrap()), format!("{offer:?}"), "{text}");
         }

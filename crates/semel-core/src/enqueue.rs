@@ -87,7 +87,7 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         return Ok(Outcome::TooManyHolders);
     }
     let fence = view.holders.iter().map(|holder| holder.fence).max().unwrap_or(0);
-    let admission = admit(policy, &view.holders, now, offer.inspect);
+    let admission = admit(policy, &view.holders, now, offer.sight());
     let Some(holder) = admission.holder() else {
         return create_unblocked(draft, offer, fence);
     };

@@ -6,7 +6,7 @@ use crate::job::Head;
 use crate::state::StateSet;
 use crate::time::Timestamp;
 use crate::unique::explain::what_each_strategy_would_do;
-use crate::unique::{Admission, Disclose, OnConflict, blocks};
+use crate::unique::{Admission, Disclose, OnConflict, admit, blocks};
 
 /// What would happen, and what that rests on.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Explanation {
     pub now: Timestamp,
     /// What would become of the job; the job in it was not created.
     pub outcome: Outcome,
-    /// Every stored job that carries the key, newest first; cut short when there are too many.
+    /// Every stored job that carries the key and is there for the caller, newest first; cut short when there are too many.
     pub holders: Vec<Head>,
     /// Whether there are more holders than one commit may touch.
     pub too_many: bool,
@@ -33,7 +33,8 @@ pub struct Explanation {
 pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing> {
     let now = draft.now();
     let (mut holders, mut too_many, mut strategies) = (Vec::new(), false, Vec::new());
-    let mut disclose = if offer.inspect { Disclose::Always } else { Disclose::Never };
+    let sight = offer.sight();
+    let mut disclose = if sight.inspect { Disclose::Always } else { Disclose::Never };
     if let Some(identity) = &offer.unique {
         let policy = &*identity.policy;
         let view = draft.key(&KeyRead { key: identity.key, states: StateSet::ALL, all: true })?;
@@ -43,7 +44,9 @@ pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing>
         for holder in holders.iter().filter(|holder| blocks(policy, holder, now).is_blocking()) {
             disclose = disclose.max(holder.hold.disclose);
         }
-        strategies = what_each_strategy_would_do(policy, &holders, now, offer.inspect);
+        disclose = disclose.max(admit(policy, &holders, now, sight).disclose());
+        strategies = what_each_strategy_would_do(policy, &holders, now, sight);
+        holders.retain(|holder| sight.sees(&holder.queue));
         holders.sort_by_key(|holder| std::cmp::Reverse((holder.created_at, holder.id)));
     }
     let outcome = enqueue(draft, offer)?;

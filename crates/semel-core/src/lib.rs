@@ -7,7 +7,7 @@
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`template`]: what holds for all jobs of a type, and which identity a job gets in the end.
-//! - [`tenant`]: namespaces around ids, keys and queues.
+//! - [`tenant`], [`sight`]: namespaces around ids, keys and queues; what of it a caller sees.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
 //! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
@@ -36,6 +36,7 @@ pub mod planted;
 pub mod retry;
 pub mod settings;
 pub mod settle;
+pub mod sight;
 pub mod slot;
 pub mod state;
 pub mod task;

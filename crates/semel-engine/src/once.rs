@@ -3,6 +3,7 @@
 use semel_core::draft::{Draft, Reads, each};
 use semel_core::enqueue::Outcome;
 use semel_core::enqueue::once::{self, Once};
+use semel_core::sight::Sight;
 use semel_core::unique::Disclose;
 use semel_store::StoreError;
 
@@ -10,7 +11,7 @@ use crate::Engine;
 
 impl Engine {
     /// What becomes of requests whose jobs nobody knows, or can make out any more, only their keys: of each the outcome,
-    /// if something was stored under its key and is still there. Writes nothing. `inspect` is whether the caller may see
+    /// if something was stored under its key and is still there. Writes nothing. `sight` is what the caller may see of
     /// other people's jobs; `source` says who asks, for the duplicates record.
     ///
     /// A request that can be made out needs none of this: its admission looks itself.
@@ -20,13 +21,14 @@ impl Engine {
     pub async fn answered(
         &self,
         requests: Vec<Once>,
-        inspect: bool,
+        sight: Sight<'_>,
         source: &str,
     ) -> Result<Vec<Option<Outcome>>, StoreError> {
         let reads = Reads { documents: requests.iter().map(Once::document).collect(), ..Reads::default() };
+        let (inspect, queues) = (sight.inspect, sight.queues.clone());
         let decide = move |draft: &mut Draft| {
-            let answers =
-                each(&requests, |request| once::answered(draft, request, Disclose::Always, inspect))?;
+            let sight = Sight { inspect, queues: &queues };
+            let answers = each(&requests, |request| once::answered(draft, request, Disclose::Always, sight))?;
             Ok((answers, draft.now()))
         };
         let (answers, now) = self.store().decide(reads, decide).await?;

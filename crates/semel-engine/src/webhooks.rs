@@ -16,6 +16,7 @@ use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::NoteKind;
 use semel_core::limit::Limit;
 use semel_core::retry::RetryPolicy;
+use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
@@ -304,6 +305,7 @@ fn offer(
         unique: Some(Identity { policy: Arc::new(policy), key }),
         body: body.encode()?,
         inspect: true,
+        queues: Queues::All,
         limit: None,
         bounded: false,
         awaited: false,

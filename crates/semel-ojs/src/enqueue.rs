@@ -12,6 +12,7 @@ use semel_core::enqueue::{Identity, Offer, When};
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::limits::{ARGS_BYTES_MAX, META_BYTES_MAX, TAGS_MAX};
+use semel_core::sight::Queues;
 use semel_core::unique::{KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use self::attributes::Attribute;
@@ -174,6 +175,7 @@ impl Enqueue {
             unique,
             body: body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?,
             inspect: terms.inspect,
+            queues: terms.queues.cloned().unwrap_or_default(),
             limit,
             bounded: false,
             awaited: false,
@@ -256,13 +258,15 @@ impl From<Unread> for Invalid {
 pub struct Terms<'t> {
     /// Whether the caller may see other people's jobs.
     pub inspect: bool,
+    /// In which queues there are jobs for the caller; in all when it is not said.
+    pub queues: Option<&'t Queues>,
     /// What holds for jobs of some types.
     pub templates: Option<&'t Templates>,
 }
 
 impl From<bool> for Terms<'_> {
     fn from(inspect: bool) -> Self {
-        Self { inspect, templates: None }
+        Self { inspect, ..Self::default() }
     }
 }
 

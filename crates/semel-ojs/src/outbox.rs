@@ -22,7 +22,7 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
     let wrong = |pointer: &str, message: &str| {
         if pointer.is_empty() { message.to_owned() } else { format!("{message} (at {pointer})") }
     };
-    let terms = Terms { inspect: true, templates };
+    let terms = Terms { templates, ..Terms::from(true) };
     let request = Enqueue::parse(text, terms).map_err(|invalid| wrong(&invalid.pointer, &invalid.message))?;
     let (mut offer, _) = request.into_parts();
     if offer.id.is_some_and(|own| own != id) {

@@ -63,7 +63,11 @@ impl Create {
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
-    pub fn parse(text: &str, inspect: bool, templates: &Templates) -> Result<Self, Refused> {
+    pub fn parse<'t>(
+        text: &str,
+        terms: impl Into<Terms<'t>>,
+        templates: &'t Templates,
+    ) -> Result<Self, Refused> {
         let members = Members::read(text, "")?;
         let word = |name: &str| match members.get("", name) {
             Some(value) => value.string(),
@@ -96,11 +100,11 @@ impl Create {
         };
         let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
         let request = task_text(&members, template, context)?;
-        let terms = Terms { inspect, templates: Some(templates) };
+        let terms = Terms { templates: Some(templates), ..terms.into() };
         let read = Enqueue::read(&request, terms, Identified::AsTask(key.as_deref()))?;
         let mut steps = Vec::with_capacity(template.steps.len());
         for (at, step) in template.steps.iter().enumerate() {
-            steps.push(planned(at, step, template, &members, context, inspect).map_err(placed)?);
+            steps.push(planned(at, step, template, &members, context, terms).map_err(placed)?);
         }
         let plan = Plan {
             owner: Tenant::default(),
@@ -229,7 +233,7 @@ fn planned(
     template: &Template,
     members: &Members<'_>,
     context: &str,
-    inspect: bool,
+    terms: Terms<'_>,
 ) -> Result<PlannedStep, Invalid> {
     let own = Members::read(&step.defaults, "")?;
     let of_task = template.defaults()?;
@@ -260,7 +264,9 @@ fn planned(
             meta.text("semel.step", &step.name);
         });
     });
-    let (offer, _) = Enqueue::parse(&text, inspect)?.into_parts();
+    // A step is what its task's template says, and nothing that holds for jobs of the step's type.
+    let terms = Terms { templates: None, ..terms };
+    let (offer, _) = Enqueue::parse(&text, terms)?.into_parts();
     Ok(PlannedStep {
         id: step.name.clone(),
         after: step.after.clone(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+pub use semel_core::sight::Queues;
 use semel_core::time::Timestamp;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
@@ -40,29 +41,6 @@ impl Role {
     /// The role of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
-    }
-}
-
-/// The queues a token is for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Queues {
-    /// Every queue there is or will be.
-    #[default]
-    All,
-    /// Those whose names match one of the patterns: a name, or the beginning of names followed by `*`.
-    Only(Vec<String>),
-}
-
-impl Queues {
-    /// Whether the queue is among them.
-    pub fn include(&self, queue: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Only(patterns) => patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-                Some(beginning) => queue.starts_with(beginning),
-                None => pattern == queue,
-            }),
-        }
     }
 }
 
@@ -253,7 +231,7 @@ mod tests {
 
     #[test]
     fn patterns_are_names_or_beginnings() {
-        let queues = Queues::Only(vec!["mail".to_owned(), "billing.*".to_owned()]);
+        let queues = Queues::Only(vec!["mail".to_owned(), "billing.*".to_owned()].into());
         for (queue, is_in) in [("mail", true), ("mail2", false), ("billing.eu", true), ("billing", false)] {
             assert_eq!(queues.include(queue), is_in, "{queue}");
         }

@@ -94,7 +94,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
                 offered.push(index);
                 items.push((body, None));
             }
-            Item::Answered(outcome) => match told(&outcome) {
+            Item::Answered(outcome) => match told(&caller, &outcome) {
                 Ok(_) => items.push((Body::default(), Some(outcome))),
                 Err(refused) => return Err(Refused { problem: refused.problem.at_index(index), ..refused }),
             },
@@ -105,7 +105,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
     let decided = match decided {
         Decided::Done(outcomes) => outcomes,
         Decided::Refused { index, outcome } => {
-            let refused = told(&outcome).err().unwrap_or_else(Refused::out_of_step);
+            let refused = told(&caller, &outcome).err().unwrap_or_else(Refused::out_of_step);
             let index = offered.get(index).copied().unwrap_or(index);
             return Err(Refused { problem: refused.problem.at_index(index), ..refused });
         }
@@ -128,7 +128,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
         if at > 0 {
             jobs.push(',');
         }
-        let (head, how) = told(outcome)?;
+        let (head, how) = told(&caller, outcome)?;
         answer::enqueued_item(&seen(head, how, body, &stored), how, jobs);
     }
     jobs.push(']');
@@ -196,7 +196,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
             }
             Ok(body) => {
                 let outcome = decided.next().ok_or_else(Refused::out_of_step)?;
-                told(outcome)
+                told(&caller, outcome)
                     .map(|(head, how)| (seen(head, how, body, &stored), how))
                     .map_err(|refused| refused.problem)
             }

@@ -7,6 +7,7 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::sight::Sight;
 use semel_core::tenant::Tenant;
 use semel_engine::Job;
 use semel_ojs::{Code, JobView, Problem};
@@ -87,7 +88,7 @@ impl Caller {
     pub(crate) fn queue_patterns(&self) -> Option<Vec<String>> {
         match &self.0.as_ref()?.queues {
             Queues::All => None,
-            Queues::Only(patterns) => Some(patterns.clone()),
+            Queues::Only(patterns) => Some(patterns.to_vec()),
         }
     }
 
@@ -103,6 +104,12 @@ impl Caller {
     /// Whether answers may tell the caller of other people's jobs.
     pub(crate) fn inspect(&self) -> bool {
         self.0.as_ref().is_none_or(|token| token.inspect || token.roles.contains(&Role::Admin))
+    }
+
+    /// What decisions go by that are taken for the caller.
+    pub(crate) fn sight(&self) -> Sight<'_> {
+        let queues = self.0.as_ref().map_or(&Queues::All, |token| &token.queues);
+        Sight { inspect: self.inspect(), queues }
     }
 
     /// Whether the caller may use an endpoint at all.

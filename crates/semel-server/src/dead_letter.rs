@@ -5,6 +5,7 @@ use axum::extract::rejection::PathRejection;
 use http::Uri;
 use semel_core::job::Head;
 use semel_core::life::Revived;
+use semel_core::unique::{Disclose, disclosed};
 use semel_ojs::write::{list as put_list, object};
 use semel_ojs::{Code, Problem, answer};
 use semel_store::backend::Filter;
@@ -91,7 +92,7 @@ pub(crate) async fn retry(
             "another job holds the dead letter's unique key; wait for its end, or cancel it, and retry again",
         )
         .with_details(|object| {
-            if holder.hold.disclose == semel_core::unique::Disclose::Always {
+            if disclosed(Disclose::Always, caller.sight(), &holder) == Disclose::Always {
                 object.plain("existing_job_id", holder.id);
                 object.plain("existing_job_state", holder.state);
             }

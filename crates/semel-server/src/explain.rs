@@ -23,7 +23,7 @@ pub(crate) async fn explain(Scope(app): Scope, caller: Caller, request: Request)
         outcome => outcome.absorbed_by(),
     };
     let job = match named {
-        Some(id) => app.engine.job(id).await?,
+        Some(id) => app.engine.job(id).await?.filter(|job| caller.sees(job.head.queue.name())),
         None => None,
     };
     Ok(Answer::ok(ojs::answer(&request, &explained, job.as_ref().map(|job| &job.duplicates))?))

@@ -63,7 +63,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
     let queue = offer.queue.clone();
     let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
-    let mut answer = admitted(&app, &outcome, &body).await?;
+    let mut answer = admitted(&app, &caller, &outcome, &body).await?;
     // What is stored is told: a header that cannot be had is left out.
     if let Some(key) = limit
         && let Ok(Some(seen)) = app.engine.limit(&key).await
@@ -92,7 +92,7 @@ async fn replayed(
     refusal: Problem,
 ) -> Answered {
     match replay::answer(app, caller, parts, sent).await? {
-        Some(outcome) => admitted(app, &outcome, &Body::default()).await,
+        Some(outcome) => admitted(app, caller, &outcome, &Body::default()).await,
         None => Err(refusal.into()),
     }
 }
@@ -104,11 +104,8 @@ fn with_limit(seen: &semel_engine::limits::LimitSeen, answer: Answer) -> Answer 
 }
 
 /// The answer to one enqueued job.
-async fn admitted(app: &App, outcome: &Outcome, body: &Body) -> Answered {
-    let (head, how) = match told(outcome) {
-        Ok(told) => told,
-        Err(refused) => return Err(refused),
-    };
+async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: &Body) -> Answered {
+    let (head, how) = told(caller, outcome)?;
     Ok(match how {
         Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => {
             Answer::created(head.id, answer::enqueued(&JobView::fresh(head, body), how))
@@ -124,7 +121,14 @@ async fn admitted(app: &App, outcome: &Outcome, body: &Body) -> Answered {
 }
 
 /// The job that answers an outcome and how it came to, or the refusal.
-pub(crate) fn told(outcome: &Outcome) -> Result<(&semel_core::job::Head, Admitted<'_>), Refused> {
+pub(crate) fn told<'o>(
+    caller: &Caller,
+    outcome: &'o Outcome,
+) -> Result<(&'o semel_core::job::Head, Admitted<'o>), Refused> {
+    if let Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) = outcome {
+        // The caller's own request of a time when its token was for more, or its template named another queue.
+        caller.check_queue(head.queue.name())?;
+    }
     let shown = |disclose, ids| if disclose == Disclose::Always { Some(ids) } else { None };
     match outcome {
         Outcome::Created(head) => Ok((head, Admitted::Created)),

@@ -23,7 +23,7 @@ pub(crate) async fn answers(
     if sent.is_empty() {
         return Ok(requests.iter().map(|_| None).collect());
     }
-    let found = app.engine.answered(sent, caller.inspect(), &extract::source(parts)).await?;
+    let found = app.engine.answered(sent, caller.sight(), &extract::source(parts)).await?;
     let mut found = found.into_iter().map(|told| told.map(|outcome| shown(caller, outcome)));
     Ok(requests.iter().map(|request| request.and_then(|_| found.next().flatten())).collect())
 }

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use semel_core::sight::Sight;
 use semel_ojs::{Templates, Terms};
 
 use crate::App;
@@ -40,7 +41,8 @@ impl App {
 
 impl Caller {
     /// On which terms this caller's request is read.
-    pub(crate) fn terms<'t>(&self, templates: &'t Templates) -> Terms<'t> {
-        Terms { inspect: self.inspect(), templates: Some(templates) }
+    pub(crate) fn terms<'t>(&'t self, templates: &'t Templates) -> Terms<'t> {
+        let Sight { inspect, queues } = self.sight();
+        Terms { inspect, queues: Some(queues), templates: Some(templates) }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answer {
                 outer.texts("roles", token.roles.iter().map(|role| role.name()));
                 match &token.queues {
                     Queues::All => outer.raw("queues", "null"),
-                    Queues::Only(patterns) => outer.texts("queues", patterns),
+                    Queues::Only(patterns) => outer.texts("queues", patterns.iter()),
                 }
                 outer.time("expires_at", token.expires_at);
             }

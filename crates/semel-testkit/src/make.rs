@@ -8,6 +8,7 @@ use semel_core::enqueue::{Identity, Offer, Start, When};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::limit::Limit;
 use semel_core::retry::{OnExhaustion, RetryPolicy};
+use semel_core::sight::Queues;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::{PolicySpec, UniqueKey, UniquePolicy};
@@ -45,6 +46,7 @@ pub fn job() -> Want {
         unique: None,
         body: bytes::Bytes::new(),
         inspect: true,
+        queues: Queues::All,
         limit: None,
         bounded: false,
         awaited: false,

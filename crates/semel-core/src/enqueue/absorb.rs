@@ -25,6 +25,9 @@ pub(super) fn answered_before(
     id: JobId,
 ) -> Result<Option<Outcome>, Missing> {
     if let Some((head, full)) = draft.full(id)? {
+        if !offer.sight().sees(&head.queue) {
+            return Ok(Some(Outcome::IdTaken(id)));
+        }
         let digests = digest(&full.body).and_then(|stored| Ok((stored, digest(&offer.body)?)));
         return Ok(Some(match digests {
             Ok((stored, offered)) if is_same(stored, offered) => Outcome::Repeated(Box::new(head)),
@@ -41,8 +44,8 @@ pub(super) fn answered_before(
     };
     let absorbed_by = if is_same(spent.digest, offered) { draft.full(spent.job)? } else { None };
     Ok(Some(match absorbed_by {
-        Some((head, _)) => Outcome::Amended(Box::new(head)),
-        None => Outcome::IdTaken(id),
+        Some((head, _)) if offer.sight().sees(&head.queue) => Outcome::Amended(Box::new(head)),
+        _ => Outcome::IdTaken(id),
     }))
 }
 

@@ -35,10 +35,7 @@ pub(super) fn refuse_mismatch(
     if !mismatch(policy, &offer.job_type, &digest(&offered), &head.job_type, &digest(&stored)) {
         return Ok(None);
     }
-    let disclose = match admission {
-        Admission::Reject { disclose, .. } | Admission::Replace { disclose, .. } => *disclose,
-        _ => Disclose::Always,
-    };
+    let disclose = admission.disclose();
     let mut pointers = Vec::new();
     if disclose == Disclose::Always {
         if offer.job_type != head.job_type {

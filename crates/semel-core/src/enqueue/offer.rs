@@ -9,6 +9,7 @@ use super::once::Once;
 use crate::draft::{KeyRead, Reads};
 use crate::ident::{JobId, JobType, QueueName};
 use crate::limit::Limit;
+use crate::sight::{Queues, Sight};
 use crate::time::Timestamp;
 use crate::unique::{OnConflict, UniqueKey, UniquePolicy};
 
@@ -39,6 +40,8 @@ pub struct Offer {
     pub body: Bytes,
     /// Whether the caller may see other people's jobs.
     pub inspect: bool,
+    /// In which queues there are jobs for the caller.
+    pub queues: Queues,
     /// The limit it is to be started under.
     pub limit: Option<Limit>,
     /// Whether its queue may have a bound: then admission looks.
@@ -90,6 +93,11 @@ pub enum Start {
 }
 
 impl Offer {
+    /// What its caller may see of other people's jobs.
+    pub const fn sight(&self) -> Sight<'_> {
+        Sight { inspect: self.inspect, queues: &self.queues }
+    }
+
     /// Whether a duplicate of what holds its key may well leave everything as it is, but for the count of it.
     pub fn may_be_silent(&self) -> bool {
         let conflict = self.unique.as_ref().map(|identity| identity.policy.on_conflict());

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::Corrupt;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::ident::JobId;
+use crate::sight::Sight;
 use crate::unique::{Disclose, UniqueKey, disclosed};
 
 use super::{Holder, Offer, Outcome};
@@ -30,7 +31,7 @@ pub struct Once {
 pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
     let Some(once) = &offer.once else { return Ok(None) };
     let incoming = offer.unique.as_ref().map_or(Disclose::Always, |identity| identity.policy.disclose());
-    answered(draft, once, incoming, offer.inspect)
+    answered(draft, once, incoming, offer.sight())
 }
 
 /// What a request did under its key.
@@ -53,7 +54,7 @@ impl Once {
 }
 
 /// The answer to a request that was sent before; none when it is the first, or what it was stored with is gone. Writes
-/// nothing. `incoming` is what the request's policy says of showing holders, `inspect` whether its caller may see other
+/// nothing. `incoming` is what the request's policy says of showing holders, `sight` what its caller may see of other
 /// people's jobs.
 ///
 /// # Errors
@@ -62,7 +63,7 @@ pub fn answered(
     draft: &mut Draft,
     once: &Once,
     incoming: Disclose,
-    inspect: bool,
+    sight: Sight<'_>,
 ) -> Result<Option<Outcome>, Missing> {
     let now = draft.now();
     let Some(document) = draft.document(&once.document())? else { return Ok(None) };
@@ -81,7 +82,7 @@ pub fn answered(
         let answer = if stored.amended { Outcome::Amended } else { Outcome::Repeated };
         return Ok(Some(answer(head)));
     }
-    let disclose = disclosed(incoming, inspect, &head);
+    let disclose = disclosed(incoming, sight, &head);
     Ok(Some(Outcome::KeyReused(Holder { head, disclose })))
 }
 

@@ -50,7 +50,7 @@ pub(super) fn replace(
         }
         // In the order of the decision, not of the store: the one an answer names comes first.
         cancelled.extend_from_slice(holders);
-        admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.inspect);
+        admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.sight());
     }
     placing.awaited = !waiters.0.is_empty();
     let head = create(draft, offer, &placing, fence)?;

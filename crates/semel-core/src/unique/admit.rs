@@ -9,6 +9,7 @@ use super::policy::UniquePolicy;
 use crate::ident::{JobId, JobType};
 use crate::job::{Ending, Head, Role};
 use crate::planted::{Bug, is_planted};
+use crate::sight::Sight;
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -79,6 +80,19 @@ impl Admission {
         }
     }
 
+    /// Whether an answer may show whom it names.
+    pub const fn disclose(&self) -> Disclose {
+        match self {
+            Self::Reject { disclose, .. } | Self::Replace { disclose, .. } => *disclose,
+            // What may not be shown is rejected instead.
+            Self::Create
+            | Self::Existing { .. }
+            | Self::AmendFollowUp { .. }
+            | Self::CreateFollowUp { .. }
+            | Self::AmendWaiting { .. } => Disclose::Always,
+        }
+    }
+
     /// Whether the offered job becomes a job of its own.
     pub const fn inserts(&self) -> bool {
         match self {
@@ -98,7 +112,8 @@ pub enum RejectReason {
     Duplicate,
     /// `replace*` met a finished holder, which nothing can cancel. Nothing was cancelled.
     FinishedHolder,
-    /// `ignore` or `follow_up` would have to show a job that may not be shown.
+    /// `ignore` or `follow_up` would have to show a job that may not be shown, or `replace*` to end one that is not there
+    /// for the caller.
     Undisclosed,
 }
 
@@ -191,24 +206,31 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking 
 }
 
 /// Decides what happens to a job offered under `policy` at `now`, given the holders of its key in any order (see
-/// [`UniquePolicy::needs_all_holders`]). `inspect` is whether the caller may see other people's jobs.
+/// [`UniquePolicy::needs_all_holders`]). `sight` is what the caller may see of other people's jobs.
 ///
 /// Nothing is allocated unless holders have to be listed.
-pub fn admit<'h>(
+pub fn admit<'h, 'q>(
     policy: &UniquePolicy,
     holders: impl IntoIterator<Item = &'h Head>,
     now: Timestamp,
-    inspect: bool,
+    sight: impl Into<Sight<'q>>,
 ) -> Admission {
+    let sight = sight.into();
     let mut named: Option<&Head> = None;
     let mut disclose = policy.disclose();
+    // Whether the decision would have to do something to a job that is not there for the caller.
+    let mut beyond = false;
     let slides = policy.period().is_some() && policy.period_from() == PeriodFrom::LastDuplicate;
     let mut blocking = Vec::new();
     for holder in holders {
-        if !blocks(policy, holder, now).is_blocking() {
+        let is_blocking = blocks(policy, holder, now).is_blocking();
+        if policy.needs_all_holders() && (is_blocking || may_be_let_go(holder)) {
+            beyond |= !sight.sees(&holder.queue);
+        }
+        if !is_blocking {
             continue;
         }
-        disclose = disclosed(disclose, inspect, holder);
+        disclose = strictest(disclose, sight.inspect, holder);
         if named.is_none_or(|best| rank(best) < rank(holder)) {
             named = Some(holder);
         }
@@ -217,6 +239,10 @@ pub fn admit<'h>(
         }
     }
     let Some(named) = named else { return Admission::Create };
+    // Who is only answered with one holder is not touched by where the others are; and not every one of them is given.
+    if beyond || !sight.sees(&named.queue) {
+        disclose = Disclose::Never;
+    }
     blocking.sort_unstable_by_key(|holder| Reverse(rank(holder)));
 
     let holder = named.id;
@@ -230,6 +256,9 @@ pub fn admit<'h>(
         OnConflict::Ignore => Admission::Existing { holder, renew },
         OnConflict::FollowUp => follow_up(&blocking).unwrap_or(Admission::Existing { holder, renew }),
         OnConflict::Replace | OnConflict::ReplaceExceptSchedule => {
+            if beyond {
+                return reject(RejectReason::Undisclosed, renew);
+            }
             if blocking.iter().any(|holder| holder.state.is_finished()) {
                 if is_planted(Bug::ReplaceFinished) {
                     return Admission::Create;
@@ -246,11 +275,21 @@ pub fn admit<'h>(
     }
 }
 
-/// Whether an answer may show a holder: by the strictest of what the offered job's policy says, of whether its caller may
-/// see other people's jobs, and of what the holder's own policy says. So nobody who probes can choose it.
-pub fn disclosed(incoming: Disclose, inspect: bool, holder: &Head) -> Disclose {
-    let seen = if inspect { Disclose::Always } else { Disclose::Never };
+/// Whether an answer may show a holder: by the strictest of what the offered job's policy says, of what its caller may
+/// see, and of what the holder's own policy says. So nobody who probes can choose it.
+pub fn disclosed<'q>(incoming: Disclose, sight: impl Into<Sight<'q>>, holder: &Head) -> Disclose {
+    let sight = sight.into();
+    strictest(incoming, sight.inspect && sight.sees(&holder.queue), holder)
+}
+
+fn strictest(incoming: Disclose, is_seen: bool, holder: &Head) -> Disclose {
+    let seen = if is_seen { Disclose::Always } else { Disclose::Never };
     incoming.max(seen).max(holder.hold.disclose)
+}
+
+/// Whether the end of a run may let this job go, so that it comes to block whoever ended the run.
+fn may_be_let_go(holder: &Head) -> bool {
+    holder.role == Role::FollowUp && holder.state == State::Pending
 }
 
 /// Whether the same key stands for other work, which `on_mismatch: reject` refuses: another type (global keys) or

@@ -4,6 +4,7 @@ use super::admit::{Admission, Blocking, admit, blocks};
 use super::choice::{Dimension, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 use super::policy::{MetaPart, UniquePolicy, listed};
 use crate::job::Head;
+use crate::sight::Sight;
 use crate::state::{State, StateSet};
 use crate::time::Timestamp;
 
@@ -146,19 +147,20 @@ fn listed_or(states: StateSet) -> String {
     }
 }
 
-/// What would happen under each strategy that the rest of the policy can be combined with. `inspect` as for
+/// What would happen under each strategy that the rest of the policy can be combined with. `sight` as for
 /// [`admit`]; every holder of the key must be given.
-pub fn what_each_strategy_would_do(
+pub fn what_each_strategy_would_do<'q>(
     policy: &UniquePolicy,
     holders: &[Head],
     now: Timestamp,
-    inspect: bool,
+    sight: impl Into<Sight<'q>>,
 ) -> Vec<(OnConflict, Admission)> {
+    let sight = sight.into();
     OnConflict::ALL
         .iter()
         .filter_map(|strategy| {
             let policy = policy.with_on_conflict(*strategy)?;
-            Some((*strategy, admit(&policy, holders, now, inspect)))
+            Some((*strategy, admit(&policy, holders, now, sight)))
         })
         .collect()
 }

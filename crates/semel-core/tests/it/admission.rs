@@ -1,9 +1,12 @@
 //! Admission: what must hold for any policy, any holders, at any time.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Head, Lease, Role};
 use semel_core::limits::PERIOD_DAYS_MAX;
+use semel_core::sight::{Queues, Sight};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::explain::{blocking_sentence, policy_sentence, what_each_strategy_would_do};
@@ -23,7 +26,7 @@ pub(crate) const fn ago(minutes: i64) -> Timestamp {
 }
 
 /// A holder in `state`, created so many minutes ago; its row is its place in the tables.
-fn head(row: u64, state: State, age: i64) -> Head {
+pub(crate) fn head(row: u64, state: State, age: i64) -> Head {
     Head {
         id: JobId::mint(ago(age), row, 0),
         key: None,
@@ -55,7 +58,7 @@ fn head(row: u64, state: State, age: i64) -> Head {
     }
 }
 
-fn a_follow_up(row: u64, state: State, age: i64) -> Head {
+pub(crate) fn a_follow_up(row: u64, state: State, age: i64) -> Head {
     Head { role: Role::FollowUp, attempt: 0, ..head(row, state, age) }
 }
 
@@ -368,6 +371,26 @@ proptest! {
             let hides = |holder: &Head| blocks(&policy, holder, NOW).is_blocking() && holder.hold.disclose == Disclose::Never;
             prop_assert!(inspect && !holders.iter().any(hides));
         }
+    }
+
+    #[test]
+    fn nobody_is_told_of_another_queue_or_acts_on_it(policy in a_policy(), mut holders in holders()) {
+        for holder in &mut holders {
+            let queue = if holder.id.row() % 2 == 0 { "mail" } else { "billing" };
+            holder.queue = QueueName::from_stored(queue);
+        }
+        let queues = Queues::Only(Arc::from(["mail".to_owned()]));
+        let admission = admit(&policy, &holders, NOW, Sight { inspect: true, queues: &queues });
+        let acted_on = match &admission {
+            Admission::Replace { holders, .. } => holders.clone(),
+            Admission::CreateFollowUp { after } => after.clone(),
+            other => other.holder().into_iter().filter(|_| other.disclose() == Disclose::Always).collect(),
+        };
+        for holder in holders.iter().filter(|holder| acted_on.contains(&holder.id)) {
+            prop_assert_eq!(holder.queue.name(), "mail");
+        }
+        // It blocks nevertheless.
+        prop_assert_eq!(admission == Admission::Create, admit(&policy, &holders, NOW, true) == Admission::Create);
     }
 
     #[test]

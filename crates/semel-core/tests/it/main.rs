@@ -7,6 +7,7 @@ mod golden;
 mod page;
 mod policy;
 mod schedule;
+mod sight;
 mod vectors;
 
 use semel_core::canon::Json;

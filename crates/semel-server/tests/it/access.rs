@@ -15,10 +15,12 @@ fn token(text: &str, roles: &[Role]) -> Token {
 async fn server() -> Server {
     let mut tokens: Vec<Token> = Role::ALL.into_iter().map(|role| token(role.name(), &[role])).collect();
     let both = [Role::Producer, Role::Worker];
-    tokens.push(Token { queues: Queues::Only(vec!["mail".to_owned()]), ..token("mail", &both) });
+    tokens.push(Token { queues: Queues::Only(vec!["mail".to_owned()].into()), ..token("mail", &both) });
     tokens.push(Token { inspect: false, ..token("blind", &both) });
-    tokens
-        .push(Token { queues: Queues::Only(vec!["mail".to_owned()]), ..token("mail-admin", &[Role::Admin]) });
+    tokens.push(Token {
+        queues: Queues::Only(vec!["mail".to_owned()].into()),
+        ..token("mail-admin", &[Role::Admin])
+    });
     Server::with(Config { allow_reset: true, tokens: Tokens::only(tokens), ..Config::default() }).await
 }
 
@@ -120,6 +122,65 @@ async fn a_token_of_one_queue_knows_of_no_other() {
         assert_eq!(ask(&server, "mail-admin", Method::POST, &path, None).await.status, status, "{path}");
     }
     assert_eq!(ask(&server, "mail-admin", Method::GET, "/ojs/v1/unique-jobs", None).await.status, 403);
+    server.stop().await;
+}
+
+/// Its key is held in another queue, by a job that is not there for the token: whatever its policy says, it is told nothing
+/// of that job, does not end it and does not write into it.
+#[tokio::test]
+async fn a_token_of_one_queue_reaches_no_other_by_enqueueing() {
+    let server = server().await;
+    let secret = "c4n4ry";
+    let pay = |queue: &str, card: &str, conflict: &str| {
+        let unique = json!({ "keys": ["args"], "args_keys": ["order"], "on_conflict": conflict });
+        let options = json!({ "queue": queue, "unique": unique });
+        json!({ "type": "pay", "args": [{ "order": 7, "card": card }], "meta": { "of": card }, "options": options })
+    };
+    let billing = pay("billing", secret, "reject");
+    let made = ask(&server, "admin", Method::POST, "/ojs/v1/jobs", Some(&billing)).await;
+    let id = made.job_id().to_owned();
+    let path = format!("/ojs/v1/jobs/{id}");
+    let now = async || ask(&server, "admin", Method::GET, &path, None).await.body["job"].clone();
+    let before = now().await;
+    assert_eq!(ask(&server, "mail", Method::GET, &path, None).await.status, 404);
+    for conflict in ["ignore", "reject", "replace", "replace_except_schedule", "follow_up"] {
+        let own = pay("mail", "own", conflict);
+        let jobs = json!({ "jobs": [own] });
+        for (path, body, pointer) in [
+            ("/ojs/v1/jobs", &own, "/error/code"),
+            ("/ojs/v1/jobs/batch", &jobs, "/error/code"),
+            ("/ojs/v1/jobs/bulk", &jobs, "/results/0/error/code"),
+            ("/ojs/v1/unique/explain", &own, "/decision"),
+        ] {
+            let told = ask(&server, "mail", Method::POST, path, Some(body)).await;
+            let text = told.body.to_string();
+            for hidden in [&id, secret, "billing", "\"state\":\"available\"", "_state"] {
+                assert!(!text.contains(hidden), "{conflict} {path} tells {hidden}: {text}");
+            }
+            let said = told.body.pointer(pointer).and_then(Value::as_str);
+            assert!(said == Some("duplicate") || said == Some("reject"), "{conflict} {path}: {text}");
+        }
+        // Nor does a schedule or a workflow of its making, which nobody waits for.
+        let name = format!("tick-{}", conflict.replace('_', "-"));
+        let cron = json!({ "name": name, "expression": "0 3 1 1 *", "job_template": own });
+        assert_eq!(ask(&server, "mail", Method::POST, "/ojs/v1/cron", Some(&cron)).await.status, 201);
+        let tick = format!("/ojs/v1/cron/{name}/trigger");
+        let tick = ask(&server, "mail", Method::POST, &tick, Some(&json!({}))).await.body.to_string();
+        let flow = json!({ "type": "chain", "steps": [own] });
+        let flow = ask(&server, "mail", Method::POST, "/ojs/v1/workflows", Some(&flow)).await;
+        assert_eq!(flow.status, 201, "{}", flow.body);
+        for text in [tick, flow.body.to_string()] {
+            assert!(!text.contains(&id), "{conflict}: {text}");
+        }
+        let after = now().await;
+        for member in ["state", "args", "meta", "created_at"] {
+            assert_eq!(after[member], before[member], "{conflict}: {after}");
+        }
+    }
+    // Whoever sees both queues is answered as ever.
+    let seen =
+        ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&pay("mail", "x", "ignore"))).await;
+    assert_eq!((seen.status, seen.job_id()), (200, &*id));
     server.stop().await;
 }
 

@@ -26,7 +26,7 @@ async fn with_tokens() -> Server {
         Token::new("operator", digest("operator"), vec![Role::Admin]),
         Token::new("scraper", digest("scraper"), vec![Role::Metrics]),
         Token {
-            queues: Queues::Only(vec!["mail*".to_owned()]),
+            queues: Queues::Only(vec!["mail*".to_owned()].into()),
             tenant: Some("acme".to_owned()),
             inspect: false,
             ..Token::new("acme-mail", digest("acme"), vec![Role::Producer, Role::Worker])

@@ -100,7 +100,7 @@ async fn a_template_that_has_moved_its_queue_does_not_change_what_was_answered()
         |queue: &str| json!({ "namespace": "a", "name": "b", "unique": "always_unique", "queue": queue });
     let set = TemplateSet::new(templates(&[template("one")]));
     let mut token = Token::new("t", digest("t"), vec![Role::Producer]);
-    token.queues = Queues::Only(vec!["one".to_owned(), "default".to_owned()]);
+    token.queues = Queues::Only(vec!["one".to_owned(), "default".to_owned()].into());
     let config = Config { tokens: Tokens::only(vec![token]), templates: set.clone(), ..Config::default() };
     let server = Server::on_store(Arc::new(Memory::default()), config).await;
     let post = async |path: &str, body: &Value| {

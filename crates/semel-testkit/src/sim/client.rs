@@ -10,6 +10,7 @@ use semel_core::lease::Bearer;
 use semel_core::life::{KeyReleased, Revived};
 use semel_core::retry::{Backoff, OnExhaustion, RetryPolicy};
 use semel_core::settle::Settled;
+use semel_core::sight::Queues;
 use semel_core::unique::OnConflict;
 
 use super::dice::Dice;
@@ -79,6 +80,7 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         unique: policy.zip(class).map(|(policy, class)| Identity { policy, key: class.key }),
         body: body.encode().unwrap_or_default(),
         inspect: mark.inspect,
+        queues: Queues::All,
         limit: super::limit::drawn(world, dice, n),
         bounded: false,
         awaited: false,

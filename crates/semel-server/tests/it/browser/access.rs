@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::harness::{Server, header};
 
 async fn server() -> Server {
-    let queues = Queues::Only(vec!["mail".to_owned()]);
+    let queues = Queues::Only(vec!["mail".to_owned()].into());
     let postmaster = Token::new("postmaster", digest("postmaster-token"), vec![Role::Admin]);
     let tokens = Tokens::only(vec![
         Token { queues, ..postmaster },

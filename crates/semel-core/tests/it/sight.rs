@@ -1,0 +1,54 @@
+//! What is in a queue that the caller does not see.
+
+use std::sync::Arc;
+
+use semel_core::ident::QueueName;
+use semel_core::job::Head;
+use semel_core::sight::{Queues, Sight};
+use semel_core::state::State;
+use semel_core::unique::{Admission, Disclose, RejectReason, admit};
+
+use crate::admission::{NOW, a_follow_up, head};
+use crate::policy;
+
+/// A job of a queue that the caller does not see is not there for it: nobody tells of it, ends it or writes into it.
+#[test]
+fn what_is_in_another_queue_is_neither_shown_nor_touched() {
+    let queues = Queues::Only(Arc::from(["mail".to_owned(), "sms.*".to_owned()]));
+    let sight = Sight { inspect: true, queues: &queues };
+    let within = |queue: &str, head: Head| Head { queue: QueueName::from_stored(queue), ..head };
+    let own = within("sms.eu", head(0, State::Available, 5));
+    let older = within("acme/billing", head(1, State::Available, 9));
+    let newer = within("acme/billing", head(2, State::Available, 1));
+    let by = |strategy: &str| policy(&format!(r#"{{"on_conflict":"{strategy}"}}"#));
+    let refused = |holder: &Head, why| Admission::Reject {
+        holder: holder.id,
+        why,
+        disclose: Disclose::Never,
+        renew: Vec::new(),
+    };
+    for strategy in ["ignore", "follow_up", "replace", "replace_except_schedule"] {
+        let policy = by(strategy);
+        assert!(!matches!(admit(&policy, [&own], NOW, sight), Admission::Reject { .. }), "{strategy}");
+        for state in [State::Available, State::Active, State::Retryable, State::Scheduled] {
+            let foreign = within("billing", head(3, state, 1));
+            let told = admit(&policy, [&foreign], NOW, sight);
+            assert_eq!(told, refused(&foreign, RejectReason::Undisclosed), "{strategy} {state}");
+        }
+    }
+    let named = refused(&newer, RejectReason::Duplicate);
+    assert_eq!(admit(&by("reject"), [&own, &newer], NOW, sight), named);
+    // Whoever is answered with one job needs to see that one; whoever acts on all of them, all.
+    assert!(matches!(admit(&by("ignore"), [&own, &older], NOW, sight), Admission::Existing { .. }));
+    for strategy in ["follow_up", "replace"] {
+        let told = admit(&by(strategy), [&own, &older], NOW, sight);
+        assert_eq!(told, refused(&own, RejectReason::Undisclosed), "{strategy}");
+    }
+    // It does not block; but the end of the run that is replaced would let it go.
+    let waiting = within("billing", a_follow_up(4, State::Pending, 1));
+    let running = within("mail", head(5, State::Active, 2));
+    let replace = policy(r#"{"on_conflict":"replace","states":["active","available"]}"#);
+    let told = admit(&replace, [&running, &waiting], NOW, sight);
+    assert_eq!(told, refused(&running, RejectReason::Undisclosed));
+    assert!(matches!(admit(&replace, [&running, &waiting], NOW, true), Admission::Replace { .. }));
+}
