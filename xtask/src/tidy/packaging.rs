@@ -26,9 +26,10 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let pages = tree.files.iter().filter(is_page);
     let flags = shipped().chain(pages).flat_map(|file| flags(file, &help));
     let variables = shipped().flat_map(|file| variables(file, &help));
+    let overruled = shipped().flat_map(|file| overruled(file, &help));
     let probes = shipped().flat_map(|file| probes(file, tree));
     let texts = shipped().filter_map(unreadable);
-    flags.chain(variables).chain(probes).chain(texts).collect()
+    flags.chain(variables).chain(overruled).chain(probes).chain(texts).collect()
 }
 
 /// Each flag that stands behind `semel VERB` in a line is one of the verb's.
@@ -81,6 +82,29 @@ fn variables<'a>(file: &'a File, help: &'a BTreeMap<&str, &str>) -> impl Iterato
     })
 }
 
+/// What is shipped starts the server with no flag that a variable says too: the flag would beat the variable, and with it
+/// whoever sets one beside the unit or the image.
+fn overruled(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let is_known =
+        |name: &str| help.values().any(|text| text.split(|c| !is_name(c)).any(|word| word == name));
+    let mut findings = Vec::new();
+    for (number, line) in (1..).zip(file.text.lines()).filter(|(_, line)| !line.trim_start().starts_with('#'))
+    {
+        let words = line.split(|c: char| c.is_whitespace() || matches!(c, '"' | ',' | '[' | ']' | '='));
+        for word in words.skip_while(|word| *word != "serve") {
+            let Some(flag) = word.strip_prefix("--") else { continue };
+            let variable = format!("SEMEL_{}", flag.to_ascii_uppercase().replace('-', "_"));
+            if is_known(&variable) {
+                let what =
+                    format!("`--{flag}` beats `{variable}`, which users are told to set; set that instead");
+                findings.push(Finding::error(format!("{}:{number}", file.path), what));
+            }
+        }
+    }
+    findings
+}
+
 /// Each address that is asked for whether it is well is one that the server answers.
 fn probes<'a>(file: &'a File, tree: &'a Tree) -> impl Iterator<Item = Finding> + 'a {
     file.text.match_indices("httpGet: {path: ").filter_map(move |(start, lead)| {
@@ -129,9 +153,9 @@ mod tests {
     #[test]
     fn flags_are_those_of_the_verb() {
         let no_flag = |text: &str| found("packaging/a", text).len();
-        assert_eq!(no_flag("ExecStart=/usr/bin/semel serve --drain 20 --listen=x"), 0);
+        assert_eq!(no_flag("ExecStart=/usr/bin/semel serve --listen=x"), 0);
         assert_eq!(no_flag("ExecStart=/usr/bin/semel serve --drian 20"), 1);
-        assert_eq!(no_flag("          args: [serve, --drain, \"20\"]"), 0);
+        assert_eq!(no_flag("          args: [serve, --listen, \"20\"]"), 0);
         assert_eq!(no_flag("          args: [serve, --drian, \"20\"]"), 1);
         assert_eq!(no_flag("CMD [\"serve\", \"--drian\", \"20\"]"), 1);
         assert_eq!(no_flag("semel queues bound mail --max-depth 5"), 0);
@@ -148,6 +172,18 @@ mod tests {
             found("packaging/a", "x\nSEMEL_DRAINS=20"),
             ["packaging/a:2: the program knows no variable `SEMEL_DRAINS`"]
         );
+    }
+
+    /// The unit once had the store as a flag: a host whose SEMEL_STORE named a database served a file of its own.
+    #[test]
+    fn no_flag_beats_a_variable() {
+        let said = found("packaging/a", "ExecStart=/usr/bin/semel serve --drain 20 --listen 127.0.0.1:8080");
+        let what = "`--drain` beats `SEMEL_DRAIN`, which users are told to set; set that instead";
+        assert_eq!(said, [format!("packaging/a:1: {what}")]);
+        assert_eq!(found("packaging/a", "CMD [\"serve\", \"--drain\", \"20\"]").len(), 1);
+        assert_eq!(found("packaging/a", "          args: [serve, --drain=20]").len(), 1);
+        assert_eq!(found("packaging/a", "ExecStart=/usr/bin/semel serve --listen x"), [""; 0]);
+        assert_eq!(found("packaging/a", "#   semel serve --drain 20"), [""; 0]);
     }
 
     #[test]
