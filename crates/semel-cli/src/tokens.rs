@@ -1,7 +1,7 @@
 //! The file of tokens that `semel token` writes and `semel serve` reads: digests and what each may do, no token's text.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use semel_core::ident::QueueName;
@@ -9,7 +9,7 @@ use semel_core::time::Timestamp;
 use semel_server::auth::{self, Queues, Role, Token};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Context, Failure};
+use crate::failure::{Context, Exit, Failure};
 
 /// What every token begins with, so that a leaked one is known for what it is.
 const PREFIX: &str = "semel_";
@@ -98,7 +98,11 @@ impl Entry {
         let expires_at = self.expires_at.as_deref().map(|text| Timestamp::parse(text, "/expires_at"));
         let expires_at = expires_at.transpose().map_err(|_| refuse("has an end that is no time"))?;
         Ok(Token {
-            queues: if self.queues.is_empty() { Queues::All } else { Queues::Only(self.queues.as_slice().into()) },
+            queues: if self.queues.is_empty() {
+                Queues::All
+            } else {
+                Queues::Only(self.queues.as_slice().into())
+            },
             tenant: self.tenant.clone(),
             inspect: self.inspect.unwrap_or(self.tenant.is_none()),
             expires_at,
@@ -145,7 +149,8 @@ impl TokenFile {
         self.tokens.iter().map(|entry| entry.token().map_err(Failure::usage)).collect()
     }
 
-    /// Changes the file, or makes it; readers see the old one or the new one, and nobody else writes meanwhile.
+    /// Changes the file, or makes it, for its owner alone; readers see the old one or the new one, and nobody else writes
+    /// meanwhile. It is a new file under the old name, with the old one's owner and mode.
     ///
     /// # Errors
     /// Those of `change`, and when the file cannot be written.
@@ -170,6 +175,13 @@ impl TokenFile {
         // One that a crash left may be readable to others.
         drop(fs::remove_file(&new));
         let mut written = private().create_new(true).open(&new).context(&what)?;
+        if let Ok(before) = fs::metadata(path) {
+            as_before(&written, &before).map_err(|error| {
+                drop(fs::remove_file(&new));
+                Failure::new(Exit::Failed, format!("{what}: its owner and mode cannot be kept: {error}"))
+                    .next("nothing is changed; run it as the file's owner, or as root")
+            })?;
+        }
         written.write_all(text.as_bytes()).context(&what)?;
         written.sync_all().context(&what)?;
         fs::rename(&new, path).context(&what)?;
@@ -194,6 +206,22 @@ fn private() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
+}
+
+/// Whoever could read the file goes on reading it: a server that runs as somebody else would keep the tokens it has.
+fn as_before(written: &File, before: &Metadata) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{MetadataExt as _, fchown};
+        let now = written.metadata()?;
+        let other = |own: u32, wanted: u32| (own != wanted).then_some(wanted);
+        let (owner, group) = (other(now.uid(), before.uid()), other(now.gid(), before.gid()));
+        if owner.is_some() || group.is_some() {
+            fchown(written, owner, group)?;
+        }
+    }
+    // Last: a change of the owner may take bits of the mode away.
+    written.set_permissions(before.permissions())
 }
 
 fn random_hex<const N: usize>() -> Result<String, Failure> {

@@ -123,6 +123,81 @@ fn the_file_is_nobody_elses_and_holds_no_token() {
     assert!(listed.out.contains("worker") && !listed.out.contains(&token[6..]), "{}", listed.out);
 }
 
+/// A service that runs as somebody else reads the file by its group: a change that took this from it would leave a revoked
+/// token good, for the service would keep what it had.
+#[cfg(unix)]
+#[test]
+fn a_change_keeps_who_may_read_the_file() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    let folder = Folder::new();
+    let path = folder.path().join("tokens.toml");
+    let (id, _) = create(&folder, &["--role", "admin"]);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    // Who runs this may not be let to give a file away; then it stays its own.
+    drop(chown(&path, None, Some(65_532)));
+    let before = std::fs::metadata(&path).unwrap();
+    create(&folder, &["--role", "worker"]);
+    folder.json(&["token", "rotate", &id, "--tokens", "tokens.toml"]);
+    assert_eq!(folder.run(&["token", "revoke", &id, "--tokens", "tokens.toml"]).code, 0);
+    let after = std::fs::metadata(&path).unwrap();
+    assert_eq!((after.mode() & 0o7777, after.uid(), after.gid()), (0o640, before.uid(), before.gid()));
+}
+
+fn listed(folder: &Folder) -> Vec<Value> {
+    folder.json(&["token", "list", "--tokens", "tokens.toml"])["tokens"].as_array().unwrap().clone()
+}
+
+fn time(of: &Value, member: &str) -> Timestamp {
+    Timestamp::parse(of[member].as_str().unwrap(), "").unwrap()
+}
+
+/// Rotated on its last day, a token once gave one that ended on that day as well.
+#[test]
+fn a_rotated_token_is_good_for_as_long_as_the_old_one_was() {
+    let folder = Folder::new();
+    let (id, _) = create(&folder, &["--role", "worker", "--expires", "P90D"]);
+    let rotate = |id: &str| folder.run(&["token", "rotate", id, "--tokens", "tokens.toml"]);
+    // It was made 89 days ago.
+    let path = folder.path().join("tokens.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let [old] = &*listed(&folder) else { panic!() };
+    let days = |n: u64| Duration::from_secs(n * 24 * 3600);
+    let back = |member: &str| {
+        let at = time(old, member).as_micros() - i64::try_from(days(89).as_micros()).unwrap();
+        (old[member].as_str().unwrap().to_owned(), Timestamp::from_micros(at).to_string())
+    };
+    let (created, ends) = (back("created_at"), back("expires_at"));
+    std::fs::write(&path, text.replace(&created.0, &created.1).replace(&ends.0, &ends.1)).unwrap();
+    assert_eq!(rotate(&id).code, 0);
+    let [old, new] = &*listed(&folder) else { panic!() };
+    assert_eq!(old["expires_at"], ends.1, "one that ends sooner by itself still does");
+    assert_eq!(time(new, "expires_at").since(time(new, "created_at")), days(90));
+    // The one that was replaced ends, so nothing is to be made of it again.
+    let twice = rotate(&id);
+    assert!(twice.code == 3 && twice.err.contains(new["id"].as_str().unwrap()), "{twice:?}");
+    assert_eq!(rotate(new["id"].as_str().unwrap()).code, 0);
+    // Nor of one that is over.
+    let (id, _) = create(&folder, &["--role", "worker", "--expires", "PT0.001S"]);
+    let over = listed(&folder).into_iter().find(|token| token["id"] == *id).unwrap();
+    while SystemClock.now() <= time(&over, "expires_at") {}
+    let over = rotate(&id);
+    assert!(over.code == 3 && over.err.contains("semel token create"), "{over:?}");
+    assert_eq!(listed(&folder).len(), 4);
+}
+
+/// A tenant's token tells nothing of others' jobs unless it is told to.
+#[test]
+fn a_tenants_token_reads_if_it_may() {
+    let folder = Folder::new();
+    let (_, blind) = create(&folder, &["--role", "producer", "--tenant", "acme"]);
+    let (_, seeing) = create(&folder, &["--role", "producer", "--tenant", "acme", "--inspect"]);
+    let _server = Server::start(&folder, &["--tokens", "tokens.toml"]);
+    assert!(ask(&folder, &blind, &["jobs"]).err.contains("(403)"));
+    assert_eq!(ask(&folder, &seeing, &["jobs"]).code, 0);
+    let both = ["token", "create", "--tokens", "t.toml", "--role", "worker", "--inspect", "--no-inspect"];
+    assert_eq!(folder.run(&both).code, 2);
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let folder = Folder::new();
