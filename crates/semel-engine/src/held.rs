@@ -4,8 +4,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use semel_core::body::Body;
+use semel_core::draft::Reads;
+use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Remember, UniqueKey, must_remember};
+use semel_core::unique::{Held, UniqueKey, UniquePolicy, blocks, held};
 use semel_store::backend::Filter;
 use semel_store::{Store, StoreError};
 use tokio::sync::Mutex;
@@ -19,10 +23,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 const LISTING_JOBS: u32 = 1_000;
 /// Listings of one look.
 const LISTINGS_MAX: usize = 20;
+/// Jobs of one look whose own policy has to be read before it is known whether they hold their keys.
+const BODIES_MAX: usize = 2_000;
 
 /// What was seen of the keys that jobs hold, by their own policies, whatever their tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldKeys {
     /// Keys.
     pub keys: u64,
     /// How long the oldest job among their holders has been there; none without a holder.
@@ -33,14 +39,14 @@ pub struct Held {
 
 /// The last look.
 #[derive(Debug, Default)]
-pub(crate) struct LastLook(Mutex<Option<(Instant, Held)>>);
+pub(crate) struct LastLook(Mutex<Option<(Instant, HeldKeys)>>);
 
 impl Engine {
     /// What is held now, or was a few seconds ago.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn held_keys(&self) -> Result<Held, StoreError> {
+    pub async fn held_keys(&self) -> Result<HeldKeys, StoreError> {
         // Whoever asks meanwhile waits for this look.
         let mut last = self.last_look().0.lock().await;
         if let Some((at, held)) = &*last
@@ -54,18 +60,37 @@ impl Engine {
     }
 }
 
-async fn look(store: &Store, now: Timestamp) -> Result<Held, StoreError> {
+async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
     let mut filter = Filter { with_key: true, limit: LISTING_JOBS, ..Filter::default() };
     let mut keys: HashSet<UniqueKey> = HashSet::new();
     let mut oldest: Option<Timestamp> = None;
-    let mut is_whole = false;
+    let mut count = |key: UniqueKey, head: &Head| {
+        keys.insert(key);
+        oldest = Some(oldest.map_or(head.created_at, |oldest| oldest.min(head.created_at)));
+    };
+    let (mut is_whole, mut is_cut, mut bodies_left) = (false, false, BODIES_MAX);
     for _ in 0..LISTINGS_MAX {
         let listing = store.list(filter.clone()).await?;
+        let mut uncertain: Vec<JobId> = Vec::new();
         for head in &listing.heads {
-            let Some(key) = head.key else { continue };
-            if must_remember(&head.hold, head, now) != Remember::Forget {
-                keys.insert(key);
-                oldest = Some(oldest.map_or(head.created_at, |oldest| oldest.min(head.created_at)));
+            match (head.key, held(head, now)) {
+                (Some(key), Held::Yes) => count(key, head),
+                (Some(_), Held::IfWhileActive) => uncertain.push(head.id),
+                _ => {}
+            }
+        }
+        is_cut |= uncertain.len() > bodies_left;
+        uncertain.truncate(bodies_left);
+        bodies_left -= uncertain.len();
+        if !uncertain.is_empty() {
+            let snapshot = store.load(Reads { fulls: uncertain.clone(), ..Reads::default() }).await?;
+            for id in uncertain {
+                let Some((head, Some(full))) = snapshot.peek(id) else { continue };
+                let policy = Body::decode(&full.body)?.unique;
+                let holds = |policy: UniquePolicy| blocks(&policy, head, now).is_blocking();
+                if let (Some(key), true) = (head.key, policy.is_some_and(holds)) {
+                    count(key, head);
+                }
             }
         }
         filter.before = listing.next;
@@ -75,5 +100,5 @@ async fn look(store: &Store, now: Timestamp) -> Result<Held, StoreError> {
         }
     }
     let oldest = oldest.map(|oldest| now.since(oldest));
-    Ok(Held { keys: keys.len() as u64, oldest, is_whole })
+    Ok(HeldKeys { keys: keys.len() as u64, oldest, is_whole: is_whole && !is_cut })
 }

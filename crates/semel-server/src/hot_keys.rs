@@ -6,7 +6,7 @@ use semel_ojs::write::{list as put_list, object};
 use crate::App;
 use crate::extract::Parameters;
 use crate::respond::{Answer, Answered};
-use crate::unique_jobs::{holds, is_shown, put_holder};
+use crate::unique_jobs::{holds, is_shown, policy_of, put_holder, with_window};
 
 /// Holders that duplicates met since the server started, most first. The filters are those of the other order; there is
 /// one page, for no more are counted than one page of 200 shows the head of.
@@ -18,12 +18,15 @@ pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answer
     let has_more = shown.len() > most;
     shown.truncate(most);
     let now = app.engine.now().await?;
+    let heads: Vec<Head> = shown.iter().map(|(head, _)| head.clone()).collect();
+    let jobs = with_window(&app.engine, &heads).await?;
     let mut out = String::with_capacity(320 * shown.len() + 128);
     object(&mut out, |outer| {
         put_list(outer.member("items"), &shown, |out, (head, count)| {
             object(out, |object| {
-                put_holder(head, object);
-                object.flag("holds", holds(head, now));
+                let policy = policy_of(&jobs, head);
+                put_holder(head, policy, now, object);
+                object.flag("holds", holds(head, policy, now));
                 object.number("absorbed", count);
             });
         });

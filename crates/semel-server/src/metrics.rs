@@ -12,7 +12,7 @@ use semel_core::ident::{JobType, QueueName};
 use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
 use semel_engine::counters::{Series, is_suppressed};
-use semel_engine::held::Held;
+use semel_engine::held::HeldKeys;
 use semel_engine::hottest::Hot;
 use semel_store::backend::QueueStats;
 
@@ -168,7 +168,7 @@ impl Page {
         }
     }
 
-    fn put_keys(&mut self, held: Held, hottest: &[Hot]) {
+    fn put_keys(&mut self, held: HeldKeys, hottest: &[Hot]) {
         let help = "Keys that jobs hold, of all tenants, as of at most 15 seconds ago.";
         self.family("semel_keys_held", "gauge", help);
         self.sample("semel_keys_held", &[], held.keys);

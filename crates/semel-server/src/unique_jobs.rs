@@ -7,7 +7,7 @@ use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::life::KeyReleased;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Disclose, PeriodFrom, Remember, UniqueKey, must_remember};
+use semel_core::unique::{self, Disclose, Held, UniqueKey, UniquePolicy};
 use semel_engine::{Engine, Job};
 use semel_ojs::job::put_duplicates;
 use semel_ojs::write::{Object, list as put_list, object};
@@ -51,10 +51,12 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let has_more = rest.is_some() || held.len() as u64 >= wanted;
     let first = usize::try_from((page - 1) * per_page).unwrap_or(usize::MAX);
     let count = usize::try_from(per_page).unwrap_or(0);
+    let held: Vec<Head> = held.into_iter().skip(first).take(count).collect();
+    let jobs = with_window(&app.engine, &held).await?;
     let mut out = String::with_capacity(300 * count);
     object(&mut out, |outer| {
-        put_list(outer.member("items"), held.iter().skip(first).take(count), |out, head| {
-            object(out, |object| put_holder(head, object));
+        put_list(outer.member("items"), &held, |out, head| {
+            object(out, |object| put_holder(head, policy_of(&jobs, head), now, object));
         });
         object(outer.member("pagination"), |object| {
             object.number("page", page);
@@ -80,7 +82,8 @@ async fn held(
     let mut held: Vec<Head> = Vec::new();
     for _ in 0..LISTINGS_MAX {
         let listing = engine.list(filter.clone()).await?;
-        held.extend(listing.heads.into_iter().filter(|head| is_shown(head) && holds(head, now)));
+        let shown: Vec<Head> = listing.heads.into_iter().filter(is_shown).collect();
+        held.extend(holding(engine, shown, now).await?);
         match listing.next {
             Some(next) if (held.len() as u64) < wanted => filter.before = Some(next),
             _ => return Ok((held, None)),
@@ -104,14 +107,15 @@ pub(crate) async fn show(
         return Err(nobody());
     }
     holders.sort_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
-    let jobs = app.engine.jobs(holders.iter().map(|head| head.id).collect()).await?;
-    let mut out = String::with_capacity(512 * holders.len());
+    let jobs = jobs(&app.engine, holders.iter()).await?;
+    let mut out = String::with_capacity(512 * holders.len() + 128);
     object(&mut out, |outer| {
         outer.plain("key", key);
         put_list(outer.member("holders"), &holders, |out, head| {
             object(out, |object| {
-                put_holder(head, object);
-                object.flag("holds", holds(head, now));
+                let policy = policy_of(&jobs, head);
+                put_holder(head, policy, now, object);
+                object.flag("holds", holds(head, policy, now));
                 object.plain("created_at", head.created_at);
                 object.time("finished_at", head.finished_at);
                 if let Some(Job { duplicates, .. }) = jobs.iter().find(|job| job.head.id == head.id) {
@@ -123,7 +127,7 @@ pub(crate) async fn show(
     Ok(Answer::ok(out))
 }
 
-/// `DELETE /unique-jobs/{key}`: its holders lose it. The reason, in the body or the query, goes to the audit log.
+/// `DELETE /unique-jobs/{key}`: its holders lose it, those that may not be shown too, which are counted. The reason, in the body or the query, goes to the audit log.
 pub(crate) async fn release(
     Scope(app): Scope,
     caller: Caller,
@@ -179,12 +183,20 @@ pub(crate) fn is_shown(head: &Head) -> bool {
     head.hold.disclose == Disclose::Always
 }
 
-/// Whether the job may block somebody by its own policy.
-pub(crate) fn holds(head: &Head, now: Timestamp) -> bool {
-    must_remember(&head.hold, head, now) != Remember::Forget
+/// Whether the job would block another one of its own policy, which is to be given where its head does not tell.
+pub(crate) fn holds(head: &Head, policy: Option<&UniquePolicy>, now: Timestamp) -> bool {
+    match (unique::held(head, now), policy) {
+        (Held::IfWhileActive, Some(policy)) => unique::blocks(policy, head, now).is_blocking(),
+        (held, _) => held == Held::Yes,
+    }
 }
 
-pub(crate) fn put_holder(head: &Head, object: &mut Object<'_>) {
+pub(crate) fn put_holder(
+    head: &Head,
+    policy: Option<&UniquePolicy>,
+    now: Timestamp,
+    object: &mut Object<'_>,
+) {
     match &head.key {
         Some(key) => object.plain("key", key),
         None => object.raw("key", "null"),
@@ -193,20 +205,10 @@ pub(crate) fn put_holder(head: &Head, object: &mut Object<'_>) {
     object.plain("type", &head.job_type);
     object.plain("queue", &head.queue);
     object.plain("state", head.state);
-    match locked_until(head) {
+    match unique::held_until(policy, head, now) {
         Some(until) => object.plain("locked_until", until),
         None => object.raw("locked_until", "null"),
     }
-}
-
-/// When the job's own window ends, where time alone decides that.
-fn locked_until(head: &Head) -> Option<Timestamp> {
-    let from = match head.hold.from {
-        PeriodFrom::Created => head.created_at,
-        PeriodFrom::Finished => head.finished_at?,
-        PeriodFrom::LastDuplicate => head.renewed_at.unwrap_or(head.created_at),
-    };
-    head.hold.period().map(|period| period.after(from))
 }
 
 #[cfg(test)]

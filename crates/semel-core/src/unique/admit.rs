@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::choice::{Disclose, OnConflict, OnMismatch, PeriodFrom, WhenActive};
-use super::hold::anchor;
+use super::hold::{Hold, anchor};
 use super::outlive::outlives;
 use super::policy::UniquePolicy;
 use crate::ident::{JobId, JobType};
@@ -182,7 +182,12 @@ impl UniquePolicy {
 
 /// Whether `holder`, which carries the new job's key, blocks it at `now`. `policy` is the new job's.
 pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking {
-    if !policy.states().contains(holder.state) {
+    blocks_by(&policy.hold(), policy.while_active(), holder, now)
+}
+
+/// As [`blocks`], with what of a policy matters here.
+pub(super) fn blocks_by(hold: &Hold, while_active: bool, holder: &Head, now: Timestamp) -> Blocking {
+    if !hold.states.contains(holder.state) {
         return Blocking::OtherState;
     }
     // Whether the sweep has reached it or not makes no difference (SEMANTICS 3).
@@ -192,11 +197,11 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking 
     if (holder.is_expired(now) && !is_planted(Bug::ExpiredBlocks)) || holder.ending == Some(Ending::Expired) {
         return Blocking::Expired;
     }
-    let Some(period) = policy.period() else { return Blocking::InState };
-    if policy.while_active() && holder.state.is_live() {
+    let Some(period) = hold.period() else { return Blocking::InState };
+    if while_active && holder.state.is_live() {
         return Blocking::WhileActive;
     }
-    let Some(anchor) = anchor(policy.period_from(), holder) else { return Blocking::Unfinished };
+    let Some(anchor) = anchor(hold.from, holder) else { return Blocking::Unfinished };
     let end = period.after(anchor);
     if now < end || (now == end && is_planted(Bug::WindowOffByOne)) {
         Blocking::InWindow { until: end }

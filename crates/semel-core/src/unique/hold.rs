@@ -1,5 +1,6 @@
 //! What stays of a job's own policy after its admission.
 
+use super::admit::{Blocking, blocks, blocks_by};
 use super::choice::{Disclose, PeriodFrom};
 use super::period::Period;
 use super::policy::UniquePolicy;
@@ -126,6 +127,36 @@ pub fn must_remember(hold: &Hold, head: &Head, now: Timestamp) -> Remember {
     let Some(period) = hold.period() else { return Remember::Forever };
     let until = period.after(anchor(hold.from, head).unwrap_or(head.created_at));
     if now < until { Remember::Until(until) } else { Remember::Forget }
+}
+
+/// Whether a job holds its key: whether it would block another one of its own policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It would.
+    Yes,
+    /// It would not, though it still carries the key.
+    No,
+    /// Its window is over and it has not ended: it would if its policy says `while_active`, which its head does not tell.
+    IfWhileActive,
+}
+
+/// What a job's head tells of whether it holds its key. For the rest see [`blocks`](super::blocks), by its own policy.
+pub fn held(head: &Head, now: Timestamp) -> Held {
+    match blocks_by(&head.hold, false, head, now) {
+        Blocking::WindowOver { .. } if head.state.is_live() => Held::IfWhileActive,
+        blocking if blocking.is_blocking() => Held::Yes,
+        _ => Held::No,
+    }
+}
+
+/// When a job stops holding its key by time alone, if that is certain: `policy` is its own, for which a job with a window
+/// that has not ended has to be asked, because it may hold it for longer (`while_active`).
+pub fn held_until(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) -> Option<Timestamp> {
+    match policy {
+        Some(policy) => blocks(policy, head, now).until(),
+        None if head.state.is_live() => None,
+        None => blocks_by(&head.hold, false, head, now).until(),
+    }
 }
 
 /// Whether a head that is kept for its key's sake until then is one of the key's holders at `now`. Whether its store has

@@ -1,6 +1,12 @@
 //! Uniqueness as callers see it: conflicts, explanations, keys.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use semel_client::{HeaderMap, Method};
+use semel_server::Config;
+use semel_store::clock::ManualClock;
+use semel_store::memory::Memory;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, header};
