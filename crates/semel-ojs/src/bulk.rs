@@ -1,7 +1,7 @@
 //! What is asked to be done to many jobs at once.
 
 use semel_core::error::Invalid;
-use semel_core::ident::{JobType, QueueName};
+use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::state::{State, StateSet};
 
 use crate::members::{Members, Value};
@@ -23,10 +23,12 @@ pub struct Bulk {
     pub job_type: Option<JobType>,
     /// At most so many, newest first.
     pub limit: usize,
+    /// Only those before this one, where an earlier answer ended.
+    pub before: Option<JobId>,
 }
 
 impl Bulk {
-    /// Reads `{filter: {state, queue, type}, confirm, limit}`.
+    /// Reads `{filter: {state, queue, type}, confirm, limit, cursor}`.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -46,6 +48,7 @@ impl Bulk {
             queue: None,
             job_type: None,
             limit: usize::try_from(limit).unwrap_or(0),
+            before: cursor(&members)?,
         };
         let Some(filter) = members.get("", "filter") else { return Ok(bulk) };
         for (name, value) in filter.members()?.iter("/filter") {
@@ -62,6 +65,12 @@ impl Bulk {
         }
         Ok(bulk)
     }
+}
+
+fn cursor(members: &Members<'_>) -> Result<Option<JobId>, Invalid> {
+    let Some(value) = members.get("", "cursor").filter(|value| !value.is_null()) else { return Ok(None) };
+    let id = JobId::parse(&value.string()?, "/cursor");
+    id.map(Some).map_err(|_| value.refuse("is not a cursor that an answer gave"))
 }
 
 /// One state, or a list of them.
@@ -81,20 +90,30 @@ pub(crate) fn states(value: Value<'_>) -> Result<StateSet, Invalid> {
     Ok(states)
 }
 
-/// Which jobs of a queue a purge is to end: `states`, each of them one in which jobs wait; available ones unless said.
+/// Which jobs of a queue a purge is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Purge {
+    /// In these states.
+    pub states: StateSet,
+    /// Only those before this one, where an earlier answer ended.
+    pub before: Option<JobId>,
+}
+
+/// Reads `{states, cursor}`: each state is one in which jobs wait; the available ones unless said.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
-pub fn purge(text: &str) -> Result<StateSet, Invalid> {
+pub fn purge(text: &str) -> Result<Purge, Invalid> {
     let default = StateSet::EMPTY.with(State::Available);
     if text.trim().is_empty() {
-        return Ok(default);
+        return Ok(Purge { states: default, before: None });
     }
     let members = Members::read(text, "")?;
-    let Some(value) = members.get("", "states") else { return Ok(default) };
+    let before = cursor(&members)?;
+    let Some(value) = members.get("", "states") else { return Ok(Purge { states: default, before }) };
     let states = states(value)?;
     if states.is_empty() || states.contains(State::Active) || states.intersects(StateSet::FINISHED) {
         return Err(value.refuse("may name available, scheduled, pending and retryable: jobs that wait"));
     }
-    Ok(states)
+    Ok(Purge { states, before })
 }

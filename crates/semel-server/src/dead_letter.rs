@@ -3,7 +3,6 @@
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use http::Uri;
-use semel_core::job::Head;
 use semel_core::life::Revived;
 use semel_core::unique::{Disclose, disclosed};
 use semel_ojs::write::{list as put_list, object};
@@ -13,7 +12,7 @@ use semel_store::backend::Filter;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
-use crate::many::found;
+use crate::many::{Found, found};
 use crate::respond::{Answer, Answered, Refused, settled, show, view};
 use crate::tenancy::Scope;
 
@@ -28,7 +27,8 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     caller.check_listed(query.get("queue"))?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
     let offset = query.number("offset", 0, 0, COUNTED_MAX as u64)?;
-    let heads = all(&app, crate::jobs::filter(&query)?).await?;
+    let found = all(&app, crate::jobs::filter(&query)?).await?;
+    let heads = &found.heads;
     let (first, count) = (usize::try_from(offset).unwrap_or(usize::MAX), usize::try_from(limit).unwrap_or(0));
     let page = heads.iter().skip(first).take(count).map(|head| head.id).collect();
     let jobs = app.engine.jobs(page).await?;
@@ -36,7 +36,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     object(&mut out, |outer| {
         put_list(outer.member("jobs"), &jobs, |out, job| view(job).write(out));
         object(outer.member("pagination"), |page| {
-            page.number("total", heads.len());
+            found.put_total(page);
             page.number("limit", limit);
             page.number("offset", offset);
             page.flag("has_more", first.saturating_add(count) < heads.len());
@@ -49,9 +49,10 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
 pub(crate) async fn stats(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
-    let heads = all(&app, crate::jobs::filter(&query)?).await?;
+    let found = all(&app, crate::jobs::filter(&query)?).await?;
+    let heads = &found.heads;
     let mut queues: Vec<(&str, u64)> = Vec::new();
-    for head in &heads {
+    for head in heads {
         match queues.iter_mut().find(|(name, _)| *name == head.queue.name()) {
             Some((_, count)) => *count += 1,
             None => queues.push((head.queue.name(), 1)),
@@ -59,8 +60,7 @@ pub(crate) async fn stats(Scope(app): Scope, caller: Caller, uri: Uri) -> Answer
     }
     let mut out = String::new();
     object(&mut out, |outer| {
-        outer.number("total", heads.len());
-        outer.flag("is_lower_bound", heads.len() >= COUNTED_MAX);
+        found.put_total(outer);
         object(outer.member("by_queue"), |object| {
             for (name, count) in &queues {
                 object.number(name, count);
@@ -73,7 +73,7 @@ pub(crate) async fn stats(Scope(app): Scope, caller: Caller, uri: Uri) -> Answer
 }
 
 /// The dead letters that the filter admits, newest first.
-pub(crate) async fn all(app: &App, filter: Filter) -> Result<Vec<Head>, Refused> {
+pub(crate) async fn all(app: &App, filter: Filter) -> Result<Found, Refused> {
     found(app, Filter { dead_letters: true, ..filter }, COUNTED_MAX).await
 }
 

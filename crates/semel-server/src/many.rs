@@ -5,6 +5,8 @@ use std::future::Future;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_engine::Engine;
+use semel_ojs::write::Object;
 use semel_store::StoreError;
 use semel_store::backend::Filter;
 
@@ -13,23 +15,59 @@ use crate::respond::Refused;
 
 /// Jobs read at once.
 const CHUNK: u32 = 1_000;
+/// Listings of one request: what a filter admits may lie behind ten million jobs that it does not.
+const LISTINGS_MAX: usize = 64;
 /// Decisions asked for side by side, so that they share commits.
 const SIDE_BY_SIDE: usize = 64;
 
-/// The newest jobs that the filter admits, at most so many.
-pub(crate) async fn found(app: &App, filter: Filter, most: usize) -> Result<Vec<Head>, Refused> {
-    let mut filter = Filter { limit: CHUNK, ..filter };
-    let mut heads = Vec::new();
-    loop {
-        let listing = app.engine.list(filter.clone()).await?;
-        heads.extend(listing.heads);
-        match listing.next {
-            Some(next) if heads.len() < most => filter.before = Some(next),
-            _ => break,
+/// Jobs that a filter admits.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The newest of them.
+    pub(crate) heads: Vec<Head>,
+    /// From where to go on when there may be more: it has as many as were wanted, or has looked long enough.
+    pub(crate) rest: Option<JobId>,
+}
+
+impl Found {
+    /// Puts down how many there are.
+    pub(crate) fn put_total(&self, object: &mut Object<'_>) {
+        object.number("total", self.heads.len());
+        object.flag("is_lower_bound", self.rest.is_some());
+    }
+
+    /// Puts down from where to go on.
+    pub(crate) fn put_rest(&self, object: &mut Object<'_>) {
+        object.flag("has_more", self.rest.is_some());
+        match self.rest {
+            Some(next) => object.plain("next_cursor", next),
+            None => object.raw("next_cursor", "null"),
         }
     }
-    heads.truncate(most);
-    Ok(heads)
+}
+
+/// The newest jobs that the filter admits, at most so many.
+pub(crate) async fn found(app: &App, filter: Filter, most: usize) -> Result<Found, Refused> {
+    look(&app.engine, Filter { limit: CHUNK, ..filter }, most, LISTINGS_MAX).await
+}
+
+async fn look(engine: &Engine, filter: Filter, most: usize, listings: usize) -> Result<Found, Refused> {
+    let mut filter = filter;
+    let mut heads = Vec::new();
+    for _ in 0..listings {
+        let listing = engine.list(filter.clone()).await?;
+        heads.extend(listing.heads);
+        filter.before = listing.next;
+        if filter.before.is_none() || heads.len() >= most {
+            break;
+        }
+    }
+    let mut rest = filter.before;
+    if heads.len() > most {
+        heads.truncate(most);
+        rest = heads.last().map(|head| head.id);
+    }
+    Ok(Found { heads, rest })
 }
 
 /// Does one thing to each job, in this order, and tells those that it was done to. An error ends it; what was done
@@ -45,4 +83,44 @@ where
     let acts: Vec<_> = acts.collect();
     let done: Vec<Option<JobId>> = stream::iter(acts).buffered(SIDE_BY_SIDE).try_collect().await?;
     Ok(done.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::body::Body;
+    use http::Request;
+    use http::header::CONTENT_TYPE;
+    use semel_store::memory::Memory;
+    use tower_service::Service as _;
+
+    use super::*;
+
+    /// A type that nobody uses once had the whole store looked through by one request.
+    #[tokio::test]
+    async fn a_look_ends_after_so_many_listings_and_the_next_goes_on() {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let mut router = crate::router(engine.clone(), crate::Config::default());
+        let jobs = [r#"{"type":"a.b","args":[]}"#; 5].join(",");
+        let body = Body::from(format!(r#"{{"jobs":[{jobs}]}}"#));
+        let request = Request::post("/ojs/v1/jobs/bulk").header(CONTENT_TYPE, "application/json");
+        let response = router.call(request.body(body).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let page = |limit, before| Filter { limit, before, ..Filter::default() };
+        // A listing finds what it finds: here one, where most are none of those wanted none at all.
+        let found = look(&engine, page(1, None), 10, 2).await.unwrap();
+        assert_eq!(found.heads.len(), 2);
+        let mut seen: Vec<JobId> = found.heads.iter().map(|head| head.id).collect();
+        // As many as were wanted, and no more: those behind them are not passed over.
+        let found =
+            look(&engine, page(3, Some(found.rest.expect("a place to go on from"))), 2, 9).await.unwrap();
+        assert_eq!(found.heads.len(), 2);
+        seen.extend(found.heads.iter().map(|head| head.id));
+        let found = look(&engine, page(3, Some(found.rest.expect("one is left"))), 2, 9).await.unwrap();
+        assert_eq!((found.heads.len(), found.rest), (1, None));
+        seen.extend(found.heads.iter().map(|head| head.id));
+        let all = look(&engine, page(3, None), 9, 9).await.unwrap();
+        assert_eq!((all.heads.iter().map(|head| head.id).collect::<Vec<_>>(), all.rest), (seen, None));
+    }
 }

@@ -81,7 +81,7 @@ pub(crate) async fn purge(Scope(app): Scope, caller: Caller, name: Name, request
         object(outer.member("queue"), |object| object.plain("name", &name));
         outer.number("purged", purged);
         outer.number("count", purged);
-        outer.flag("has_more", heads.len() >= PURGED_MAX);
+        found.put_rest(outer);
     });
     Ok(Answer::ok(out))
 }

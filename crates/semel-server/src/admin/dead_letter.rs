@@ -17,12 +17,12 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
-    let heads = all(&app, crate::jobs::filter(&query)?).await?;
-    let jobs = app.engine.jobs(page.of_items(&heads).iter().map(|head| head.id).collect()).await?;
+    let found = all(&app, crate::jobs::filter(&query)?).await?;
+    let jobs = app.engine.jobs(page.of_items(&found.heads).iter().map(|head| head.id).collect()).await?;
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
         put_list(outer.member("items"), &jobs, |out, job| view(job).write(out));
-        page.put(heads.len(), outer);
+        page.put(found.heads.len(), found.rest.is_some(), outer);
     });
     Ok(Answer::ok(out))
 }

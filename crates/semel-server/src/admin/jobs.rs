@@ -4,7 +4,6 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
 use semel_core::ident::JobId;
-use semel_core::job::Head;
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
 use semel_core::settle::Settled;
@@ -18,23 +17,24 @@ use super::Page;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
-use crate::many::{each, found};
+use crate::many::{Found, each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
 use crate::tenancy::Scope;
 
 /// Jobs that a listing by page numbers looks through.
 const LOOKED_AT_MAX: usize = 10_000;
-/// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most.
+/// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most, of
+/// those that a bounded look finds, and says whether there may be more.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
-    let heads = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
-    let jobs = app.engine.jobs(page.of_items(&heads).iter().map(|head| head.id).collect()).await?;
+    let found = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
+    let jobs = app.engine.jobs(page.of_items(&found.heads).iter().map(|head| head.id).collect()).await?;
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
         put_list(outer.member("items"), &jobs, |out, job| view(job).write(out));
-        page.put(heads.len(), outer);
+        page.put(found.heads.len(), found.rest.is_some(), outer);
     });
     Ok(Answer::ok(out))
 }
@@ -106,7 +106,7 @@ async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refu
 }
 
 /// The jobs that are meant, of those that it can be done to.
-async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Vec<Head>, Refused> {
+async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Found, Refused> {
     let mut filter = possible;
     if !bulk.states.is_empty() {
         let both = bulk.states.iter().filter(|state| {
@@ -115,14 +115,16 @@ async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Vec<Head>, R
         });
         filter.states = both.collect();
         if filter.states.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Found::default());
         }
     }
     (filter.queue, filter.job_type) = (bulk.queue.clone(), bulk.job_type.clone());
+    filter.before = bulk.before;
     found(app, filter, bulk.limit).await
 }
 
-fn told(verb: &str, matched: usize, done: &[JobId]) -> String {
+fn told(verb: &str, found: &Found, done: &[JobId]) -> String {
+    let matched = found.heads.len();
     let mut out = String::with_capacity(64 + 40 * done.len());
     object(&mut out, |outer| {
         outer.number("matched", matched);
@@ -134,6 +136,7 @@ fn told(verb: &str, matched: usize, done: &[JobId]) -> String {
             out.push_str(&id.to_string());
             out.push('"');
         });
+        found.put_rest(outer);
     });
     out
 }

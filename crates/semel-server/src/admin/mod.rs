@@ -53,10 +53,11 @@ impl Page {
         &items[first..last]
     }
 
-    fn put(self, total: usize, outer: &mut Object<'_>) {
+    fn put(self, total: usize, is_lower_bound: bool, outer: &mut Object<'_>) {
         let pages = (total as u64).div_ceil(self.size);
         semel_ojs::write::object(outer.member("pagination"), |object| {
             object.number("total", total);
+            object.flag("is_lower_bound", is_lower_bound);
             object.number("page", self.number);
             object.number("per_page", self.size);
             object.number("total_pages", pages);

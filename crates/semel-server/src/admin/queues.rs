@@ -25,7 +25,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let mut out = String::with_capacity(1_024);
     object(&mut out, |outer| {
         put_list(outer.member("items"), page.of_items(&queues), |out, stats| put(stats, out));
-        page.put(queues.len(), outer);
+        page.put(queues.len(), false, outer);
     });
     Ok(Answer::ok(out))
 }

@@ -38,7 +38,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
             object.number("draining", count(|worker| worker.is_draining));
             object.number("stale", count(WorkerSeen::is_stale));
         });
-        page.put(workers.len(), outer);
+        page.put(workers.len(), false, outer);
     });
     Ok(Answer::ok(out))
 }

@@ -142,7 +142,7 @@ async fn listings_come_by_page_numbers() {
         assert_eq!(page["items"].as_array().unwrap().len(), 1, "{page}");
         assert_eq!(
             page["pagination"],
-            json!({ "total": 5, "page": 3, "per_page": 2, "total_pages": 3, "has_more": false })
+            json!({ "total": 5, "is_lower_bound": false, "page": 3, "per_page": 2, "total_pages": 3, "has_more": false })
         );
         assert_eq!(server.get(&format!("{path}?page=9")).await.body["items"], json!([]));
         for query in ["page=0", "per_page=101", "page=x"] {
@@ -199,6 +199,24 @@ async fn what_is_done_to_many_must_be_meant() {
     assert_eq!(told.body["cancelled"], 1, "{}", told.body);
     let told = server.post("/ojs/v1/admin/jobs/bulk/delete", &json!({ "confirm": true })).await;
     assert_eq!(told.body["job_ids"], json!([kept]));
+    assert_eq!((&told.body["has_more"], &told.body["next_cursor"]), (&json!(false), &Value::Null));
+    // What one request leaves, another goes on with.
+    for n in 0..3 {
+        server.create(&job(&json!({ "n": n }), &json!({ "queue": "many" }))).await;
+    }
+    let (mut cursor, mut ended) = (Value::Null, 0);
+    loop {
+        let wish = json!({ "confirm": true, "filter": { "queue": "many" }, "limit": 2, "cursor": cursor });
+        let told = server.post("/ojs/v1/admin/jobs/bulk/cancel", &wish).await.body;
+        ended += told["cancelled"].as_u64().unwrap();
+        if told["has_more"] == false {
+            break;
+        }
+        cursor = told["next_cursor"].clone();
+    }
+    assert_eq!(ended, 3);
+    let odd = json!({ "confirm": true, "cursor": "x" });
+    assert_eq!(server.post("/ojs/v1/admin/jobs/bulk/cancel", &odd).await.pointer(), "/cursor");
     assert_eq!(server.get("/ojs/v1/queues/b/stats").await.body["queue"]["available"], 1);
     server.stop().await;
 }
