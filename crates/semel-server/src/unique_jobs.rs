@@ -93,7 +93,35 @@ async fn held(
     Ok((held, rest))
 }
 
-/// `GET /unique-jobs/{key}`.
+/// Those that hold their keys.
+async fn holding(engine: &Engine, heads: Vec<Head>, now: Timestamp) -> Result<Vec<Head>, Refused> {
+    let may_be = heads.iter().filter(|head| unique::held(head, now) == Held::IfWhileActive);
+    let jobs = jobs(engine, may_be).await?;
+    Ok(heads.into_iter().filter(|head| holds(head, policy_of(&jobs, head), now)).collect())
+}
+
+/// The jobs among these whose own policies have to be asked when they stop holding their keys.
+pub(crate) async fn with_window(engine: &Engine, heads: &[Head]) -> Result<Vec<Job>, Refused> {
+    jobs(engine, heads.iter().filter(|head| head.state.is_live() && head.hold.period().is_some())).await
+}
+
+async fn jobs<'h>(engine: &Engine, heads: impl Iterator<Item = &'h Head>) -> Result<Vec<Job>, Refused> {
+    let ids: Vec<JobId> = heads.map(|head| head.id).collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut jobs = engine.jobs(ids).await?;
+    jobs.sort_unstable_by_key(|job| job.head.id);
+    Ok(jobs)
+}
+
+/// The policy of this job, if it is among those that were read, which are in the order of their ids.
+pub(crate) fn policy_of<'j>(jobs: &'j [Job], head: &Head) -> Option<&'j UniquePolicy> {
+    let place = jobs.binary_search_by_key(&head.id, |job| job.head.id).ok()?;
+    jobs.get(place)?.body.unique.as_ref()
+}
+
+/// `GET /unique-jobs/{key}`. Of those that may not be shown it says how many they are.
 pub(crate) async fn show(
     Scope(app): Scope,
     caller: Caller,
@@ -102,10 +130,11 @@ pub(crate) async fn show(
     caller.check_all_queues()?;
     let key = unique_key(key)?;
     let (mut holders, now) = app.engine.holders(key).await?;
-    holders.retain(is_shown);
     if holders.is_empty() {
         return Err(nobody());
     }
+    let all = holders.len();
+    holders.retain(is_shown);
     holders.sort_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
     let jobs = jobs(&app.engine, holders.iter()).await?;
     let mut out = String::with_capacity(512 * holders.len() + 128);
@@ -123,6 +152,7 @@ pub(crate) async fn show(
                 }
             });
         });
+        outer.number("hidden", all - holders.len());
     });
     Ok(Answer::ok(out))
 }
@@ -146,13 +176,16 @@ pub(crate) async fn release(
     }
     match app.engine.release_key(key).await? {
         KeyReleased::Done(heads) => {
-            let jobs: Vec<String> = heads.iter().map(|head| head.id.to_string()).collect();
+            let shown = heads.iter().filter(|head| is_shown(head));
+            let jobs: Vec<String> = shown.map(|head| head.id.to_string()).collect();
+            let hidden = heads.len() - jobs.len();
             let by = audit::by(&caller, &parts.extensions, &parts.headers);
-            tracing::info!(target: "semel::audit", action = "release_key", ?jobs, reason, by);
+            tracing::info!(target: "semel::audit", action = "release_key", ?jobs, hidden, reason, by);
             let mut out = String::new();
             object(&mut out, |outer| {
                 outer.plain("key", key);
                 outer.texts("released", jobs);
+                outer.number("hidden", hidden);
                 outer.text("reason", &reason);
             });
             Ok(Answer::ok(out))

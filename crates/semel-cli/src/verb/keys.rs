@@ -92,6 +92,10 @@ fn list(page: &Value, number: u32, printer: &Printer) {
 
 fn show(answer: &Value, printer: &Printer) {
     printer.facts([("key", text(answer, "/key"))]);
+    let hidden = number(answer, "/hidden");
+    if hidden > 0 {
+        printer.line(format_args!("{hidden} of the jobs that carry it may not be shown"));
+    }
     for holder in items(answer, "/holders") {
         printer.line("");
         let holds = if holder["holds"] == true { "yes" } else { "no, by its own policy" };

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing, encode, send};
-use crate::print::{Printer, items};
+use crate::print::{Printer, items, number};
 
 /// Take a unique key from the jobs that hold it, so that the next job with it is admitted
 #[derive(Args, Debug)]
@@ -42,9 +42,13 @@ impl Release {
         let answer = Link::with(&settings, Missing::Refuse, async |client| {
             if !self.yes {
                 let held = client.get_json(&path).await?;
-                let count = items(&held, "/holders").len();
-                let question =
-                    format!("take the key from {count} job(s), so that the same work may run again? [y/N]");
+                let hidden = number(&held, "/hidden");
+                let count = items(&held, "/holders").len() as u64 + hidden;
+                let of =
+                    if hidden > 0 { format!(" ({hidden} of them may not be shown)") } else { String::new() };
+                let question = format!(
+                    "take the key from {count} job(s){of}, so that the same work may run again? [y/N]"
+                );
                 if !printer.agrees(&question) {
                     return Err(Failure::failed("nothing was released").next("answer y, or give --yes"));
                 }
@@ -57,6 +61,10 @@ impl Release {
         } else {
             for id in items(&answer, "/released").iter().filter_map(|id| id.as_str()) {
                 printer.line(format_args!("released from job {id}"));
+            }
+            let hidden = number(&answer, "/hidden");
+            if hidden > 0 {
+                printer.line(format_args!("released from {hidden} job(s) that may not be shown"));
             }
         }
         Ok(())

@@ -75,7 +75,12 @@ async fn an_undisclosed_holder_does_not_show() {
     assert_eq!(live.body["error"]["message"], finished.body["error"]["message"]);
     assert_eq!(server.get("/ojs/v1/unique-jobs").await.body["items"], json!([]));
     let key = explained.body["key"].as_str().unwrap();
-    assert_eq!(server.get(&format!("/ojs/v1/unique-jobs/{key}")).await.status, 404);
+    let shown = server.get(&format!("/ojs/v1/unique-jobs/{key}")).await.body;
+    assert_eq!(
+        shown,
+        json!({ "key": key, "holders": [], "hidden": 1 }),
+        "an operator is told that there is one"
+    );
     server.stop().await;
 }
 
@@ -184,6 +189,83 @@ async fn keys_are_listed_shown_and_released() {
     assert_eq!(server.get(&format!("/ojs/v1/jobs/{}", job.job_id())).await.body["job"]["state"], "available");
     server.create(&body).await;
     assert_eq!(server.get("/ojs/v1/unique-jobs/short").await.status, 400);
+    server.stop().await;
+}
+
+/// What is shown is what an admission goes by: a window that is over frees the key though the job waits for years, unless
+/// its policy says `while_active`.
+#[tokio::test]
+async fn who_holds_a_key_and_until_when_is_what_the_next_job_would_meet() {
+    let clock = ManualClock::default();
+    let store = Arc::new(Memory::new(clock.clone()));
+    let server = Server::on_store(store, Config::default()).await;
+    let offer = |name: &str, unique: Value| {
+        let mut unique = unique;
+        unique["keys"] = json!(["args"]);
+        json!({ "type": "a.b", "args": [name], "options": { "scheduled_at": "2099-01-01T00:00:00Z", "unique": unique } })
+    };
+    let jobs = [
+        offer("over", json!({ "period": "PT1S" })),
+        offer("while active", json!({ "period": "PT1S", "while_active": true })),
+        offer("within", json!({ "period": "PT1H" })),
+        offer("within, and while active", json!({ "period": "PT1H", "while_active": true })),
+        offer("by state", json!({})),
+    ];
+    for job in &jobs {
+        server.create(job).await;
+    }
+    clock.advance(Duration::from_secs(2));
+    // Before anything is admitted anew.
+    let metrics = server.get_text("/metrics").await;
+    let held = metrics.lines().find(|line| line.starts_with("semel_keys_held ")).unwrap();
+    assert_eq!(held, "semel_keys_held 4");
+    let listed = server.get("/ojs/v1/unique-jobs").await.body["items"].as_array().unwrap().clone();
+    assert_eq!(listed.len(), 4);
+    let expected = [(false, false), (true, false), (true, true), (true, false), (true, false)];
+    for (job, (holds, until)) in jobs.iter().zip(expected) {
+        let explained = server.post("/ojs/v1/unique/explain", job).await.body;
+        let key = explained["key"].as_str().unwrap();
+        let shown = server.get(&format!("/ojs/v1/unique-jobs/{key}")).await.body["holders"][0].clone();
+        assert_eq!(
+            (&shown["holds"], shown["locked_until"].is_string()),
+            (&holds.into(), until),
+            "{job}: {shown}"
+        );
+        let item = listed.iter().find(|item| item["key"] == key);
+        assert_eq!(item.map(|item| item["locked_until"].is_string()), holds.then_some(until), "{job}");
+        let status = server.post("/ojs/v1/jobs", job).await.status;
+        assert_eq!(status, if holds { 409 } else { 201 }, "{job}");
+    }
+    server.stop().await;
+}
+
+/// A release takes the key from jobs that may not be shown too: whoever is asked to agree is told how many they are, and
+/// nobody is told which.
+#[tokio::test]
+async fn hidden_holders_are_counted_and_not_named() {
+    let server = Server::start().await;
+    let body =
+        |disclose: &str| request(&json!({ "keys": ["args"], "states": ["active"], "disclose": disclose }));
+    let hidden = [server.create(&body("never")).await, server.create(&body("never")).await];
+    // It is in no answer about them.
+    let key = server.post("/ojs/v1/unique/explain", &body("always")).await.body["key"].clone();
+    let path = format!("/ojs/v1/unique-jobs/{}", key.as_str().unwrap());
+    let told = server.get(&path).await;
+    assert_eq!((told.status, &told.body["holders"], &told.body["hidden"]), (200, &json!([]), &json!(2)));
+    let shown = server.create(&body("always")).await;
+    let told = server.get(&path).await.body;
+    assert_eq!((told["holders"].as_array().unwrap().len(), &told["hidden"]), (1, &json!(2)));
+    let released = server.delete(&path).await;
+    assert_eq!(
+        (&released.body["released"], &released.body["hidden"]),
+        (&json!([shown.job_id()]), &json!(2)),
+        "{}",
+        released.body
+    );
+    for job in &hidden {
+        assert!(!released.body.to_string().contains(job.job_id()));
+    }
+    assert_eq!(server.get(&path).await.status, 404, "all of them lost it");
     server.stop().await;
 }
 
