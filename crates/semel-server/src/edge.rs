@@ -169,7 +169,12 @@ fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
 fn check_browser(request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
     let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
-    if !request.method().is_safe() && matches!(site, Some(b"cross-site" | b"same-site")) {
+    // Browsers that do not say it, old ones and those on plain connections, say at least from where the page is.
+    let is_foreign = match site {
+        Some(site) => matches!(site, b"cross-site" | b"same-site"),
+        None => headers.get(ORIGIN).is_some_and(|origin| !is_of(origin, headers.get(HOST))),
+    };
+    if !request.method().is_safe() && is_foreign {
         return Err(Problem::new(
             Code::Forbidden,
             "a page of another site asks for this, and a server without tokens takes changes from its own pages and from programs only",
@@ -188,6 +193,12 @@ fn check_browser(request: &Request) -> Result<(), Problem> {
         ));
     }
     Ok(())
+}
+
+/// Whether a page of this origin is the host's own. The origin of a page that hides its own (`null`) is nobody's.
+fn is_of(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+    let (Ok(origin), Some(Ok(host))) = (origin.to_str(), host.map(HeaderValue::to_str)) else { return false };
+    origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
 }
 
 /// Whether nobody else can have made up the host that a request names: an address, or this machine by its own name.

@@ -158,6 +158,10 @@ async fn pages_of_other_sites_are_kept_out_without_a_token() {
         ("sec-fetch-site", "same-origin", 201),
         ("host", "rebound.example:8080", 403),
         ("host", "localhost:8080", 201),
+        // A browser that does not say from which site a page is says where it is from.
+        ("origin", "http://evil.example", 403),
+        ("origin", "null", 403),
+        ("origin", &format!("http://{}", server.address), 201),
     ] {
         let mut headers = header("accept-language", "en");
         headers.extend(header(name, value));
@@ -171,7 +175,13 @@ async fn pages_of_other_sites_are_kept_out_without_a_token() {
     headers.extend(header("host", "rebound.example"));
     let told = server.ask(Method::GET, "/ojs/v1/jobs", None, headers).await;
     assert_problem(&told, 403, "forbidden");
-    assert_eq!(server.stored().await, 2);
+    // What a browser says of the page's site counts for more: a proxy may have put another host in the request.
+    let mut headers = header("origin", "https://jobs.example");
+    headers.extend(header("sec-fetch-site", "same-origin"));
+    assert_eq!(server.ask(Method::POST, "/ojs/v1/jobs", body, headers).await.status, 201);
+    let foreign = header("origin", "http://evil.example");
+    assert_eq!(server.ask(Method::GET, "/ojs/v1/jobs", None, foreign).await.status, 200, "changes nothing");
+    assert_eq!(server.stored().await, 4);
     server.stop().await;
 }
 
