@@ -64,7 +64,10 @@ struct Create {
     /// The tenant it is bound to
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
-    /// Its holder is told nothing of jobs that others enqueued
+    /// Its holder may read jobs, and be told of those that others enqueued [default: unless it is a tenant's]
+    #[arg(long, conflicts_with = "no_inspect")]
+    inspect: bool,
+    /// Its holder reads no jobs, and is told nothing of those that others enqueued
     #[arg(long)]
     no_inspect: bool,
     /// How long it is good, such as P90D [default: until it is revoked]
@@ -115,7 +118,7 @@ impl Create {
             name: self.name,
             queues: self.queues,
             tenant: self.tenant,
-            inspect: self.no_inspect.then_some(false),
+            inspect: (self.inspect || self.no_inspect).then_some(self.inspect),
             expires_at: self.expires.as_deref().map(|text| after(now, text)).transpose()?,
             ..entry
         };
