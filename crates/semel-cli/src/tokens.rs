@@ -54,6 +54,9 @@ pub struct Entry {
     /// When it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// The token that was made to take its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<String>,
 }
 
 impl Entry {
@@ -73,6 +76,7 @@ impl Entry {
             inspect: None,
             created_at: now.to_string(),
             expires_at: None,
+            replaced_by: None,
         };
         Ok((entry, text))
     }

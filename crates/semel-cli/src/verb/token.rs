@@ -36,7 +36,7 @@ enum Action {
     Create(Create),
     /// List them; their texts are nowhere
     List,
-    /// Make one that may do what another may, which ends a little later
+    /// Make one that may do what another may, and for as long; that one ends a little later
     Rotate {
         /// The one to replace
         #[arg(value_name = "ID")]
@@ -137,8 +137,22 @@ fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(),
     let (entry, text) = TokenFile::change(path, |file| {
         let place = find(file, id)?;
         let old = &mut file.tokens[place];
+        if let Some(newer) = &old.replaced_by {
+            return Err(Failure::new(
+                Exit::Duplicate,
+                format!("{id} was rotated before: {newer} takes its place"),
+            )
+            .next(format!("semel token rotate {newer}, or make one: semel token create")));
+        }
         let (made, text) = Entry::make(old.roles.clone(), now)?;
-        let made = Entry { id: made.id, sha256: made.sha256, created_at: made.created_at, ..old.clone() };
+        let made = Entry {
+            id: made.id,
+            sha256: made.sha256,
+            created_at: made.created_at,
+            expires_at: as_long(old, now)?,
+            ..old.clone()
+        };
+        old.replaced_by = Some(made.id.clone());
         // One that ends sooner by itself still does.
         let ends_sooner = |own: &String| Timestamp::parse(own, "").ok() < Timestamp::parse(&end, "").ok();
         if !old.expires_at.as_ref().is_some_and(ends_sooner) {
@@ -149,6 +163,23 @@ fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(),
     })?;
     told(&entry, &text, printer);
     Ok(())
+}
+
+/// When a token of now ends that is good for as long as the old one was, if that has an end.
+fn as_long(old: &Entry, now: Timestamp) -> Result<Option<String>, Failure> {
+    let Some(end) = &old.expires_at else { return Ok(None) };
+    let time = |text: &str| {
+        Timestamp::parse(text, "").map_err(|_| {
+            Failure::usage(format!("the token {} names {text:?}, which is no time", old.id))
+                .next("write it as in 2026-01-31T12:00:00Z")
+        })
+    };
+    let (made, end) = (time(&old.created_at)?, time(end)?);
+    if end <= now {
+        return Err(Failure::new(Exit::Duplicate, format!("the token {} ended {end}", old.id))
+            .next("make another one: semel token create"));
+    }
+    Ok(Some(now.saturating_add(end.since(made)).to_string()))
 }
 
 fn told(entry: &Entry, text: &str, printer: &Printer) {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use semel_core::time::Timestamp;
+use semel_store::clock::{Clock as _, SystemClock};
 use serde_json::Value;
 
 use crate::run::{Folder, Ran, Server};
@@ -62,6 +64,7 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     std::fs::write(folder.path().join("tokens.toml"), "token = nonsense").unwrap();
     server.signal("-HUP");
     assert_eq!(ask(&folder, newer, &["jobs", "--queue", "mail"]).code, 0);
+    assert!(ask(&folder, &mail, &["jobs", "--queue", "mail"]).err.contains("(401)"), "nor is more let in");
     std::fs::write(folder.path().join("tokens.toml"), text).unwrap();
     let (_, out, log) = server.stop();
     for secret in [&admin, &mail, newer] {
