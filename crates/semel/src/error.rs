@@ -54,7 +54,7 @@ pub enum Error {
     #[error("the id {0} was used for another job; leave the id out, or choose a new one")]
     IdTaken(JobId),
     /// More jobs hold the key than one commit may touch.
-    #[error("too many jobs hold the key; cancel some, or release the key")]
+    #[error("too many jobs hold the key; cancel some of them first")]
     TooManyHolders,
     /// As many jobs wait in the queue as an operator lets wait.
     #[error("the queue is full: {bound} jobs wait in it; try again later")]
