@@ -1,12 +1,13 @@
 //! How a verb reaches a server: the one that was named, the one that owns the store, or one inside this process. All
 //! verbs talk HTTP to it, so there is one path and not two.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use semel_client::{Bytes, Client, HeaderMap, Method};
 use semel_ojs::Templates;
-use semel_postgres::Postgres;
-use semel_redis::Redis;
+use semel_postgres::{Postgres, PostgresError};
+use semel_redis::{Redis, RedisError};
 use semel_server::auth::Tokens;
 use semel_server::{Config, TemplateSet};
 use semel_sqlite::lock;
@@ -56,14 +57,14 @@ impl Link {
             // Servers share a database: nobody has to be found first.
             let is_there = missing == Missing::Create || {
                 let status = Postgres::status(address).await;
-                status.map_err(|error| Failure::failed(format!("{address}: {error}")))?.found > 0
+                status.map_err(|error| no_postgres(address, &error))?.found > 0
             };
             return Self::make(is_there, place, missing, settings).await;
         }
         if let Place::Redis(address) = place {
             let is_there = missing == Missing::Create || {
                 let found = Redis::is_there(address).await;
-                found.map_err(|error| Failure::failed(format!("{address}: {error}")))?
+                found.map_err(|error| no_redis(address, &error))?
             };
             return Self::make(is_there, place, missing, settings).await;
         }
@@ -170,6 +171,22 @@ impl Link {
         let closed = link.close().await;
         said.and_then(|value| closed.map(|()| value))
     }
+}
+
+/// Why a Redis could not be asked: whether nobody answers there, or somebody who refuses.
+pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
+    let is_silent = error.is_lost_connection() || matches!(error, RedisError::Astray(_));
+    no_store(address, error, is_silent)
+}
+
+fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> Failure {
+    let is_silent = error.is_lost_connection() || matches!(error, PostgresError::Pool(_));
+    no_store(address, error, is_silent)
+}
+
+fn no_store(address: impl Display, error: impl Display, is_silent: bool) -> Failure {
+    let exit = if is_silent { Exit::Unreachable } else { Exit::Failed };
+    Failure::new(exit, format!("{address}: {error}"))
 }
 
 fn client(url: &str, token: Option<&str>, ca: Option<&[u8]>) -> Result<Client, Failure> {

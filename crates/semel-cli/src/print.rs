@@ -156,8 +156,12 @@ impl Printer {
             put(&mut err, format_args!("{value}\n"));
             return;
         }
-        put(&mut err, format_args!("{}: {}\n", paint(self.colour_err, Style::Bad, "error"), failure.what));
+        put(
+            &mut err,
+            format_args!("{}: {}\n", paint(self.colour_err, Style::Bad, "error"), plain(&failure.what)),
+        );
         if let Some(next) = &failure.next {
+            let next = plain(next);
             put(&mut err, format_args!("{}: {next}\n", paint(self.colour_err, Style::Dim, " next")));
         }
     }
@@ -183,12 +187,25 @@ fn put(out: &mut impl Write, text: std::fmt::Arguments<'_>) {
     }
 }
 
-/// The text of a member, however it is written; `-` when it is not there.
+/// A text that others wrote, for a terminal: what would move its cursor, change its title or turn its lines around is shown as
+/// a mark, and a new line, which would break a table, as a space. Programs get it as it is, by `--json`.
+pub fn plain(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => ' ',
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// The text of a member, however it is written, as [`plain`] text; `-` when it is not there.
 pub fn text(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
         None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
+        Some(Value::String(text)) => plain(text),
+        // JSON writes some of what a terminal obeys as it is.
+        Some(other) => plain(&other.to_string()),
     }
 }
 
@@ -208,5 +225,23 @@ pub fn moment(value: &Value, pointer: &str) -> String {
     match text.split_once('.') {
         Some((whole, fraction)) if fraction.ends_with('Z') => format!("{whole}Z"),
         _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker's message once set the title of the operator's terminal, and its lines broke the table.
+    #[test]
+    fn what_others_wrote_is_no_command_to_the_terminal() {
+        let wrote = "a\u{1b}]0;title\u{7}b\nc\td\u{9b}2Je\u{7f}f\u{202e}g \u{e9}\u{1f980}";
+        let value = json!({ "text": wrote, "args": [wrote] });
+        for shown in [text(&value, "/text"), text(&value, "/args")] {
+            let obeyed = |c: char| c.is_control() || c == '\u{202e}';
+            assert!(!shown.contains(obeyed), "{shown:?}");
+            assert!(shown.contains("\u{e9}\u{1f980}"), "{shown:?}");
+        }
+        assert_eq!(plain("a\nb\tc"), "a b c");
     }
 }

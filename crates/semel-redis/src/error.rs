@@ -104,7 +104,7 @@ impl RedisError {
     }
 
     /// Whether the connection was lost, no answer came, or replicas did not confirm it: what was asked may have been done or not.
-    pub(crate) fn is_lost_connection(&self) -> bool {
+    pub fn is_lost_connection(&self) -> bool {
         match self {
             Self::Silent | Self::Lagging => true,
             Self::Redis(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse),

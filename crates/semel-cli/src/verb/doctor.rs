@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings, Target};
 use crate::failure::{Exit, Failure};
-use crate::link::{Link, Missing};
+use crate::link::{self, Link, Missing};
 use crate::place::Place;
 use crate::print::{Printer, Style, text};
 
@@ -34,7 +34,7 @@ impl Doctor {
         let (findings, is_redis) = match &settings.target {
             Target::Store(Place::Redis(address)) => {
                 let survey = Redis::survey_at(address).await;
-                (survey.map_err(|error| Failure::failed(format!("{address}: {error}")))?.findings(), true)
+                (survey.map_err(|error| link::no_redis(address, &error))?.findings(), true)
             }
             _ => (Vec::new(), false),
         };

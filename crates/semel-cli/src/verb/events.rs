@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing, query};
-use crate::print::{Printer, items, moment, text};
+use crate::print::{Printer, items, moment, plain, text};
 
 /// How long one request waits for something to happen, in milliseconds.
 const WAIT_MS: u32 = 20_000;
@@ -125,8 +125,8 @@ fn what(event: &Value) -> String {
     let data = &event["data"];
     let mut parts = Vec::new();
     match (data["reason"].as_str(), data["count"].as_u64()) {
-        (Some(reason), Some(count)) => parts.push(format!("{count} {reason}")),
-        (Some(reason), None) => parts.push(reason.to_owned()),
+        (Some(reason), Some(count)) => parts.push(format!("{count} {}", plain(reason))),
+        (Some(reason), None) => parts.push(plain(reason)),
         _ => {}
     }
     if let Some(attempt) = data["attempt"].as_u64().filter(|attempt| *attempt > 0) {
@@ -142,7 +142,7 @@ fn what(event: &Value) -> String {
         parts.push(format!("step {step}"));
     }
     if let Some(form) = data["workflow_type"].as_str() {
-        parts.push(form.to_owned());
+        parts.push(plain(form));
     }
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }

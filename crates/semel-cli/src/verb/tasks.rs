@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing, Pages, encode, get};
-use crate::print::{Printer, Style, items, number, text};
+use crate::print::{Printer, Style, items, number, plain, text};
 
 /// Tasks that are listed unless more are asked for.
 const LISTED: u64 = 50;
@@ -138,7 +138,7 @@ async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Fa
     let rows = items(&task, "/steps").iter().map(|step| {
         let status = text(step, "/status");
         let after: Vec<String> =
-            items(step, "/depends_on").iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
+            items(step, "/depends_on").iter().filter_map(|name| name.as_str().map(plain)).collect();
         vec![
             text(step, "/name"),
             text(step, "/handler"),

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing, Pages, encode, get};
-use crate::print::{Printer, Style, items, number, text};
+use crate::print::{Printer, Style, items, number, plain, text};
 
 /// Workflows that are listed unless more are asked for.
 const LISTED: u64 = 50;
@@ -145,7 +145,7 @@ async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Fa
     let rows = steps.iter().map(|step| {
         let state = text(step, "/state");
         let after: Vec<String> =
-            items(step, "/depends_on").iter().filter_map(|id| id.as_str().map(str::to_owned)).collect();
+            items(step, "/depends_on").iter().filter_map(|id| id.as_str().map(plain)).collect();
         vec![
             text(step, "/id"),
             text(step, "/type"),

@@ -41,4 +41,8 @@ fn the_doctor_ends_with_1_when_it_is_not_well_and_with_5_when_nobody_answers() {
     assert!(ill.out.contains("strong") && ill.err.contains("503"), "what it promises is shown: {ill:?}");
     let nobody = folder.run(&["doctor", "--server", "http://127.0.0.1:9"]);
     assert_eq!((nobody.code, &*nobody.out), (5, ""), "{nobody:?}");
+    for store in ["redis://127.0.0.1:9", "postgres://semel@127.0.0.1:9/jobs"] {
+        let nobody = folder.run(&["doctor", "--store", store]);
+        assert_eq!((nobody.code, &*nobody.out), (5, ""), "{nobody:?}");
+    }
 }
