@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::extract::Request;
 use http::{Extensions, HeaderMap, Method, StatusCode, Uri};
+use semel_core::state::State;
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
+use semel_ojs::bulk::Bulk;
 use semel_ojs::write::{list as put_list, object};
 use semel_store::clock::{Clock as _, SystemClock};
 
@@ -36,6 +38,33 @@ const OWN_LINE: &str = "releaseKey";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reason(pub(crate) Arc<OnceLock<String>>);
 
+/// What was done to many jobs at once, which the handler leaves here for the account.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Many(Arc<OnceLock<String>>, Arc<OnceLock<usize>>);
+
+impl Many {
+    /// Which jobs were meant. Put down before anything is done: it is in the account though the rest fails.
+    pub(crate) fn meant(extensions: &Extensions, bulk: &Bulk) {
+        let Some(Self(filter, _)) = extensions.get::<Self>() else { return };
+        let states: Vec<&str> = bulk.states.iter().map(State::name).collect();
+        let parts = [
+            ("state", (!states.is_empty()).then(|| states.join(","))),
+            ("queue", bulk.queue.as_ref().map(|queue| queue.name().to_owned())),
+            ("type", bulk.job_type.as_ref().map(ToString::to_string)),
+        ];
+        let parts = parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+        let text = parts.collect::<Vec<_>>().join(" ");
+        drop(filter.set(if text.is_empty() { "all".to_owned() } else { text }));
+    }
+
+    /// To how many it was done.
+    pub(crate) fn done(extensions: &Extensions, count: usize) {
+        if let Some(Self(_, done)) = extensions.get::<Self>() {
+            done.get_or_init(|| count);
+        }
+    }
+}
+
 /// What is known of a request before it is answered.
 pub(crate) struct Act {
     tenant: Tenant,
@@ -45,6 +74,7 @@ pub(crate) struct Act {
     path: String,
     route: &'static str,
     reason: Reason,
+    many: Many,
 }
 
 /// An act under way. What was begun goes on when its client hangs up, so such an act goes into the account as well.
@@ -64,6 +94,8 @@ struct Entry {
     path: String,
     status: StatusCode,
     reason: Option<String>,
+    filter: Option<String>,
+    jobs: Option<usize>,
 }
 
 /// The newest acts.
@@ -81,10 +113,12 @@ impl Act {
         let tenant = request.extensions().get::<Scope>()?.0.engine.tenant().clone();
         let reason = Reason::default();
         request.extensions_mut().insert(reason.clone());
+        let many = Many::default();
+        request.extensions_mut().insert(many.clone());
         let by = by(caller, request.extensions(), request.headers());
         let path = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
         let method = request.method().clone();
-        Some(Self { tenant, by, action: row.name, method, path, route: row.path, reason })
+        Some(Self { tenant, by, action: row.name, method, path, route: row.path, reason, many })
     }
 }
 
@@ -119,18 +153,20 @@ impl Drop for Account {
 impl Audit {
     /// Puts down what became of an act.
     fn note(&self, act: Act, status: StatusCode, at: Timestamp) {
-        let Act { tenant, by, action, method, path, route, reason } = act;
+        let Act { tenant, by, action, method, path, route, reason, many: Many(filter, jobs) } = act;
+        let (filter, jobs) = (filter.get().cloned(), jobs.get().copied());
         if action != OWN_LINE || !status.is_success() {
             // A path may name a key, which is in no log.
             let path = if route.contains("{key}") { route } else { path.as_str() };
-            tracing::info!(target: "semel::audit", action, path, status = status.as_u16(), by, tenant = tenant.as_str());
+            let (status, tenant, filter) = (status.as_u16(), tenant.as_str(), filter.as_deref());
+            tracing::info!(target: "semel::audit", action, path, status, filter, jobs, by, tenant);
         }
         let reason = reason.0.get().cloned();
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= KEPT_MAX {
             entries.pop_front();
         }
-        entries.push_back(Entry { at, tenant, by, action, method, path, status, reason });
+        entries.push_back(Entry { at, tenant, by, action, method, path, status, reason, filter, jobs });
     }
 }
 
@@ -154,6 +190,12 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
                 object.number("status", entry.status.as_u16());
                 if let Some(reason) = &entry.reason {
                     object.text("reason", reason);
+                }
+                if let Some(filter) = &entry.filter {
+                    object.text("filter", filter);
+                }
+                if let Some(jobs) = entry.jobs {
+                    object.number("jobs", jobs);
                 }
             });
         });

@@ -11,6 +11,7 @@ use semel_ojs::write::{list as put_list, object};
 use semel_store::backend::{Filter, QueueStats};
 
 use crate::App;
+use crate::audit::Many;
 use crate::caller::Caller;
 use crate::extract;
 use crate::many::{each, found};
@@ -69,13 +70,15 @@ const PURGED_MAX: usize = 10_000;
 pub(crate) async fn purge(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
-    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let filter = Filter { states: bulk::purge(&text)?, queue: Some(name.clone()), ..Filter::default() };
-    let heads = found(&app, filter, PURGED_MAX).await?;
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let bulk::Purge { states, before } = bulk::purge(&text)?;
+    let filter = Filter { states, queue: Some(name.clone()), before, ..Filter::default() };
+    let found = found(&app, filter, PURGED_MAX).await?;
     // A worker may have taken one meanwhile.
     let act =
         async |id| Ok(matches!(app.engine.cancel_waiting(id, &Bearer::default()).await?, Settled::Done(_)));
-    let purged = each(&heads, act).await?.len();
+    let purged = each(&found.heads, act).await?.len();
+    Many::done(&parts.extensions, purged);
     let mut out = String::new();
     object(&mut out, |outer| {
         object(outer.member("queue"), |object| object.plain("name", &name));

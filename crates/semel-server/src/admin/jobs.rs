@@ -3,6 +3,7 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
+use http::request::Parts;
 use semel_core::ident::JobId;
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
@@ -15,6 +16,7 @@ use semel_store::backend::Filter;
 
 use super::Page;
 use crate::App;
+use crate::audit::Many;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::many::{Found, each, found};
@@ -65,33 +67,36 @@ pub(crate) async fn cancel(
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.
 pub(crate) async fn bulk_cancel(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
-    let bulk = read(&app, &caller, request).await?;
-    let heads = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
+    let (parts, bulk) = read(&app, &caller, request).await?;
+    let found = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
     let act = async |id| Ok(matches!(app.engine.cancel(id, Bearer::default()).await?, Settled::Done(_)));
-    let done = each(&heads, act).await?;
-    Ok(Answer::ok(told("cancelled", heads.len(), &done)))
+    let done = each(&found.heads, act).await?;
+    Many::done(&parts.extensions, done.len());
+    Ok(Answer::ok(told("cancelled", &found, &done)))
 }
 
 /// `POST /admin/jobs/bulk/retry`: dead letters that the filter admits. One whose key another job holds stays.
 pub(crate) async fn bulk_retry(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
-    let bulk = read(&app, &caller, request).await?;
-    let heads = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
+    let (parts, bulk) = read(&app, &caller, request).await?;
+    let found = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
     let act = async |id| Ok(matches!(app.engine.revive(id).await?, Revived::Done(_)));
-    let done = each(&heads, act).await?;
-    Ok(Answer::ok(told("retried", heads.len(), &done)))
+    let done = each(&found.heads, act).await?;
+    Many::done(&parts.extensions, done.len());
+    Ok(Answer::ok(told("retried", &found, &done)))
 }
 
 /// `POST /admin/jobs/bulk/delete`: dead letters that the filter admits.
 pub(crate) async fn bulk_delete(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
-    let bulk = read(&app, &caller, request).await?;
-    let heads = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
+    let (parts, bulk) = read(&app, &caller, request).await?;
+    let found = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
     let act = async |id| Ok(matches!(app.engine.delete_dead_letter(id).await?, Settled::Done(_)));
-    let done = each(&heads, act).await?;
-    Ok(Answer::ok(told("deleted", heads.len(), &done)))
+    let done = each(&found.heads, act).await?;
+    Many::done(&parts.extensions, done.len());
+    Ok(Answer::ok(told("deleted", &found, &done)))
 }
 
-async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refused> {
-    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+async fn read(app: &App, caller: &Caller, request: Request) -> Result<(Parts, Bulk), Refused> {
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let bulk = Bulk::parse(&text)?;
     caller.check_listed(bulk.queue.as_ref().map(semel_core::ident::QueueName::as_str))?;
     if !bulk.is_confirmed {
@@ -102,7 +107,8 @@ async fn read(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Refu
         .with_details(|object| object.text("pointer", "/confirm"))
         .into());
     }
-    Ok(bulk)
+    Many::meant(&parts.extensions, &bulk);
+    Ok((parts, bulk))
 }
 
 /// The jobs that are meant, of those that it can be done to.

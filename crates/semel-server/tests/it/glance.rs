@@ -178,3 +178,35 @@ async fn what_operators_did_is_in_the_account_and_what_others_did_is_not() {
     assert_eq!((one.body["entries"].as_array().unwrap().len(), &one.body["is_whole"]), (1, &false.into()));
     server.stop().await;
 }
+
+/// The path of an act on many jobs does not say on which.
+#[tokio::test]
+async fn the_account_says_which_jobs_an_act_on_many_meant_and_how_many_they_were() {
+    let server = with_tokens().await;
+    let post = async |path: &str, body: Value| {
+        as_who(&server, "operator", Method::POST, path, Some(&body)).await.status
+    };
+    for order in 0..3 {
+        assert_eq!(post("/ojs/v1/jobs", once(order, json!({ "queue": "mail" }))).await, 201);
+    }
+    assert_eq!(post("/ojs/v1/jobs", once(9, json!({ "queue": "other" }))).await, 201);
+    let filter = json!({ "queue": "mail", "type": "email.send", "state": ["available", "pending"] });
+    let bulk = |filter: &Value| json!({ "confirm": true, "filter": filter });
+    assert_eq!(post("/ojs/v1/admin/jobs/bulk/cancel", bulk(&filter)).await, 200);
+    assert_eq!(post("/ojs/v1/admin/jobs/bulk/delete", bulk(&json!({}))).await, 200);
+    assert_eq!(post("/ojs/v1/queues/other/purge", json!({})).await, 200);
+    assert_eq!(post("/ojs/v1/admin/jobs/bulk/cancel", json!({ "filter": filter })).await, 400);
+    let told = as_who(&server, "operator", Method::GET, "/ojs/v1/admin/audit", None).await.body;
+    let acts = told["entries"].as_array().unwrap().iter();
+    let acts: Vec<(&Value, &Value)> = acts.map(|entry| (&entry["filter"], &entry["jobs"])).collect();
+    assert_eq!(
+        acts,
+        [
+            (&Value::Null, &Value::Null),
+            (&Value::Null, &json!(1)),
+            (&json!("all"), &json!(0)),
+            (&json!("state=available,pending queue=mail type=email.send"), &json!(3)),
+        ]
+    );
+    server.stop().await;
+}
