@@ -45,6 +45,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tls.rs and token.rs, with certificates of their own",
     ),
     ("docs/guide/network.md", "kill -HUP", "token.rs"),
+    ("docs/guide/operating.md", "semel serve --sample-policies", "doctor.rs, on a server of the test's"),
     ("docs/guide/postgresql.md", "semel serve", "postgres.rs, on a database of the test's"),
     ("docs/guide/postgresql.md", "SEMEL_STORE=", "postgres.rs"),
     ("docs/guide/postgresql.md", "semel migrate", "postgres.rs"),
@@ -59,11 +60,18 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "by hand: each is a run of hours, or what runs this; xtask reads their flags in tests",
     ),
     ("docs/guide/reliability.md", "semel demo", "demo.rs"),
+    (
+        "docs/guide/reliability.md",
+        "cargo run --release -p semel-server",
+        "by hand: it measures a release build",
+    ),
+    ("docs/guide/security.md", "cargo run --release -p semel-server", "by hand: it measures a release build"),
     ("docs/guide/security.md", "```", "least.rs"),
     ("docs/guide/security.md", "semel migrate", "least.rs"),
     ("docs/guide/security.md", "ACL SETUSER", "semel-redis/tests/it/settings.rs"),
     ("docs/guide/start.md", "semel demo", "demo.rs"),
     ("docs/guide/start.md", "```", "start.rs, and semel/tests/it/start.rs"),
+    ("docs/guide/templates.md", "```", "templates.rs"),
     ("docs/guide/templates.md", "semel serve --templates", "templates.rs; the server here is started so"),
 ];
 

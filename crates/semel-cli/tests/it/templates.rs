@@ -55,6 +55,29 @@ fn a_schema_is_checked_by_its_lines_shown_and_held_to() {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
+/// The page's own template: its schema is understood, and does what stands beside it.
+#[test]
+fn the_schema_of_the_page_is_held_to() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/guide/templates.md")).unwrap();
+    let (_, rest) = page.split_once("```yaml\n").unwrap();
+    let (block, rest) = rest.split_once("```").unwrap();
+    assert!(!rest.contains("```"), "another block, which nothing tries");
+    let folder = Folder::new();
+    write(&folder, "templates/mail.yaml", block);
+    write(&folder, "semel.toml", "templates = \"templates\"\n");
+    for (args, code) in [
+        (&[r#"{"to": "a@b.example", "retries": 3}"#][..], 0),
+        (&[r#"{"to": "nobody"}"#], 1),
+        (&[r#"{"retries": 3}"#], 1),
+        (&[r#"{"to": "a@b.example", "cc": "c@d.example"}"#], 1),
+        (&[r#"{"to": "a@b.example"}"#, "1"], 1),
+    ] {
+        let ran = folder.run(&[&["enqueue", "mail.send"], args].concat());
+        assert_eq!(ran.code, code, "{args:?}: {ran:?}");
+    }
+}
+
 /// Well, and yet perhaps not what was meant: two live jobs may come to share a key, and it is said how.
 #[test]
 fn a_policy_that_is_open_under_retry_is_pointed_out() {

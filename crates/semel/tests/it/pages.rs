@@ -126,6 +126,12 @@ async fn readme() -> Anything {
     Ok(())
 }
 
+async fn by_templates() -> Anything {
+    let semel = Semel::open("sqlite:app.db").templates("./templates").await?;
+    semel.reload_templates().await?;
+    Ok(())
+}
+
 #[rustfmt::skip]
 async fn enqueue(address: String, event: Capture, job: Welcome, jobs: Vec<Capture>, text: &str) -> Anything {
     let semel = Semel::open("sqlite:app.db").await?;
