@@ -4,7 +4,7 @@ use semel_core::error::Invalid;
 use semel_core::ident::JobType;
 use semel_core::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX};
 use semel_core::schema::{Kind, Schema};
-use semel_core::template::Asked;
+use semel_core::template::{Asked, Said, effective};
 use semel_core::unique::{Given, Preset, UniquePolicy};
 
 use super::{StepTemplate, Template};
@@ -176,7 +176,13 @@ impl Reader {
     fn check(&mut self, asked: &Asked, value: Value<'_>, is_task: bool) {
         let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
         let pointer = value.pointer();
-        let Ok(Some(spec)) = asked.resolve(&given) else { return };
+        // What asks for no identity says nothing until a request brings a key: then its members count.
+        let by_key = Said { key: Some("k"), template: Some(Some(asked)), ..Said::default() };
+        let spec = match asked.resolve(&given) {
+            Ok(None) => effective(by_key, &given).ok().and_then(|effective| effective.spec),
+            resolved => resolved.ok().flatten(),
+        };
+        let Some(spec) = spec else { return };
         if asked.spec.key.is_some() {
             self.0.push(Invalid::request(
                 format!("{pointer}/key"),

@@ -35,6 +35,23 @@ fn a_context_is_bounded_by_what_all_steps_make_of_it() {
     assert!(invalid.message.contains("20 steps"), "{}", invalid.message);
 }
 
+/// What asks for no identity gets one as soon as a request brings a key; its author is to hear of a fault before.
+#[test]
+fn what_stands_beside_no_identity_is_checked_as_well() {
+    let read = |unique: Value| {
+        Template::read(&json!({ "namespace": "a", "name": "b", "unique": unique }).to_string())
+    };
+    assert!(read(json!("always_unique")).is_ok());
+    assert!(read(json!({ "preset": "always_unique", "period": "P1D" })).is_ok());
+    for odd in
+        [json!({ "states": ["bogus"] }), json!({ "period": "soon" }), json!({ "on_conflict": "ignored" })]
+    {
+        let mut unique = odd.clone();
+        unique["preset"] = json!("always_unique");
+        assert!(read(unique).is_err(), "{odd}");
+    }
+}
+
 /// Two members of one name would be read as one or the other, by whoever reads.
 #[test]
 fn a_templates_version_stands_once_in_what_is_kept() {
