@@ -29,16 +29,18 @@ pub struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    /// Makes it, empty.
+    /// Makes it, empty, and its schema where nobody has made that.
     ///
     /// # Errors
     /// When the database refuses.
     pub async fn new(address: &'a Address) -> Result<Self, BenchError> {
-        let table = format!("\"{}\".{TABLE}", address.schema());
+        let schema = address.schema();
+        let table = format!("\"{schema}\".{TABLE}");
         Postgres::connect(address)
             .await?
             .batch_execute(&format!(
-                "CREATE TABLE {table} (id uuid PRIMARY KEY, key bytea NOT NULL UNIQUE, queue text NOT NULL, \
+                "CREATE SCHEMA IF NOT EXISTS \"{schema}\"; \
+                 CREATE TABLE {table} (id uuid PRIMARY KEY, key bytea NOT NULL UNIQUE, queue text NOT NULL, \
                  priority int2 NOT NULL, at int8 NOT NULL, state int2 NOT NULL, worker text, started_at int8, \
                  finished_at int8, body bytea NOT NULL) WITH (fillfactor = 85); \
                  CREATE INDEX ON {table} (queue, priority DESC, at, id) WHERE state = 1"
