@@ -28,6 +28,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "semel bench",
         "by hand: it measures for minutes; verbs.rs, postgres.rs and redis.rs run short ones",
     ),
+    (
+        "docs/guide/benchmarks.md",
+        "cargo xtask bench peers",
+        "by hand: an hour; xtask reads its flags in tests",
+    ),
     ("docs/guide/benchmarks.md", "ONLY=empty", "by hand: it measures a release build"),
     ("docs/guide/events.md", "semel events --follow", "verbs.rs, with an end: it has none"),
     ("docs/guide/events.md", "semel webhooks test", "operators.rs: example.com is not ours to ask"),
@@ -136,9 +141,9 @@ fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut names = vec!["README.md".to_owned()];
     let guide = std::fs::read_dir(root.join("docs/guide")).unwrap();
-    names.extend(
-        guide.map(|entry| format!("docs/guide/{}", entry.unwrap().file_name().into_string().unwrap())),
-    );
+    let files = guide.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    // What is in a folder was written by a program.
+    names.extend(files.filter(|name| name.ends_with(".md")).map(|name| format!("docs/guide/{name}")));
     names.sort();
     names.into_iter().map(|name| (name.clone(), std::fs::read_to_string(root.join(name)).unwrap())).collect()
 }
