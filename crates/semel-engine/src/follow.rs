@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use semel_core::event::{Event, EventKind, Place};
 use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::sight::Queues;
 use semel_core::tenant::Namespace;
 use semel_store::{Recorded, StoreError};
 
 use crate::engine::Engine;
 
 /// Events read from the store at once.
-pub(crate) const CHUNK: u32 = 500;
+const CHUNK: u32 = 500;
 /// Events one reading looks at; a choice that keeps few of them answers with a cursor to go on from.
-pub(crate) const LOOKED_AT_MAX: usize = 20_000;
+const LOOKED_AT_MAX: usize = 20_000;
 /// How long a follower rests after he was woken, so that a store under load is not read for every commit.
 const REST: Duration = Duration::from_millis(10);
 
@@ -27,9 +28,8 @@ pub struct Wanted {
     pub job_types: Vec<JobType>,
     /// Of these jobs.
     pub jobs: Vec<JobId>,
-    /// Of jobs in queues that the reader may know of: their names, or beginnings of names followed by `*`. Unlike an
-    /// empty list of queues, an empty one of these lets nothing through.
-    pub visible: Option<Vec<String>>,
+    /// Of jobs in queues that the reader may know of.
+    pub visible: Queues,
 }
 
 impl Wanted {
@@ -40,13 +40,7 @@ impl Wanted {
             && (self.job_types.is_empty()
                 || self.job_types.iter().any(|its| its.as_str() == event.type_name()))
             && (self.jobs.is_empty() || self.jobs.contains(&event.job))
-            && self.visible.as_ref().is_none_or(|patterns| {
-                let name = event.queue.name();
-                patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-                    Some(beginning) => name.starts_with(beginning),
-                    None => pattern == name,
-                })
-            })
+            && self.visible.include(event.queue.name())
     }
 }
 
@@ -85,7 +79,19 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read.
     pub async fn read_log(&self, cursor: u64, wanted: &Wanted, limit: usize) -> Result<Reading, StoreError> {
-        let (space, stored) = (self.space(), wanted.stored(self.space()));
+        let stored = wanted.stored(self.space());
+        self.read_log_by(cursor, limit, |event| stored.admits(event)).await
+    }
+
+    /// The tenant's events after `cursor` that `admits` wants, at most `limit`. It is asked about each that is looked at, once
+    /// and in their order, and sees it as it is stored.
+    pub(crate) async fn read_log_by(
+        &self,
+        cursor: u64,
+        limit: usize,
+        mut admits: impl FnMut(&Event) -> bool + Send,
+    ) -> Result<Reading, StoreError> {
+        let space = self.space();
         let mut reading =
             Reading { events: Vec::new(), cursor, more: true, place: Place::Kept, kept_after: 0 };
         let mut looked_at = 0;
@@ -106,7 +112,7 @@ impl Engine {
                     return Ok(reading);
                 }
                 reading.cursor = recorded.cursor;
-                if space.owns(&recorded.event.queue) && stored.admits(&recorded.event) {
+                if space.owns(&recorded.event.queue) && admits(&recorded.event) {
                     let event = space.shown(recorded.event);
                     reading.events.push(Recorded { event, ..recorded });
                 }

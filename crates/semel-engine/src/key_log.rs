@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use semel_core::event::Place;
+use semel_core::event::Event;
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Disclose, UniqueKey};
-use semel_store::{Recorded, StoreError};
+use semel_store::StoreError;
 
 use crate::engine::Engine;
-use crate::follow::{CHUNK, LOOKED_AT_MAX};
+use crate::follow::Reading;
 
 /// Jobs without an end that one place of a reading names; more than a key has but for policies that differ.
 pub const OPEN_MAX: usize = 16;
@@ -26,16 +26,10 @@ pub struct KeyPlace {
 /// A piece of the log, as it is about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReading {
-    /// The events, oldest first.
-    pub events: Vec<Recorded>,
-    /// Where to go on.
-    pub next: KeyPlace,
-    /// Whether there is more of the log behind it now.
-    pub more: bool,
-    /// Where the reader stood when he asked. Unless it is [`Place::Kept`] there are no events.
-    pub place: Place,
-    /// Everything after this place is kept.
-    pub kept_after: u64,
+    /// The piece, and where to go on in the log.
+    pub log: Reading,
+    /// What has to be known to go on there: [`KeyPlace::open`].
+    pub open: Vec<JobId>,
 }
 
 impl Engine {
@@ -57,48 +51,20 @@ impl Engine {
         let shown = holders.iter().filter(|head| head.hold.disclose == Disclose::Always).map(|head| head.id);
         let mut jobs: HashSet<JobId> =
             shown.chain(from.open.iter().copied()).map(|id| space.stored_id(id)).collect();
-        let mut reading =
-            KeyReading { events: Vec::new(), next: from, more: true, place: Place::Kept, kept_after: 0 };
-        let mut looked_at = 0;
-        while looked_at < LOOKED_AT_MAX {
-            let page = self.store().events(reading.next.cursor, CHUNK).await?;
-            reading.kept_after = page.kept_after;
-            reading.place = page.place(reading.next.cursor);
-            if reading.place != Place::Kept {
-                reading.events.clear();
-                reading.more = false;
-                return Ok(reading);
+        let KeyPlace { cursor, mut open } = from;
+        let admits = |event: &Event| {
+            let is_admission = event.admits_with(&stored);
+            if is_admission {
+                jobs.insert(event.job);
             }
-            let is_last = page.events.len() < CHUNK as usize;
-            looked_at += page.events.len();
-            for recorded in page.events {
-                if reading.events.len() >= limit {
-                    return Ok(reading);
-                }
-                reading.next.cursor = recorded.cursor;
-                let event = &recorded.event;
-                if !space.owns(&event.queue) {
-                    continue;
-                }
-                let admits = event.admits_with(&stored);
-                if admits {
-                    jobs.insert(event.job);
-                }
-                if !jobs.contains(&event.job) || event.kind.is_of_workflow() {
-                    continue;
-                }
-                let ends = event.kind.is_end();
-                let event = space.shown(recorded.event);
-                reading.next.note(event.job, admits, ends);
-                reading.events.push(Recorded { event, ..recorded });
+            let is_its = jobs.contains(&event.job) && !event.kind.is_of_workflow();
+            if is_its {
+                note(&mut open, space.shown_id(event.job), is_admission, event.kind.is_end());
             }
-            if is_last {
-                reading.next.cursor = reading.next.cursor.max(page.newest);
-                reading.more = false;
-                return Ok(reading);
-            }
-        }
-        Ok(reading)
+            is_its
+        };
+        let log = self.read_log_by(cursor, limit, admits).await?;
+        Ok(KeyReading { log, open })
     }
 
     /// A place after which everything since `time` is found: by halves, in at most 64 looks at one event.
@@ -123,16 +89,14 @@ impl Engine {
     }
 }
 
-impl KeyPlace {
-    /// An event of the job was read. The newest are remembered.
-    fn note(&mut self, job: JobId, admits: bool, ends: bool) {
-        if ends {
-            self.open.retain(|open| *open != job);
-        } else if admits {
-            self.open.push(job);
-            if self.open.len() > OPEN_MAX {
-                self.open.remove(0);
-            }
+/// An event of the job was read. The newest are remembered.
+fn note(open: &mut Vec<JobId>, job: JobId, admits: bool, ends: bool) {
+    if ends {
+        open.retain(|open| *open != job);
+    } else if admits {
+        open.push(job);
+        if open.len() > OPEN_MAX {
+            open.remove(0);
         }
     }
 }

@@ -84,19 +84,15 @@ impl Caller {
         ))
     }
 
-    /// The patterns of the queues that the caller sees; none means all.
-    pub(crate) fn queue_patterns(&self) -> Option<Vec<String>> {
-        match &self.0.as_ref()?.queues {
-            Queues::All => None,
-            Queues::Only(patterns) => Some(patterns.to_vec()),
-        }
+    /// The queues that the caller sees.
+    pub(crate) fn queues(&self) -> &Queues {
+        self.0.as_ref().map_or(&Queues::All, |token| &token.queues)
     }
 
     /// What tells the caller from all others who may ask (SEMANTICS 7), whatever its token is named now: nothing where
     /// nobody needs one.
     pub(crate) fn credential(&self) -> String {
-        let digest = self.0.iter().flat_map(|token| token.digest);
-        digest.map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+        self.0.iter().flat_map(|token| token.digest).map(|byte| format!("{byte:02x}")).collect()
     }
 
     pub(crate) fn token(&self) -> Option<&Arc<Token>> {
@@ -115,8 +111,7 @@ impl Caller {
 
     /// What decisions go by that are taken for the caller.
     pub(crate) fn sight(&self) -> Sight<'_> {
-        let queues = self.0.as_ref().map_or(&Queues::All, |token| &token.queues);
-        Sight { inspect: self.inspect(), queues }
+        Sight { inspect: self.inspect(), queues: self.queues() }
     }
 
     /// Whether the caller may use an endpoint at all.
@@ -144,7 +139,7 @@ impl Caller {
 
     /// Whether the caller sees a queue and its jobs.
     pub(crate) fn sees(&self, queue: &str) -> bool {
-        self.0.as_ref().is_none_or(|token| token.queues.include(queue))
+        self.queues().include(queue)
     }
 
     /// The queue must be one of the caller's.
@@ -161,7 +156,7 @@ impl Caller {
 
     /// Whether the caller has some queues only.
     pub(crate) fn is_limited(&self) -> bool {
-        self.0.as_ref().is_some_and(|token| token.queues != Queues::All)
+        *self.queues() != Queues::All
     }
 
     /// Keys go across queues, and so does a reset.

@@ -89,7 +89,7 @@ pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Prob
         items.extend(query.list(singular));
         items
     };
-    let mut wanted = Wanted { visible: caller.queue_patterns(), ..Wanted::default() };
+    let mut wanted = Wanted { visible: caller.queues().clone(), ..Wanted::default() };
     for name in list("types", "type") {
         let kinds = wanted.kinds.get_or_insert_default();
         let before = kinds.len();

@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use http::Uri;
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
-use semel_engine::key_log::{KeyPlace, OPEN_MAX};
+use semel_engine::key_log::{KeyPlace, KeyReading, OPEN_MAX};
 use semel_ojs::event;
 use semel_ojs::write::{list as put_list, object};
 
@@ -44,16 +44,16 @@ pub(crate) async fn list(
         }
         (None, None) => KeyPlace::default(),
     };
-    let reading = app.engine.key_log(key, from, limit).await?;
-    check_place(reading.place, reading.kept_after)?;
-    let mut out = String::with_capacity(300 * reading.events.len() + 200);
+    let KeyReading { log, open } = app.engine.key_log(key, from, limit).await?;
+    check_place(log.place, log.kept_after)?;
+    let mut out = String::with_capacity(300 * log.events.len() + 200);
     object(&mut out, |outer| {
         outer.plain("key", key);
-        put_list(outer.member("events"), &reading.events, |out, recorded| {
+        put_list(outer.member("events"), &log.events, |out, recorded| {
             event::write(recorded.cursor, recorded.at, &recorded.event, out);
         });
-        outer.plain("cursor", text(&reading.next));
-        outer.flag("has_more", reading.more);
+        outer.plain("cursor", text(&KeyPlace { cursor: log.cursor, open }));
+        outer.flag("has_more", log.more);
     });
     Ok(Answer::ok(out))
 }

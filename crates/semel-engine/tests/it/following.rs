@@ -6,6 +6,7 @@ use std::time::Duration;
 use semel_core::event::{Event, EventKind, Place};
 use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant};
+use semel_core::sight::Queues;
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
@@ -48,7 +49,7 @@ async fn whoever_may_know_of_no_queue_is_told_of_nothing() {
     let engine = engine();
     engine.enqueue(job().queue("mail-a").offer(), "t").await.unwrap();
     for (patterns, told) in [(vec![], 0), (vec!["mail-*"], 1), (vec!["mail-a"], 1), (vec!["mail"], 0)] {
-        let visible = Some(patterns.iter().map(|pattern| (*pattern).to_owned()).collect());
+        let visible = Queues::Only(patterns.iter().map(|pattern| (*pattern).to_owned()).collect());
         let wanted = Wanted { visible, ..Wanted::default() };
         assert_eq!(engine.read_log(0, &wanted, 10).await.unwrap().events.len(), told, "{patterns:?}");
     }
