@@ -176,7 +176,7 @@ fn record(draft: &mut Draft, holder: JobId, told: EventKind, source: &str) -> Re
     let Some((mut head, full)) = draft.full(holder)? else { return Ok(()) };
     let before = full.note(NoteKind::Duplicates).and_then(|text| Duplicates::decode(text).ok());
     let mut duplicates = before.unwrap_or_default();
-    duplicates.push(draft.now(), source.to_owned());
+    duplicates.push(draft.now(), source);
     draft.update(&mut head);
     draft.note(holder, NoteKind::Duplicates, Some(duplicates.encode()));
     draft.tell(told, &head, 1);

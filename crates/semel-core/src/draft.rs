@@ -25,7 +25,6 @@ use crate::tenant::Namespace;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
-use self::document::Sheet;
 pub use self::document::{Document, DocumentKey, DocumentKind};
 pub use self::missing::{Missing, each};
 use self::snapshot::Row;
@@ -132,9 +131,8 @@ impl Draft {
     }
 
     /// The newest values of a head that came from a key's holders.
-    pub fn newest(&self, head: &Head) -> Head {
-        let row = self.snapshot.jobs.get(&head.id);
-        row.and_then(|row| row.head.as_ref()).unwrap_or(head).clone()
+    pub fn newest(&self, head: Head) -> Head {
+        self.snapshot.jobs.get(&head.id).and_then(|row| row.head.clone()).unwrap_or(head)
     }
 
     /// A whole job, or `None` when there is no such job.
@@ -222,37 +220,6 @@ impl Draft {
         loaded + self.arrived.iter().filter(|(_, queue)| queue == name).count() as u64
     }
 
-    /// A document, or `None` when there is no such one.
-    ///
-    /// # Errors
-    /// [`Missing`] when it was not loaded.
-    pub fn document(&mut self, key: &DocumentKey) -> Result<Option<Document>, Missing> {
-        let Some(sheet) = self.snapshot.documents.get_mut(key) else {
-            self.missing.documents.push(key.clone());
-            return Err(Missing);
-        };
-        if sheet.command != self.command {
-            sheet.command = self.command;
-            let version = sheet.version();
-            self.group.expect.push(Expect { record: Record::Document(key.clone()), version });
-        }
-        Ok(sheet.document.clone())
-    }
-
-    /// Writes a document, or deletes it. One that was [looked at](Self::document) is fenced by its version; one that
-    /// was not must have a name that nobody else can write to.
-    pub fn set_document(&mut self, key: &DocumentKey, content: Option<(Bytes, Option<Timestamp>)>) {
-        let before = self.snapshot.documents.get(key).cloned();
-        let mut sheet = before.clone().unwrap_or(Sheet { command: self.command, ..Sheet::default() });
-        let version = self.next_version(sheet.last);
-        sheet.document = content.map(|(text, due)| Document { version, due, text });
-        sheet.last = version;
-        self.undo.push(Undo::Document(key.clone(), before.map(Box::new)));
-        let document = sheet.document.clone();
-        self.snapshot.documents.insert(key.clone(), sheet);
-        self.write(Write::Document { key: key.clone(), document });
-    }
-
     /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Its version is set here.
     pub fn insert(&mut self, mut head: Head, body: Bytes, minted: bool) {
         head.version = self.next_version(0);
@@ -278,9 +245,9 @@ impl Draft {
 
     /// Has later decisions of this group find a new job by its id.
     pub(crate) fn keep_row(&mut self, head: &Head, body: &Bytes) {
-        if !self.snapshot.jobs.contains_key(&head.id) {
-            let head = self.newest(head);
-            self.put_row(&head, body);
+        // One with a unique key is found by its key's holders.
+        if !self.snapshot.jobs.contains_key(&head.id) && !self.snapshot.fresh.contains_key(&head.id) {
+            self.put_row(head, body);
         }
     }
 

@@ -97,13 +97,8 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         | Admission::Reject { renew: ids, .. } => ids,
         _ => &[],
     };
-    let heads: Vec<Head> = view
-        .holders
-        .iter()
-        .filter(|head| head.id == holder || concerned.contains(&head.id))
-        .cloned()
-        .collect();
-    let Some(named) = heads.iter().find(|head| head.id == holder).cloned() else {
+    let heads: Vec<Head> = view.holders.iter().filter(|head| concerned.contains(&head.id)).cloned().collect();
+    let Some(named) = view.holders.iter().find(|head| head.id == holder).cloned() else {
         return Ok(Outcome::TooManyHolders);
     };
     if policy.on_mismatch() == OnMismatch::Reject
@@ -112,33 +107,34 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     {
         return Ok(refused);
     }
-    act(draft, offer, identity, admission, heads, &named, fence)
+    act(draft, offer, identity, admission, heads, named, fence)
 }
 
+/// Does what was decided: `heads` are those of the holders that it concerns besides the one it names.
 fn act(
     draft: &mut Draft,
     offer: &Offer,
     identity: &Identity,
     admission: Admission,
     heads: Vec<Head>,
-    named: &Head,
+    named: Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
     let now = draft.now();
     match admission {
         Admission::Create => create_unblocked(draft, offer, fence),
-        Admission::Existing { renew, .. } => {
-            renew_windows(draft, heads, &renew);
+        Admission::Existing { .. } => {
+            renew_windows(draft, heads);
             Ok(Outcome::Existing(Box::new(draft.newest(named))))
         }
-        Admission::Reject { why, disclose, renew, .. } => {
-            renew_windows(draft, heads, &renew);
+        Admission::Reject { why, disclose, .. } => {
+            renew_windows(draft, heads);
             let head = Box::new(draft.newest(named));
             Ok(Outcome::Rejected { holder: Holder { head, disclose }, why })
         }
         Admission::Replace { .. } => replace(draft, offer, identity, admission, fence),
         Admission::CreateFollowUp { .. } => {
-            if let Some(depth) = no_room(draft, offer, 0)? {
+            if let Some(depth) = no_room(draft, offer)? {
                 return Ok(Outcome::QueueFull(depth));
             }
             let placing = Placing {
@@ -204,7 +200,7 @@ impl Placing {
 
 /// Nobody is in the way: creates the job, if there is room for it.
 fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outcome, Missing> {
-    if let Some(depth) = no_room(draft, offer, 0)? {
+    if let Some(depth) = no_room(draft, offer)? {
         return Ok(Outcome::QueueFull(depth));
     }
     let placing = Placing::of(offer, draft.now());
@@ -212,14 +208,14 @@ fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outc
 }
 
 /// How full the job's queue is, if another job may not wait in it. A duplicate is never asked, nor a job that takes
-/// another's place. So many are about to join it before.
-pub(crate) fn no_room(draft: &mut Draft, offer: &Offer, before: u64) -> Result<Option<Depth>, Missing> {
+/// another's place.
+pub(crate) fn no_room(draft: &mut Draft, offer: &Offer) -> Result<Option<Depth>, Missing> {
     if !offer.bounded {
         return Ok(None);
     }
     let row = draft.queue(&offer.queue)?;
     let Some(bound) = QueueSettings::decode(row.settings.as_deref()).backpressure else { return Ok(None) };
-    let waiting = draft.waiting(&offer.queue).saturating_add(before);
+    let waiting = draft.waiting(&offer.queue);
     Ok((!bound.admits(waiting)).then_some(Depth { waiting, bound: bound.max_depth }))
 }
 
@@ -269,13 +265,10 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Re
     Ok(head)
 }
 
-fn renew_windows(draft: &mut Draft, holders: Vec<Head>, renew: &[JobId]) {
+fn renew_windows(draft: &mut Draft, holders: Vec<Head>) {
     let now = draft.now();
     for mut holder in holders {
-        if renew.contains(&holder.id)
-            && holder.renewed_at.is_none_or(|at| at < now)
-            && !is_planted(Bug::WindowNotRenewed)
-        {
+        if holder.renewed_at.is_none_or(|at| at < now) && !is_planted(Bug::WindowNotRenewed) {
             holder.renewed_at = Some(now);
             draft.update(&mut holder);
         }

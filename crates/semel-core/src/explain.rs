@@ -6,7 +6,7 @@ use crate::job::Head;
 use crate::state::StateSet;
 use crate::time::Timestamp;
 use crate::unique::explain::what_each_strategy_would_do;
-use crate::unique::{Admission, Disclose, OnConflict, admit, blocks};
+use crate::unique::{Admission, Disclose, OnConflict, admit};
 
 /// What would happen, and what that rests on.
 #[derive(Clone, Debug)]
@@ -41,9 +41,6 @@ pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing>
         holders.clone_from(&view.holders);
         too_many = view.too_many;
         disclose = disclose.max(policy.disclose());
-        for holder in holders.iter().filter(|holder| blocks(policy, holder, now).is_blocking()) {
-            disclose = disclose.max(holder.hold.disclose);
-        }
         disclose = disclose.max(admit(policy, &holders, now, sight).disclose());
         strategies = what_each_strategy_would_do(policy, &holders, now, sight);
         holders.retain(|holder| sight.sees(&holder.queue));

@@ -38,7 +38,7 @@ pub(crate) fn wait_for(draft: &mut Draft, holders: Vec<Head>, follow_up: JobId) 
         |head: &&Head| head.role == Role::FollowUp && head.state == State::Pending && head.was_started();
     let waiting: Vec<JobId> = holders.iter().filter(waits_again).map(|head| head.id).collect();
     for holder in holders {
-        let mut holder = draft.newest(&holder);
+        let mut holder = draft.newest(holder);
         if holder.follow_up.is_some_and(|next| next == follow_up || waiting.contains(&next)) {
             continue;
         }

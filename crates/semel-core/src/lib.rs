@@ -8,7 +8,7 @@
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
 //! - [`template`]: what holds for all jobs of a type, and which identity a job gets in the end.
 //! - [`schema`]: what jobs of a type may be given.
-//! - [`tenant`], [`sight`]: namespaces around ids, keys and queues; what of it a caller sees.
+//! - [`tenant`], [`sight`], [`sensitive`]: namespaces around ids, keys and queues; what of it a caller sees.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
 //! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
@@ -36,6 +36,7 @@ pub mod limits;
 pub mod planted;
 pub mod retry;
 pub mod schema;
+pub mod sensitive;
 pub mod settings;
 pub mod settle;
 pub mod sight;

@@ -93,7 +93,7 @@ pub fn create(draft: &mut Draft, plan: &TaskPlan, space: &Namespace) -> Result<T
     draft.update(&mut head);
     match workflow::create_for(draft, &Plan { id: Some(id), ..plan.steps.clone() }, Some(job))? {
         Created::Done(id, workflow) => {
-            let outcome = with_head(outcome, draft.newest(&head));
+            let outcome = with_head(outcome, draft.newest(head));
             Ok(TaskOutcome::Created { id, outcome, workflow })
         }
         Created::QueueFull(depth) => {

@@ -25,10 +25,9 @@ impl Asked {
     /// # Errors
     /// [`MissingKey`] when the preset is made of a key and there is none.
     pub fn resolve(&self, given: &Given<'_>) -> Result<Option<PolicySpec>, MissingKey> {
-        let Some(preset) = self.preset else { return Ok(Some(self.spec.clone())) };
         // The same work is the same, however its key is spelled: beside the policy or in it.
-        let preset =
-            if self.is_strategy() && self.spec.key.is_some() { Preset::CallerProvided } else { preset };
+        let preset = if self.spec.key.is_some() { self.preset_with_key() } else { self.preset };
+        let Some(preset) = preset else { return Ok(Some(self.spec.clone())) };
         let given = Given { key: self.spec.key.as_deref().or(given.key), ..*given };
         Ok(match preset.spec(&given)? {
             Some(base) => Some(self.spec.clone().over(base)),
@@ -40,6 +39,11 @@ impl Asked {
     /// Whether it says in one word what a task's identity is made of, whatever it says of the rest.
     fn is_strategy(&self) -> bool {
         self.preset.is_some_and(|preset| Preset::STRATEGIES.contains(&preset))
+    }
+
+    /// Its preset where there is a key: in the place of an identity strategy that means `caller_provided`.
+    fn preset_with_key(&self) -> Option<Preset> {
+        if self.is_strategy() { Some(Preset::CallerProvided) } else { self.preset }
     }
 
     /// The key, if there is nothing else in it.
@@ -105,10 +109,7 @@ pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, Missing
     let given = Given { key: said.key, ..*given };
     if let Some(key) = said.key {
         let asked = match (said.request.or(declared), said.template) {
-            (Some(asked), _) if asked.is_strategy() => {
-                Asked { preset: Some(Preset::CallerProvided), spec: asked.spec.clone() }
-            }
-            (Some(asked), _) => asked.clone(),
+            (Some(asked), _) => Asked { preset: asked.preset_with_key(), spec: asked.spec.clone() },
             (None, Some(_)) => Asked::preset(Preset::CallerProvided),
             (None, None) => Asked::preset(Preset::Skip),
         };

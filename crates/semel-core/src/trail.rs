@@ -85,7 +85,7 @@ pub struct Marks {
 }
 
 /// One absorbed duplicate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Duplicate {
     /// When, in microseconds since the epoch.
     pub at: i64,
@@ -109,17 +109,20 @@ pub struct Duplicates {
 
 impl Duplicates {
     /// Adds one duplicate.
-    pub fn push(&mut self, at: Timestamp, source: String) {
+    pub fn push(&mut self, at: Timestamp, source: &str) {
         let at = at.as_micros();
         if self.count == 0 {
             self.first_at = at;
         }
         self.count += 1;
         self.last_at = self.last_at.max(at);
-        if self.recent.len() >= DUPLICATES_RECENT_MAX {
-            self.recent.drain(..=self.recent.len() - DUPLICATES_RECENT_MAX);
-        }
-        self.recent.push(Duplicate { at, source });
+        // The oldest makes room, and its text is used again: this is done under a lock that all callers share.
+        let is_full = self.recent.len() >= DUPLICATES_RECENT_MAX;
+        let mut newest = if is_full { self.recent.remove(0) } else { Duplicate::default() };
+        newest.at = at;
+        newest.source.clear();
+        newest.source.push_str(source);
+        self.recent.push(newest);
     }
 
     /// Adds a record gathered elsewhere.
@@ -169,12 +172,12 @@ mod tests {
     fn histories_keep_the_newest() {
         let mut duplicates = Duplicates::default();
         for at in 1..=25 {
-            duplicates.push(Timestamp::from_micros(at), String::new());
+            duplicates.push(Timestamp::from_micros(at), "");
         }
         assert_eq!((duplicates.count, duplicates.first_at, duplicates.last_at), (25, 1, 25));
         assert_eq!(duplicates.recent.first().unwrap().at, 16);
         let mut older = Duplicates::default();
-        older.push(Timestamp::EPOCH, "a".to_owned());
+        older.push(Timestamp::EPOCH, "a");
         older.merge(duplicates);
         assert_eq!((older.count, older.first_at, older.recent.len()), (26, 0, 10));
         assert_eq!(Duplicates::decode(&older.encode()).unwrap(), older);

@@ -15,10 +15,10 @@ use serde_json::value::RawValue;
 
 use crate::body::Corrupt;
 use crate::deferred;
-use crate::draft::{DocumentKey, DocumentKind, Draft, Map, Missing, each};
+use crate::draft::{DocumentKey, DocumentKind, Draft, Missing, each};
 use crate::enqueue::no_room;
 use crate::event::EventKind;
-use crate::ident::{JobId, QueueName, WorkflowId};
+use crate::ident::{JobId, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
 use crate::limits::RETENTION_DEFAULT_S;
@@ -111,15 +111,6 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
         // Rows are counted over all tenants.
         None => WorkflowId::new(draft.mint_unnumbered()),
     };
-    let first = plan.steps.iter().filter(|step| step.after.is_empty() && step.offer.bounded);
-    let mut beside: Map<&QueueName, u64> = Map::default();
-    for step in first {
-        let before = beside.entry(&step.offer.queue).or_default();
-        if let Some(depth) = no_room(draft, &step.offer, *before)? {
-            return Ok(Created::QueueFull(depth));
-        }
-        *before += 1;
-    }
     let which = Which { owner, id };
     let steps = plan.steps.iter().map(|step| Step {
         id: step.id.clone(),
@@ -148,6 +139,17 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
     };
     draft.tell_of(workflow.event(id, EventKind::WorkflowStarted));
     advance(draft, which, &mut workflow, Some(plan))?;
+    // A first step that finds no room takes the others back with it.
+    for (step, planned) in
+        workflow.steps.iter().zip(&plan.steps).filter(|(_, planned)| planned.after.is_empty())
+    {
+        if step.error.as_ref().is_some_and(|error| error.code == advance::QUEUE_FULL)
+            && let Some(depth) = no_room(draft, &planned.offer)?
+        {
+            draft.roll_back();
+            return Ok(Created::QueueFull(depth));
+        }
+    }
     // Those that are offered already are kept as jobs, and as nothing else.
     for (at, (step, planned)) in workflow.steps.iter().zip(&plan.steps).enumerate() {
         if step.status == StepStatus::Waiting {

@@ -12,7 +12,7 @@ use crate::policies::Label;
 
 impl Engine {
     /// What becomes of requests whose jobs nobody knows, or can make out any more, only their keys: of each the outcome,
-    /// if something was stored under its key and is still there. Writes nothing. `sight` is what the caller may see of
+    /// if something was stored under its key within the day. Writes nothing. `sight` is what the caller may see of
     /// other people's jobs; `source` says who asks, for the duplicates record.
     ///
     /// A request that can be made out needs none of this: its admission looks itself.

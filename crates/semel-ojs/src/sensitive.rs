@@ -2,6 +2,7 @@
 
 use semel_core::body::Body;
 use semel_core::error::{Flaw, Invalid};
+use semel_core::sensitive::tellable;
 use semel_core::unique::UniquePolicy;
 use serde_json::value::RawValue;
 
@@ -29,19 +30,18 @@ pub(crate) fn read(value: Value<'_>) -> Result<Vec<String>, Invalid> {
     Ok(pointers)
 }
 
-/// The places of what is wrong, without what lies inside of sensitive values: their names may be as secret as they are.
+/// The places of what is wrong, without what lies inside of sensitive values.
 pub(crate) fn without_insides(flaws: Vec<Flaw>, pointers: &[String]) -> Vec<Flaw> {
     let mut told: Vec<Flaw> = Vec::with_capacity(flaws.len());
     for flaw in flaws {
-        let is_inside = |pointer: &&String| {
-            flaw.pointer.strip_prefix(pointer.as_str()).is_some_and(|rest| rest.starts_with('/'))
-        };
-        let flaw = match pointers.iter().filter(is_inside).min_by_key(|pointer| pointer.len()) {
-            Some(pointer) => Flaw {
-                pointer: pointer.clone(),
+        let place = tellable(&flaw.pointer, pointers);
+        let flaw = if place == flaw.pointer {
+            flaw
+        } else {
+            Flaw {
+                pointer: place.to_owned(),
                 message: "does not fit inside, where it is sensitive".to_owned(),
-            },
-            None => flaw,
+            }
         };
         if !told.contains(&flaw) {
             told.push(flaw);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::undo::Undo;
+use super::{Draft, Expect, Missing, Record, Write};
 use crate::limits::{CRON_NAME_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX, TENANT_BYTES_MAX};
 use crate::time::Timestamp;
 
@@ -99,5 +101,38 @@ impl Sheet {
     /// What a decision that sees it relies on.
     pub(super) fn version(&self) -> u64 {
         self.document.as_ref().map_or(0, |document| document.version)
+    }
+}
+
+impl Draft {
+    /// A document, or `None` when there is no such one.
+    ///
+    /// # Errors
+    /// [`Missing`] when it was not loaded.
+    pub fn document(&mut self, key: &DocumentKey) -> Result<Option<Document>, Missing> {
+        let Some(sheet) = self.snapshot.documents.get_mut(key) else {
+            self.missing.documents.push(key.clone());
+            return Err(Missing);
+        };
+        if sheet.command != self.command {
+            sheet.command = self.command;
+            let version = sheet.version();
+            self.group.expect.push(Expect { record: Record::Document(key.clone()), version });
+        }
+        Ok(sheet.document.clone())
+    }
+
+    /// Writes a document, or deletes it. One that was [looked at](Self::document) is fenced by its version; one that
+    /// was not must have a name that nobody else can write to.
+    pub fn set_document(&mut self, key: &DocumentKey, content: Option<(Bytes, Option<Timestamp>)>) {
+        let before = self.snapshot.documents.get(key).cloned();
+        let mut sheet = before.clone().unwrap_or(Sheet { command: self.command, ..Sheet::default() });
+        let version = self.next_version(sheet.last);
+        sheet.document = content.map(|(text, due)| Document { version, due, text });
+        sheet.last = version;
+        self.undo.push(Undo::Document(key.clone(), before.map(Box::new)));
+        let document = sheet.document.clone();
+        self.snapshot.documents.insert(key.clone(), sheet);
+        self.write(Write::Document { key: key.clone(), document });
     }
 }

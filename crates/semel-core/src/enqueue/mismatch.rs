@@ -4,6 +4,7 @@ use crate::body::{Body, Corrupt};
 use crate::canon::{Json, differences, digest};
 use crate::draft::{Draft, Full, Missing};
 use crate::job::{Head, NoteKind};
+use crate::sensitive::tellable;
 use crate::trail::Payload;
 use crate::unique::{Admission, Disclose, UniquePolicy, mismatch};
 
@@ -23,35 +24,52 @@ pub(super) fn refuse_mismatch(
     let Some((head, full)) = draft.full(named.id)? else {
         return Ok(None);
     };
-    let texts = Body::decode(&offer.body).and_then(|body| Ok((body.args.to_string(), present_args(&full)?)));
-    let parsed = texts.as_ref().map_err(Clone::clone).and_then(|(offered, stored)| {
-        let parse = |text| Json::parse(text, "/args").map_err(|invalid| Corrupt(invalid.message));
-        Ok((parse(offered)?, parse(stored)?))
-    });
-    let (offered, stored) = match parsed {
-        Ok(parsed) => parsed,
-        Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
-    };
-    if !mismatch(policy, &offer.job_type, &digest(&offered), &head.job_type, &digest(&stored)) {
+    // What is sent again as it was is the same work, whatever is in it.
+    let is_repeated = offer.job_type == head.job_type && offer.body == full.body;
+    if is_repeated && full.note(NoteKind::Payload).is_none() {
         return Ok(None);
     }
     let disclose = admission.disclose();
-    let mut pointers = Vec::new();
-    if disclose == Disclose::Always {
-        if offer.job_type != head.job_type {
-            pointers.push("/type".to_owned());
-        }
-        pointers.extend(differences(&offered, &stored, "/args", POINTERS_MAX));
-    }
+    let found = differing(policy, offer, &head, &full, disclose == Disclose::Always);
+    let pointers = match found {
+        Ok(None) => return Ok(None),
+        Ok(Some(pointers)) => pointers,
+        Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
+    };
     // As it was when it was in the way; its body may have been read later.
     let holder = Holder { head: Box::new(named.clone()), disclose };
     Ok(Some(Outcome::Mismatch { holder, pointers }))
 }
 
-/// The args of a job as they are now: a later request may have put its own in place of the first.
-fn present_args(full: &Full) -> Result<String, Corrupt> {
-    Ok(match full.note(NoteKind::Payload) {
-        Some(text) => Payload::decode(text)?.args.get().to_owned(),
-        None => Body::decode(&full.body)?.args.to_string(),
-    })
+/// Where the job that is offered differs from the stored one, if it is other work; nowhere unless it may be told.
+fn differing(
+    policy: &UniquePolicy,
+    offer: &Offer,
+    head: &Head,
+    full: &Full,
+    may_tell: bool,
+) -> Result<Option<Vec<String>>, Corrupt> {
+    let (ours, theirs) = (Body::decode(&offer.body)?, Body::decode(&full.body)?);
+    // As they are now: a later request may have put its own in place of the first.
+    let payload = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose()?;
+    let present = payload.as_ref().map_or(&*theirs.args, |payload| payload.args.get());
+    let parse = |text| Json::parse(text, "/args").map_err(|invalid| Corrupt(invalid.message));
+    let (offered, stored) = (parse(&ours.args)?, parse(present)?);
+    if !mismatch(policy, &offer.job_type, &digest(&offered), &head.job_type, &digest(&stored)) {
+        return Ok(None);
+    }
+    let mut pointers = Vec::new();
+    if may_tell {
+        if offer.job_type != head.job_type {
+            pointers.push("/type".to_owned());
+        }
+        for place in differences(&offered, &stored, "/args", POINTERS_MAX) {
+            let place = tellable(tellable(&place, &ours.sensitive), &theirs.sensitive).to_owned();
+            // Those inside of one value come one after the other.
+            if pointers.last() != Some(&place) {
+                pointers.push(place);
+            }
+        }
+    }
+    Ok(Some(pointers))
 }

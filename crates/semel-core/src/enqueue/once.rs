@@ -71,9 +71,9 @@ pub fn answered(
     let now = draft.now();
     let Some(document) = draft.document(&once.document())? else { return Ok(None) };
     // Whether or not the duty has swept it.
-    if document.due.is_none_or(|until| until <= now) || is_planted(Bug::RequestForgotten) {
+    let Some(until) = document.due.filter(|until| *until > now && !is_planted(Bug::RequestForgotten)) else {
         return Ok(None);
-    }
+    };
     let stored: Stored = match serde_json::from_slice(&document.text) {
         Ok(stored) => stored,
         Err(error) => return Ok(Some(Outcome::Corrupt(Corrupt(error.to_string())))),
@@ -82,8 +82,7 @@ pub fn answered(
         return Ok(Some(Outcome::Corrupt(Corrupt("a request's job has no id".to_owned()))));
     };
     // A later job may have the id of one that is gone.
-    let is_its =
-        |head: &Head| document.due.is_none_or(|until| head.created_at.saturating_add(REMEMBERED) <= until);
+    let is_its = |head: &Head| head.created_at.saturating_add(REMEMBERED) <= until;
     let Some((head, _)) = draft.full(id)?.filter(|(head, _)| is_its(head)) else {
         return Ok(Some(Outcome::KeySpent));
     };

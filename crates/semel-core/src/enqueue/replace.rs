@@ -88,7 +88,7 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
     heads.sort_by_key(|head| (head.role != Role::FollowUp, place(head.id)));
     let mut burned = Burned::default();
     for head in heads {
-        let mut head = draft.newest(&head);
+        let mut head = draft.newest(head);
         burned.until = burned.until.max(head.run_may_last_until());
         let mut own = Waiters::default();
         if head.awaited {

@@ -37,22 +37,31 @@ impl Constant {
     }
 
     /// Whether a value is this one: members in any order, a number however it is written, texts character by character.
-    pub(super) fn is(&self, value: &Json<'_>) -> bool {
+    /// `steps` are what may still be done; without any, nothing is.
+    pub(super) fn is(&self, value: &Json<'_>, steps: &mut u64) -> bool {
+        let mut pay = |cost: usize| {
+            *steps = steps.saturating_sub(cost as u64);
+            *steps > 0
+        };
         match (self, value) {
             (Self::Null, Json::Null) => true,
             (Self::Bool(one), Json::Bool(other)) => one == other,
-            (Self::Number(one), Json::Number(other)) => *one == Decimal::of(other.literal()),
+            (Self::Number(one), Json::Number(other)) => {
+                pay(other.literal().len()) && *one == Decimal::of(other.literal())
+            }
             (Self::Text(one), Json::Text(other)) => one == other,
             (Self::Array(all), Json::Array(others)) => {
-                all.len() == others.len() && all.iter().zip(others).all(|(one, other)| one.is(other))
+                all.len() == others.len()
+                    && pay(all.len())
+                    && all.iter().zip(others).all(|(one, other)| one.is(other, steps))
             }
             (Self::Object(all), Json::Object(others)) => {
+                if all.len() != others.len() || !pay(all.len()) {
+                    return false;
+                }
                 let mut others: Vec<&(Cow<'_, str>, Json<'_>)> = others.iter().collect();
                 others.sort_by(|(one, _), (other, _)| one.cmp(other));
-                let is_same = |((name, one), (its, other)): (&(String, Self), &(Cow<'_, str>, Json<'_>))| {
-                    name == its && one.is(other)
-                };
-                all.len() == others.len() && all.iter().zip(others).all(is_same)
+                all.iter().zip(others).all(|((name, one), (its, other))| name == its && one.is(other, steps))
             }
             _ => false,
         }

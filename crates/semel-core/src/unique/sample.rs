@@ -4,13 +4,16 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-use super::advice::{Advice, advice};
+use super::advice::advice;
 use super::choice::Dimension;
 use super::key::{UniqueKey, never_counts};
 use super::policy::{MetaPart, UniquePolicy};
-use super::spec::PolicySpec;
 use crate::canon::{Json, digest, nfc, push_token};
 use crate::draft::Map;
+
+mod finding;
+
+pub use self::finding::Finding;
 
 /// Jobs of a type that are kept; the oldest go first.
 pub const SAMPLE_JOBS_MAX: usize = 128;
@@ -42,8 +45,7 @@ pub enum Met {
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The policy without the caller's own key, which differs from job to job.
-    policy: PolicySpec,
-    open: Vec<Advice>,
+    policy: UniquePolicy,
     key: UniqueKey,
     members: Vec<Seen>,
     /// What counts besides members.
@@ -68,13 +70,7 @@ impl Observed {
         meta: &Json<'_>,
         sensitive: &[String],
     ) -> Self {
-        let mut observed = Self {
-            policy: PolicySpec { key: None, ..policy.to_spec() },
-            open: advice(policy),
-            key,
-            members: Vec::new(),
-            rest: 0,
-        };
+        let mut observed = Self { policy: policy.without_key_text(), key, members: Vec::new(), rest: 0 };
         if policy.dimensions().contains(Dimension::Queue) {
             observed.rest = short(&Json::Text(queue.into()));
         }
@@ -135,8 +131,7 @@ fn short(value: &Json<'_>) -> u64 {
 /// A bounded sample of one type's jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    policy: PolicySpec,
-    open: Vec<Advice>,
+    policy: Option<UniquePolicy>,
     members: Vec<Member>,
     /// The oldest first.
     taken: VecDeque<Taken>,
@@ -163,89 +158,11 @@ impl Taken {
     }
 }
 
-/// Something to think about in a policy, by what the sample shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// Seen from the policy alone.
-    Open(Advice),
-    /// Hardly a job was a duplicate, and a member that counts differs in nearly every one.
-    NeverMatches {
-        /// The member.
-        pointer: String,
-        /// How many of its values there were.
-        differing: usize,
-        /// Among so many jobs that have it.
-        of: usize,
-        /// How many of the jobs would have been like an earlier one without it; none when nothing else of them counts.
-        alike_without: Option<usize>,
-    },
-    /// Duplicates were turned away that differ in a member from the job they are held to be the same as.
-    OverBroad {
-        /// The member.
-        pointer: String,
-        /// How many differ in it.
-        differing: usize,
-        /// Among so many that were turned away and could be compared.
-        of: usize,
-    },
-}
-
-impl Finding {
-    /// Its name for programs.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Open(Advice::OpenUnderRetry) => "open_under_retry",
-            Self::Open(Advice::OpenAfterLostRun) => "open_after_lost_run",
-            Self::NeverMatches { .. } => "never_matches",
-            Self::OverBroad { .. } => "over_broad",
-        }
-    }
-
-    /// The member it is about.
-    pub fn pointer(&self) -> Option<&str> {
-        match self {
-            Self::Open(_) => None,
-            Self::NeverMatches { pointer, .. } | Self::OverBroad { pointer, .. } => Some(pointer),
-        }
-    }
-
-    /// How many jobs differ in the member, of how many.
-    pub const fn rate(&self) -> Option<(usize, usize)> {
-        match self {
-            Self::Open(_) => None,
-            Self::NeverMatches { differing, of, .. } | Self::OverBroad { differing, of, .. } => {
-                Some((*differing, *of))
-            }
-        }
-    }
-
-    /// What was seen and what may be done, for people.
-    pub fn text(&self) -> String {
-        match self {
-            Self::Open(advice) => advice.trace().to_owned(),
-            Self::NeverMatches { pointer, differing, of, alike_without } => {
-                let without = match alike_without {
-                    Some(0) | None => String::new(),
-                    Some(alike) => {
-                        format!("; without it {alike} of the jobs would have been like an earlier one")
-                    }
-                };
-                format!(
-                    "hardly a job was a duplicate, and {pointer} had {differing} values in {of} jobs{without}: if it is not what tells one work from another, leave it out, with args_keys or meta_keys"
-                )
-            }
-            Self::OverBroad { pointer, differing, of } => format!(
-                "{differing} of {of} duplicates that were turned away differ in {pointer} from the job they were held to be the same as: if it is other work then, let it count, or use on_mismatch: reject, or follow_up"
-            ),
-        }
-    }
-}
-
 impl Sample {
     /// Takes a job in. A policy that is another than before begins the sample anew.
     pub fn take(&mut self, observed: Observed, met: Met) {
-        if self.taken.is_empty() || self.policy != observed.policy {
-            *self = Self { policy: observed.policy, open: observed.open, ..Self::default() };
+        if self.policy.as_ref() != Some(&observed.policy) {
+            *self = Self { policy: Some(observed.policy), ..Self::default() };
         }
         let mut digests = Vec::with_capacity(observed.members.len());
         for Seen { pointer, counts, digest } in observed.members {
@@ -280,7 +197,7 @@ impl Sample {
 
     /// What there is to think about.
     pub fn findings(&self) -> Vec<Finding> {
-        let mut findings: Vec<Finding> = self.open.iter().map(|advice| Finding::Open(*advice)).collect();
+        let mut findings: Vec<Finding> = self.policy.iter().flat_map(advice).map(Finding::Open).collect();
         if self.taken.len() >= JOBS_MIN && self.duplicates() * 100 <= self.taken.len() * MATCHES_PERCENT {
             findings.extend((0..self.members.len()).filter_map(|at| self.never_matches(at)));
         }
@@ -355,6 +272,8 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::super::KeyInput;
+    use super::super::advice::Advice;
+    use super::super::spec::PolicySpec;
     use super::*;
 
     /// A policy over a type's jobs.

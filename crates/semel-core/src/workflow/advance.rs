@@ -17,6 +17,9 @@ use super::plan::Plan;
 use super::record::{Status, Step, StepError, StepStatus, When, Workflow};
 use super::{Which, last_failure, omitted, status_of};
 
+/// Why a step failed whose job found no room.
+pub(super) const QUEUE_FULL: &str = "queue_full";
+
 /// What is to happen to a waiting step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
@@ -195,7 +198,7 @@ fn offer(
             refuse(workflow, at, "too_many_holders", message);
         }
         Outcome::QueueFull(_) => {
-            refuse(workflow, at, "queue_full", "as many jobs wait in its queue as may".to_owned());
+            refuse(workflow, at, QUEUE_FULL, "as many jobs wait in its queue as may".to_owned());
         }
         // A step brings neither a key of its own nor an id.
         Outcome::KeySpent | Outcome::IdTaken(_) | Outcome::Corrupt(_) => {

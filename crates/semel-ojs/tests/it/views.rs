@@ -85,7 +85,7 @@ fn failures_are_shown_until_the_job_succeeds() {
 fn answers_are_a_superset_that_parses() {
     let (head, body) = admit(r#"{"type":"a.b","args":[],"unique":{"key":"k\"1"}}"#);
     let mut duplicates = Duplicates::default();
-    duplicates.push(Timestamp::from_millis(1_800_000_000_000), "cli \"x\"".to_owned());
+    duplicates.push(Timestamp::from_millis(1_800_000_000_000), "cli \"x\"");
     let view = JobView { duplicates: Some(&duplicates), ..JobView::fresh(&head, &body) };
     let both: Value = serde_json::from_str(&answer::job(&view)).unwrap();
     assert_eq!(both["job"]["id"], both["id"]);

@@ -1,0 +1,81 @@
+//! What a sample shows about a policy.
+
+use super::super::advice::Advice;
+
+/// Something to think about in a policy, by what the sample shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Seen from the policy alone.
+    Open(Advice),
+    /// Hardly a job was a duplicate, and a member that counts differs in nearly every one.
+    NeverMatches {
+        /// The member.
+        pointer: String,
+        /// How many of its values there were.
+        differing: usize,
+        /// Among so many jobs that have it.
+        of: usize,
+        /// How many of the jobs would have been like an earlier one without it; none when nothing else of them counts.
+        alike_without: Option<usize>,
+    },
+    /// Duplicates were turned away that differ in a member from the job they are held to be the same as.
+    OverBroad {
+        /// The member.
+        pointer: String,
+        /// How many differ in it.
+        differing: usize,
+        /// Among so many that were turned away and could be compared.
+        of: usize,
+    },
+}
+
+impl Finding {
+    /// Its name for programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Open(Advice::OpenUnderRetry) => "open_under_retry",
+            Self::Open(Advice::OpenAfterLostRun) => "open_after_lost_run",
+            Self::NeverMatches { .. } => "never_matches",
+            Self::OverBroad { .. } => "over_broad",
+        }
+    }
+
+    /// The member it is about.
+    pub fn pointer(&self) -> Option<&str> {
+        match self {
+            Self::Open(_) => None,
+            Self::NeverMatches { pointer, .. } | Self::OverBroad { pointer, .. } => Some(pointer),
+        }
+    }
+
+    /// How many jobs differ in the member, of how many.
+    pub const fn rate(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Open(_) => None,
+            Self::NeverMatches { differing, of, .. } | Self::OverBroad { differing, of, .. } => {
+                Some((*differing, *of))
+            }
+        }
+    }
+
+    /// What was seen and what may be done, for people.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Open(advice) => advice.trace().to_owned(),
+            Self::NeverMatches { pointer, differing, of, alike_without } => {
+                let without = match alike_without {
+                    Some(0) | None => String::new(),
+                    Some(alike) => {
+                        format!("; without it {alike} of the jobs would have been like an earlier one")
+                    }
+                };
+                format!(
+                    "hardly a job was a duplicate, and {pointer} had {differing} values in {of} jobs{without}: if it is not what tells one work from another, leave it out, with args_keys or meta_keys"
+                )
+            }
+            Self::OverBroad { pointer, differing, of } => format!(
+                "{differing} of {of} duplicates that were turned away differ in {pointer} from the job they were held to be the same as: if it is other work then, let it count, or use on_mismatch: reject, or follow_up"
+            ),
+        }
+    }
+}
