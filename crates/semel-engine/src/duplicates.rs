@@ -55,7 +55,7 @@ impl DuplicateLog {
         let waiting = &mut self.records().waiting;
         if waiting.len() < WAITING_JOBS_MAX || waiting.contains_key(&holder) {
             let absorbed = waiting.entry(holder).or_default();
-            absorbed.record.push(at, source.to_owned());
+            absorbed.record.push(at, source);
             let counts = absorbed.told.iter_mut().zip(EventKind::DUPLICATES);
             for (count, _) in counts.filter(|(_, kind)| *kind == told) {
                 *count = count.saturating_add(1);
@@ -89,7 +89,8 @@ impl DuplicateLog {
         }
         let reads = Reads { fulls: records.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
         let written = store.decide(reads, move |draft| record(draft, &records)).await;
-        self.settle(written.is_ok());
+        // Where nobody knows whether it was written it is not written again: at most once.
+        self.settle(matches!(written, Ok(()) | Err(StoreError::Unknown(_))));
         written.map(|()| more)
     }
 

@@ -45,7 +45,7 @@ macro_rules! duty {
             /// Does a bounded piece of the duty.
             ///
             /// # Errors
-            /// When the store cannot read or commit; nothing of this piece was done then.
+            /// When the store cannot read or commit. Of a piece in which something cannot be read a part may have been done.
             pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
                 let (ids, mut ran) = due(store, $kind).await?;
                 if ids.is_empty() {
@@ -59,20 +59,19 @@ macro_rules! duty {
                     };
                     store.decide(reads, decide).await
                 };
-                match act(ids.clone()).await {
-                    // One that cannot be read keeps no other from its turn, now or ever.
-                    Err(StoreError::Corrupt(_)) => {
-                        for id in ids {
-                            match act(vec![id]).await {
-                                Ok(moved) => ran.moved += moved,
-                                Err(StoreError::Corrupt(why)) => {
-                                    tracing::error!(job = %id, %why, "a job that is due cannot be read, and is left as it is");
-                                }
-                                Err(error) => return Err(error),
-                            }
+                let mut pieces = vec![ids];
+                while let Some(mut piece) = pieces.pop() {
+                    match (act(piece.clone()).await, piece.as_slice()) {
+                        (Err(StoreError::Corrupt(why)), [id]) => {
+                            tracing::error!(job = %id, %why, "a job that is due cannot be read, and is left as it is");
                         }
+                        // One that cannot be read keeps no other from its turn.
+                        (Err(StoreError::Corrupt(_)), _) => {
+                            let rest = piece.split_off(piece.len() / 2);
+                            pieces.extend([rest, piece]);
+                        }
+                        (moved, _) => ran.moved += moved?,
                     }
-                    moved => ran.moved = moved?,
                 }
                 Ok(ran)
             }

@@ -185,10 +185,10 @@ impl Engine {
     /// Admits one job. `source` says who offers it, for the duplicates record.
     ///
     /// # Errors
-    /// When the store cannot commit; the job was not admitted then.
+    /// When the store cannot commit; the job was not admitted then, as far as is [known](Store::decide).
     pub async fn enqueue(&self, offer: Offer, source: &str) -> Result<Outcome, StoreError> {
         let mut offer = self.space.stored_offer(offer);
-        offer.bounded = self.shared.bounded.may_be(&self.shared.store, &offer.queue).await?;
+        offer.bounded = self.is_bounded(&offer.queue).await?;
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let label = Label::of(&offer);
@@ -231,7 +231,7 @@ impl Engine {
     /// Admits a batch.
     ///
     /// # Errors
-    /// When the store cannot commit; nothing was admitted then.
+    /// When the store cannot commit; nothing was admitted then, as far as is [known](Store::decide).
     pub async fn enqueue_batch(
         &self,
         offers: Vec<Offer>,
@@ -240,7 +240,7 @@ impl Engine {
     ) -> Result<Batch, StoreError> {
         let mut offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
         for offer in &mut offers {
-            offer.bounded = self.shared.bounded.may_be(&self.shared.store, &offer.queue).await?;
+            offer.bounded = self.is_bounded(&offer.queue).await?;
         }
         let mut reads = Reads::default();
         offers.iter().for_each(|offer| offer.reads(&mut reads));

@@ -25,6 +25,8 @@ const LISTING_JOBS: u32 = 1_000;
 const LISTINGS_MAX: usize = 20;
 /// Jobs of one look whose own policy has to be read before it is known whether they hold their keys.
 const BODIES_MAX: usize = 2_000;
+/// And at once: commits wait while they are read.
+const BODIES_AT_ONCE: usize = 50;
 
 /// What was seen of the keys that jobs hold, by their own policies, whatever their tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,13 +84,17 @@ async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
         is_cut |= uncertain.len() > bodies_left;
         uncertain.truncate(bodies_left);
         bodies_left -= uncertain.len();
-        if !uncertain.is_empty() {
-            let snapshot = store.load(Reads { fulls: uncertain.clone(), ..Reads::default() }).await?;
-            for id in uncertain {
-                let Some((head, Some(full))) = snapshot.peek(id) else { continue };
-                let policy = Body::decode(&full.body)?.unique;
+        for some in uncertain.chunks(BODIES_AT_ONCE) {
+            let snapshot = store.load(Reads { fulls: some.to_vec(), ..Reads::default() }).await?;
+            for id in some {
+                let Some((head, Some(full))) = snapshot.peek(*id) else { continue };
+                // One that cannot be read hides no others.
+                let Ok(body) = Body::decode(&full.body) else {
+                    is_cut = true;
+                    continue;
+                };
                 let holds = |policy: UniquePolicy| blocks(&policy, head, now).is_blocking();
-                if let (Some(key), true) = (head.key, policy.is_some_and(holds)) {
+                if let (Some(key), true) = (head.key, body.unique.is_some_and(holds)) {
                     count(key, head);
                 }
             }

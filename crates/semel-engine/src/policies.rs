@@ -95,13 +95,11 @@ impl Table {
     fn row(&mut self, label: &Label, policy: &Arc<UniquePolicy>) -> Option<&mut Row> {
         let tenant = label.queue.tenant();
         let is_full = self.rows >= POLICIES_MAX;
-        if is_full && !self.by_type.contains_key(&label.job_type) {
-            return None;
-        }
-        if !self.by_type.contains_key(&label.job_type) {
-            self.by_type.insert(label.job_type.clone(), Vec::new());
-        }
-        let rows = self.by_type.get_mut(&label.job_type)?;
+        let rows = if is_full {
+            self.by_type.get_mut(&label.job_type)?
+        } else {
+            self.by_type.entry(label.job_type.clone()).or_default()
+        };
         let is_its = |row: &Row| &*row.tenant == tenant && row.policy.is_like(policy);
         let at = match rows.iter().position(is_its) {
             Some(at) => at,

@@ -13,12 +13,12 @@ pub(crate) struct Bounded(Mutex<Option<Arc<[QueueName]>>>);
 impl Bounded {
     /// Whether a queue may have a bound.
     pub(crate) async fn may_be(&self, store: &Store, queue: &QueueName) -> Result<bool, StoreError> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let names = match known {
-            Some(names) => names,
-            None => self.look(store).await?,
-        };
-        Ok(names.contains(queue))
+        let known = |names: &Arc<[QueueName]>| names.contains(queue);
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(known);
+        match known {
+            Some(is_bounded) => Ok(is_bounded),
+            None => Ok(self.look(store).await?.contains(queue)),
+        }
     }
 
     /// The next who asks looks again.

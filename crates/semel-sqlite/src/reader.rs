@@ -1,7 +1,7 @@
 //! What is read from the file: jobs that are not in memory, bodies, notes, the memory of keys, pages for people.
 
 use bytes::Bytes;
-use rusqlite::{CachedStatement, Connection, params};
+use rusqlite::{CachedStatement, Connection, Transaction, params};
 use semel_core::draft::Spent;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
@@ -15,6 +15,15 @@ use crate::names::Names;
 use crate::open::Loaded;
 use crate::pending::Remembered;
 use crate::rows::{self, HEAD_COLUMNS};
+
+/// Looks from which on one view of the file is cheaper than one for each.
+const LOOKS_AT_ONCE: usize = 4;
+
+/// One view of the file for so many looks, until it is dropped: each alone takes and gives back SQLite's lock on its log. To
+/// be called, and dropped, under the store's lock, so that nothing of the file changes meanwhile.
+pub fn at_once(db: &Connection, looks: usize) -> Result<Option<Transaction<'_>>, SqliteError> {
+    Ok(if looks > LOOKS_AT_ONCE { Some(db.unchecked_transaction()?) } else { None })
+}
 
 /// The row number of a job, in memory or filed.
 pub fn seq(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<i64>, SqliteError> {

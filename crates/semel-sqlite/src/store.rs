@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rusqlite::Connection;
-use semel_core::draft::{Reads, Snapshot};
+use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
@@ -423,6 +423,10 @@ impl Backend for Sqlite {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         self.answer(|inner, _| Ok(look(&inner.at).model.queues()))
+    }
+
+    fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
+        self.answer(|inner, _| Ok(look(&inner.at).model.settings()))
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {

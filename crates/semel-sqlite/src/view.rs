@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use rusqlite::Connection;
-use semel_core::draft::{Full, Reads, Snapshot};
+use semel_core::draft::{Full, KeyView, Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
@@ -63,12 +63,18 @@ pub fn snapshot(
 ) -> Result<Snapshot, SqliteError> {
     let guard = look(shared);
     let at = &*guard;
+    let ends = reads.keys.iter().filter(|read| read.states.intersects(StateSet::FINISHED)).count();
+    let _view = reader::at_once(db, ends + reads.fulls.len() + reads.documents.len())?;
     let mut snapshot = Snapshot::with_room_for(now, reads);
     let mut seen = Vec::new();
     at.model.load(reads, &mut snapshot);
     for read in &reads.keys {
-        let looks_at_ends = read.states.intersects(StateSet::FINISHED);
-        let mut view = if looks_at_ends { at.model.key_view(read, now) } else { continue };
+        // Who looks at live ones has them by now; so has who looks at a key that was looked at whole.
+        let is_whole = |view: &KeyView| view.states == StateSet::ALL;
+        if !read.states.intersects(StateSet::FINISHED) || snapshot.peek_key(&read.key).is_some_and(is_whole) {
+            continue;
+        }
+        let mut view = at.model.key_view(read, now);
         for (seq, Remembered { head, forget_at }) in reader::remembered(db, at, &read.key)? {
             // One that came back to memory, or is on its way out of it, is already in the view.
             if at.model.head(head.id).is_none() && forget_at.is_none_or(|until| is_kept(until, now)) {

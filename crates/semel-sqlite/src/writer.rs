@@ -69,8 +69,12 @@ impl<'a> Writer<'a> {
             }
             applied.groups.push(Verdict::Applied);
         }
-        for claim in &batch.claims {
-            applied.claims.push(self.claim(claim)?);
+        {
+            let _view =
+                reader::at_once(self.db, batch.claims.iter().map(|claim| claim.limit as usize).sum())?;
+            for claim in &batch.claims {
+                applied.claims.push(self.claim(claim)?);
+            }
         }
         self.finish();
         Ok(applied)

@@ -27,6 +27,11 @@ use crate::log::LogPage;
 /// A boxed future, so that the boundary is object-safe: the server chooses its store at run time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Whether a row is a queue's that has settings.
+pub fn is_set(row: &QueueRow) -> bool {
+    row.name.is_queue() && row.settings.is_some()
+}
+
 /// A store.
 ///
 /// # Contract
@@ -37,7 +42,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///   every write of a head that holds it, to `max(version + 1, head.version)`. A group that relies on what a stale group
 ///   of its own batch would have written is stale as well, whatever the numbers say ([`Unwritten`]).
 /// - **Durability.** When [`commit`](Self::commit) has answered, what it applied survives a crash of this process and,
-///   at the strength the store declares, of the machine. A failed commit has applied nothing, or is poisoned.
+///   at the strength the store declares, of the machine. A failed commit has applied nothing, or is poisoned, or
+///   says that nobody knows ([`StoreError::Unknown`]).
 /// - **Order.** A claim takes from its queues in the order they are named; within one queue by (priority descending,
 ///   available_at, id). A job under a limit takes its place in that order, and comes back unclaimed unless the limit is
 ///   one of the closed: those are as if they were not there.
@@ -83,7 +89,7 @@ pub trait Backend: Send + Sync + 'static {
     fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
         Box::pin(async {
             let rows = self.queues().await?.into_iter().map(|stats| stats.row);
-            Ok(rows.filter(|row| row.name.is_queue() && row.settings.is_some()).collect())
+            Ok(rows.filter(is_set).collect())
         })
     }
 

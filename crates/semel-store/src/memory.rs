@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use semel_core::draft::{Full, Map, Reads, Snapshot, Spent, Write};
+use semel_core::draft::{Full, Map, QueueRow, Reads, Snapshot, Spent, Write};
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
@@ -261,6 +261,11 @@ impl Backend for Memory {
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         let (inner, _) = self.lock();
         ready(inner.model.queues())
+    }
+
+    fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
+        let (inner, _) = self.lock();
+        ready(inner.model.settings())
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {

@@ -97,6 +97,9 @@ impl Model {
         if reads.keys.is_empty() || !reads.is_only_keys() {
             return None;
         }
+        if reads.keys.iter().any(|read| !self.covered().contains_all(read.states)) {
+            return None;
+        }
         let mut snapshot = Snapshot::with_room_for(now, reads);
         for read in &reads.keys {
             if self.keys.has_moved(&read.key) && !is_planted(Bug::GlancedTooSoon) {
@@ -240,6 +243,7 @@ impl Model {
             };
         if ended
             && let Some(key) = &key
+            && self.keys.get(&self.heads, key).is_some_and(|entry| entry.len() > 1)
             && self.is_holder(place)
         {
             self.leave_out_outlived(id, key);

@@ -9,6 +9,7 @@ use semel_core::ident::JobId;
 use semel_core::limits::BATCH_JOBS_MAX;
 use semel_ojs::{Problem, Templates, Terms};
 use semel_store::backend::BoxFuture;
+use semel_store::bounds::GROUP_BYTES_MAX;
 use serde::Serialize;
 
 use crate::envelope::{At, Envelope, IntoEnvelope};
@@ -200,7 +201,7 @@ impl EnqueueMany {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(offers.len());
         let mut broken = None;
         while !offers.is_empty() {
-            let rest = offers.split_off(offers.len().min(BATCH_JOBS_MAX));
+            let rest = offers.split_off(piece(&offers, self.mode));
             let batch = engine.enqueue_batch(std::mem::replace(&mut offers, rest), self.mode, SOURCE);
             match batch.await {
                 Ok(Batch::Done(done)) => outcomes.extend(done),
@@ -235,8 +236,46 @@ impl IntoFuture for EnqueueMany {
     }
 }
 
+/// How many of the offers one commit takes. Those that stand together go together.
+fn piece(offers: &[Offer], mode: Mode) -> usize {
+    if mode == Mode::AllOrNothing {
+        return offers.len();
+    }
+    let mut bytes = 0;
+    let fits = |offer: &&Offer| {
+        bytes += offer.body.len();
+        bytes <= GROUP_BYTES_MAX
+    };
+    offers.iter().take(BATCH_JOBS_MAX).take_while(fits).count().max(1)
+}
+
 /// What is told of a batch that one of its jobs broke.
 pub(crate) fn refused(index: usize, outcome: &Outcome) -> Error {
     let reason = Problem::of_outcome(outcome).map(|problem| problem.message().to_owned());
     Error::Batch { index, reason: reason.unwrap_or_default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::enqueue::Start;
+    use semel_ojs::Enqueue;
+
+    use super::*;
+
+    fn offer(bytes: usize) -> Offer {
+        let text = format!(r#"{{"type":"a.b","args":["{}"]}}"#, "x".repeat(bytes));
+        let (offer, _) = Enqueue::parse(&text, true).unwrap().into_parts();
+        assert_eq!(offer.start, Start::Now);
+        offer
+    }
+
+    #[test]
+    fn a_piece_is_bounded_by_jobs_and_by_bytes() {
+        let small = vec![offer(1); BATCH_JOBS_MAX + 1];
+        assert_eq!(piece(&small, Mode::Each), BATCH_JOBS_MAX);
+        let large = vec![offer(1 << 20); 70];
+        assert_eq!(piece(&large, Mode::Each), 63, "63 with what is around their args are just below 64 MiB");
+        assert_eq!(piece(&large, Mode::AllOrNothing), 70);
+        assert_eq!(piece(&large[..1], Mode::Each), 1);
+    }
 }

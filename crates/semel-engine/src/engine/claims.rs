@@ -20,7 +20,7 @@ impl Engine {
     /// Takes up to `claim.limit` ready jobs for a worker.
     ///
     /// # Errors
-    /// When the store cannot commit; nothing was taken then.
+    /// When the store cannot commit; nothing was taken then, as far as is [known](semel_store::Store::decide).
     pub async fn claim(&self, mut claim: Claim) -> Result<Vec<Job>, StoreError> {
         for queue in &mut claim.queues {
             *queue = self.space.stored_queue(queue);

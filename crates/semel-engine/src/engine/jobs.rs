@@ -31,9 +31,7 @@ impl Engine {
         result: Option<Bytes>,
     ) -> Result<Settled, StoreError> {
         let settled = self
-            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-                settle::complete(draft, id, &bearer, result.as_ref())
-            })
+            .settle(head_of, id, move |draft, id| settle::complete(draft, id, &bearer, result.as_ref()))
             .await?;
         self.count_settled(&settled, "completed");
         Ok(settled)
@@ -44,9 +42,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn fail(&self, id: JobId, bearer: Bearer, report: Report) -> Result<Settled, StoreError> {
-        let reads = Reads { fulls: vec![self.space.stored_id(id)], ..Reads::default() };
         let settled =
-            self.settle(reads, id, move |draft, id| settle::fail(draft, id, &bearer, &report)).await?;
+            self.settle(full_of, id, move |draft, id| settle::fail(draft, id, &bearer, &report)).await?;
         self.count_settled(&settled, "failed");
         Ok(settled)
     }
@@ -56,10 +53,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn give_back(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            settle::give_back(draft, id, &bearer)
-        })
-        .await
+        self.settle(head_of, id, move |draft, id| settle::give_back(draft, id, &bearer)).await
     }
 
     /// A worker puts a job off by `wait`, and gets its attempt back.
@@ -67,10 +61,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn snooze(&self, id: JobId, bearer: Bearer, wait: Duration) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            settle::snooze(draft, id, &bearer, wait)
-        })
-        .await
+        self.settle(head_of, id, move |draft, id| settle::snooze(draft, id, &bearer, wait)).await
     }
 
     /// A worker says how far a run has come: a JSON value.
@@ -78,10 +69,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn progress(&self, id: JobId, bearer: Bearer, value: Bytes) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            settle::progress(draft, id, &bearer, &value)
-        })
-        .await
+        self.settle(head_of, id, move |draft, id| settle::progress(draft, id, &bearer, &value)).await
     }
 
     /// A heartbeat for these jobs: one answer per job, in order.
@@ -117,9 +105,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn cancel(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
-        let settled = self
-            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| life::cancel(draft, id, &bearer))
-            .await?;
+        let settled = self.settle(head_of, id, move |draft, id| life::cancel(draft, id, &bearer)).await?;
         self.count_settled(&settled, "cancelled");
         Ok(settled)
     }
@@ -130,11 +116,8 @@ impl Engine {
     /// When the store cannot commit.
     pub async fn cancel_waiting(&self, id: JobId, bearer: &Bearer) -> Result<Settled, StoreError> {
         let bearer = bearer.clone();
-        let settled = self
-            .settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-                life::cancel_waiting(draft, id, &bearer)
-            })
-            .await?;
+        let settled =
+            self.settle(head_of, id, move |draft, id| life::cancel_waiting(draft, id, &bearer)).await?;
         self.count_settled(&settled, "cancelled");
         Ok(settled)
     }
@@ -144,7 +127,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn activate(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, life::activate).await
+        self.settle(head_of, id, life::activate).await
     }
 
     /// Sends a dead letter back.
@@ -153,12 +136,11 @@ impl Engine {
     /// When the store cannot commit.
     pub async fn revive(&self, id: JobId) -> Result<Revived, StoreError> {
         let id = self.space.stored_id(id);
-        let reads = Reads { fulls: vec![id], ..Reads::default() };
         let space = Arc::clone(&self.space);
         let revived = self
             .shared
             .store
-            .decide(reads, move |draft| {
+            .decide(full_of(id), move |draft| {
                 if draft.is_elsewhere(id, &space) {
                     return Ok(Revived::Refused(Refusal::NotFound));
                 }
@@ -173,10 +155,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn delete_dead_letter(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.settle(head_of(self.space.stored_id(id)), id, move |draft, id| {
-            life::delete_dead_letter(draft, id)
-        })
-        .await
+        self.settle(head_of, id, move |draft, id| life::delete_dead_letter(draft, id)).await
     }
 
     /// Takes a key from its holders.
@@ -226,7 +205,7 @@ impl Engine {
     /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.
     async fn settle(
         &self,
-        reads: Reads,
+        reads: fn(JobId) -> Reads,
         id: JobId,
         mut decide: impl FnMut(&mut Draft, JobId) -> Result<Settled, Missing> + Send + 'static,
     ) -> Result<Settled, StoreError> {
@@ -234,7 +213,7 @@ impl Engine {
         let settled = self
             .shared
             .store
-            .decide(reads, move |draft| {
+            .decide(reads(id), move |draft| {
                 if draft.is_elsewhere(id, &space) {
                     return Ok(Settled::Refused(Refusal::NotFound));
                 }
@@ -252,6 +231,10 @@ impl Engine {
             }
         }
     }
+}
+
+fn full_of(id: JobId) -> Reads {
+    Reads { fulls: vec![id], ..Reads::default() }
 }
 
 fn head_of(id: JobId) -> Reads {

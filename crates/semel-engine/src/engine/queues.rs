@@ -60,7 +60,7 @@ impl Engine {
     /// When the store cannot be read.
     pub async fn pressure(&self, name: &QueueName) -> Result<Option<(Backpressure, u64)>, StoreError> {
         let stored = self.space.stored_queue(name);
-        if !self.shared.bounded.may_be(&self.shared.store, &stored).await? {
+        if !self.is_bounded(&stored).await? {
             return Ok(None);
         }
         let (settings, waiting) = self.queue_settings(name).await?;

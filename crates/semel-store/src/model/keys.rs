@@ -23,11 +23,15 @@ impl Model {
         self.absent_version = (self.absent_version + 1).max(version);
     }
 
+    /// In which states all holders of a key are here. Ended ones may be kept elsewhere: then a view of what is here must not
+    /// pass for a view of them.
+    pub(super) fn covered(&self) -> StateSet {
+        if self.files_done { StateSet::ALL } else { StateSet::LIVE }
+    }
+
     /// The holders of a key that are here, as a decision at `now` may see them.
     pub fn key_view(&self, read: &KeyRead, now: Timestamp) -> KeyView {
-        // Ended holders may be kept elsewhere: then a view of what is here must not pass for a view of them.
-        let states = if self.files_done { StateSet::ALL } else { StateSet::LIVE };
-        let covered = KeyRead { states, all: true, ..*read };
+        let covered = KeyRead { states: self.covered(), all: true, ..*read };
         let Some(entry) = self.keys.get(&self.heads, &read.key) else {
             return KeyView::new(self.absent_version, Vec::new(), &covered, false);
         };
@@ -71,9 +75,6 @@ impl Model {
     pub(super) fn leave_out_outlived(&mut self, id: JobId, key: &UniqueKey) {
         let heads = &self.heads;
         let (Some(head), Some(entry)) = (heads.get(id), self.keys.get(heads, key)) else { return };
-        if entry.len() == 1 {
-            return;
-        }
         let outlived = entry.places().filter_map(|place| heads.at(place)).any(|other| outlives(other, head));
         self.keys.retain(heads, key, |place| {
             let holder = heads.at(place);

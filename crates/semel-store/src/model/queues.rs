@@ -11,7 +11,7 @@ use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 
 use super::Model;
-use crate::backend::{Claim, QueueStats};
+use crate::backend::{Claim, QueueStats, is_set};
 use crate::bounds::CLAIM_LOOKS_EXTRA;
 use crate::ready::ReadyJobs;
 
@@ -143,6 +143,11 @@ impl Model {
             oldest_ready: queue.ready.oldest(),
         };
         self.queues.iter().map(stats).collect()
+    }
+
+    /// The rows of the queues that have settings.
+    pub fn settings(&self) -> Vec<QueueRow> {
+        self.queues.iter().map(|queue| &queue.row).filter(|row| is_set(row)).cloned().collect()
     }
 
     /// The counters of a queue, for a store to keep. Live jobs are not counted in `counts`.
