@@ -232,7 +232,7 @@ impl Answered {
         if with_ended {
             leave_out_outlived(&mut holders);
         }
-        // Of more live ones than that the database brings one more than that, and those that decide among them.
+        // Of more live ones than that the database brings at least one more than that, and all that decide among them.
         let too_many = holders.len() > HOLDERS_PER_KEY_MAX;
         if too_many {
             holders = deciding(holders.iter()).into_iter().cloned().collect();

@@ -145,6 +145,24 @@ impl Shared {
         Ok(queues.into_values().collect())
     }
 
+    /// The rows of queues that have settings. Enqueues wait for these, so it takes no turn among those who only look.
+    pub(crate) async fn settings(&self) -> Result<Vec<QueueRow>, PostgresError> {
+        let table = self.name("queue");
+        let sql = format!("SELECT name, paused, version, settings FROM {table} WHERE settings IS NOT NULL");
+        let mut rows = Vec::new();
+        for row in self.look(&sql, &Params::default()).await? {
+            rows.push(QueueRow {
+                name: QueueName::from_stored(row.try_get(0)?),
+                paused: row.try_get(1)?,
+                version: u64::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0),
+                settings: row.try_get::<_, Option<&str>>(3)?.map(Arc::from),
+            });
+        }
+        // Workers and limits have rows there as well.
+        rows.retain(|row| row.name.is_queue());
+        Ok(rows)
+    }
+
     /// The log after `cursor`. Transactions commit in another order than they began; a record is shown only when every
     /// transaction with a lower number is over, so that a cursor never passes one that is still to come.
     pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use deadpool_postgres::{Object, Pool};
-use semel_core::draft::{Reads, Snapshot};
+use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) upkeep: AtomicU32,
     /// The page of the table of keys at which house-keeping goes on.
     pub(crate) key_page: AtomicI64,
+    /// How often house-keeping has gone through that table.
+    pub(crate) key_round: AtomicU32,
     /// The share of the connections that those have who only look.
     pub(crate) aside: Semaphore,
     /// Keys whose ended holders are to be looked over.
@@ -200,6 +202,7 @@ impl Postgres {
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
             key_page: AtomicI64::new(0),
+            key_round: AtomicU32::new(0),
             aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
@@ -274,6 +277,10 @@ impl Backend for Postgres {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.queues().await }))
+    }
+
+    fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
+        Box::pin(self.unit(|shared| async move { shared.settings().await }))
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {

@@ -18,7 +18,8 @@ const FORGET_MAX: i32 = 500;
 const FOLD_MAX: i32 = 10_000;
 /// Records of the log that are kept; older ones are dropped.
 const RECORDS_KEPT: i64 = 200_000;
-/// One look in so many also trims the log and drops relayed entries of the outbox.
+/// One look in so many also trims the log and drops relayed entries of the outbox; one round of the table of keys in so many takes
+/// those that were made only to be locked.
 const SELDOM: u32 = 64;
 /// Keys that nobody holds are kept for so long, so that no decision that is still on its way has seen an older one of
 /// the same name and takes the new one for it; in microseconds.
@@ -81,11 +82,13 @@ impl Shared {
         params.push(format!("({from},0)"), Type::TEXT);
         params.push(format!("({},0)", from + KEY_PAGES), Type::TEXT);
         params.number(from + KEY_PAGES);
+        // Those that were made only to be locked have no time in them, and a transaction that begins again is to find its own.
+        params.push(self.key_round.load(Ordering::Relaxed) % SELDOM == SELDOM - 1, Type::BOOL);
         let key = self.name("key");
         let sql = format!(
             "WITH gone AS (DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
              WHERE ctid >= $2::text::tid AND ctid < $3::text::tid AND live = '{{}}' AND done = '{{}}' AND version < $1 \
-             FOR UPDATE SKIP LOCKED)) RETURNING 1) \
+             AND (version > 0 OR $5) FOR UPDATE SKIP LOCKED)) RETURNING 1) \
              SELECT (SELECT count(*) FROM gone), \
              pg_catalog.pg_relation_size('{key}') <= $4 * current_setting('block_size')::int8"
         );
@@ -93,6 +96,9 @@ impl Shared {
         let row = rows.first().ok_or(PostgresError::Answer("upkeep"))?;
         let is_end: bool = row.try_get(1)?;
         self.key_page.store(if is_end { 0 } else { from + KEY_PAGES }, Ordering::Relaxed);
+        if is_end {
+            self.key_round.fetch_add(1, Ordering::Relaxed);
+        }
         let gone = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
         Ok(!is_end && gone >= KEYS_MANY)
     }

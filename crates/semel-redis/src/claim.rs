@@ -72,7 +72,11 @@ fn claimed(value: Value) -> Result<Claimed, RedisError> {
             Err(error) => return Err(error),
         };
         let body = Bytes::from(bytes(parts.take()?)?);
-        claimed.jobs.push((stored.head, Full { body, notes: notes(parts.take()?)? }));
+        let Ok(notes) = notes(parts.take()?) else {
+            tracing::error!(job = %id, "a job was taken whose notes are not understood; nobody is given it");
+            continue;
+        };
+        claimed.jobs.push((stored.head, Full { body, notes }));
     }
     for refused in list(answer.take()?)? {
         let mut parts = Values::of(refused)?;

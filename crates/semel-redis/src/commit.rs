@@ -37,10 +37,10 @@ fn together() -> impl FnMut(&Claim, &Claim) -> bool {
 }
 
 impl Shared {
-    /// Applies a batch.
-    pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, RedisError> {
+    /// Applies a batch. Says as well of which keys the ended holders are to be looked over, for which no answer waits.
+    pub(crate) async fn commit(&self, batch: &Batch) -> Result<(Applied, Vec<Vec<u8>>), RedisError> {
         if batch.groups.is_empty() && batch.claims.is_empty() {
-            return Ok(Applied::default());
+            return Ok((Applied::default(), Vec::new()));
         }
         if self.writers.as_ref().is_some_and(Writers::is_behind) {
             // What is said of others' writes there is not so of what was not sent yet.
@@ -73,17 +73,24 @@ impl Shared {
         let said = self.send_until_answered(link, commands).await?;
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
-        let applied = self.applied(batch, &claims, said).await?;
+        let (applied, crowded) = self.applied(batch, &claims, said)?;
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
         self.teller.note(News::of(done, &applied.claims));
-        Ok(applied)
+        Ok((applied, crowded))
     }
 
-    async fn applied(&self, batch: &Batch, claims: &[&[Claim]], said: Said) -> Result<Applied, RedisError> {
+    /// What was applied, and the keys that are to be looked over.
+    fn applied(
+        &self,
+        batch: &Batch,
+        claims: &[&[Claim]],
+        said: Said,
+    ) -> Result<(Applied, Vec<Vec<u8>>), RedisError> {
         let mut said = said.into_iter();
         let mut next = || said.next().ok_or(RedisError::Answer("commit"));
         let mut applied = Applied::default();
+        let mut crowded = Vec::new();
         if !batch.groups.is_empty() {
             let mut answer = Values::of(next()??)?;
             self.saw(answer.time()?);
@@ -98,10 +105,7 @@ impl Shared {
                 return Err(RedisError::Answer("commit"));
             }
             for key in answer.rest() {
-                if let Err(error) = self.look_over(&bytes(key)?).await {
-                    // It is only housekeeping, and what was asked is done.
-                    tracing::debug!(%error, "the ended holders of a key were not looked over");
-                }
+                crowded.push(bytes(key)?);
             }
         }
         for claims in claims {
@@ -116,7 +120,7 @@ impl Shared {
                 Err(error) => return Err(error),
             });
         }
-        Ok(applied)
+        Ok((applied, crowded))
     }
 
     /// The connection of the next commit.
@@ -212,7 +216,7 @@ impl Shared {
                         return Ok(said);
                     }
                 }
-                // Nothing was sent.
+                // Nothing was done.
                 Err(error) if lost_at.is_none() && !self.may_pass(link, &error) => return Err(error),
                 Err(error) => error,
             };
@@ -222,6 +226,15 @@ impl Shared {
             lost_at = lost_at.or(Some(Instant::now()));
             self.check(lost_at, &error)?;
             tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+    }
+
+    /// Looks over the ended holders of keys. It is only house-keeping: nobody's answer waits for it.
+    pub(crate) async fn look_over_all(&self, keys: Vec<Vec<u8>>) {
+        for key in keys {
+            if let Err(error) = self.look_over(&key).await {
+                tracing::debug!(%error, "the ended holders of a key were not looked over");
+            }
         }
     }
 

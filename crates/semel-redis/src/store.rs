@@ -255,7 +255,15 @@ impl Backend for Redis {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
+        Box::pin(self.unit(|shared| async move {
+            let done = shared.commit(&batch).await;
+            done.map(|(applied, crowded)| {
+                if !crowded.is_empty() {
+                    tokio::spawn(async move { shared.look_over_all(crowded).await });
+                }
+                applied
+            })
+        }))
     }
 
     fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -103,6 +103,8 @@ impl Writers {
                 self.is_behind.store(true, Ordering::Release);
                 Err(RedisError::Lagging)
             }
+            // What stands before it was done, and it is not known who has it.
+            Err(_) if said.iter().any(Result::is_ok) => Err(RedisError::Lagging),
             Err(error) => Err(error),
         }
     }
@@ -130,7 +132,11 @@ mod tests {
             let wait = refused(ServerErrorKind::ResponseError, "a replica waits for nobody");
             vec![Ok(Value::Okay), claim, wait]
         };
-        assert!(writers("redis://one?replicas=1").unwrap(said(), false).is_err());
+        let told = writers("redis://one?replicas=1").unwrap(said(), false);
+        assert!(matches!(told, Err(RedisError::Lagging)), "{told:?}");
+        let none = vec![refused(ServerErrorKind::ResponseError, "a replica waits for nobody")];
+        let told = writers("redis://one?replicas=1").unwrap(none, false);
+        assert!(matches!(told, Err(RedisError::Redis(_))), "nothing was done: {told:?}");
         // Where it is sent again because of the claim it is waited for then.
         let said = writers("redis+cluster://one?replicas=1").unwrap(said(), false).unwrap();
         assert!(said[1].as_ref().is_err_and(RedisError::passes));

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use semel_core::draft::{Draft, Reads};
-use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::draft::Write;
+use semel_core::enqueue::Outcome;
 use semel_core::ident::QueueName;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::StoreError;
 use semel_store::backend::{Backend, Batch, Claim, Verdict};
 use semel_testkit::crash::claim;
+use semel_testkit::fixture::groups_of;
 use semel_testkit::make::keyed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -233,16 +234,11 @@ async fn a_commit_that_is_given_up_takes_nothing_with_it_that_is_acknowledged_la
     let (mut acknowledged, mut left) = (Vec::new(), 0);
     for round in 0..60_u32 {
         // Two claims and a group: a transaction of several statements, of which the first is BEGIN.
-        let batch = |name: &str, claims: Vec<Claim>| {
-            let backend = Arc::clone(&backend);
-            let offer = keyed(name).offer();
-            async move {
-                let mut reads = Reads::default();
-                offer.reads(&mut reads);
-                let mut draft = Draft::new(backend.load(&reads).await.unwrap(), 7, backend.rows());
-                let Ok(Outcome::Created(head)) = enqueue(&mut draft, &offer) else { panic!("not created") };
-                (Batch { groups: vec![draft.finish()], claims }, head.id)
-            }
+        let batch = async |name: &str, claims: Vec<Claim>| {
+            let groups = groups_of(&*backend, &[keyed(name).offer()]).await;
+            let Write::Insert { head, .. } = &groups[0].writes[0] else { panic!("not an insert") };
+            let id = head.id;
+            (Batch { groups, claims }, id)
         };
         let (given_up, _) = batch(&format!("given up {round}"), vec![claim_of_nothing(); 2]).await;
         {

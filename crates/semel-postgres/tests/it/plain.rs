@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Group, Reads};
-use semel_core::enqueue::{Mode, Outcome, enqueue};
+use semel_core::draft::{Draft, Reads};
+use semel_core::enqueue::Mode;
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::settle::{Settled, complete};
 use semel_engine::{Engine, Job};
@@ -12,7 +12,7 @@ use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_store::backend::{Batch, Verdict};
 use semel_store::clock::ManualClock;
-use semel_testkit::fixture::claim;
+use semel_testkit::fixture::{claim, groups_of};
 use semel_testkit::make::{job, keyed};
 use tokio_postgres::NoTls;
 
@@ -84,16 +84,6 @@ async fn the_short_way_writes_what_the_long_way_writes() {
     assert_eq!(written(&short, true).await, written(&long, false).await);
 }
 
-/// A decision to create a job with that key, taken now and not committed yet.
-async fn decided(backend: &dyn Backend, name: &str) -> Group {
-    let offer = keyed(name).offer();
-    let mut reads = Reads::default();
-    offer.reads(&mut reads);
-    let mut draft = Draft::new(backend.load(&reads).await.unwrap(), 7, backend.rows());
-    let Ok(Outcome::Created(_)) = enqueue(&mut draft, &offer) else { panic!("not created") };
-    draft.finish()
-}
-
 /// Two servers decide on one key, none of whose holders either has seen: the short way finds the other's row in its way, leaves
 /// nothing behind, and the long way says which of its groups that concerns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,8 +91,8 @@ async fn who_finds_a_key_taken_on_the_short_way_is_told_so_and_delays_nobody() {
     let place = Place::new();
     let one: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
     let other: Arc<dyn Backend> = Arc::new(Postgres::open(place.address()).await.unwrap());
-    let groups = vec![decided(&*one, "a").await, decided(&*one, "b").await, decided(&*one, "c").await];
-    let before = vec![decided(&*other, "b").await];
+    let groups = groups_of(&*one, &["a", "b", "c"].map(|name| keyed(name).offer())).await;
+    let before = groups_of(&*other, &[keyed("b").offer()]).await;
     let applied = other.commit(Batch { groups: before, claims: Vec::new() }).await.unwrap();
     assert_eq!(applied.groups, [Verdict::Applied]);
     let applied = one.commit(Batch { groups, claims: Vec::new() }).await.unwrap();
@@ -155,10 +145,7 @@ async fn a_key_that_an_open_transaction_is_about_to_hold_delays_nobody() {
     let key = semel_testkit::make::key("b");
     let make = format!("INSERT INTO {schema}.key (key, version, live, done) VALUES ($1, 0, '{{}}', '{{}}')");
     holder.execute(&make, &[&&key.as_bytes()[..]]).await.unwrap();
-    let mut groups = Vec::new();
-    for name in ["a", "b", "c", "d"] {
-        groups.push(decided(&*backend, name).await);
-    }
+    let groups = groups_of(&*backend, &["a", "b", "c", "d"].map(|name| keyed(name).offer())).await;
     let held = holder.transaction().await.unwrap();
     let hold = format!("UPDATE {schema}.key SET version = 7 WHERE key = $1");
     held.execute(&hold, &[&&key.as_bytes()[..]]).await.unwrap();

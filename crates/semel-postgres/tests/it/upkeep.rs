@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use semel_core::enqueue::Mode;
 use semel_postgres::Postgres;
-use semel_store::Backend;
+use semel_store::error::Undone;
+use semel_store::{Backend, StoreError};
 use semel_testkit::make::keyed;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, IsolationLevel};
 
 use crate::place::{Place, client, url};
 
@@ -40,7 +42,11 @@ async fn what_is_needed_no_longer_goes_as_fast_as_it_comes() {
              SELECT '{{}}', 'created', now() - interval '9 days' FROM generate_series(1, {MANY});
          INSERT INTO {schema}.outbox (envelope, outcome, relayed_at) VALUES ('{{}}', 'created', now())"
     );
+    // Few rows a page: several stretches of the table.
+    client.batch_execute(&format!("ALTER TABLE {schema}.key SET (fillfactor = 10)")).await.unwrap();
     client.batch_execute(&fill).await.unwrap();
+    while store.maintain().await.unwrap() {}
+    assert_eq!(count(&client, &format!("{schema}.key")).await, 2, "without waiting for the next round");
     keep_house(&store).await;
     assert_eq!(count(&client, &format!("{schema}.key")).await, 2);
     assert_eq!(count(&client, &format!("{schema}.outbox")).await, 1);
@@ -48,4 +54,32 @@ async fn what_is_needed_no_longer_goes_as_fast_as_it_comes() {
     client.batch_execute(&fill).await.unwrap();
     keep_house(&store).await;
     assert_eq!(count(&client, &format!("{schema}.key")).await, 3);
+}
+
+/// A transaction that is stricter than the store's own begins again when its snapshot is older than a key, and has to find the row
+/// that was made for its first try.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_made_to_be_locked_is_there_when_its_transaction_begins_again() {
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = semel_engine::Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let (mut client, keys) = (client(&url()).await, format!("{}.key", place.schema()));
+    for is_first in [true, false] {
+        let begin = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+        let transaction = begin.start().await.unwrap();
+        // What it sees from now on is what is there now.
+        transaction.batch_execute("SELECT 1").await.unwrap();
+        let offers = vec![keyed("a").offer()];
+        let told = engine.enqueue_batch_inside(&mut store.inside(&transaction), offers, Mode::Each, "").await;
+        if is_first {
+            assert!(matches!(told, Err(StoreError::Undone(Undone::Serialization))), "{told:?}");
+        } else {
+            assert!(told.is_ok(), "{told:?}");
+        }
+        transaction.rollback().await.unwrap();
+        store.maintain().await.unwrap();
+    }
+    assert_eq!(count(&client, &keys).await, 1);
+    keep_house(&store).await;
+    assert_eq!(count(&client, &keys).await, 0, "nobody has held it");
 }

@@ -1,4 +1,4 @@
-//! Heads that nobody understands: whoever meets one goes on with the others.
+//! Heads and notes that nobody understands: whoever meets one goes on with the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +27,24 @@ async fn three(engine: &Engine, want: &Want) -> Vec<JobId> {
     ids
 }
 
+/// The name of what is stored of a job under that letter.
+fn name(place: &Place, letter: char, id: JobId) -> Vec<u8> {
+    let mut name = format!("{}{letter}", place.address().base()).into_bytes();
+    name.extend_from_slice(&id.to_bytes());
+    name
+}
+
 /// Scripts go on with it, and programs do not know what it says.
 async fn damage(place: &Place, id: JobId) {
-    let mut name = format!("{}h", place.address().base()).into_bytes();
-    name.extend_from_slice(&id.to_bytes());
+    let name = name(place, 'h', id);
     redis::cmd("APPEND").arg(name).arg("x").exec_async(&mut patient(&url()).await).await.unwrap();
+}
+
+/// The same of its notes: one is of no kind that there is.
+async fn damage_notes(place: &Place, id: JobId) {
+    let mut note = redis::cmd("HSET");
+    note.arg(name(place, 'n', id)).arg(&[0xff_u8][..]).arg("x");
+    note.exec_async(&mut patient(&url()).await).await.unwrap();
 }
 
 async fn opened(place: &Place, clock: &ManualClock) -> Engine {
@@ -41,16 +54,22 @@ async fn opened(place: &Place, clock: &ManualClock) -> Engine {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_gives_out_the_others() {
-    let (place, clock) = (Place::new(), ManualClock::default());
-    let engine = opened(&place, &clock).await;
-    let ids = three(&engine, &job()).await;
-    damage(&place, ids[1]).await;
-    // Two takers that one script serves: neither is told of the other's.
-    let both = futures_util::future::join(engine.claim(claim(2)), engine.claim(claim(2))).await;
-    let mut taken: Vec<JobId> =
-        [both.0, both.1].into_iter().flat_map(|taken| taken.unwrap()).map(|run| run.head.id).collect();
-    taken.sort_unstable();
-    assert_eq!(taken, [ids[0], ids[2]]);
+    for is_of_notes in [false, true] {
+        let (place, clock) = (Place::new(), ManualClock::default());
+        let engine = opened(&place, &clock).await;
+        let ids = three(&engine, &job()).await;
+        if is_of_notes {
+            damage_notes(&place, ids[1]).await;
+        } else {
+            damage(&place, ids[1]).await;
+        }
+        // Two takers that one script serves: neither is told of the other's.
+        let both = futures_util::future::join(engine.claim(claim(2)), engine.claim(claim(2))).await;
+        let mut taken: Vec<JobId> =
+            [both.0, both.1].into_iter().flat_map(|taken| taken.unwrap()).map(|run| run.head.id).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, [ids[0], ids[2]]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,10 @@
 //! Very many of something: what a script does for one caller does not grow with what others have made.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use semel_core::ident::QueueName;
+use semel_core::lease::Bearer;
 use semel_core::limit::Limit;
 use semel_core::settings::{Backpressure, Directive, QueueSettings};
 use semel_engine::Engine;
@@ -10,7 +12,7 @@ use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
-use semel_testkit::make::{Want, job};
+use semel_testkit::make::{Want, job, key, keyed};
 use semel_testkit::redis::url;
 
 use crate::own::{Own, patient};
@@ -101,4 +103,25 @@ async fn a_claim_does_not_ask_every_limit_that_has_jobs() {
     assert_eq!(asked(&[]).await.0, 2);
     assert_eq!(engine.claim(claim(LIMITS as u32)).await.unwrap().len(), LIMITS - 200);
     assert_eq!(asked(&[]).await.0, 0);
+}
+
+/// Holders of a key that others outlive are taken from its list, soon after it was answered that there are so many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ended_holders_of_a_key_are_looked_over() {
+    let place = Place::new();
+    let (_, engine) = opened(place.address()).await;
+    for _ in 0..8 {
+        let made = engine.enqueue(keyed("a").offer(), "").await.unwrap();
+        engine.claim(claim(1)).await.unwrap();
+        engine.complete(made.inserted().unwrap(), Bearer::default(), None).await.unwrap();
+    }
+    let mut name = format!("{}k", place.address().base()).into_bytes();
+    name.extend_from_slice(key("a").as_bytes());
+    let mut connection = patient(&url()).await;
+    let begun = Instant::now();
+    // A version, a number, and one holder.
+    while redis::cmd("STRLEN").arg(&name).query_async::<usize>(&mut connection).await.unwrap() != 12 + 16 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "nobody looks it over");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

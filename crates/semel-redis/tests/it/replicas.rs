@@ -168,6 +168,31 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     assert_eq!(careful.queues().await.unwrap()[0].created, 1);
 }
 
+/// A primary that is made a replica lets nobody wait any more. What it did before may be there or not, and nobody is told that it
+/// is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_before_the_primary_was_made_a_replica_is_not_denied() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, replica) = pair([&one, &other]).await;
+    let address = Address::parse(&primary.url()).unwrap().with_replicas(1).unwrap();
+    let careful = engine(&address.with_patience(Duration::from_secs(1))).await;
+    let mut connection = primary.connection().await;
+    replica.pause();
+    let told = tokio::spawn({
+        let (careful, mine) = (careful.clone(), keyed("a").id(foreign_id(7)).digest(7));
+        async move { careful.enqueue(mine.offer(), "").await }
+    });
+    until("nobody waits for the replica", async || {
+        let said: String = redis::cmd("INFO").arg("clients").query_async(&mut connection).await.unwrap();
+        said.contains("blocked_clients:1\r\n")
+    })
+    .await;
+    // Of one that is not there.
+    let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg("1").query_async(&mut connection).await.unwrap();
+    let told = tokio::time::timeout(PATIENCE, told).await.unwrap().unwrap();
+    assert!(matches!(told, Err(StoreError::Unknown(_))), "{told:?}");
+}
+
 /// A server that is told by its Redis that scripts are unknown, on the connections that wait too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_are_told_again_on_connections_that_wait() {
