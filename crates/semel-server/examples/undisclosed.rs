@@ -24,6 +24,7 @@ use semel_engine::Engine;
 use semel_server::{Config, Limits, router, serve};
 use semel_store::Backend;
 use semel_store::memory::Memory;
+use semel_testkit::sim::dice::Dice;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -172,15 +173,6 @@ impl Caller {
     }
 }
 
-/// splitmix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
 /// How often one of `a` takes longer than one of `b`, and how many standard deviations of chance that is from half.
 fn compared(a: &[u64], b: &[u64]) -> (f64, f64) {
     let mut all: Vec<(u64, bool)> =
@@ -205,13 +197,13 @@ fn measure(address: SocketAddr, rounds: usize) {
     for kind in KINDS {
         caller.prepare(kind, all);
     }
-    let mut state = 7;
+    let mut dice = Dice::new(7);
     let mut times: Vec<Vec<u64>> = vec![Vec::with_capacity(rounds); KINDS.len()];
     let mut shapes: Vec<Option<Value>> = vec![None; KINDS.len()];
     for round in 0..all {
         let mut order: Vec<usize> = (0..KINDS.len()).collect();
         for at in (1..order.len()).rev() {
-            order.swap(at, (random(&mut state) % (at as u64 + 1)) as usize);
+            order.swap(at, dice.below(at as u64 + 1) as usize);
         }
         for at in order {
             let kind = KINDS[at];

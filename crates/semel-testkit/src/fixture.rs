@@ -114,10 +114,27 @@ impl Fixture {
         self.load(&Reads::default()).await.now
     }
 
-    /// A draft over what `reads` names: the first half of an interleaving.
+    /// A draft over what `reads` names.
     pub async fn draft(&self, reads: &Reads) -> Draft {
         let backend = self.backend();
         Draft::new(backend.load(reads).await.unwrap(), 7, backend.rows())
+    }
+
+    /// Takes a decision and does not commit it: the first half of an interleaving.
+    pub async fn decided<T>(
+        &self,
+        reads: &Reads,
+        mut decide: impl FnMut(&mut Draft) -> Result<T, Missing>,
+    ) -> (T, Group) {
+        let mut draft = self.draft(reads).await;
+        loop {
+            if let Ok(outcome) = decide(&mut draft) {
+                return (outcome, draft.finish());
+            }
+            draft.roll_back();
+            let missing = draft.take_missing();
+            draft.extend(self.load(&missing).await);
+        }
     }
 
     /// Commits: the second half of an interleaving. No step follows.
@@ -285,6 +302,20 @@ pub fn bearer(head: &Head) -> Bearer {
 pub fn claim(queues: &[&str], limit: u32) -> Claim {
     let queues = queues.iter().map(|name| QueueName::from_stored(name)).collect();
     Claim { queues, limit, grant: Grant::new("w".into(), None), closed: Vec::new() }
+}
+
+/// What is decided on these jobs, each of which must be created, one after the other; not committed.
+pub async fn groups_of(store: &dyn Backend, offers: &[Offer]) -> Vec<Group> {
+    let mut reads = Reads::default();
+    offers.iter().for_each(|offer| offer.reads(&mut reads));
+    let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
+    let mut groups = Vec::with_capacity(offers.len());
+    for offer in offers {
+        let outcome = enqueue(&mut draft, offer).unwrap();
+        assert!(outcome.is_inserted(), "not created: {outcome:?}");
+        groups.push(draft.finish());
+    }
+    groups
 }
 
 /// The job after a request that must have been done.

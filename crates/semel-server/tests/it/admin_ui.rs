@@ -100,9 +100,17 @@ async fn what_it_presses_does_what_it_says() {
 
     server.create(&plain).await;
     let path = "/ojs/v1/admin/queues/mail/jobs";
-    let some = json!({ "states": ["available"], "older_than": "P1D", "confirm": true });
-    let told = ask(&server, Method::DELETE, path, Some(some)).await;
-    assert_eq!((told.status, told.pointer()), (400, "/older_than"), "more than was asked for must not go");
+    for (some, odd) in [
+        (json!({ "states": ["available"], "older_than": "P1D", "confirm": true }), "/older_than"),
+        (json!({ "state": "scheduled" }), "/state"),
+        (json!({ "limit": 1 }), "/limit"),
+    ] {
+        let told = ask(&server, Method::DELETE, path, Some(some)).await;
+        assert_eq!((told.status, told.pointer()), (400, odd), "more than was asked for must not go");
+    }
+    let higher = json!({ "confirm": true, "queue": "elsewhere" });
+    let told = post("/ojs/v1/admin/jobs/bulk/cancel", higher).await;
+    assert_eq!((told.status, told.pointer()), (400, "/queue"), "{}", told.body);
     let all = json!({ "states": ["available"], "confirm": true });
     let told = ask(&server, Method::DELETE, path, Some(all)).await;
     assert_eq!((told.status, &told.body["purged_count"]), (200, &1.into()), "{}", told.body);
@@ -175,11 +183,12 @@ async fn what_there_is_not_is_said_to_be_missing() {
         (Method::GET, format!("/ojs/v1/jobs/{id}/result")),
     ];
     for (method, path) in missing {
-        let told = ask(&server, method.clone(), &path, Some(json!({}))).await;
+        let told = ask(&server, method.clone(), &path, Some(json!({ "priority": 9 }))).await;
         assert!([404, 405].contains(&told.status), "{method} {path}: {} {}", told.status, told.body);
         let error = &told.body["error"];
         assert!(error["message"].is_string() && error["code"].is_string(), "{method} {path}: {}", told.body);
     }
+    // No route takes a job's new priority: it is what it was.
     assert_eq!(server.get(&format!("/ojs/v1/jobs/{id}")).await.body["job"]["priority"], 0);
     server.stop().await;
 }

@@ -12,7 +12,7 @@ use crate::harness::{Server, header};
 const PATH: &str = "/ojs/v1/admin/advice";
 
 async fn sampling() -> Server {
-    let config = Config { sample_policies: true, ..Config::default() };
+    let config = Config { sample_policies: true, templates: crate::tasks::templates(), ..Config::default() };
     Server::on_store(Arc::new(Memory::default()), config).await
 }
 
@@ -86,6 +86,13 @@ async fn every_way_in_is_sampled_for_its_own_tenant() {
     let told = server.get(PATH).await;
     let sampled = of_type(&told.body, "a.b");
     assert_eq!((&sampled["jobs"], &sampled["duplicates"]), (&json!(60), &json!(30)), "{sampled}");
+    let task = json!({ "namespace": "payments", "name": "process", "context": { "order": 1 } });
+    for status in [201, 409] {
+        assert_eq!(server.post("/v1/tasks", &task).await.status, status);
+    }
+    let told = server.get(PATH).await;
+    let sampled = of_type(&told.body, "payments.process");
+    assert_eq!((&sampled["jobs"], &sampled["duplicates"]), (&json!(2), &json!(1)), "{sampled}");
     let other = server.ask(Method::GET, PATH, None, header("x-ojs-tenant", "other")).await;
     assert_eq!((other.status, &other.body["types"]), (200, &json!([])), "{}", other.body);
     server.stop().await;

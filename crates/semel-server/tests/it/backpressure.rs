@@ -66,6 +66,13 @@ async fn a_full_queue_takes_no_first_steps() {
     assert_eq!(server.post("/ojs/v1/workflows", &chain).await.status, 201);
     assert_eq!(server.post("/ojs/v1/workflows", &group(vec![step(4)])).await.status, 201);
     assert_eq!(server.post("/ojs/v1/workflows", &chain).await.status, 429);
+    // Whoever is told of a job that is there needs no room.
+    let twin = json!({ "keys": ["args"], "on_conflict": "ignore" });
+    let same = json!({ "type": "a.b", "args": [4], "options": { "queue": "q", "unique": twin } });
+    let held = json!({ "type": "a.b", "args": [4], "options": { "queue": "elsewhere", "unique": twin } });
+    server.create(&held).await;
+    let told = server.post("/ojs/v1/workflows", &group(vec![same])).await;
+    assert_eq!(told.status, 201, "{}", told.body);
     // The chain goes on although the queue is full again by then.
     let first = server.take("q", "w").await;
     assert_eq!(offer(&server, 9, None).await.status, 201);

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use semel_client::{HeaderMap, Method};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Server, job};
 
@@ -35,6 +35,66 @@ async fn jobs_are_listed_in_pages() {
         assert_eq!((told.status, told.code()), (400, "invalid_request"), "{query}");
         assert!(query.starts_with(told.body["error"]["details"]["parameter"].as_str().unwrap()), "{query}");
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_are_found_by_what_is_in_them() {
+    let server = Server::start().await;
+    let mut of_seven = Vec::new();
+    let jobs: Vec<Value> = (0..240)
+        .map(|n| {
+            let sensitive = if n % 2 == 0 { json!(["/args/0/card"]) } else { json!([]) };
+            let options = json!({ "queue": if n < 120 { "old" } else { "new" }, "sensitive": sensitive });
+            job(&json!({ "user": n % 60, "card": n % 60 }), &options)
+        })
+        .collect();
+    let made = server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": jobs })).await;
+    for (n, result) in made.body["results"].as_array().unwrap().iter().enumerate() {
+        if n % 60 == 7 {
+            of_seven.push(result["job"]["id"].as_str().unwrap().to_owned());
+        }
+    }
+    of_seven.reverse();
+    let mut seen = Vec::new();
+    let mut cursor = String::new();
+    for _ in 0..4 {
+        let page = server.get(&format!("/ojs/v1/jobs?where=/args/0/user%3D7&limit=3{cursor}")).await;
+        let found = page.body["jobs"].as_array().unwrap();
+        assert!(found.len() <= 3, "{}", page.body);
+        seen.extend(found.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page.body["pagination"]["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(seen, of_seven);
+    for (query, count) in [
+        ("where=/args/0/user%3D7&queue=old", 2),
+        ("where=/args/0/user%3D%227%22", 0),
+        ("where=/args/0/card%3D7", 4),
+        // What is sensitive is not found by trying.
+        ("where=/args/0/card%3D8", 0),
+    ] {
+        let told = server.get(&format!("/ojs/v1/jobs?{query}")).await;
+        assert_eq!(told.body["jobs"].as_array().unwrap().len(), count, "{query}");
+    }
+    let told = server.get("/ojs/v1/jobs?where=user").await;
+    assert_eq!((told.status, &told.body["error"]["details"]["parameter"]), (400, &"where".into()));
+    server.stop().await;
+}
+
+/// A value that hardly any job has does not have all of them looked at for one page.
+#[tokio::test]
+async fn a_page_looks_at_so_many_jobs_and_the_next_goes_on() {
+    let server = Server::start().await;
+    server.create(&job(&json!({ "user": 1 }), &json!({}))).await;
+    let others = vec![job(&json!({ "user": 2 }), &json!({})); 2_000];
+    server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": others })).await;
+    let first = server.get("/ojs/v1/jobs?where=/args/0/user%3D1").await;
+    assert_eq!((&first.body["jobs"], &first.body["pagination"]["has_more"]), (&json!([]), &true.into()));
+    let cursor = first.body["pagination"]["next_cursor"].as_str().unwrap();
+    let rest = server.get(&format!("/ojs/v1/jobs?where=/args/0/user%3D1&cursor={cursor}")).await;
+    assert_eq!(rest.body["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!(rest.body["pagination"]["has_more"], false);
     server.stop().await;
 }
 

@@ -165,6 +165,31 @@ async fn what_is_marked_sensitive_is_shown_to_the_worker_and_nobody_else() {
     server.stop().await;
 }
 
+/// Names inside of a stored sensitive value are as secret as it is, and so are guesses at what stands under them.
+#[tokio::test]
+async fn a_mismatch_names_nothing_inside_of_a_sensitive_value() {
+    let server = Server::start().await;
+    let job = |args: Value, sensitive: Value| {
+        let unique = json!({ "key": "order 7", "on_mismatch": "reject" });
+        json!({ "type": "card.charge", "args": args, "options": { "sensitive": sensitive, "unique": unique } })
+    };
+    let card = json!({ "number": "4242", "pin": "7", "of": "Ada" });
+    server.create(&job(json!([{ "card": card, "n": 1 }]), json!(["/args/0/card"]))).await;
+    for (args, sensitive, places) in [
+        (
+            json!([{ "card": { "number": "1", "cvc": 2 }, "n": 2 }]),
+            json!([]),
+            json!(["/args/0/card", "/args/0/n"]),
+        ),
+        (json!([{ "card": card, "n": { "own": 1 } }]), json!(["/args/0/n"]), json!(["/args/0/n"])),
+    ] {
+        let told = server.post("/ojs/v1/jobs", &job(args, sensitive)).await;
+        assert_eq!((told.status, told.code()), (422, "payload_mismatch"), "{}", told.body);
+        assert_eq!(told.body["error"]["details"]["pointers"], places, "{}", told.body);
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_fetch_may_wait_for_work() {
     let server = Server::start().await;

@@ -67,20 +67,10 @@ pub async fn a_tick_that_two_servers_decide_is_taken_once(f: &Fixture) {
     f.advance(MINUTE).await;
     let (mut groups, mut ids) = (Vec::new(), Vec::new());
     for _ in 0..2 {
-        let mut draft = f.draft(&Reads::default()).await;
-        let ticked = loop {
-            match cron::tick(&mut draft, &cron_name("a")) {
-                Ok(ticked) => break ticked,
-                Err(_) => {
-                    draft.roll_back();
-                    let missing = draft.take_missing();
-                    draft.extend(f.load(&missing).await);
-                }
-            }
-        };
-        let Looked::Ticked(tick) = ticked else { panic!("{ticked:?}") };
+        let decided = f.decided(&Reads::default(), |draft| cron::tick(draft, &cron_name("a"))).await;
+        let (Looked::Ticked(tick), group) = decided else { panic!("{decided:?}") };
         ids.push(tick.job.unwrap());
-        groups.push(draft.finish());
+        groups.push(group);
     }
     assert_eq!(ids[0], ids[1]);
     assert_eq!(f.commit(groups).await, [Applied, Stale]);

@@ -52,7 +52,7 @@ pub async fn a_job_that_a_limit_holds_back_holds_its_key(f: &Fixture) {
     }
 }
 
-/// The worker that lost its lease, one that guesses a lease, one of the same name without any: none of them ends the run,
+/// The worker that lost its lease, one that guesses a lease, one of another name without any: none of them ends the run,
 /// so none of them frees its key.
 pub async fn who_has_not_the_lease_frees_no_key(f: &Fixture) {
     f.create(&keyed("a").times(5_000, 0).offer()).await;
@@ -187,7 +187,7 @@ pub async fn what_is_known_of_duplicates_outlives_what_a_worker_writes(f: &Fixtu
     let told = async |count: u64| {
         let mut record = Duplicates::default();
         for number in 0..count {
-            record.push(f.now().await, format!("caller-{number}"));
+            record.push(f.now().await, &format!("caller-{number}"));
         }
         f.decide(|draft| {
             let Some((mut head, _)) = draft.full(first.id)? else { return Ok(()) };

@@ -18,36 +18,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// An operator's release of `name`, decided and not yet committed.
 async fn release(f: &Fixture, name: &str) -> (KeyReleased, Group) {
-    let mut draft = f.draft(&Reads::default()).await;
-    let released = loop {
-        match life::release_key(&mut draft, key(name)) {
-            Ok(released) => break released,
-            Err(_) => {
-                draft.roll_back();
-                let missing = draft.take_missing();
-                draft.extend(f.load(&missing).await);
-            }
-        }
-    };
-    (released, draft.finish())
+    f.decided(&Reads::default(), |draft| life::release_key(draft, key(name))).await
 }
 
 /// An admission, decided and not yet committed.
 async fn offered(f: &Fixture, offer: &Offer) -> (Outcome, Group) {
     let mut reads = Reads::default();
     offer.reads(&mut reads);
-    let mut draft = f.draft(&reads).await;
-    let outcome = loop {
-        match enqueue(&mut draft, offer) {
-            Ok(outcome) => break outcome,
-            Err(_) => {
-                draft.roll_back();
-                let missing = draft.take_missing();
-                draft.extend(f.load(&missing).await);
-            }
-        }
-    };
-    (outcome, draft.finish())
+    f.decided(&reads, |draft| enqueue(draft, offer)).await
 }
 
 async fn live(f: &Fixture, name: &str) -> Vec<Head> {
@@ -113,24 +91,13 @@ pub async fn an_expiry_and_an_admission_meet(f: &Fixture) {
         f.advance(Duration::from_millis(1)).await;
         let (outcome, admission) = offered(f, &want.offer()).await;
         assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
-        let mut draft = f.draft(&Reads { heads: vec![first.id], ..Reads::default() }).await;
-        let expired = loop {
-            match life::expire(&mut draft, first.id) {
-                Ok(expired) => break expired,
-                Err(_) => {
-                    draft.roll_back();
-                    let missing = draft.take_missing();
-                    draft.extend(f.load(&missing).await);
-                }
-            }
-        };
+        let reads = Reads { heads: vec![first.id], ..Reads::default() };
+        let (expired, expiry) = f.decided(&reads, |draft| life::expire(draft, first.id)).await;
         assert!(expired);
-        let expiry = draft.finish();
-        let groups = if is_expired_first { [expiry, admission] } else { [admission, expiry] };
-        for group in groups {
-            let verdict = f.commit(vec![group]).await[0];
-            assert!([Applied, Stale].contains(&verdict), "{verdict:?}");
-        }
+        let [one, other] = if is_expired_first { [expiry, admission] } else { [admission, expiry] };
+        assert_eq!(f.commit(vec![one]).await, [Applied], "{name}");
+        let verdict = f.commit(vec![other]).await[0];
+        assert!([Applied, Stale].contains(&verdict), "{verdict:?}");
         // Whoever was told to look again does.
         if live(f, name).await.iter().all(|head| head.id == first.id) {
             assert!(f.enqueue(&want.offer()).await.is_inserted());

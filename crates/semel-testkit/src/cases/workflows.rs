@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::Reads;
+use semel_core::draft::{Draft, Group, Reads};
 use semel_core::enqueue::Offer;
 use semel_core::event::EventKind;
 use semel_core::ident::{JobId, WorkflowId};
@@ -399,28 +399,19 @@ pub async fn what_becomes_of_a_workflow_is_in_the_log(f: &Fixture) {
 pub async fn an_ack_and_the_next_step_are_one_commit(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
-    let mut draft = f.draft(&Reads { heads: vec![head.id], ..Reads::default() }).await;
-    let result = Bytes::from_static(b"1");
-    while settle::complete(&mut draft, head.id, &bearer(&head), Some(&result)).is_err() {
-        draft.roll_back();
-        let missing = draft.take_missing();
-        draft.extend(f.load(&missing).await);
-    }
-    let group = draft.finish();
+    let group = decided_ack(f, &head, Some(&bytes("1"))).await;
     assert_eq!((statuses(f, id).await.as_str(), f.queue("default").await.unwrap().created), ("rw", 1));
     assert_eq!(f.commit(vec![group]).await, [Applied]);
     assert_eq!((statuses(f, id).await.as_str(), f.queue("default").await.unwrap().created), ("cr", 2));
 }
 
-/// A draft in which the ack of this run was decided.
-async fn decided_ack(f: &Fixture, head: &Head) -> semel_core::draft::Draft {
-    let mut draft = f.draft(&Reads { heads: vec![head.id], ..Reads::default() }).await;
-    while settle::complete(&mut draft, head.id, &bearer(head), None).is_err() {
-        draft.roll_back();
-        let missing = draft.take_missing();
-        draft.extend(f.load(&missing).await);
-    }
-    draft
+/// The ack of this run, decided and not yet committed.
+async fn decided_ack(f: &Fixture, head: &Head, result: Option<&Bytes>) -> Group {
+    let (reads, bearer) = (Reads { heads: vec![head.id], ..Reads::default() }, bearer(head));
+    let complete = |draft: &mut Draft| settle::complete(draft, head.id, &bearer, result);
+    let (settled, group) = f.decided(&reads, complete).await;
+    assert!(matches!(settled, settle::Settled::Done(_)), "{settled:?}");
+    group
 }
 
 /// On two servers: the second decides again. In one group: the later sees the earlier.
@@ -430,7 +421,7 @@ pub async fn two_parents_that_end_at_once_release_their_child_once(f: &Fixture) 
     let claimed = f.claim("default", 2).await.jobs;
     let mut groups = Vec::new();
     for (head, _) in &claimed {
-        groups.push(decided_ack(f, head).await.finish());
+        groups.push(decided_ack(f, head, None).await);
     }
     assert_eq!(f.commit(groups).await, [Applied, Stale]);
     assert_eq!(f.queue("default").await.unwrap().created, 2);
@@ -443,13 +434,8 @@ pub async fn two_parents_that_end_at_once_release_their_child_once(f: &Fixture) 
 pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
-    let mut draft = f.draft(&reads(id)).await;
-    while workflow::cancel(&mut draft, &Tenant::default(), id).is_err() {
-        draft.roll_back();
-        let missing = draft.take_missing();
-        draft.extend(f.load(&missing).await);
-    }
-    let cancellation = draft.finish();
+    let cancel = |draft: &mut Draft| workflow::cancel(draft, &Tenant::default(), id);
+    let (_, cancellation) = f.decided(&reads(id), cancel).await;
     ack(f, &head, None).await;
     assert_eq!(f.commit(vec![cancellation]).await, [Stale]);
     f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
@@ -458,7 +444,7 @@ pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     // The other way round.
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
-    let late = decided_ack(f, &head).await.finish();
+    let late = decided_ack(f, &head, None).await;
     f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
     assert_eq!(f.commit(vec![late]).await, [Stale]);
     assert_eq!(f.decide(|draft| Ok(draft.now())).await, f.now().await);
@@ -471,13 +457,7 @@ pub async fn a_binding_is_stale_when_its_job_has_ended(f: &Fixture) {
     let ignoring = keyed("a").on_conflict("ignore").offer();
     let holder = f.create(&ignoring).await;
     let plan = chain([ignoring, once()]);
-    let mut draft = f.draft(&Reads::default()).await;
-    while workflow::create(&mut draft, &plan).is_err() {
-        draft.roll_back();
-        let missing = draft.take_missing();
-        draft.extend(f.load(&missing).await);
-    }
-    let binding = draft.finish();
+    let (_, binding) = f.decided(&Reads::default(), |draft| workflow::create(draft, &plan)).await;
     assert_eq!(run(f, None).await, holder.id);
     assert_eq!(f.commit(vec![binding]).await, [Stale]);
 }

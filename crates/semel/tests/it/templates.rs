@@ -1,45 +1,31 @@
 //! Templates in the library: one set for whatever the program offers, and the one a server would go by.
 
-use std::path::PathBuf;
-
 use axum::http::Request;
 use semel::testing::TestQueue;
 use semel::{Chain, Envelope, Error, Semel};
+use semel_testkit::TempDir;
 use serde_json::json;
 use tower_service::Service as _;
 
 use crate::harness::{Add, Welcome};
 
-/// A directory of this test's own, gone with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str, files: &[(&str, &str)]) -> Self {
-        let folder = Self(std::env::temp_dir().join(format!("semel-library-{}-{name}", std::process::id())));
-        std::fs::create_dir_all(&folder.0).unwrap();
-        for (file, text) in files {
-            folder.write(file, text);
-        }
-        folder
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.0.join(file), text).unwrap();
-    }
+/// A directory with one template.
+fn folder(text: &str) -> TempDir {
+    let folder = TempDir::new();
+    write(&folder, text);
+    folder
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
+fn write(folder: &TempDir, text: &str) {
+    std::fs::write(folder.path().join("sum.yaml"), text).unwrap();
 }
 
 const SUM: &str = "namespace: sum\nname: add\nqueue: sums\nunique:\n  keys: [args]\n  on_conflict: ignore\nschema:\n  items:\n    properties:\n      a: {maximum: 9}\n";
 
 #[tokio::test]
 async fn what_a_program_offers_goes_by_its_templates() {
-    let folder = Folder::new("offers", &[("sum.yaml", SUM)]);
-    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
+    let folder = folder(SUM);
+    let semel = Semel::open("memory:").templates(folder.path()).await.unwrap();
     let first = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
     assert_eq!(first.job().unwrap().load().await.unwrap().unwrap().queue(), "sums");
     let again = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
@@ -59,8 +45,8 @@ async fn what_a_program_offers_goes_by_its_templates() {
 
 #[tokio::test]
 async fn batches_workflows_and_crons_go_by_them_too() {
-    let folder = Folder::new("batches", &[("sum.yaml", SUM)]);
-    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
+    let folder = folder(SUM);
+    let semel = Semel::open("memory:").templates(folder.path()).await.unwrap();
     let many =
         semel.enqueue_many([Add { a: 1, b: 0 }, Add { a: 1, b: 0 }, Add { a: 10, b: 0 }]).await.unwrap();
     let counts = (many.counts.inserted, many.counts.skipped, many.counts.rejected);
@@ -75,8 +61,8 @@ async fn batches_workflows_and_crons_go_by_them_too() {
 /// The same request by both ways in is one job, for one function decides it by one set.
 #[tokio::test]
 async fn a_server_inside_the_program_goes_by_the_same() {
-    let folder = Folder::new("router", &[("sum.yaml", SUM)]);
-    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
+    let folder = folder(SUM);
+    let semel = Semel::open("memory:").templates(folder.path()).await.unwrap();
     let first = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
     let mut router = semel.router().unwrap();
     let mut post = async |args: serde_json::Value| {
@@ -89,7 +75,7 @@ async fn a_server_inside_the_program_goes_by_the_same() {
     assert_eq!(answer.status(), 200, "{location:?}: it is {:?}", first.id());
     assert_eq!(post(json!({ "a": 10 })).await.status(), 400);
     // Read again: for both from one moment.
-    folder.write("sum.yaml", "namespace: sum\nname: add\nunique: always_unique\n");
+    write(&folder, "namespace: sum\nname: add\nunique: always_unique\n");
     assert_eq!(semel.reload_templates().await.unwrap(), 1);
     assert_eq!(post(json!({ "a": 1, "b": 2 })).await.status(), 201);
     assert!(semel.enqueue(Add { a: 10, b: 2 }).await.unwrap().is_inserted());
@@ -99,15 +85,15 @@ async fn a_server_inside_the_program_goes_by_the_same() {
 
 #[tokio::test]
 async fn templates_that_are_wrong_are_told_with_their_lines_and_change_nothing() {
-    let folder = Folder::new("wrong", &[("sum.yaml", "namespace: sum\nname: add\nqueue: \"?\"\n")]);
-    let refused = Semel::open("memory:").templates(&folder.0).await.unwrap_err();
+    let folder = folder("namespace: sum\nname: add\nqueue: \"?\"\n");
+    let refused = Semel::open("memory:").templates(folder.path()).await.unwrap_err();
     assert!(
         matches!(&refused, Error::Templates { faults } if faults[0].contains("sum.yaml:3:1: /queue")),
         "{refused}"
     );
-    folder.write("sum.yaml", SUM);
-    let semel = Semel::open("memory:").templates(&folder.0).await.unwrap();
-    folder.write("sum.yaml", "namespace: sum\n");
+    write(&folder, SUM);
+    let semel = Semel::open("memory:").templates(folder.path()).await.unwrap();
+    write(&folder, "namespace: sum\n");
     assert!(matches!(semel.reload_templates().await, Err(Error::Templates { .. })));
     assert!(semel.enqueue(Add { a: 10, b: 2 }).await.is_err(), "the schema from before holds");
     semel.close().await.unwrap();
@@ -118,9 +104,9 @@ async fn templates_that_are_wrong_are_told_with_their_lines_and_change_nothing()
 
 #[tokio::test]
 async fn a_test_queue_goes_by_templates_too() {
-    let folder = Folder::new("testing", &[("sum.yaml", SUM)]);
-    let queue = TestQueue::new().templates(&folder.0).unwrap();
+    let folder = folder(SUM);
+    let queue = TestQueue::new().templates(folder.path()).unwrap();
     let job = queue.enqueue(Envelope::new("sum.add").arg(json!({ "a": 1 }))).await.unwrap();
     assert_eq!(job.job().unwrap().load().await.unwrap().unwrap().queue(), "sums");
-    assert!(TestQueue::new().templates(folder.0.join("nowhere")).is_err());
+    assert!(TestQueue::new().templates(folder.path().join("nowhere")).is_err());
 }

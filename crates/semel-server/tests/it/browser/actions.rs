@@ -49,7 +49,7 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     said(&mut browser, "Released from one job.");
     assert_eq!(stage.server.get(&path).await.status, 404);
     assert_eq!(stage.state(&stage.held).await, "available", "a release changes no state");
-    browser.sees("Nobody that may be shown holds this key.");
+    browser.sees("Nobody holds this key.");
     // The same is admitted now.
     stage.server.create(&capture(7)).await;
     browser.go(&format!("#/jobs/{}", stage.held));
@@ -57,6 +57,23 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     browser.go("#/audit");
     browser.sees("the payment was cancelled by hand");
     browser.is_well("after a release");
+
+    // Of one who does not disclose it the page says that there is one, and lets go of it all the same.
+    let hidden = serde_json::json!({
+        "type": "mail.secret", "args": [1], "unique": { "keys": ["type"], "disclose": "never" },
+    });
+    let made = stage.server.create(&hidden).await;
+    let key = made.body["job"]["unique_key"].as_str().unwrap().to_owned();
+    browser.open(&format!("/#/keys/{key}"));
+    browser.sees("One job that may not be shown carries it.");
+    browser.press("Release this key…");
+    browser.sees("One job loses the key.");
+    browser.sees("One of them may not be shown.");
+    browser.fill("Reason", "the second time");
+    browser.press("Release it");
+    said(&mut browser, "Released from one job.");
+    browser.sees("Nobody holds this key.");
+    browser.is_well("a hidden holder");
     let account = stage.server.get("/ojs/v1/admin/audit").await;
     let newest = &account.body["entries"][0];
     assert_eq!(
@@ -103,7 +120,22 @@ async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
     let count =
         told(&stage.server, "/ojs/v1/admin/jobs?type=payment.capture&state=available", "/pagination/total")
             .await;
-    assert_eq!(browser.eval("document.querySelectorAll('tbody tr').length"), count);
+    let rows = "document.querySelectorAll('tbody tr').length";
+    assert_eq!(browser.eval(rows), count);
+    // By what is in them; nothing is done to all of those that a search among the newest finds.
+    assert_eq!(
+        browser
+            .eval("[...document.querySelectorAll('#places option')].map((place) => place.value).sort()[0]"),
+        "/args/0/amount="
+    );
+    browser.fill("Args or meta", "/args/0/order=7");
+    browser.press("Filter");
+    browser.until("the place", "location.hash.includes('where=') && hand.isSettled()");
+    assert_eq!(browser.eval(rows), 1);
+    assert_eq!(browser.eval("hand.shows('Cancel everything matching')"), false);
+    browser.fill("Args or meta", "");
+    browser.press("Filter");
+    browser.until("without it", "!location.hash.includes('where=') && hand.isSettled()");
     browser.press("Cancel everything matching…");
     browser.sees(&format!("Cancel {count} jobs?"));
     browser.press("Cancel them");
