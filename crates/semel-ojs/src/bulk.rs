@@ -34,6 +34,7 @@ impl Bulk {
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let members = Members::read(text, "")?;
+        only(&members, &["filter", "confirm", "limit", "cursor"])?;
         let is_confirmed = match members.get("", "confirm") {
             Some(value) => value.flag()?,
             None => false,
@@ -59,12 +60,21 @@ impl Bulk {
                 "state" | "states" => bulk.states = states(value)?,
                 "queue" => bulk.queue = Some(QueueName::parse(&value.string()?, &value.pointer())?),
                 "type" => bulk.job_type = Some(JobType::parse(&value.string()?, &value.pointer())?),
-                // A filter that is not understood must not let more through.
+                // As with `only`.
                 _ => return Err(value.refuse("is not a member of a filter; use state, queue and type")),
             }
         }
         Ok(bulk)
     }
+}
+
+/// What is not understood must not let more through.
+fn only(members: &Members<'_>, known: &[&str]) -> Result<(), Invalid> {
+    let odd = members.iter("").find(|(name, value)| !value.is_null() && !known.contains(name));
+    odd.map_or(Ok(()), |(_, value)| {
+        let known = known.join(", ");
+        Err(value.refuse(format!("is not understood, and more would go than is asked for; use {known}")))
+    })
 }
 
 fn cursor(members: &Members<'_>) -> Result<Option<JobId>, Invalid> {
@@ -109,10 +119,7 @@ pub fn purge(text: &str) -> Result<Purge, Invalid> {
         return Ok(Purge { states: default, before: None });
     }
     let members = Members::read(text, "")?;
-    // Who asks for less than what waits must not lose all of it.
-    if let Some(value) = members.get("", "older_than") {
-        return Err(value.refuse("is not understood: all that waits in these states would go; leave it out"));
-    }
+    only(&members, &["states", "cursor", "confirm"])?;
     let before = cursor(&members)?;
     let Some(value) = members.get("", "states") else { return Ok(Purge { states: default, before }) };
     let states = states(value)?;

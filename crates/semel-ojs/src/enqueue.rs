@@ -12,7 +12,7 @@ use semel_core::enqueue::{Identity, Offer, When};
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::limits::{ARGS_BYTES_MAX, META_BYTES_MAX, TAGS_MAX};
-use semel_core::sight::Queues;
+use semel_core::sight::Sight;
 use semel_core::unique::{KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use self::attributes::Attribute;
@@ -183,8 +183,8 @@ impl Enqueue {
             max_attempts: body.retry.max_attempts,
             unique,
             body: body.encode().map_err(|damaged| Invalid::payload("", damaged.to_string()))?,
-            inspect: terms.inspect,
-            queues: terms.queues.cloned().unwrap_or_default(),
+            inspect: terms.sight.inspect,
+            queues: terms.sight.queues.clone(),
             limit,
             bounded: false,
             awaited: false,
@@ -263,19 +263,17 @@ impl From<Unread> for Invalid {
 }
 
 /// On which terms requests are read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Terms<'t> {
-    /// Whether the caller may see other people's jobs.
-    pub inspect: bool,
-    /// In which queues there are jobs for the caller; in all when it is not said.
-    pub queues: Option<&'t Queues>,
+    /// What the caller may see of other people's jobs.
+    pub sight: Sight<'t>,
     /// What holds for jobs of some types.
     pub templates: Option<&'t Templates>,
 }
 
 impl From<bool> for Terms<'_> {
     fn from(inspect: bool) -> Self {
-        Self { inspect, ..Self::default() }
+        Self { sight: inspect.into(), templates: None }
     }
 }
 

@@ -25,6 +25,7 @@ pub mod explain;
 pub mod job;
 pub mod limit;
 pub mod outbox;
+pub mod place;
 pub mod problem;
 pub mod progress;
 pub mod queue;

@@ -6,6 +6,7 @@ use semel_core::error::Invalid;
 use semel_core::ident::WorkflowId;
 use semel_core::job::Head;
 use semel_core::limits::TASK_BYTES_MAX;
+use semel_core::sight::Sight;
 use semel_core::task::{TaskPlan, Unfit, unfit};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
@@ -66,7 +67,7 @@ impl Create {
     /// What is wrong, where, and what to send instead.
     pub fn parse<'t>(
         text: &str,
-        terms: impl Into<Terms<'t>>,
+        sight: impl Into<Sight<'t>>,
         templates: &'t Templates,
     ) -> Result<Self, Refused> {
         let members = Members::read(text, "")?;
@@ -102,7 +103,7 @@ impl Create {
         check_size(template, context)?;
         let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
         let request = task_text(&members, template, context)?;
-        let terms = Terms { templates: Some(templates), ..terms.into() };
+        let terms = Terms { sight: sight.into(), templates: Some(templates) };
         let read = Enqueue::read(&request, terms, Identified::AsTask(key.as_deref()))?;
         let mut steps = Vec::with_capacity(template.steps.len());
         for (at, step) in template.steps.iter().enumerate() {

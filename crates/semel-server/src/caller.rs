@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
+use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::Head;
 use semel_core::sight::Sight;
@@ -92,7 +93,8 @@ impl Caller {
     /// What tells the caller from all others who may ask (SEMANTICS 7), whatever its token is named now: nothing where
     /// nobody needs one.
     pub(crate) fn credential(&self) -> String {
-        self.0.iter().flat_map(|token| token.digest).map(|byte| format!("{byte:02x}")).collect()
+        let halves = self.0.iter().flat_map(|token| token.digest).flat_map(|byte| [byte >> 4, byte & 15]);
+        halves.filter_map(|half| char::from_digit(half.into(), 16)).collect()
     }
 
     pub(crate) fn token(&self) -> Option<&Arc<Token>> {
@@ -152,6 +154,17 @@ impl Caller {
             "the token is not for this queue; use one that is, or another queue",
         )
         .with_details(|object| object.text("queue", queue)))
+    }
+
+    /// The job that an outcome names must be in a queue of the caller's: it may be its own request's, of a time when its
+    /// token was for more, or its template named another queue.
+    pub(crate) fn check_named(&self, outcome: &Outcome) -> Result<(), Problem> {
+        match outcome {
+            Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) => {
+                self.check_queue(head.queue.name())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the caller has some queues only.

@@ -117,12 +117,7 @@ pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Prob
 
 /// Refuses a reader who would miss events.
 pub(crate) fn check(reading: &Reading) -> Result<(), Problem> {
-    check_place(reading.place, reading.kept_after)
-}
-
-/// The same of a reader who stands there, in a log that keeps what is after `kept_after`.
-pub(crate) fn check_place(place: Place, kept_after: u64) -> Result<(), Problem> {
-    let message = match place {
+    let message = match reading.place {
         Place::Kept => return Ok(()),
         Place::TooOld => {
             "events after this cursor have been dropped; read on from details.oldest and look at the jobs themselves for what happened in between"
@@ -132,5 +127,5 @@ pub(crate) fn check_place(place: Place, kept_after: u64) -> Result<(), Problem> 
         }
     };
     Err(Problem::new(Code::CursorGone, message)
-        .with_details(|object| object.plain("oldest", event::id(kept_after))))
+        .with_details(|object| object.plain("oldest", event::id(reading.kept_after))))
 }

@@ -14,6 +14,7 @@ use semel_core::state::{State as JobState, StateSet};
 use semel_core::unique::Disclose;
 use semel_ojs::answer::{self, Admitted};
 use semel_ojs::enqueue::once;
+use semel_ojs::place::Place;
 use semel_ojs::write::{list as put_list, object};
 use semel_ojs::{Enqueue, JobView, Problem, worker};
 use semel_store::backend::Filter;
@@ -38,6 +39,9 @@ const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 /// Pages a store may answer empty before the client is asked to come again.
 const EMPTY_PAGES_MAX: usize = 16;
+/// Jobs read at once, and bytes of args and meta looked at by one request, where something in them is looked for.
+const LOOKED_AT_ONCE: u32 = 100;
+const LOOKED_BYTES_MAX: usize = 16 << 20;
 
 /// `POST /jobs`.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
@@ -125,10 +129,7 @@ pub(crate) fn told<'o>(
     caller: &Caller,
     outcome: &'o Outcome,
 ) -> Result<(&'o semel_core::job::Head, Admitted<'o>), Refused> {
-    if let Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) = outcome {
-        // The caller's own request of a time when its token was for more, or its template named another queue.
-        caller.check_queue(head.queue.name())?;
-    }
+    caller.check_named(outcome)?;
     let shown = |disclose, ids| if disclose == Disclose::Always { Some(ids) } else { None };
     match outcome {
         Outcome::Created(head) => Ok((head, Admitted::Created)),
@@ -163,26 +164,41 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
     let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let place = query.get("where").map(Place::parse).transpose();
+    let place = place.map_err(|refused| extract::refuse("where", refused.message))?;
     let mut filter = filter(&query)?;
-    filter.limit = u32::try_from(limit).unwrap_or(1);
+    filter.limit = if place.is_some() { LOOKED_AT_ONCE } else { u32::try_from(limit).unwrap_or(1) };
     filter.before = extract::cursor(&query)?;
-    let mut listing = app.engine.list(filter.clone()).await?;
-    // A store looks at a bounded number of rows for a page; people are spared empty ones.
-    for _ in 0..EMPTY_PAGES_MAX {
-        match listing.next {
-            Some(next) if listing.heads.is_empty() => filter.before = Some(next),
-            _ => break,
+    let (mut jobs, mut bytes) = (Vec::new(), 0);
+    // A store looks at a bounded number of rows for a page, and few of them may be those that are looked for; people are
+    // spared empty pages.
+    for _ in 0..=EMPTY_PAGES_MAX {
+        let listing = app.engine.list(filter.clone()).await?;
+        let mut found = app.engine.jobs(listing.heads.iter().map(|head| head.id).collect()).await?;
+        bytes += found.iter().map(|job| job.body.args.len() + job.body.meta.len()).sum::<usize>();
+        if let Some(place) = &place {
+            found.retain(|job| place.is_in(&job.body));
         }
-        listing = app.engine.list(filter.clone()).await?;
+        jobs.extend(found);
+        filter.before = listing.next;
+        let is_full = jobs.len() >= most || bytes >= LOOKED_BYTES_MAX;
+        if filter.before.is_none() || is_full || (place.is_none() && !jobs.is_empty()) {
+            break;
+        }
     }
-    let jobs = app.engine.jobs(listing.heads.iter().map(|head| head.id).collect()).await?;
+    let mut next = filter.before;
+    if jobs.len() > most {
+        jobs.truncate(most);
+        next = jobs.last().map(|job| job.head.id);
+    }
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
         put_list(outer.member("jobs"), &jobs, |out, job| view(job).write(out));
         object(outer.member("pagination"), |page| {
             page.number("limit", limit);
-            page.flag("has_more", listing.next.is_some());
-            match listing.next {
+            page.flag("has_more", next.is_some());
+            match next {
                 Some(next) => page.plain("next_cursor", next),
                 None => page.raw("next_cursor", "null"),
             }

@@ -10,7 +10,7 @@ use semel_ojs::event;
 use semel_ojs::write::{list as put_list, object};
 
 use crate::caller::Caller;
-use crate::events::check_place;
+use crate::events::check;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
@@ -45,7 +45,7 @@ pub(crate) async fn list(
         (None, None) => KeyPlace::default(),
     };
     let KeyReading { log, open } = app.engine.key_log(key, from, limit).await?;
-    check_place(log.place, log.kept_after)?;
+    check(&log)?;
     let mut out = String::with_capacity(300 * log.events.len() + 200);
     object(&mut out, |outer| {
         outer.plain("key", key);

@@ -24,7 +24,8 @@ pub(crate) async fn answers(
         return Ok(requests.iter().map(|_| None).collect());
     }
     let found = app.engine.answered(sent, caller.sight(), &extract::source(parts)).await?;
-    let mut found = found.into_iter().map(|told| told.map(|outcome| shown(caller, outcome)));
+    let mut found =
+        found.into_iter().map(|told| told.map(|outcome| caller.check_named(&outcome).map(|()| outcome)));
     Ok(requests.iter().map(|request| request.and_then(|_| found.next().flatten())).collect())
 }
 
@@ -36,11 +37,4 @@ pub(crate) async fn answer(
     request: Option<Once>,
 ) -> Result<Option<Outcome>, Refused> {
     Ok(answers(app, caller, parts, vec![request]).await?.pop().flatten().transpose()?)
-}
-
-fn shown(caller: &Caller, outcome: Outcome) -> Result<Outcome, Problem> {
-    if let Outcome::Repeated(head) | Outcome::Amended(head) = &outcome {
-        caller.check_queue(head.queue.name())?;
-    }
-    Ok(outcome)
 }

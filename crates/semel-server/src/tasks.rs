@@ -49,7 +49,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         Ok(key) => key,
         Err(problem) => return Ok(bad_request(problem.message())),
     };
-    let plan = match Create::parse(&text, caller.terms(&templates), &templates) {
+    let plan = match Create::parse(&text, caller.sight(), &templates) {
         Ok(create) => match key {
             Some(key) => create.once(&text, key)?.plan,
             None => create.plan,
@@ -71,7 +71,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     }
     let steps = plan.steps.steps.len();
     let created = app.engine.create_task(plan, &extract::source(&parts)).await?;
-    answer_created(&app, created, steps).await
+    answer_created(&app, &caller, created, steps).await
 }
 
 fn check_queues(caller: &Caller, plan: &TaskPlan) -> Result<(), Problem> {
@@ -92,12 +92,15 @@ fn bad_request(message: &str) -> Answer {
     error(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
 }
 
-async fn answer_created(app: &App, created: TaskOutcome, steps: usize) -> Answered {
+async fn answer_created(app: &App, caller: &Caller, created: TaskOutcome, steps: usize) -> Answered {
     match created {
         TaskOutcome::Created { id, workflow, .. } => {
             Ok(Answer::status(StatusCode::CREATED, task::created(id, workflow.steps.len(), true)))
         }
-        TaskOutcome::Decided(outcome) => answer_decided(app, outcome, steps).await,
+        TaskOutcome::Decided(outcome) => {
+            caller.check_named(&outcome)?;
+            answer_decided(app, outcome, steps).await
+        }
         TaskOutcome::Unfit(why) => {
             Ok(bad_request(Problem::from(task::refused_unfit(why).under("/unique")).message()))
         }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use semel_core::sight::Sight;
 use semel_ojs::{Templates, Terms};
 
 use crate::App;
@@ -20,7 +19,6 @@ impl App {
 impl Caller {
     /// On which terms this caller's request is read.
     pub(crate) fn terms<'t>(&'t self, templates: &'t Templates) -> Terms<'t> {
-        let Sight { inspect, queues } = self.sight();
-        Terms { inspect, queues: Some(queues), templates: Some(templates) }
+        Terms { sight: self.sight(), templates: Some(templates) }
     }
 }

@@ -201,7 +201,7 @@ pub const CATALOGUE: [Entry; 24] = [
         409,
         false,
         "conflict",
-        "Release the key or let its jobs end, or use reject or ignore instead of replace or follow_up.",
+        "Cancel some of its jobs or let them end, or use reject or ignore instead of replace or follow_up.",
     ),
     entry(
         Code::QueueFull,

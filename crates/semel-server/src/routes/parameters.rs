@@ -19,6 +19,11 @@ pub(super) const JOBS: &[Parameter] = &[
     STATES,
     QUEUE,
     TYPE,
+    parameter(
+        "where",
+        r#"{"type":"string","maxLength":1024}"#,
+        "Those that have this value there, as in /args/0/user_id=7: a JSON pointer below args or meta, and a value. Some 1,700 jobs are looked at for a page.",
+    ),
     parameter("limit", r#"{"type":"integer","minimum":1,"maximum":200,"default":50}"#, "Jobs on a page."),
     parameter("cursor", r#"{"type":"string"}"#, "`pagination.next_cursor` of the page before."),
 ];

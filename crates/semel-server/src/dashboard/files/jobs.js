@@ -1,4 +1,4 @@
-// Jobs by state, queue and type, newest first; and one thing done to everything that the filter admits.
+// Jobs by state, queue, type and what is in them, newest first; and one thing done to everything that the filter admits.
 
 import { get, maybe, post } from "./api.js";
 import { ask } from "./dialog.js";
@@ -24,7 +24,7 @@ const COLUMNS = [
 ];
 
 export async function jobs({ query, signal }) {
-  const filter = { state: query.state, queue: query.queue, type: query.type };
+  const filter = { state: query.state, queue: query.queue, type: query.type, where: query.where };
   const [found, queues] = await Promise.all([
     get("jobs", { ...filter, limit: PER_PAGE, cursor: query.cursor }, signal),
     maybe(get("queues", {}, signal)),
@@ -37,17 +37,32 @@ export async function jobs({ query, signal }) {
     form({ class: "row", role: "search" }, (fields) => go("jobs", fields),
       h("fieldset", { class: "chips" }, h("legend", {}, "State"), STATES.map(box)),
       field("Queue", h("input", { name: "queue", list: "queues", value: query.queue ?? "", "data-key": "/" })),
-      field("Type", h("input", { name: "type", value: query.type ?? "" })),
-      h("datalist", { id: "queues" }, (queues?.queues ?? []).map((queue) => h("option", { value: queue.name }))),
+      field("Type", h("input", { name: "type", list: "types", value: query.type ?? "" })),
+      field("Args or meta", h("input", { name: "where", list: "places", value: query.where ?? "", placeholder: "/args/0/user_id=7" })),
+      options("queues", (queues?.queues ?? []).map((queue) => queue.name)),
+      options("types", found.jobs.map((job) => job.type)),
+      options("places", found.jobs.flatMap(places)),
       h("button", { type: "submit", class: "main" }, "Filter"),
-      forAdmins(() => button("Cancel everything matching…", () => cancelAll(filter), { class: "danger" }))),
+      query.where ? null : forAdmins(() => button("Cancel everything matching…", () => cancelAll(filter), { class: "danger" }))),
     table([
       ...COLUMNS,
       { label: "Key", cell: (job) => (job.unique_key ? keyLink(job.unique_key) : "–") },
       { label: "Duplicates", kind: "num", cell: (job) => count(job.unique?.duplicates?.count) },
-    ], found.jobs, { caption: "Jobs, newest first", empty: "No job that this filter admits." }),
+    ], found.jobs, { caption: "Jobs, newest first", empty: found.pagination.has_more ? "None among those that were looked at; the next page looks further." : "No job that this filter admits." }),
     pager("jobs", query.cursor ? filter : null, found.pagination.has_more ? { ...filter, cursor: found.pagination.next_cursor } : null),
   ];
+}
+
+/** What may be chosen, each once. */
+function options(id, texts) {
+  return h("datalist", { id }, [...new Set(texts)].map((value) => h("option", { value })));
+}
+
+/** The places of a job's args and meta where a value may be asked for. */
+function places(job) {
+  const token = (name) => name.replaceAll("~", "~0").replaceAll("/", "~1");
+  const members = (base, value) => (value !== null && typeof value === "object" ? Object.keys(value).map((name) => `${base}/${token(name)}=`) : []);
+  return [...(job.args ?? []).flatMap((item, at) => members(`/args/${at}`, item)), ...members("/meta", job.meta)];
 }
 
 async function cancelAll(filter) {

@@ -15,14 +15,15 @@ const CALLS_SHOWN = 20;
 
 export async function key({ params, signal }) {
   const found = await maybe(get(`unique-jobs/${at(params.key)}`, {}, signal), [404]);
-  if (!found) return [h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, params.key)), free(), timelinePart(params.key, null, signal)];
-  const holders = found.holders;
+  if (!found) return [title(params.key), free(), timelinePart(params.key, null, signal)];
+  const { holders, hidden } = found;
+  if (holders.length === 0) return [title(found.key), ...unshown(found.key, hidden), timelinePart(found.key, null, signal)];
   const first = holders.find((holder) => holder.holds) ?? holders[0];
   const job = (await maybe(get(`jobs/${at(first.job_id)}`, {}, signal)))?.job;
   const again = job ? await askAgain(job, signal) : null;
   const suppressed = holders.reduce((sum, holder) => sum + (holder.duplicates?.count ?? 0), 0);
   return [
-    h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, found.key)),
+    title(found.key),
     verdict(first, again),
     facts([
       ["Holder", jobLink(first.job_id, true)],
@@ -32,9 +33,10 @@ export async function key({ params, signal }) {
       ["Held since", h("span", {}, when(first.created_at), " · ", clock(first.created_at))],
       ["Window ends", first.locked_until ? h("span", {}, when(first.locked_until), " · ", clock(first.locked_until)) : "no window: its state decides"],
       ["Duplicates suppressed", count(suppressed)],
+      ["Other holders", hidden > 0 ? `${count(hidden)} that may not be shown` : null],
     ]),
     h("p", { class: "actions" },
-      button("Release this key…", () => release(found.key, holders), { class: "danger" }),
+      button("Release this key…", () => release(found.key, holders, hidden), { class: "danger" }),
       job?.unique && again?.isSame ? h("a", { class: "button", href: link("why", { of: first.job_id }) }, "Offer the same again?") : null),
     job?.unique
       ? part("Policy of the holder",
@@ -53,6 +55,19 @@ export async function key({ params, signal }) {
   ];
 }
 
+function title(key) {
+  return h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, key));
+}
+
+/** A key whose holders do not disclose it. */
+function unshown(key, hidden) {
+  return [
+    h("div", { class: "verdict held" },
+      h("p", {}, h("strong", {}, "Held. "), `${hidden === 1 ? "One job that may not be shown carries" : `${count(hidden)} jobs that may not be shown carry`} it.`)),
+    h("p", { class: "actions" }, button("Release this key…", () => release(key, [], hidden), { class: "danger" })),
+  ];
+}
+
 /** What happened to the key, and to jobs that carried it before and may be gone. */
 function timelinePart(key, created, signal) {
   // A little before, whatever the clocks.
@@ -62,7 +77,7 @@ function timelinePart(key, created, signal) {
 
 function free() {
   return h("div", { class: "verdict good" },
-    h("p", {}, h("strong", {}, "Nobody that may be shown holds this key. "), "It was released, its holders' time is over, it never was held, or whoever holds it does not disclose it."));
+    h("p", {}, h("strong", {}, "Nobody holds this key. "), "It was released, its holders' time is over, or it never was held."));
 }
 
 function verdict(holder, again) {
@@ -102,7 +117,9 @@ export function callers(holders) {
   ], calls, { caption: "The last ten of each holder", empty: "None so far." });
 }
 
-async function release(key, holders) {
+async function release(key, holders, hidden) {
+  const all = holders.length + hidden;
+  const shown = holders.slice(0, 5).map((holder) => `${holder.job_id} (${holder.state})`).join(", ");
   const live = holders.filter((holder) => !["completed", "cancelled", "discarded"].includes(holder.state));
   const running = live.filter((holder) => holder.state === "active");
   const reason = h("input", { type: "text", maxlength: String(REASON_CHARS_MAX), required: true });
@@ -112,7 +129,8 @@ async function release(key, holders) {
     body: [
       h("p", { class: "mono break" }, key),
       h("ul", {},
-        item(`${holders.length === 1 ? "One job loses" : `${holders.length} jobs lose`} the key: ${holders.slice(0, 5).map((holder) => `${holder.job_id} (${holder.state})`).join(", ")}${holders.length > 5 ? ", …" : ""}.`),
+        item(`${all === 1 ? "One job loses" : `${all} jobs lose`} the key${shown ? `: ${shown}${holders.length > 5 ? ", …" : ""}` : ""}.`),
+        hidden > 0 ? item(`${hidden === 1 ? "One of them" : `${hidden} of them`} may not be shown.`) : null,
         item("Their states do not change: nothing is cancelled, what waits still runs."),
         item("The next job with this key is admitted."),
         running.length > 0 ? item(`${running.length} of them run now, so two runs of the same work may overlap.`) : null,
@@ -127,7 +145,8 @@ async function release(key, holders) {
   if (!done) return;
   try {
     const told = await remove(`unique-jobs/${at(key)}`, { reason: reason.value.trim() });
-    tell(`Released from ${told.released.length === 1 ? "one job" : `${told.released.length} jobs`}.`);
+    const lost = told.released.length + told.hidden;
+    tell(`Released from ${lost === 1 ? "one job" : `${lost} jobs`}.`);
   } catch (error) {
     tell(error.message);
   }

@@ -79,11 +79,12 @@ export function keyTimeline(key, since, signal) {
   const show = async (query, chosen) => {
     for (const tab of tabs.children) tab.setAttribute("aria-pressed", String(tab === chosen));
     put(slot, none("Reading the log…"));
+    const isChosen = () => chosen.getAttribute("aria-pressed") === "true";
     try {
       const found = await read(query);
-      if (chosen.getAttribute("aria-pressed") === "true") put(slot, keyEvents(found, read));
+      if (isChosen()) put(slot, events(found, ({ from }) => read(from), true, "The log has nothing of this key in that time."));
     } catch (error) {
-      if (!signal.aborted) put(slot, problem(error, () => show(query, chosen)));
+      if (!signal.aborted && isChosen()) put(slot, problem(error, () => show(query, chosen)));
     }
   };
   const tab = (text, query) => button(text, (event) => show(query(), event.currentTarget));
@@ -94,31 +95,14 @@ export function keyTimeline(key, since, signal) {
   return h("div", {}, tabs, slot);
 }
 
-function keyEvents(found, read) {
-  const list = h("ol", { class: "timeline" }, found.events.map((event) => line(event, true)));
-  const foot = h("div", {});
-  const rest = (from) => put(foot, from.more
-    ? button("Read further in the log", async () => {
-      try {
-        const next = await read(from.from);
-        list.append(...next.events.map((event) => line(event, true)));
-        rest(next);
-      } catch (error) {
-        put(foot, problem(error));
-      }
-    })
-    : null);
-  rest(found);
-  const empty = found.events.length === 0 && !found.more;
-  return h("div", {}, empty ? none("The log has nothing of this key in that time.") : list, foot);
-}
-
 /** The events of jobs. The log may be long, so the rest of the screen does not wait for them. */
 export function timeline(ids, createdAt, names, signal) {
   const slot = h("div", { "aria-live": "polite" }, none("Reading the log…"));
   const fetched = async () => {
     try {
-      put(slot, events(await ofJobs(ids, createdAt, signal), ids, names));
+      const found = await ofJobs(ids, createdAt, signal);
+      const further = ({ after }) => read({ jobs: ids.join(",") }, after);
+      put(slot, events(found, further, names, "The log no longer has what happened to it."));
     } catch (error) {
       if (!signal.aborted) put(slot, problem(error, fetched));
     }
@@ -127,24 +111,21 @@ export function timeline(ids, createdAt, names, signal) {
   return slot;
 }
 
-/** Those that were found; asks for the rest of a long log when told to. */
-function events(reading, ids, names) {
-  const list = h("ol", { class: "timeline" }, reading.events.map((event) => line(event, names)));
+/** Those that were found; asks `further` for the rest of a long log when told to. */
+function events(found, further, names, nothing) {
+  const list = h("ol", { class: "timeline" }, found.events.map((event) => line(event, names)));
   const foot = h("div", {});
-  const rest = (from) => {
-    put(foot, from.more
-      ? button("Read further in the log", async () => {
-        try {
-          const next = await read({ jobs: ids.join(",") }, from.after);
-          list.append(...next.events.map((event) => line(event, names)));
-          rest(next);
-        } catch (error) {
-          put(foot, problem(error));
-        }
-      })
-      : null);
-  };
-  rest(reading);
-  const empty = reading.events.length === 0 && !reading.more;
-  return h("div", {}, empty ? none("The log no longer has what happened to it.") : list, foot);
+  const rest = (from) => put(foot, from.more
+    ? button("Read further in the log", async () => {
+      try {
+        const next = await further(from);
+        list.append(...next.events.map((event) => line(event, names)));
+        rest(next);
+      } catch (error) {
+        put(foot, problem(error));
+      }
+    })
+    : null);
+  rest(found);
+  return h("div", {}, found.events.length === 0 && !found.more ? none(nothing) : list, foot);
 }
