@@ -3,6 +3,7 @@
 //! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
 //! machines are not to be compared.
 
+pub mod compare;
 pub mod grown;
 pub mod http;
 pub mod limit;

@@ -1,10 +1,12 @@
 //! `semel bench`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use semel_bench::Options;
+use semel_bench::compare::{Baseline, Change};
+use semel_bench::{Options, Report};
+use serde::{Deserialize, Serialize};
 
 use crate::config::Globals;
 use crate::failure::{Context, Failure};
@@ -23,6 +25,8 @@ Examples:
   semel bench
   semel bench --seconds 10 --waiting 1000000
   semel bench --only HTTP --waiting 0
+  semel bench --rounds 5 --json > baseline.json      # then, after a change:
+  semel bench --rounds 5 --compare baseline.json
   semel bench --only cycle --folder /data/bench --json
   semel bench --store postgres://semel@db.example/jobs --callers 64
   semel bench --store redis://redis.example --callers 64")]
@@ -51,6 +55,15 @@ pub struct Bench {
     /// Only the cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// The whole of it so often; the figures shown are the last round's
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Beside earlier rounds, which --json wrote: ends with 1 when a case is surely slower
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// With --compare: slower by more than this part
+    #[arg(long, value_name = "PART", default_value_t = 0.25, value_parser = part)]
+    slower: f64,
     /// Where the files are made, on the disk to be measured; removed afterwards [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
@@ -73,39 +86,23 @@ impl Bench {
             return Err(Failure::usage("--finished and --churn are for PostgreSQL")
                 .next("name one: --store postgres://…"));
         }
-        let parent = self.folder.unwrap_or_else(std::env::temp_dir);
-        // A folder of its own, so that nothing but the bench's files is removed.
-        let folder = parent.join(format!("semel-bench-{}", random()));
-        let options = Options {
-            folder: folder.clone(),
-            callers: usize::try_from(self.callers).unwrap_or(usize::MAX),
-            args_bytes: usize::try_from(self.args_bytes).unwrap_or(usize::MAX),
-            duration: Duration::from_secs(self.seconds),
-            waiting: self.waiting,
-            connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
-            finished: self.finished,
-            churn: Duration::from_secs(self.churn),
-            only: self.only,
-        };
-        let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));
-        let report = if let Some(Place::Postgres(address)) = place {
-            let address =
-                address.with_schema(&format!("bench_{}", random())).context("cannot name a schema")?;
-            semel_bench::run_on_postgres(&address, &options, progress).await.context("the bench broke off")?
-        } else if let Some(Place::Redis(address)) = place {
-            let address =
-                address.with_prefix(&format!("bench_{}", random())).context("cannot name a prefix")?;
-            semel_bench::run_on_redis(&address, &options, progress).await.context("the bench broke off")?
-        } else {
-            let ran = semel_bench::run(&options, progress).await;
-            let removed = std::fs::remove_dir_all(&folder);
-            let report = ran.context("the bench broke off")?;
-            removed.context("cannot remove the bench's files")?;
-            report
-        };
+        // Before minutes are spent.
+        let before = self.compare.as_deref().map(baseline).transpose()?;
+        let mut rounds = Vec::new();
+        for round in 1..=self.rounds {
+            if self.rounds > 1 {
+                printer.remark(format_args!("round {round} of {}", self.rounds));
+            }
+            rounds.push(self.round(place.as_ref(), printer).await?);
+        }
+        let now = Baseline::of(&rounds).context("the bench found nothing")?;
+        let changes = before.as_ref().map(|before| before.compare(&now)).transpose();
+        let changes = changes.context("cannot compare")?.unwrap_or_default();
+        let Some(report) = rounds.pop() else { return Ok(()) };
         if printer.is_json() {
-            printer.value(&serde_json::to_value(&report).context("cannot write the report")?);
-            return Ok(());
+            let told = Told { report: &report, baseline: &now, changes: &changes };
+            printer.value(&serde_json::to_value(&told).context("cannot write the report")?);
+            return self.judge(&changes);
         }
         printer.line(format_args!("engine      {} ({})", report.engine, report.durability));
         printer.line(format_args!("callers     {} in flight, {} cores", report.callers, report.cores));
@@ -120,6 +117,107 @@ impl Bench {
             ]
         });
         printer.table(&["CASE", ">PER SECOND", ">P50 MS", ">P99 MS", ">OF LIMIT"], rows);
-        Ok(())
+        if !changes.is_empty() {
+            printer.line("");
+            let rows = changes.iter().map(|change| {
+                let verdict = if change.is_slower(self.slower) { "slower" } else { "" };
+                vec![
+                    change.name.clone(),
+                    printer.styled(Style::Bold, &format!("{:.2}", change.ratio)),
+                    format!("{:.2} to {:.2}", change.low, change.high),
+                    verdict.to_owned(),
+                ]
+            });
+            printer.table(&["SHARE OF THE LIMIT", ">NOW ÷ BEFORE", ">95 %", ""], rows);
+        }
+        self.judge(&changes)
+    }
+
+    /// # Errors
+    /// When a case is surely slower than it may be.
+    fn judge(&self, changes: &[Change]) -> Result<(), Failure> {
+        let slower: Vec<&str> = changes
+            .iter()
+            .filter(|change| change.is_slower(self.slower))
+            .map(|change| &*change.name)
+            .collect();
+        if slower.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "slower than the baseline by more than {}: {}",
+            self.slower,
+            slower.join("; ")
+        ))
+        .next("run it again on a quiet machine; then look for what changed"))
+    }
+
+    async fn round(&self, place: Option<&Place>, printer: &Printer) -> Result<Report, Failure> {
+        let parent = self.folder.clone().unwrap_or_else(std::env::temp_dir);
+        // A folder of its own, so that nothing but the bench's files is removed.
+        let folder = parent.join(format!("semel-bench-{}", random()));
+        let options = Options {
+            folder: folder.clone(),
+            callers: usize::try_from(self.callers).unwrap_or(usize::MAX),
+            args_bytes: usize::try_from(self.args_bytes).unwrap_or(usize::MAX),
+            duration: Duration::from_secs(self.seconds),
+            waiting: self.waiting,
+            connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
+            finished: self.finished,
+            churn: Duration::from_secs(self.churn),
+            only: self.only.clone(),
+        };
+        let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));
+        if let Some(Place::Postgres(address)) = place {
+            let address =
+                address.with_schema(&format!("bench_{}", random())).context("cannot name a schema")?;
+            return semel_bench::run_on_postgres(&address, &options, progress)
+                .await
+                .context("the bench broke off");
+        }
+        if let Some(Place::Redis(address)) = place {
+            let address =
+                address.with_prefix(&format!("bench_{}", random())).context("cannot name a prefix")?;
+            return semel_bench::run_on_redis(&address, &options, progress)
+                .await
+                .context("the bench broke off");
+        }
+        let ran = semel_bench::run(&options, progress).await;
+        let removed = std::fs::remove_dir_all(&folder);
+        let report = ran.context("the bench broke off")?;
+        removed.context("cannot remove the bench's files")?;
+        Ok(report)
+    }
+}
+
+/// What `--json` writes: the last round, and what to compare others with.
+#[derive(Serialize)]
+struct Told<'r> {
+    #[serde(flatten)]
+    report: &'r Report,
+    baseline: &'r Baseline,
+    #[serde(skip_serializing_if = "<[Change]>::is_empty")]
+    changes: &'r [Change],
+}
+
+/// What an earlier `--json` wrote.
+fn baseline(file: &Path) -> Result<Baseline, Failure> {
+    #[derive(Deserialize)]
+    struct Kept {
+        baseline: Baseline,
+    }
+    let name = file.display();
+    let text = std::fs::read_to_string(file).context(&format!("cannot read {name}"))?;
+    let kept: Result<Kept, _> = serde_json::from_str(&text);
+    kept.map(|kept| kept.baseline).map_err(|error| {
+        Failure::usage(format!("{name} is not what `semel bench --json` writes: {error}"))
+            .next("write one with: semel bench --rounds 5 --json > baseline.json")
+    })
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(part) if (0.0..1.0).contains(&part) => Ok(part),
+        _ => Err("is not a number from 0 to 1, such as 0.25".to_owned()),
     }
 }

@@ -1,0 +1,223 @@
+//! Two runs beside each other, by their shares of the limits that each measured for itself: those of different days may be
+//! compared, and with care those of different machines.
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::{BenchError, Report};
+
+/// Two-sided 95 % points of Student's distribution, for 1, 2, … degrees of freedom; beyond, that of the normal one.
+const STUDENT: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+const NORMAL: f64 = 1.96;
+/// Rounds of each side without which nothing is said.
+pub const ROUNDS_MIN: usize = 3;
+
+/// What a case did in each round, as a share of the limit that was measured before it.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Shares {
+    /// The case.
+    pub name: String,
+    /// Of each round.
+    pub shares: Vec<f64>,
+}
+
+/// Rounds to compare others with.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Baseline {
+    /// The engine's name.
+    pub engine: String,
+    /// What an acknowledged write survives.
+    pub durability: String,
+    /// The cases.
+    pub cases: Vec<Shares>,
+}
+
+impl Baseline {
+    /// What these rounds, all of one engine, measured.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn of(rounds: &[Report]) -> Result<Self, BenchError> {
+        let Some(first) = rounds.first() else {
+            return Err(BenchError::Invalid("there is no round to compare".to_owned()));
+        };
+        let mut cases: Vec<Shares> = Vec::new();
+        for report in rounds {
+            let mut limit = None;
+            for figure in &report.figures {
+                if figure.name.starts_with("limit:") {
+                    limit = Some(figure.per_second);
+                    continue;
+                }
+                let beside = figure.share_of_limit.or(limit.map(|limit| figure.per_second / limit));
+                let Some(share) = beside.filter(|share| share.is_finite() && *share > 0.0) else { continue };
+                match cases.iter_mut().find(|case| case.name == figure.name) {
+                    Some(case) => case.shares.push(share),
+                    None => cases.push(Shares { name: figure.name.clone(), shares: vec![share] }),
+                }
+            }
+        }
+        let (engine, durability) = (first.engine.clone(), first.durability.clone());
+        Ok(Self { engine, durability, cases })
+    }
+
+    /// Each case that both have, `self` being the earlier one.
+    ///
+    /// # Errors
+    /// When they are of different engines or durabilities, or have no case in common with rounds enough.
+    pub fn compare(&self, now: &Self) -> Result<Vec<Change>, BenchError> {
+        if (&self.engine, &self.durability) != (&now.engine, &now.durability) {
+            return Err(BenchError::Invalid(format!(
+                "the baseline is of {} ({}), this run of {} ({}); compare like with like",
+                self.engine, self.durability, now.engine, now.durability
+            )));
+        }
+        let of = |case: &Shares| {
+            let before = self.cases.iter().find(|before| before.name == case.name)?;
+            Change::of(&case.name, &before.shares, &case.shares)
+        };
+        let changes: Vec<Change> = now.cases.iter().filter_map(of).collect();
+        if changes.is_empty() {
+            return Err(BenchError::Invalid(format!(
+                "the two have no case in common that each measured {ROUNDS_MIN} times; give both --rounds {ROUNDS_MIN} or more, and the same cases"
+            )));
+        }
+        Ok(changes)
+    }
+}
+
+/// How a case has changed.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Change {
+    /// The case.
+    pub name: String,
+    /// Now ÷ before, of the geometric means of the shares.
+    pub ratio: f64,
+    /// Between these it is, with 95 % confidence.
+    pub low: f64,
+    /// The upper one.
+    pub high: f64,
+}
+
+impl Change {
+    fn of(name: &str, before: &[f64], now: &[f64]) -> Option<Self> {
+        let ((before, its), (now, ours)) = (logs(before)?, logs(now)?);
+        let (its_part, our_part) = (its.spread / its.count, ours.spread / ours.count);
+        let error = (its_part + our_part).sqrt();
+        // Welch: the degrees of freedom of two samples that spread differently.
+        let freedom = (its_part + our_part).powi(2)
+            / (its_part.powi(2) / (its.count - 1.0) + our_part.powi(2) / (ours.count - 1.0));
+        let reach = if error > 0.0 { student(freedom) * error } else { 0.0 };
+        let mean = now - before;
+        Some(Self {
+            name: name.to_owned(),
+            ratio: mean.exp(),
+            low: (mean - reach).exp(),
+            high: (mean + reach).exp(),
+        })
+    }
+
+    /// Whether it has surely become slower by more than this part.
+    pub fn is_slower(&self, by: f64) -> bool {
+        self.high < 1.0 - by
+    }
+}
+
+struct Spread {
+    count: f64,
+    spread: f64,
+}
+
+/// Mean and variance of the logarithms: ratios are as far from 1 whichever way they go.
+fn logs(shares: &[f64]) -> Option<(f64, Spread)> {
+    if shares.len() < ROUNDS_MIN {
+        return None;
+    }
+    let count = shares.len() as f64;
+    let mean = shares.iter().map(|share| share.ln()).sum::<f64>() / count;
+    let spread = shares.iter().map(|share| (share.ln() - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    Some((mean, Spread { count, spread }))
+}
+
+fn student(freedom: f64) -> f64 {
+    // Rounded down: rather too wide than too narrow.
+    let at = if freedom.is_finite() { freedom.max(1.0) as usize } else { usize::MAX };
+    STUDENT.get(at - 1).copied().unwrap_or(NORMAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn baseline(shares: &[f64]) -> Baseline {
+        let cases = vec![Shares { name: "unique".to_owned(), shares: shares.to_vec() }];
+        Baseline { engine: "sqlite".to_owned(), durability: "fsync".to_owned(), cases }
+    }
+
+    fn change(before: &[f64], now: &[f64]) -> Change {
+        baseline(before).compare(&baseline(now)).unwrap().remove(0)
+    }
+
+    #[test]
+    fn what_is_surely_slower_is_told_from_noise() {
+        let before = [0.40, 0.42, 0.38, 0.41];
+        let half = change(&before, &[0.20, 0.21, 0.19, 0.20]);
+        assert!((half.ratio - 0.497).abs() < 0.01 && half.is_slower(0.25), "{half:?}");
+        // A third slower, and nobody knows.
+        let noisy = change(&before, &[0.15, 0.45, 0.25, 0.30]);
+        assert!(noisy.ratio < 0.75 && !noisy.is_slower(0.25), "{noisy:?}");
+        let same = change(&before, &before);
+        assert!((same.ratio - 1.0).abs() < 1e-9 && same.low < 1.0 && same.high > 1.0 && !same.is_slower(0.0));
+        let faster = change(&before, &[0.80, 0.81, 0.79]);
+        assert!(faster.low > 1.5 && !faster.is_slower(0.0), "{faster:?}");
+    }
+
+    /// By Welch's formula, worked out by hand: variances 0.04 and 0.01 of three rounds each.
+    #[test]
+    fn the_interval_is_students() {
+        let before = [-0.2_f64, 0.0, 0.2].map(f64::exp);
+        let now = [-0.1_f64, 0.0, 0.1].map(f64::exp);
+        let change = change(&before, &now);
+        // 2.94 degrees of freedom, taken as 2: 4.303 × √(0.05 ÷ 3).
+        assert!((change.high.ln() - 0.5555).abs() < 1e-3, "{change:?}");
+        assert!((change.low.ln() + 0.5555).abs() < 1e-3, "{change:?}");
+    }
+
+    #[test]
+    fn only_like_is_compared_with_like() {
+        let one = baseline(&[0.4, 0.4, 0.4]);
+        let other = Baseline { durability: "none".to_owned(), ..one.clone() };
+        assert!(one.compare(&other).unwrap_err().to_string().contains("like with like"));
+        let few = baseline(&[0.4, 0.4]);
+        assert!(one.compare(&few).unwrap_err().to_string().contains("--rounds 3"));
+    }
+
+    #[test]
+    fn a_case_without_a_limit_of_its_own_goes_by_the_last_one_before_it() {
+        let figure = |name: &str, per_second, share| crate::Figure {
+            name: name.to_owned(),
+            jobs: 1,
+            seconds: 1.0,
+            per_second,
+            p50_ms: 0.0,
+            p99_ms: 0.0,
+            share_of_limit: share,
+        };
+        let report = Report {
+            engine: "e".to_owned(),
+            durability: "d".to_owned(),
+            cores: 2,
+            callers: 1,
+            args_bytes: 1,
+            figures: vec![
+                figure("limit: rows", 100.0, None),
+                figure("unique", 40.0, Some(0.5)),
+                figure("cycle", 20.0, None),
+                figure("limit: http", 10.0, None),
+                figure("over HTTP", 5.0, None),
+            ],
+        };
+        let baseline = Baseline::of(&[report]).unwrap();
+        let shares: Vec<f64> = baseline.cases.iter().flat_map(|case| case.shares.clone()).collect();
+        assert_eq!(shares, [0.5, 0.2, 0.5]);
+    }
+}

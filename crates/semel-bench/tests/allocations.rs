@@ -1,0 +1,106 @@
+//! What decisions cost in allocations. Time is too noisy for a test to go by; these are counted, so that none comes in
+//! unnoticed. All runs on one thread, on the `memory:` store.
+
+use std::sync::Arc;
+
+use allocation_counter::measure;
+use semel_bench::load::{Work, queue};
+use semel_core::enqueue::{Batch, Mode, Offer, Outcome};
+use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_engine::Engine;
+use semel_ojs::Enqueue;
+use semel_store::backend::Claim;
+use semel_store::memory::Memory;
+use tokio::runtime::{Builder, Runtime};
+
+const JOBS: u64 = 1_000;
+
+fn started() -> (Runtime, Engine, Work) {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let engine = runtime.block_on(async { Engine::start(Arc::new(Memory::default())).unwrap() });
+    let work = Work::new(200, true).unwrap();
+    // What is made once is made.
+    let warm: Vec<Offer> = (0..JOBS).map(|number| work.offer(number).unwrap()).collect();
+    for offer in warm {
+        let outcome = runtime.block_on(engine.enqueue(offer, "t")).unwrap();
+        assert!(matches!(outcome, Outcome::Created(_)));
+    }
+    (runtime, engine, work)
+}
+
+/// Allocations for each of so many jobs; and what is seen of them when the bound is broken.
+#[track_caller]
+fn costs_at_most(most: f64, of: &str, jobs: u64, act: impl FnOnce()) {
+    let counted = measure(act);
+    let each = counted.count_total as f64 / jobs as f64;
+    assert!(
+        each <= most,
+        "{of} takes {each:.2} allocations and {:.0} bytes each, where {most} were enough",
+        counted.bytes_total as f64 / jobs as f64
+    );
+    // A bound far above what is needed lets everything in.
+    assert!(each >= most * 0.8, "{of} takes {each:.2} allocations only: lower the bound of {most}");
+}
+
+#[test]
+fn a_new_job_of_one_caller() {
+    let (runtime, engine, work) = started();
+    let offers: Vec<Offer> = (JOBS..2 * JOBS).map(|number| work.offer(number).unwrap()).collect();
+    costs_at_most(26.0, "a new job alone", JOBS, || {
+        for offer in offers {
+            runtime.block_on(engine.enqueue(offer, "t")).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_duplicate_of_one_caller() {
+    let (runtime, engine, work) = started();
+    let offers: Vec<Offer> = (0..JOBS).map(|number| work.offer(number).unwrap()).collect();
+    costs_at_most(10.5, "a duplicate", JOBS, || {
+        for offer in offers {
+            let outcome = runtime.block_on(engine.enqueue(offer, "t")).unwrap();
+            assert!(matches!(outcome, Outcome::Existing(_)));
+        }
+    });
+}
+
+#[test]
+fn new_jobs_of_a_batch() {
+    let (runtime, engine, work) = started();
+    let offers: Vec<Offer> = (JOBS..2 * JOBS).map(|number| work.offer(number).unwrap()).collect();
+    costs_at_most(2.4, "a new job of a batch", JOBS, || {
+        let batch = runtime.block_on(engine.enqueue_batch(offers, Mode::Each, "t")).unwrap();
+        assert!(matches!(batch, Batch::Done(outcomes) if outcomes.len() == 1_000));
+    });
+}
+
+#[test]
+fn a_claim_of_fifty_and_their_ends() {
+    let (runtime, engine, _) = started();
+    costs_at_most(34.0, "a claim's share and an end", JOBS, || {
+        runtime.block_on(async {
+            for _ in 0..JOBS / 50 {
+                let (queues, grant) = (vec![queue("bench").unwrap()], Grant::new("w".into(), None));
+                let jobs =
+                    engine.claim(Claim { queues, limit: 50, grant, closed: Vec::new() }).await.unwrap();
+                assert_eq!(jobs.len(), 50);
+                for job in jobs {
+                    let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
+                    engine.complete(job.head.id, bearer, None).await.unwrap();
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn a_request_is_read() {
+    let text = r#"{"type":"payment.capture","args":[{"order":7,"amount":1299,"shop":"north"}],"meta":{"tenant":"acme"},
+        "options":{"queue":"payments","priority":5,"unique":{"keys":["type","args"],"args_keys":["order"],"on_conflict":"ignore"}}}"#;
+    costs_at_most(60.0, "reading a request", JOBS, || {
+        for _ in 0..JOBS {
+            assert!(Enqueue::parse(text, true).is_ok());
+        }
+    });
+}
