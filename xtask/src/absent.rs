@@ -60,9 +60,13 @@ const DRIVERS: [Driver; 2] = [
     },
 ];
 
-/// Programs that run what the guide says in their languages: what each is called, and the tests that need it.
-const PROGRAMS: [(&str, &str); 3] =
-    [("python3", "keys_in_python"), ("node", "keys_in_javascript"), ("curl", "start_over_http")];
+/// Programs that run what the guide says in their languages: what each is called, and a test that needs it.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("python3", "keys_in_python"),
+    ("node", "keys_in_javascript"),
+    ("curl", "start_over_http"),
+    ("curl", "every_block_is_tried"),
+];
 
 /// The programs that are not here.
 pub fn programs() -> Vec<Absent> {
@@ -149,6 +153,7 @@ mod tests {
         let page = [
             include_str!("../../crates/semel-core/tests/it/page.rs"),
             include_str!("../../crates/semel-cli/tests/it/start.rs"),
+            include_str!("../../crates/semel-cli/tests/it/pages.rs"),
         ]
         .concat();
         for (program, test) in PROGRAMS {

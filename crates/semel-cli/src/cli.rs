@@ -9,7 +9,7 @@ use crate::{demo, verb};
 
 const AFTER: &str = "\
 Settings come from flags, then from the environment (SEMEL_STORE, SEMEL_LISTEN, SEMEL_SERVER, SEMEL_TOKEN,
-SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_TLS_CERT, SEMEL_TLS_KEY, SEMEL_OTLP,
+SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_TLS_CERT, SEMEL_TLS_KEY, SEMEL_OTLP, SEMEL_SAMPLE_POLICIES,
 SEMEL_TEMPLATES, SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
 owns the store; when nobody does, it opens the store itself for as long as it runs.
 

@@ -55,6 +55,7 @@ struct File {
     tls_key: Option<PathBuf>,
     otlp: Option<String>,
     templates: Option<PathBuf>,
+    sample_policies: Option<bool>,
     log: Option<String>,
     log_format: Option<String>,
 }
@@ -108,6 +109,8 @@ pub struct Settings {
     pub otlp: Option<String>,
     /// The directory of templates.
     pub templates: Option<PathBuf>,
+    /// Whether a server keeps samples of jobs, to give advice on their policies.
+    pub sample_policies: bool,
     /// How much a server says on stderr: `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
     /// `text` or `json`.
@@ -127,6 +130,7 @@ struct Level {
     tls_key: Option<PathBuf>,
     otlp: Option<String>,
     templates: Option<PathBuf>,
+    sample_policies: Option<bool>,
     log: Option<String>,
     log_format: Option<String>,
 }
@@ -177,6 +181,7 @@ impl Settings {
             tls_key: env("SEMEL_TLS_KEY").map(PathBuf::from),
             otlp: env("SEMEL_OTLP"),
             templates: env("SEMEL_TEMPLATES").map(PathBuf::from),
+            sample_policies: env("SEMEL_SAMPLE_POLICIES").as_deref().map(sampling).transpose()?,
             log: env("SEMEL_LOG"),
             log_format: env("SEMEL_LOG_FORMAT"),
         };
@@ -193,6 +198,7 @@ impl Settings {
             tls_key: file.tls_key,
             otlp: file.otlp,
             templates: file.templates,
+            sample_policies: file.sample_policies,
             log: file.log,
             log_format: file.log_format,
         };
@@ -218,6 +224,7 @@ impl Settings {
         let (tls_cert, tls_key) = (path(|level| &level.tls_cert), path(|level| &level.tls_key));
         let otlp = text(|level| &level.otlp);
         let templates = path(|level| &level.templates);
+        let sample_policies = levels.iter().find_map(|level| level.sample_policies);
         Ok(Self {
             target,
             store,
@@ -230,6 +237,7 @@ impl Settings {
             tls_key,
             otlp,
             templates,
+            sample_policies: sample_policies.unwrap_or(false),
             log: log.unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or_else(|| "text".to_owned()),
         })
@@ -251,7 +259,7 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
         });
         // The parser's own report repeats the line, which may hold a token.
         Failure::usage(format!("{}{place}: {}", path.display(), error.message()))
-            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, log and log_format")
+            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, sample_policies, log and log_format")
     })
 }
 
@@ -264,6 +272,17 @@ fn tokens(token: Option<String>, file: Option<&Path>) -> Result<Option<Vec<Secre
         tokens.extend(read_tokens(file)?);
     }
     Ok(Some(tokens))
+}
+
+/// What the variable says of whether policies are sampled.
+fn sampling(text: &str) -> Result<bool, Failure> {
+    match text {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => {
+            Err(Failure::usage(format!("SEMEL_SAMPLE_POLICIES is {text:?}")).next("set it to true or false"))
+        }
+    }
 }
 
 /// A file of tokens was named, and there is none in it.
@@ -329,6 +348,22 @@ mod tests {
         assert!(matches!(settings.target, Target::Store(_)), "{settings:?}");
         let settings = resolve(&Globals::default(), &[("SEMEL_SERVER", "http://h:1")]).unwrap();
         assert_eq!(settings.target, Target::Server("http://h:1".into()));
+    }
+
+    #[test]
+    fn policies_are_sampled_by_a_variable_or_the_file() {
+        let file = std::env::temp_dir().join(format!("semel-sampling-{}.toml", std::process::id()));
+        std::fs::write(&file, "sample_policies = true\n").unwrap();
+        let named = Globals { config: Some(file.clone()), ..Globals::default() };
+        let samples = |globals: &Globals, env: &[(&str, &str)]| {
+            resolve(globals, env).map(|settings| settings.sample_policies).ok()
+        };
+        assert_eq!(samples(&Globals::default(), &[]), Some(false));
+        assert_eq!(samples(&named, &[]), Some(true));
+        for (text, says) in [("true", Some(true)), ("1", Some(true)), ("0", Some(false)), ("often", None)] {
+            assert_eq!(samples(&named, &[("SEMEL_SAMPLE_POLICIES", text)]), says, "{text}");
+        }
+        std::fs::remove_file(file).unwrap();
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub enum Exit {
     Duplicate = 3,
     /// There is no such job, key or queue.
     NotFound = 4,
-    /// No server can be reached, or the store is in somebody else's hands.
+    /// No server or database can be reached, or the store is in somebody else's hands.
     Unreachable = 5,
     /// The demo's own check found a difference.
     Differs = 6,
@@ -30,7 +30,7 @@ Exit codes:
   2  the command line or the configuration is wrong
   3  not admitted or not allowed now: a duplicate, a mismatch, a conflict
   4  there is no such job, key or queue
-  5  no server can be reached, or another process owns the store
+  5  no server or database can be reached, or another process owns the store
   6  the demo's own check found a difference";
 
 impl From<Exit> for ExitCode {

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::failure::{Context, Exit, Failure};
+use crate::link::{no_postgres, no_redis};
 use crate::place::Place;
 
 /// A store that is open, and what only a file can do.
@@ -33,7 +34,7 @@ impl Opened {
     /// Opens a store.
     ///
     /// # Errors
-    /// When another process owns it, or it cannot be used.
+    /// When nobody answers there, another process owns it, or it cannot be used.
     pub async fn open(place: &Place) -> Result<Self, Failure> {
         let path = match place {
             Place::Sqlite(path) => path,
@@ -42,8 +43,8 @@ impl Opened {
             }
             Place::Postgres(address) => {
                 let store = Postgres::open(address).await.map_err(|error| {
-                    let failure = Failure::failed(format!("cannot open {address}: {error}"));
-                    failure.next("see that the database is up, and that its user may make a schema in it")
+                    no_postgres(address, &error)
+                        .next("see that the database is up, and that its user may make a schema in it")
                 })?;
                 let database = Arc::new(store);
                 let backend = Arc::clone(&database) as Arc<dyn Backend>;
@@ -51,8 +52,7 @@ impl Opened {
             }
             Place::Redis(address) => {
                 let store = Redis::open(address).await.map_err(|error| {
-                    let failure = Failure::failed(format!("cannot open {address}: {error}"));
-                    failure
+                    no_redis(address, &error)
                         .next("see that Redis is up, and that its user may run scripts on the store's keys")
                 })?;
                 match store.survey().await {

@@ -173,14 +173,20 @@ impl Link {
     }
 }
 
-/// Why a Redis could not be asked: whether nobody answers there, or somebody who refuses.
+/// Why a Redis could not be asked, or opened: whether nobody answers there, or somebody who refuses.
 pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
     let is_silent = error.is_lost_connection() || matches!(error, RedisError::Astray(_));
     no_store(address, error, is_silent)
 }
 
-fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> Failure {
-    let is_silent = error.is_lost_connection() || matches!(error, PostgresError::Pool(_));
+/// The same of a database.
+pub fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> Failure {
+    let is_silent = match error {
+        PostgresError::Pool(_) => true,
+        // Who refuses by a code is there: it was a password, or a database that is not.
+        PostgresError::Postgres(cause) => cause.code().is_none() && error.is_lost_connection(),
+        _ => false,
+    };
     no_store(address, error, is_silent)
 }
 

@@ -156,10 +156,9 @@ impl Printer {
             put(&mut err, format_args!("{value}\n"));
             return;
         }
-        put(
-            &mut err,
-            format_args!("{}: {}\n", paint(self.colour_err, Style::Bad, "error"), plain(&failure.what)),
-        );
+        // What is wrong in several places is told in as many lines.
+        let what = failure.what.lines().map(plain).collect::<Vec<_>>().join("\n  ");
+        put(&mut err, format_args!("{}: {what}\n", paint(self.colour_err, Style::Bad, "error")));
         if let Some(next) = &failure.next {
             let next = plain(next);
             put(&mut err, format_args!("{}: {next}\n", paint(self.colour_err, Style::Dim, " next")));

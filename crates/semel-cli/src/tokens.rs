@@ -183,7 +183,9 @@ impl TokenFile {
             as_before(&written, &before).map_err(|error| {
                 drop(fs::remove_file(&new));
                 Failure::new(Exit::Failed, format!("{what}: its owner and mode cannot be kept: {error}"))
-                    .next("nothing is changed; run it as the file's owner, or as root")
+                    .next(
+                        "nothing is changed; run it as root, or as the file's owner who is also in its group",
+                    )
             })?;
         }
         written.write_all(text.as_bytes()).context(&what)?;

@@ -68,7 +68,7 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
 }
 
 /// A URL may carry a password, before its host or among its parameters.
-fn shown(url: &str) -> String {
+pub(crate) fn shown(url: &str) -> String {
     let before = url.split('?').next().unwrap_or_default();
     match (before.find("://"), before.rfind('@')) {
         (Some(begin), Some(at)) if begin < at => format!("{}://…{}", &before[..begin], &before[at..]),

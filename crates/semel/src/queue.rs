@@ -46,7 +46,7 @@ struct Shared {
 
 /// A queue on its way: say where its templates are, then `.await` it.
 #[must_use = "a queue is opened by `.await`"]
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Open {
     url: String,
     #[cfg(feature = "templates")]
@@ -86,6 +86,12 @@ impl Open {
         #[cfg(feature = "templates")]
         let shared = Shared { folder: self.folder, ..shared };
         Ok(Semel { shared: Arc::new(shared) })
+    }
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("url", &open::shown(&self.url)).finish_non_exhaustive()
     }
 }
 
@@ -296,5 +302,20 @@ impl fmt::Debug for Semel {
         let engine = self.shared.engine.read().unwrap_or_else(PoisonError::into_inner);
         let store = engine.as_ref().map_or("closed", |engine| engine.facts().engine);
         f.debug_struct("Semel").field("store", &store).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Semel;
+
+    #[test]
+    fn a_queue_on_its_way_shows_no_password() {
+        for url in
+            ["postgres://ada:s3cret@host/db", "postgres://host/db?password=s3cret", "redis://:s3cret@host"]
+        {
+            let shown = format!("{:?}", Semel::open(url));
+            assert!(shown.contains("host") && !shown.contains("s3cret"), "{shown}");
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! `semel doctor`.
 
 use clap::Args;
-use semel_redis::{Finding, Redis};
+use semel_redis::{Finding, Redis, RedisError};
 use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings, Target};
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::link::{self, Link, Missing};
 use crate::place::Place;
 use crate::print::{Printer, Style, text};
@@ -35,12 +35,13 @@ impl Doctor {
     /// When nobody can be asked, it is not well, or a setting contradicts the promise.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
-        let (findings, is_redis) = match &settings.target {
+        let (findings, is_redis, is_there) = match &settings.target {
             Target::Store(Place::Redis(address)) => {
-                let survey = Redis::survey_at(address).await;
-                (survey.map_err(|error| link::no_redis(address, &error))?.findings(), true)
+                let failed = |error: RedisError| link::no_redis(address, &error);
+                let survey = Redis::survey_at(address).await.map_err(failed)?;
+                (survey.findings(), true, Redis::is_there(address).await.map_err(failed)?)
             }
-            _ => (Vec::new(), false),
+            _ => (Vec::new(), false, true),
         };
         let asked = Link::with(&settings, Missing::Refuse, async |client| {
             let manifest = client.get_json("/ojs/manifest").await?;
@@ -50,11 +51,12 @@ impl Doctor {
             let advice = client.get_json("/ojs/v1/admin/advice").await.ok();
             Ok((manifest, health, advice))
         });
-        let (manifest, health, advice) = match asked.await {
-            Ok((manifest, health, advice)) => (manifest, health.map(drop), advice),
+        let (manifest, health, advice) = if is_there {
+            let (manifest, health, advice) = asked.await?;
+            (manifest, health.map(drop), advice)
+        } else {
             // A store that is not there yet promises nothing, but its Redis is set already.
-            Err(failure) if is_redis && failure.exit == Exit::Unreachable => (Value::Null, Ok(()), None),
-            Err(failure) => return Err(failure),
+            (Value::Null, Ok(()), None)
         };
         show(printer, &manifest, &findings, advice.as_ref());
         if is_redis && findings.is_empty() {

@@ -8,7 +8,7 @@ use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing, read};
 use crate::offer::Offer;
-use crate::print::{Printer, Style, items, moment, number, text};
+use crate::print::{Printer, Style, items, moment, number, plain, text};
 
 /// Say what enqueueing a job would lead to, and why; writes nothing
 #[derive(Args, Debug)]
@@ -71,7 +71,7 @@ fn show(answer: &Value, printer: &Printer) {
         ));
     }
     printer.facts(facts);
-    for sentence in items(answer, "/sentences").iter().filter_map(Value::as_str) {
+    for sentence in items(answer, "/sentences").iter().filter_map(Value::as_str).map(plain) {
         printer.line(format_args!("  {sentence}"));
     }
     let holders = items(answer, "/holders");

@@ -14,6 +14,7 @@ Examples:
   semel jobs
   semel jobs --state available,active --queue mail
   semel jobs --type email.send --limit 200 --json
+  semel jobs --where /args/0/user_id=7       # those that have it there, among the newest
   semel jobs --before 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b      # the next page")]
 pub struct Jobs {
     /// Only in these states, with commas between them
@@ -25,6 +26,9 @@ pub struct Jobs {
     /// Only of this type
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
+    /// Only those that have this value there: a JSON pointer below /args or /meta
+    #[arg(long = "where", value_name = "POINTER=VALUE")]
+    place: Option<String>,
     /// At most so many, up to 200
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
@@ -44,6 +48,7 @@ impl Jobs {
             ("state", self.state),
             ("queue", self.queue),
             ("type", self.job_type),
+            ("where", self.place),
             ("limit", Some(self.limit.to_string())),
             ("cursor", self.before),
         ];
@@ -54,7 +59,8 @@ impl Jobs {
             return Ok(());
         }
         let jobs = items(&page, "/jobs");
-        if jobs.is_empty() {
+        let next = page["pagination"]["next_cursor"].as_str();
+        if jobs.is_empty() && next.is_none() {
             printer.remark("no jobs");
             return Ok(());
         }
@@ -71,7 +77,7 @@ impl Jobs {
             ]
         });
         printer.table(&["ID", "TYPE", "STATE", "QUEUE", ">TRIES", ">DUPLICATES", "CREATED"], rows);
-        if let Some(next) = page["pagination"]["next_cursor"].as_str() {
+        if let Some(next) = next {
             printer.remark(format_args!("there may be more: semel jobs --before {next}"));
         }
         Ok(())

@@ -2,11 +2,12 @@
 
 use clap::{Args, Subcommand};
 use semel_postgres::migrate::Status;
-use semel_postgres::{Address, Postgres, PostgresError};
+use semel_postgres::{Address, Postgres};
 use serde_json::json;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
+use crate::link::no_postgres;
 use crate::place::Place;
 use crate::print::Printer;
 
@@ -54,11 +55,12 @@ impl Migrate {
         };
         match self.action.unwrap_or(Action::Status) {
             Action::Status => {
-                let status = Postgres::status(&address).await.map_err(|error| failed(&address, &error))?;
+                let status =
+                    Postgres::status(&address).await.map_err(|error| no_postgres(&address, &error))?;
                 show(printer, &address, &status);
             }
             Action::Plan => {
-                let plan = Postgres::plan(&address).await.map_err(|error| failed(&address, &error))?;
+                let plan = Postgres::plan(&address).await.map_err(|error| no_postgres(&address, &error))?;
                 if printer.is_json() {
                     printer.value(&json!({ "statements": plan }));
                 } else {
@@ -66,16 +68,13 @@ impl Migrate {
                 }
             }
             Action::Run => {
-                let status = Postgres::migrate(&address).await.map_err(|error| failed(&address, &error))?;
+                let status =
+                    Postgres::migrate(&address).await.map_err(|error| no_postgres(&address, &error))?;
                 show(printer, &address, &status);
             }
         }
         Ok(())
     }
-}
-
-fn failed(address: &Address, error: &PostgresError) -> Failure {
-    Failure::failed(format!("{address}: {error}"))
 }
 
 fn show(printer: &Printer, address: &Address, status: &Status) {

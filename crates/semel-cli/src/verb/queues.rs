@@ -1,12 +1,12 @@
 //! `semel queues`.
 
 use clap::{Args, Subcommand};
-use semel_client::Method;
-use serde_json::json;
+use semel_client::{Client, Method};
+use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{ask, encode, get};
+use crate::link::{Link, Missing, ask, encode, get, send};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List queues; pause, resume, bound or purge one
@@ -100,16 +100,31 @@ async fn purge(settings: &Settings, printer: &Printer, name: &str, yes: bool) ->
         return Err(Failure::failed("nothing was purged").next("answer y, or give --yes"));
     }
     let path = format!("/ojs/v1/queues/{}/purge", encode(name));
-    let answer = ask(settings, Method::POST, &path, &json!({})).await?;
+    let answer = Link::with(settings, Missing::Refuse, async |client| purge_all(client, &path).await).await?;
     if printer.is_json() {
         printer.value(&answer);
-        return Ok(());
-    }
-    printer.line(format_args!("{} job(s) are cancelled", number(&answer, "/purged")));
-    if answer["has_more"] == true {
-        printer.remark("more wait: purge again");
+    } else {
+        printer.line(format_args!("{} job(s) are cancelled", number(&answer, "/purged")));
     }
     Ok(())
+}
+
+/// One request ends so many, or looks so far: the next goes on where it left off. The last answer, with what all of them did.
+async fn purge_all(client: &Client, path: &str) -> Result<Value, Failure> {
+    let (mut purged, mut cursor) = (0, Value::Null);
+    loop {
+        let mut answer = send(client, Method::POST, path, &json!({ "cursor": cursor })).await?;
+        purged += number(&answer, "/purged");
+        cursor = answer["next_cursor"].clone();
+        if cursor.is_null() {
+            if let Some(members) = answer.as_object_mut() {
+                for name in ["purged", "purged_count", "count"] {
+                    members.insert(name.to_owned(), json!(purged));
+                }
+            }
+            return Ok(answer);
+        }
+    }
 }
 
 impl Queues {

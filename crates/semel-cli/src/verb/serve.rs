@@ -61,7 +61,7 @@ pub struct Serve {
     /// What holds for jobs of some types, and the steps of tasks: YAML files in this directory (SEMEL_TEMPLATES)
     #[arg(long, value_name = "DIR")]
     templates: Option<PathBuf>,
-    /// Keep digests of the last jobs' members, of each type, so that semel doctor can say what is odd about its policy
+    /// Keep digests of the last jobs' members, of each type, so that semel doctor can say what is odd about its policy (SEMEL_SAMPLE_POLICIES)
     #[arg(long)]
     sample_policies: bool,
     /// With Redis: acknowledge nothing before so many of its replicas have it [default: as the store's address says, or 0]
@@ -113,7 +113,7 @@ impl Serve {
             webhooks,
             tokens: tokens.clone(),
             templates: templates.clone(),
-            sample_policies: self.sample_policies,
+            sample_policies: settings.sample_policies,
             spans,
             ..Config::default()
         };
@@ -181,6 +181,7 @@ impl Serve {
         if self.templates.is_some() {
             settings.templates.clone_from(&self.templates);
         }
+        settings.sample_policies |= self.sample_policies;
         if self.otlp.is_some() {
             settings.otlp.clone_from(&self.otlp);
         }

@@ -105,7 +105,7 @@ async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Fa
         text(&task, "/name"),
         printer.styled(style(&status), &status)
     ));
-    printer.line(format_args!("context {}", task["context"]));
+    printer.line(format_args!("context {}", text(&task, "/context")));
     TASKS.steps(printer, &task);
     Ok(())
 }

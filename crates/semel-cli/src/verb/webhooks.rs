@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing, Pages, ask, encode, get};
-use crate::print::{Printer, Style, items, text};
+use crate::print::{Printer, Style, items, plain, text};
 
 const PATH: &str = "/ojs/v1/webhooks/subscriptions";
 
@@ -208,6 +208,6 @@ fn status(webhook: &Value) -> (Style, &'static str) {
 
 /// The texts of a list, or a dash for none.
 fn words(value: &Value, pointer: &str) -> String {
-    let words: Vec<&str> = items(value, pointer).iter().filter_map(Value::as_str).collect();
+    let words: Vec<String> = items(value, pointer).iter().filter_map(Value::as_str).map(plain).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(",") }
 }

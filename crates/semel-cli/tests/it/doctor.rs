@@ -67,4 +67,9 @@ fn the_doctor_names_the_member_for_which_a_policy_never_matches() {
     let silent = Server::start(&folder, &["--store", "memory:"]);
     let ran = folder.run(&["doctor", "--server", &silent.url]);
     assert!(ran.code == 0 && !ran.out.contains("advice") && !ran.err.contains("sampled"), "{ran:?}");
+    let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
+    command.env("SEMEL_SAMPLE_POLICIES", "true");
+    let by_variable = Server::start_command(command);
+    let told = folder.json(&["doctor", "--server", &by_variable.url]);
+    assert_eq!(told["policies"]["sampling"], true, "{told}");
 }

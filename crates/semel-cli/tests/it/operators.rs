@@ -169,6 +169,20 @@ fn workers_are_told_and_limits_and_bounds_are_shown() {
     drop(server);
 }
 
+/// One request ends ten thousand at most.
+#[test]
+fn a_purge_goes_on_until_nothing_waits() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let job = json!({ "type": "a.b", "args": [], "options": { "queue": "mail" } });
+    post(&server, "/ojs/v1/jobs/bulk", &json!({ "jobs": vec![job.clone(); 10_000] }));
+    post(&server, "/ojs/v1/jobs", &job);
+    let purged = folder.json(&["queues", "purge", "mail", "--yes", "--server", &server.url]);
+    let told = ["purged", "purged_count", "count", "has_more"].map(|name| &purged[name]);
+    assert_eq!(told, [&json!(10_001), &json!(10_001), &json!(10_001), &json!(false)]);
+    drop(server);
+}
+
 #[test]
 fn dead_letters_are_listed_sent_back_and_deleted() {
     let folder = Folder::new();

@@ -1,7 +1,8 @@
 //! Every block of the pages: what a shell takes is executed, in the page's order, beside a server; what is not says which test has it.
 //!
-//! A block that is new fails until it runs, or is named in [`ELSEWHERE`] with where it is tried. What is named there and is no longer
-//! on the page fails too.
+//! A block that is new fails until it runs, or is named in [`ELSEWHERE`] with where it is tried. A row there stands for every block that
+//! begins so: it is as short as a fence where what it names reads all blocks of that kind, or says which. What is named there and is
+//! no longer on the page fails too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -42,8 +43,17 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "by hand: a release build; xtask/src/package.rs has its own tests",
     ),
     ("docs/guide/keys.md", "key = SHA-256", "no program; semel-core/tests/it/page.rs has the page's keys"),
-    ("docs/guide/keys.md", "```", "semel-core/tests/it/page.rs"),
-    ("docs/guide/library.md", "```", "semel/tests/it/pages.rs"),
+    ("docs/guide/keys.md", "```json\n", "semel-core/tests/it/page.rs"),
+    ("docs/guide/keys.md", "```text\n", "semel-core/tests/it/page.rs: one for each of those"),
+    ("docs/guide/keys.md", "```python\nimport hashlib", "semel-core/tests/it/page.rs"),
+    ("docs/guide/keys.md", "```js\nimport { createHash }", "semel-core/tests/it/page.rs"),
+    ("docs/guide/library.md", "```rust\n", "semel/tests/it/pages.rs"),
+    ("docs/guide/library.md", "```sql\nUPDATE profile", "semel/tests/it/pages.rs, against an example"),
+    (
+        "docs/guide/library.md",
+        "```toml\n[dependencies]\nsemel = ",
+        "no program; the features are those of semel/Cargo.toml",
+    ),
     (
         "docs/guide/network.md",
         "semel serve --listen 0.0.0.0",
@@ -55,9 +65,31 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("docs/guide/postgresql.md", "SEMEL_STORE=", "postgres.rs"),
     ("docs/guide/postgresql.md", "semel migrate", "postgres.rs"),
     ("docs/guide/postgresql.md", "DATABASE_URL=", "examples/tests"),
-    ("docs/guide/postgresql.md", "```", "semel/tests/it/pages.rs, and examples/outbox for other languages"),
-    ("docs/guide/recipes.md", "```", "semel-server/tests/it/recipes.rs"),
-    ("docs/guide/redis.md", "semel ", "redis.rs, on servers of the test's"),
+    ("docs/guide/postgresql.md", "```rust\n", "semel/tests/it/pages.rs"),
+    ("docs/guide/postgresql.md", "```sql\nBEGIN;", "semel/tests/it/pages.rs, against examples/outbox"),
+    (
+        "docs/guide/postgresql.md",
+        "```python\nwith psycopg",
+        "semel/tests/it/pages.rs, against examples/outbox",
+    ),
+    (
+        "docs/guide/postgresql.md",
+        "```js\nawait db.query(",
+        "semel/tests/it/pages.rs, against examples/outbox",
+    ),
+    ("docs/guide/recipes.md", "```json\n", "semel-server/tests/it/recipes.rs: the first of each recipe"),
+    ("docs/guide/redis.md", "semel serve --store redis://", "redis.rs, on a Redis of the test's"),
+    ("docs/guide/redis.md", "semel doctor --store redis://", "redis.rs, on a Redis of the test's"),
+    (
+        "docs/guide/redis.md",
+        "semel serve --store redis+cluster://",
+        "semel-redis/tests/it/cluster.rs, without the program",
+    ),
+    (
+        "docs/guide/redis.md",
+        "semel serve --store \"redis+sentinel://",
+        "semel-redis/tests/it/sentinels.rs, without the program",
+    ),
     ("docs/guide/redis.md", "SEMEL_STORE=", "demo.rs and postgres.rs name a store so"),
     (
         "docs/guide/reliability.md",
@@ -71,12 +103,20 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "by hand: it measures a release build",
     ),
     ("docs/guide/security.md", "cargo run --release -p semel-server", "by hand: it measures a release build"),
-    ("docs/guide/security.md", "```", "least.rs"),
+    ("docs/guide/security.md", "```sql\nCREATE ROLE semel_owner", "least.rs"),
+    ("docs/guide/security.md", "```sql\nGRANT USAGE ON SCHEMA semel TO shop", "least.rs"),
     ("docs/guide/security.md", "semel migrate", "least.rs"),
-    ("docs/guide/security.md", "ACL SETUSER", "semel-redis/tests/it/settings.rs"),
+    ("docs/guide/security.md", "ACL SETUSER", "least.rs"),
     ("docs/guide/start.md", "semel demo", "demo.rs"),
-    ("docs/guide/start.md", "```", "start.rs, and semel/tests/it/start.rs"),
-    ("docs/guide/templates.md", "```", "templates.rs"),
+    ("docs/guide/start.md", "```sh\n", "start.rs"),
+    ("docs/guide/start.md", "```text\n", "start.rs: one for each of those"),
+    (
+        "docs/guide/start.md",
+        "```toml\n[dependencies]\nsemel = ",
+        "no program; semel/tests/it/start.rs has the line of semel",
+    ),
+    ("docs/guide/start.md", "```rust\n//! The quick start", "semel/tests/it/start.rs"),
+    ("docs/guide/templates.md", "```yaml\nnamespace: mail", "templates.rs: it is the only one"),
     ("docs/guide/templates.md", "semel serve --templates", "templates.rs; the server here is started so"),
 ];
 

@@ -69,6 +69,28 @@ fn looking_makes_no_schema() {
     assert_eq!(folder.json(&[&["migrate", "status"], &at[..]].concat())["found"], 0);
 }
 
+/// A password that was wrong once counted as a database that is not there, and each verb ended in its own way.
+#[test]
+fn who_refuses_is_there_and_who_is_silent_is_not() {
+    let (folder, url) = (Folder::new(), url());
+    let (server, _) = url.rsplit_once('/').unwrap();
+    let verbs = [
+        &["jobs"][..],
+        &["doctor"],
+        &["enqueue", "a.b"],
+        &["migrate", "status"],
+        &["serve", "--listen", "127.0.0.1:0"],
+    ];
+    for (store, code) in
+        [(format!("{server}/no_such_database"), 1), ("postgres://semel@127.0.0.1:9/jobs".to_owned(), 5)]
+    {
+        for verb in verbs {
+            let ran = folder.run(&[verb, &["--store", &store]].concat());
+            assert_eq!(ran.code, code, "{verb:?} on {store}: {}", ran.err);
+        }
+    }
+}
+
 #[test]
 fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
     let (folder, store) = (Folder::new(), store_url());

@@ -1,8 +1,9 @@
 //! Templates by the command line, and a server that reads them again.
 
 use semel_testkit::database::{store_url, url};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::operators::post;
 use crate::run::{Folder, Server};
 
 const TASK: &str =
@@ -40,6 +41,8 @@ fn a_schema_is_checked_by_its_lines_shown_and_held_to() {
     for place in ["mail.yaml:7:5: /schema/items/format", "mail.yaml:8:5: /schema/items/patern"] {
         assert!(ran.err.contains(place), "{place} is not in {}", ran.err);
     }
+    let told = ran.err.lines().filter(|line| line.contains("mail.yaml:")).count();
+    assert_eq!(told, 2, "each in a line of its own: {}", ran.err);
     write(&folder, "templates/mail.yaml", mail);
     let ran = folder.run(&["templates", "show", "mail.send", "templates"]);
     assert!(
@@ -114,6 +117,20 @@ fn every_fault_is_told_with_its_file_and_line() {
     // And a server does not begin with them.
     let ran = folder.run(&["serve", "--listen", "127.0.0.1:0", "--templates", "templates"]);
     assert_eq!((ran.code, ran.err.contains("a.yaml:3:1")), (2, true), "{ran:?}");
+}
+
+/// A context is its caller's, and no command to the operator's terminal.
+#[test]
+fn a_tasks_context_is_shown_as_plain_text() {
+    let folder = Folder::new();
+    write(&folder, "templates/process.yaml", TASK);
+    let server = Server::start(&folder, &["--store", "memory:", "--templates", "templates"]);
+    let task = json!({ "namespace": "payments", "name": "process", "context": { "note": "a\u{202e}b" } });
+    let made = post(&server, "/v1/tasks", &task);
+    let id = made["task_uuid"].as_str().unwrap_or_else(|| panic!("{made}"));
+    let shown = folder.run(&["tasks", "show", id, "--server", &server.url]);
+    assert!(shown.out.contains("context {\"note\":\"a\u{fffd}b\"}"), "{shown:?}");
+    server.stop();
 }
 
 /// Whichever way a job comes: a command that finds no server reads the templates itself.

@@ -1,6 +1,6 @@
 //! The verbs that talk to a server, with one and without one.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::run::{Folder, Server};
 
@@ -84,6 +84,14 @@ fn the_story_with_a_server() {
 fn the_story_without_a_server() {
     let folder = Folder::new();
     enqueue_explain_release(&folder);
+}
+
+/// Names in a policy are its caller's, and no command to the operator's terminal.
+#[test]
+fn an_explanation_is_shown_as_plain_text() {
+    let policy = "{\"keys\": [\"args\"], \"args_keys\": [\"a\u{202e}b\"]}";
+    let ran = Folder::new().run(&["explain", "a.b", "{\"a\u{202e}b\": 1}", "--unique", policy]);
+    assert!(ran.out.contains("the args a\u{fffd}b") && !ran.out.contains('\u{202e}'), "{ran:?}");
 }
 
 #[test]
@@ -228,4 +236,33 @@ fn the_bench_asks_over_http_beside_a_constant_answer() {
     let without =
         folder.json(&["bench", "--seconds", "1", "--waiting", "0", "--only", "HTTP", "--connections", "0"]);
     assert!(without["figures"].as_array().unwrap().len() < figures.len(), "{without}");
+}
+
+/// A regression guard goes by shares of the limits that each run measures for itself.
+#[test]
+fn the_bench_is_compared_with_an_earlier_one() {
+    let folder = Folder::new();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let odd = folder.run(&["bench", "--compare", &file("odd.json", "{}")]);
+    assert_eq!(odd.code, 2, "before a minute is spent: {}", odd.err);
+    assert!(odd.err.contains("semel bench --rounds 5 --json"), "{}", odd.err);
+
+    let short = ["--seconds", "1", "--waiting", "0", "--connections", "0", "--only", "one caller"];
+    let one = folder.json(&[&["bench"], &short[..]].concat());
+    let mut kept = one["baseline"].clone();
+    let cases = kept["cases"].as_array_mut().unwrap();
+    assert_eq!(cases.len(), 1, "{one}");
+    cases[0]["shares"] = json!([1e9, 1e9, 1e9]);
+    let kept = file("kept.json", &json!({ "baseline": kept }).to_string());
+    let few = folder.run(&[&["bench", "--compare", &kept], &short[..]].concat());
+    assert_eq!(few.code, 1, "{}", few.err);
+    assert!(few.err.contains("--rounds 3"), "{}", few.err);
+    let slower = folder.run(&[&["bench", "--compare", &kept, "--rounds", "3"], &short[..]].concat());
+    assert_eq!(slower.code, 1, "{}", slower.err);
+    assert!(slower.err.contains("slower than the baseline by more than 0.25: one caller"), "{}", slower.err);
+    assert!(slower.out.contains("NOW ÷ BEFORE"), "{}", slower.out);
 }
