@@ -277,8 +277,6 @@ impl Shared {
                 None => {
                     params.push(false, Type::BOOL);
                     params.push(i32::try_from(groups.len()).unwrap_or(i32::MAX), Type::INT4);
-                    // What an older program asks for where this one asks for `brief`.
-                    params.push(false, Type::BOOL);
                     Columns::of(groups).push(&mut params);
                     "commit"
                 }

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::{Client, Config, Connection, Row, Socket};
 
@@ -52,6 +54,8 @@ pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
     );
     Pool::builder(manager)
         .max_size(CONNECTIONS)
+        // The one that was given back last: each is a process of its own, which has what it needs at hand if it was used just now.
+        .queue_mode(QueueMode::Lifo)
         .runtime(Runtime::Tokio1)
         .timeouts(Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) })
         .build()

@@ -173,7 +173,6 @@ impl<S: Session> Transaction<S> {
         params.push(new_mark(), Type::UUID);
         params.push(true, Type::BOOL);
         params.push(1_i32, Type::INT4);
-        params.push(false, Type::BOOL);
         Columns::of(std::slice::from_ref(group)).without_guards().push(&mut params);
         let sql = format!("SELECT * FROM {}({})", self.shared.name("commit"), params.marks());
         let rows = self.ask(&sql, &params).await?;

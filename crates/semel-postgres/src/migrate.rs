@@ -28,7 +28,6 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/claim.sql"),
     include_str!("sql/take.sql"),
     include_str!("sql/deciding.sql"),
-    include_str!("sql/load.sql"),
     include_str!("sql/look.sql"),
     include_str!("sql/make.sql"),
     include_str!("sql/commit.sql"),

@@ -11,7 +11,6 @@ CREATE OR REPLACE FUNCTION @.commit(
     p_clock int8, p_ahead int8, p_floor int8,
     p_mark uuid,                                                           -- its own, to be asked about later
     p_waits boolean, p_groups int4,                                        -- whether locks are waited for; how many groups
-    p_plain boolean,                                                       -- nothing any more: programs before `brief` say it
     p_stale int4[],                                                        -- groups that are stale whatever is stored
     p_guards int4[], p_owned int4[],                                       -- what must be absent; what is to be taken
     ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs

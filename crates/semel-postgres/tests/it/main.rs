@@ -8,6 +8,7 @@
 
 mod against_the_model;
 mod busy;
+mod connections;
 #[cfg(unix)]
 mod contention;
 mod cuts;

@@ -1,0 +1,44 @@
+//! Which of its connections a store uses.
+
+use std::sync::Arc;
+
+use semel_core::draft::Reads;
+use semel_postgres::{Address, Postgres};
+use semel_store::Backend;
+
+use crate::place::{Place, client, until, url};
+
+/// How many there are to choose from.
+const CHOICE: usize = 4;
+
+/// Each is a process of the database's own, and slow when it was asleep for long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_asks_next_is_given_the_connection_that_was_used_last() {
+    let place = Place::new();
+    let name = place.schema();
+    let address = Address::parse(&format!("{}?schema={name}&application_name={name}", url())).unwrap();
+    let store = Arc::new(Postgres::open(&address).await.unwrap());
+    // Several at once, who wait until they are let go on: none of them can be given another one's.
+    let (mut holder, watcher) = (client(&url()).await, client(&url()).await);
+    let held = holder.transaction().await.unwrap();
+    held.batch_execute(&format!("LOCK TABLE {name}.fact IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let loads: Vec<_> = (0..CHOICE)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { drop(store.load(&Reads::default()).await.unwrap()) })
+        })
+        .collect();
+    let ours = format!("FROM pg_stat_activity WHERE application_name = '{name}'");
+    until(&watcher, &format!("SELECT count(*) = {CHOICE} {ours} AND wait_event_type = 'Lock'")).await;
+    held.rollback().await.unwrap();
+    for load in loads {
+        load.await.unwrap();
+    }
+    let since: String = watcher.query_one("SELECT clock_timestamp()::text", &[]).await.unwrap().get(0);
+    for _ in 0..3 * CHOICE {
+        store.load(&Reads::default()).await.unwrap();
+    }
+    let used = format!("SELECT count(*) {ours} AND query_start > '{since}'");
+    let used: i64 = watcher.query_one(&used, &[]).await.unwrap().get(0);
+    assert_eq!(used, 1);
+}
