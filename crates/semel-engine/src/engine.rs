@@ -31,6 +31,7 @@ use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
 use crate::held::LastLook;
 use crate::hottest::Hottest;
 use crate::job::Job;
+use crate::latency::Latencies;
 use crate::policies::{InUse, Label, Policies};
 use crate::queues::Bounded;
 use crate::samples::Samples;
@@ -65,6 +66,7 @@ struct Shared {
     bounded: Bounded,
     workers: Workers,
     throughput: Throughput,
+    latencies: Latencies,
     samples: Samples,
     stop: watch::Sender<bool>,
     duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
@@ -104,6 +106,7 @@ impl Engine {
             bounded: Bounded::default(),
             workers: Workers::default(),
             throughput: Throughput::default(),
+            latencies: Latencies::default(),
             samples: Samples::default(),
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),

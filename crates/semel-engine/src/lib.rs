@@ -7,8 +7,8 @@
 //! - [`crons`], [`workflows`], [`tasks`]: what people ask about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
 //! - [`job`], [`duplicates`], [`counters`], [`history`]: a whole job, the record of duplicates, the metrics, those over time.
-//! - [`limits`], [`workers`], [`throughput`], `queues`: limits in use, workers heard of, the last minute, queues with a
-//!   bound.
+//! - [`limits`], [`workers`], [`throughput`], [`latency`], `queues`: limits in use, workers heard of, the last minute, how long
+//!   jobs waited and ran, queues with a bound.
 //! - [`held`], [`hottest`], [`policies`]: keys that are held, keys and holders that absorbed most, policies in use.
 //! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
@@ -24,6 +24,7 @@ pub mod history;
 pub mod hottest;
 pub mod job;
 pub mod key_log;
+pub mod latency;
 pub mod limits;
 mod once;
 pub mod policies;

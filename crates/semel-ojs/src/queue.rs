@@ -1,10 +1,45 @@
 //! Queues as OJS shows them.
 
+use std::time::Duration;
+
 use semel_core::settings::{QueueSettings, waiting};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 
 use crate::write::{Object, object};
+
+/// How long something took, of late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpreadView {
+    /// So many.
+    pub count: u64,
+    /// Half of them at most so long.
+    pub p50: Duration,
+    /// 99 of 100 of them at most so long.
+    pub p99: Duration,
+}
+
+impl SpreadView {
+    fn put(&self, name: &str, object: &mut Object<'_>) {
+        crate::write::object(object.member(name), |object| {
+            object.number("count", self.count);
+            for (name, took) in [("p50_ms", self.p50), ("p99_ms", self.p99)] {
+                object.number(name, format_args!("{:.3}", took.as_secs_f64() * 1e3));
+            }
+        });
+    }
+}
+
+/// How long the jobs of a queue took in the last minutes, as one server saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencyView {
+    /// In so many minutes.
+    pub minutes: u64,
+    /// From when a job could be taken until it was.
+    pub wait: SpreadView,
+    /// Runs that ended well.
+    pub run: SpreadView,
+}
 
 /// A queue to be shown.
 #[derive(Clone, Debug)]
@@ -21,6 +56,8 @@ pub struct QueueView<'a> {
     pub purged: u64,
     /// The time of the job that has waited longest for a worker.
     pub oldest_ready: Option<Timestamp>,
+    /// How long its jobs took of late, if it had any.
+    pub latency: Option<LatencyView>,
 }
 
 impl QueueView<'_> {
@@ -35,6 +72,13 @@ impl QueueView<'_> {
             object.flag("paused", self.paused);
             object.plain("status", if self.paused { "paused" } else { "active" });
             self.put_counts(object);
+            if let Some(latency) = &self.latency {
+                crate::write::object(object.member("latency"), |object| {
+                    object.number("minutes", latency.minutes);
+                    latency.wait.put("wait", object);
+                    latency.run.put("run", object);
+                });
+            }
         });
     }
 

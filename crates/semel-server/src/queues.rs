@@ -5,8 +5,9 @@ use axum::extract::{Path, Request};
 use semel_core::ident::QueueName;
 use semel_core::lease::Bearer;
 use semel_core::settle::Settled;
+use semel_engine::latency::{Latency, MINUTES, Spread};
 use semel_ojs::bulk;
-use semel_ojs::queue::QueueView;
+use semel_ojs::queue::{LatencyView, QueueView, SpreadView};
 use semel_ojs::write::{list as put_list, object};
 use semel_store::backend::{Filter, QueueStats};
 
@@ -26,7 +27,11 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller) -> Answered {
     queues.retain(|stats| caller.sees(stats.row.name.name()));
     let mut out = String::with_capacity(300 * queues.len() + 64);
     object(&mut out, |outer| {
-        put_list(outer.member("queues"), &queues, |out, stats| view(stats).write(out));
+        let latencies = app.engine.latencies();
+        put_list(outer.member("queues"), &queues, |out, stats| {
+            QueueView { latency: latencies.get(stats.row.name.name()).map(latency), ..view(stats) }
+                .write(out);
+        });
         object(outer.member("pagination"), |page| {
             page.number("total", queues.len());
             page.flag("has_more", false);
@@ -47,9 +52,11 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, name: Name) -> Answe
         created: 0,
         purged: 0,
         oldest_ready: None,
+        latency: None,
     };
+    let took = app.engine.latencies().get(name.name()).map(latency);
     let (settings, _) = app.engine.queue_settings(&name).await?;
-    Ok(Answer::ok(found.as_ref().map_or(none, view).answer(&settings)))
+    Ok(Answer::ok(QueueView { latency: took, ..found.as_ref().map_or(none, view) }.answer(&settings)))
 }
 
 /// `POST /queues/{name}/pause`.
@@ -118,5 +125,11 @@ pub(crate) fn view(stats: &QueueStats) -> QueueView<'_> {
         created: stats.created,
         purged: stats.purged,
         oldest_ready: stats.oldest_ready,
+        latency: None,
     }
+}
+
+fn latency(Latency { wait, run }: &Latency) -> LatencyView {
+    let spread = |of: &Spread| SpreadView { count: of.count, p50: of.p50, p99: of.p99 };
+    LatencyView { minutes: MINUTES, wait: spread(wait), run: spread(run) }
 }

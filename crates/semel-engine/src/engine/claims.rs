@@ -14,6 +14,7 @@ use semel_store::backend::Claim;
 
 use super::Engine;
 use crate::job::Job;
+use crate::latency::What;
 use crate::limits::LimitSeen;
 
 impl Engine {
@@ -43,6 +44,10 @@ impl Engine {
                 }
             };
             let jobs = self.readable(claimed.jobs)?;
+            for Job { head, .. } in &jobs {
+                let waited = head.started_at.map_or(Duration::ZERO, |began| began.since(head.available_at));
+                self.shared.latencies.count(self.tenant(), head.queue.name(), What::Wait, waited);
+            }
             // Behind jobs that could not be granted there may be some that can.
             if !jobs.is_empty() || settled == 0 || limit == 0 {
                 return Ok(jobs);

@@ -15,6 +15,7 @@ use semel_store::StoreError;
 
 use super::Engine;
 use crate::hottest::Hot;
+use crate::latency::What;
 
 /// Heads that one look at the hottest holders reads: commits wait while it does.
 const HOLDERS_AT_ONCE: usize = 100;
@@ -226,6 +227,9 @@ impl Engine {
     pub(super) fn count_settled(&self, settled: &Settled, name: &'static str) {
         if let Settled::Done(head) = settled {
             self.shared.counters.count(&head.job_type, &head.queue, name);
+            if let ("completed", Some(began), Some(ended)) = (name, head.started_at, head.finished_at) {
+                self.shared.latencies.count(self.tenant(), head.queue.name(), What::Run, ended.since(began));
+            }
             if matches!(name, "completed" | "failed") {
                 self.shared.throughput.count(self.tenant(), name == "completed");
             }

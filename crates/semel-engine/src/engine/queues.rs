@@ -1,5 +1,7 @@
 //! Queues, their settings, and what is told to workers.
 
+use std::collections::BTreeMap;
+
 use semel_core::draft::{QueueRow, Reads};
 use semel_core::ident::QueueName;
 use semel_core::life;
@@ -8,6 +10,7 @@ use semel_store::StoreError;
 use semel_store::backend::QueueStats;
 
 use super::Engine;
+use crate::latency::Latency;
 use crate::throughput::LastMinute;
 use crate::workers::Workers;
 
@@ -83,6 +86,12 @@ impl Engine {
     /// The tenant's runs that ended in the last minute at this process.
     pub fn throughput(&self) -> LastMinute {
         self.shared.throughput.last_minute(self.tenant())
+    }
+
+    /// How long the jobs of the tenant's queues waited and ran of late, at this process, by the queues' names; those that had
+    /// none are not there.
+    pub fn latencies(&self) -> BTreeMap<String, Latency> {
+        self.shared.latencies.of(self.tenant())
     }
 
     /// Drops what is kept in memory about the store and its workers, after the store was emptied.

@@ -109,7 +109,8 @@ async fn a_queue_is_shown_paused_and_resumed() {
     assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body, json!({ "jobs": [] }));
     assert_eq!(server.get("/ojs/v1/queues/mail").await.body["queue"]["paused"], true);
     assert_eq!(server.post("/ojs/v1/queues/mail/resume", &json!({})).await.body["queue"]["paused"], false);
-    server.take("mail", "w").await;
+    assert_eq!(server.get("/ojs/v1/queues").await.body["queues"][0]["latency"], Value::Null);
+    let run = server.take("mail", "w").await;
     let queues = server.get("/ojs/v1/queues").await;
     let mail = queues.body["queues"]
         .as_array()
@@ -119,6 +120,16 @@ async fn a_queue_is_shown_paused_and_resumed() {
         .unwrap()
         .clone();
     assert_eq!((&mail["active"], &mail["created"]), (&1.into(), &1.into()));
+    let latency = &mail["latency"];
+    assert_eq!((&latency["wait"]["count"], &latency["run"]["count"]), (&1.into(), &0.into()), "{latency}");
+    assert!(
+        latency["wait"]["p50_ms"].as_f64() > Some(0.0),
+        "it waited while the queue was paused: {latency}"
+    );
+    let ack = json!({ "job_id": run["id"], "lease": run["lease"] });
+    assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
+    let one = server.get("/ojs/v1/queues/mail/stats").await;
+    assert_eq!(one.body["queue"]["latency"]["run"]["count"], 1, "{}", one.body);
     assert_eq!(server.get("/ojs/v1/queues/UPPER/stats").await.status, 400);
     server.stop().await;
 }

@@ -3,7 +3,7 @@
 import { at, get, post } from "./api.js";
 import { charts } from "./charts.js";
 import { button, h, part, put } from "./dom.js";
-import { count, when } from "./format.js";
+import { count, duration, when } from "./format.js";
 import { tell } from "./notice.js";
 import { LIVE, STATES } from "./policy.js";
 import { link } from "./router.js";
@@ -126,6 +126,13 @@ async function look(view, signal) {
   if (!view.queues.contains(document.activeElement)) put(view.queues, queueTable(stored.queues, () => look(view, signal)));
 }
 
+/** The median and the 99th percentile of late. */
+function took(spread) {
+  if (!spread?.count) return "–";
+  const words = [spread.p50_ms, spread.p99_ms].map((ms) => (ms < 10 ? `${ms.toFixed(1)} ms` : duration(ms)));
+  return h("span", { title: `Half at most ${words[0]}, 99 of 100 at most ${words[1]}: of ${count(spread.count)} in ten minutes, as this server saw them` }, words.join(" / "));
+}
+
 function queueTable(queues, again) {
   const top = Math.max(1, ...queues.map((queue) => LIVE.reduce((sum, state) => sum + queue[state], 0)));
   const depth = (queue) => {
@@ -147,6 +154,8 @@ function queueTable(queues, again) {
     { label: "Queue", cell: (queue) => [h("a", { href: link("jobs", { queue: queue.name }) }, queue.name), queue.paused ? h("span", { class: "badge failed" }, "paused") : null] },
     { label: "Live", cell: depth },
     ...STATES.map(of),
+    { label: "Waited", kind: "num", cell: (queue) => took(queue.latency?.wait) },
+    { label: "Ran", kind: "num", cell: (queue) => took(queue.latency?.run) },
     { label: "Oldest since", cell: (queue) => when(queue.oldest_available_at) ?? "–" },
     { label: "", cell: (queue) => forAdmins(() => change(queue)) },
   ], queues, { caption: "Queues and the jobs in them", empty: "No queue has had a job yet." });
