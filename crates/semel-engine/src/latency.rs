@@ -59,9 +59,9 @@ impl Buckets {
     }
 
     fn spread(&self) -> Spread {
-        let count = self.0.values().sum();
+        let count: u64 = self.0.values().sum();
         let at = |percent: u64| {
-            let (rank, mut seen) = (u64::max(1, (count * percent).div_ceil(100)), 0);
+            let (rank, mut seen) = ((count * percent).div_ceil(100).max(1), 0);
             let bucket = self.0.iter().find(|(_, of)| {
                 seen += **of;
                 seen >= rank

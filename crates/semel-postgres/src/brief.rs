@@ -148,39 +148,26 @@ impl<'a> Brief<'a> {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::draft::{Draft, Group, Reads};
-    use semel_core::enqueue::{Offer, enqueue};
+    use semel_core::draft::Group;
     use semel_store::Backend;
     use semel_store::backend::Batch;
     use semel_store::memory::Memory;
+    use semel_testkit::fixture::groups_of;
     use semel_testkit::make::{foreign_id, job, keyed};
 
     use super::Brief;
-
-    /// What is decided on these, one after the other.
-    async fn decided(store: &Memory, offers: &[Offer]) -> Vec<Group> {
-        let mut reads = Reads::default();
-        offers.iter().for_each(|offer| offer.reads(&mut reads));
-        let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
-        let mut groups = Vec::new();
-        for offer in offers {
-            drop(enqueue(&mut draft, offer).unwrap());
-            groups.push(draft.finish());
-        }
-        groups
-    }
 
     #[tokio::test]
     async fn new_jobs_with_new_keys_are_said_in_short() {
         let store = Memory::default();
         let offers = [keyed("a").offer(), job().offer(), keyed("b").offer()];
-        assert!(Brief::of(&decided(&store, &offers).await).is_some());
+        assert!(Brief::of(&groups_of(&store, &offers).await).is_some());
     }
 
     #[tokio::test]
     async fn what_is_decided_on_top_of_something_is_not() {
         let store = Memory::default();
-        let before = decided(&store, &[keyed("a").offer()]).await;
+        let before = groups_of(&store, &[keyed("a").offer()]).await;
         drop(store.commit(Batch { groups: before, claims: Vec::new() }).await.unwrap());
         let replaces = |name: &str| keyed(name).on_conflict("replace").offer();
         for offers in [
@@ -192,7 +179,7 @@ mod tests {
             // Its id is not ours: somebody may have used it.
             vec![keyed("b").offer(), job().id(foreign_id(1)).offer()],
         ] {
-            assert!(Brief::of(&decided(&store, &offers).await).is_none(), "{}", offers.len());
+            assert!(Brief::of(&groups_of(&store, &offers).await).is_none(), "{}", offers.len());
         }
     }
 
@@ -202,7 +189,7 @@ mod tests {
         use semel_core::draft::{Expect, Record, Write};
 
         let store = Memory::default();
-        let mut groups = decided(&store, &[keyed("a").offer()]).await;
+        let mut groups = groups_of(&store, &[keyed("a").offer()]).await;
         let Write::Insert { head, .. } = &groups[0].writes[0] else { panic!("not an insert") };
         let update = Write::Update { head: head.clone() };
         let seen = Expect { record: Record::Job(head.id), version: 7 };
