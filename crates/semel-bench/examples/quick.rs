@@ -1,4 +1,4 @@
-//! A quick run on a temporary file, or in the database that `STORE` names, for profiling.
+//! A quick run on a temporary file, or in the database or Redis that `STORE` names, for profiling.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for people")]
 
 #[global_allocator]
@@ -42,6 +42,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         spent.0.push((name.to_owned(), before, now));
     };
     let report = match std::env::var("STORE") {
+        Ok(store) if store.starts_with("redis") => {
+            let address = semel_redis::Address::parse(&store)?;
+            runtime.block_on(semel_bench::run_on_redis(&address, &options, |name| next(name)))
+        }
         Ok(store) => {
             let address = semel_postgres::Address::parse(&store)?;
             runtime.block_on(semel_bench::run_on_postgres(&address, &options, |name| next(name)))
@@ -76,13 +80,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Nanoseconds on a processor so far, by the name of the thread; nothing where the system does not say.
+/// Nanoseconds on a processor so far, by the name of the thread, and of the process whose number `SERVER` has; nothing where the
+/// system does not say.
 fn processor_time() -> std::collections::BTreeMap<String, u64> {
     let mut spent = std::collections::BTreeMap::new();
     for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let read = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
         let nanos = read("schedstat").split(' ').next().and_then(|text| text.parse::<u64>().ok());
         *spent.entry(read("comm").trim().to_owned()).or_default() += nanos.unwrap_or(0);
+    }
+    // All its threads together, in hundredths of a second.
+    let server = std::env::var("SERVER")
+        .ok()
+        .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+    if let Some((_, stat)) = server.as_deref().and_then(|stat| stat.rsplit_once(')')) {
+        let ticks =
+            |place| stat.split_whitespace().nth(place).and_then(|text: &str| text.parse::<u64>().ok());
+        spent.insert("server".to_owned(), (ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0)) * 10_000_000);
     }
     spent
 }
