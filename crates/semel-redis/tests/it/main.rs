@@ -8,6 +8,7 @@
 mod against_the_model;
 #[cfg(unix)]
 mod cluster;
+mod crash;
 mod damage;
 #[cfg(unix)]
 mod kills;
