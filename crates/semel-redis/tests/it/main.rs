@@ -10,6 +10,7 @@ mod against_the_model;
 mod cluster;
 mod crash;
 mod damage;
+mod fresh;
 #[cfg(unix)]
 mod kills;
 mod lost;
