@@ -1,5 +1,5 @@
-//! A quick run on a temporary file, or in the database that `STORE` names, for profiling. `SERVER` is the database's first process,
-//! by its number, where what it and its children spend is to be told too.
+//! A quick run on a temporary file, or in the database or Redis that `STORE` names, for profiling. `SERVER` is
+//! its first process, by its number, where what it and its children spend is to be told too.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for people")]
 
 #[global_allocator]
@@ -43,6 +43,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         spent.0.push((name.to_owned(), before, now));
     };
     let report = match std::env::var("STORE") {
+        Ok(store) if store.starts_with("redis") => {
+            let address = semel_redis::Address::parse(&store)?;
+            runtime.block_on(semel_bench::run_on_redis(&address, &options, |name| next(name)))
+        }
         Ok(store) => {
             let address = semel_postgres::Address::parse(&store)?;
             runtime.block_on(semel_bench::run_on_postgres(&address, &options, |name| next(name)))
@@ -77,7 +81,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Nanoseconds on a processor so far, by the name of the thread; nothing where the system does not say.
+/// Nanoseconds on a processor so far, by the name of the thread, and of the process whose number `SERVER` has; nothing where the
+/// system does not say.
 fn processor_time() -> std::collections::BTreeMap<String, u64> {
     let mut spent = std::collections::BTreeMap::new();
     for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {

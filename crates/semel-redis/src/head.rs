@@ -61,6 +61,20 @@ pub fn kept_until(head: &Head) -> [u8; 8] {
     maybe_place(must_remember(&head.hold, head, Timestamp::EPOCH).until())
 }
 
+/// A priority as a byte: the highest has the lowest.
+pub const fn rank(priority: i8) -> u8 {
+    127_i8.abs_diff(priority)
+}
+
+/// The record of a key that nobody has had and a new job takes, as the scripts write it: its version, how many live holders, they.
+pub fn key_of_one(head: &Head) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(28);
+    bytes.extend_from_slice(&head.version.max(1).to_be_bytes());
+    bytes.extend_from_slice(&1_u32.to_be_bytes());
+    bytes.extend_from_slice(&head.id.to_bytes());
+    bytes
+}
+
 /// Adds a text behind its length.
 pub fn push_text(bytes: &mut Vec<u8>, text: &str) {
     // Types, queues and workers are bounded far below this.
@@ -80,7 +94,7 @@ pub fn write(head: &Head) -> Vec<u8> {
         | set(head.lane.is_some(), flag::LIMITED)
         | set(head.key.is_some(), flag::KEY);
     bytes.extend_from_slice(&[filing.slot as u8, head.state.code(), flags]);
-    bytes.push(127_i8.abs_diff(head.priority));
+    bytes.push(rank(head.priority));
     for large in [head.version, head.fence] {
         bytes.extend_from_slice(&large.to_be_bytes());
     }

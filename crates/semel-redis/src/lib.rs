@@ -33,6 +33,7 @@ mod documents;
 pub mod durability;
 pub mod error;
 mod finder;
+mod fresh;
 pub mod head;
 mod link;
 mod listener;

@@ -125,6 +125,11 @@ impl Link {
         self.now().known
     }
 
+    /// How the names of all its records begin.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Who finds the primary.
     pub const fn finder(&self) -> &Arc<Finder> {
         &self.finder

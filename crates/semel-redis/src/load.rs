@@ -1,11 +1,10 @@
 //! A load: one script.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use redis::Value;
-use semel_core::draft::{Document, Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
+use semel_core::draft::{Document, Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
@@ -17,10 +16,13 @@ use semel_store::model::deciding;
 
 use crate::error::RedisError;
 use crate::head::{self, Reader, Stored, maybe_time};
-use crate::request::document_name;
+use crate::request::{count, document_name};
 use crate::scripts::Script;
 use crate::store::Shared;
-use crate::values::{Values, bytes, id, id_of, maybe_bytes, number, pairs};
+use crate::values::{Values, bytes, id_of, list, maybe_bytes, number, pairs};
+
+/// So many ended holders come along even where nobody asks for them.
+const ENDED_FEW: usize = 8;
 
 /// What `HGETALL` says of a queue's counters.
 #[derive(Debug, Default)]
@@ -36,46 +38,19 @@ pub struct Counters {
 impl Shared {
     /// Everything `reads` names.
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, RedisError> {
-        let mut command = self.link.call(Script::Load);
-        self.push_time(&mut command);
-        let mut ended: HashMap<UniqueKey, bool> = HashMap::new();
+        let mut ended: Map<UniqueKey, bool> = Map::default();
         for read in &reads.keys {
             *ended.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
         }
         let keys: Vec<(UniqueKey, bool)> = ended.into_iter().collect();
-        let mut want = |letter: u8, name: &[u8]| {
-            let mut wanted = Vec::with_capacity(1 + name.len());
-            wanted.push(letter);
-            wanted.extend_from_slice(name);
-            command.arg(wanted);
-        };
-        reads.heads.iter().for_each(|id| want(b'H', &id.to_bytes()));
-        keys.iter().for_each(|(key, ended)| want(if *ended { b'K' } else { b'k' }, key.as_bytes()));
-        reads.queues.iter().for_each(|name| want(b'Q', name.as_str().as_bytes()));
-        reads.documents.iter().for_each(|key| want(b'O', &document_name(key)));
-        // Last: a whole job takes the place of its head among a key's holders.
-        reads.fulls.iter().for_each(|id| want(b'F', &id.to_bytes()));
-
-        let mut answer = Values::of(self.look(command).await?)?;
-        let now = self.saw_clock(answer.time()?, answer.time()?);
+        let Loaded { now, heads, found, mut answer } = self.ask_for(reads, &keys).await?;
         let mut snapshot = Snapshot::with_room_for(now, reads);
-        for id in &reads.heads {
-            let stored = stored(*id, answer.take()?)?.filter(|stored| stored.kept.is_none());
+        for (id, value) in reads.heads.iter().zip(heads) {
+            let stored = stored(*id, value)?.filter(|stored| stored.kept.is_none());
             snapshot.add_head(*id, stored.map(|stored| stored.head));
         }
-        for (key, _) in keys {
-            snapshot.add_key(key, view(key, answer.take()?, now)?);
-        }
-        for name in &reads.queues {
-            let mut parts = Values::of(answer.take()?)?;
-            let row = queue_row(name.clone(), maybe_bytes(parts.take()?)?)?;
-            snapshot.add_queue(row, waiting(&counters(parts.take()?)?.by_state));
-        }
-        for key in &reads.documents {
-            snapshot.add_document(
-                key.clone(),
-                maybe_bytes(answer.take()?)?.map(|bytes| document(&bytes)).transpose()?,
-            );
+        for ((key, _), found) in keys.into_iter().zip(found) {
+            snapshot.add_key(key, view(key, found, now));
         }
         for id in &reads.fulls {
             let mut parts = Values::of(answer.take()?)?;
@@ -90,12 +65,107 @@ impl Shared {
             };
             let remembered = stored.filter(|_| row.is_none());
             let remembered = remembered.map(|stored| Spent::remembered(*id, stored.head.version));
+            // A whole job takes the place of its head.
             snapshot.add_full(*id, row);
             if let Some(spent) = absorbed.or(remembered) {
                 snapshot.add_spent(*id, spent);
             }
         }
+        for name in &reads.queues {
+            let mut parts = Values::of(answer.take()?)?;
+            let row = queue_row(name.clone(), maybe_bytes(parts.take()?)?)?;
+            snapshot.add_queue(row, waiting(&counters(parts.take()?)?.by_state));
+        }
+        for key in &reads.documents {
+            snapshot.add_document(
+                key.clone(),
+                maybe_bytes(answer.take()?)?.map(|bytes| document(&bytes)).transpose()?,
+            );
+        }
         Ok(snapshot)
+    }
+
+    /// What is stored of what `reads` names, and of keys: those whose ended holders are wanted, however many there are, and others.
+    pub(crate) async fn ask_for(
+        &self,
+        reads: &Reads,
+        keys: &[(UniqueKey, bool)],
+    ) -> Result<Loaded, RedisError> {
+        let mut command = self.link.call(Script::Load);
+        self.push_time(&mut command);
+        let counts =
+            [reads.heads.len(), keys.len(), reads.fulls.len(), reads.queues.len(), reads.documents.len()];
+        command.arg(counts.into_iter().flat_map(count).collect::<Vec<u8>>());
+        command.arg(keys.iter().map(|(_, ended)| if *ended { b'K' } else { b'k' }).collect::<Vec<u8>>());
+        let name = |letter: u8, rest: &[u8]| [self.link.base().as_bytes(), &[letter], rest].concat();
+        for id in &reads.heads {
+            command.arg(name(b'h', &id.to_bytes()));
+        }
+        for (key, _) in keys {
+            command.arg(name(b'k', key.as_bytes()));
+        }
+        for id in &reads.fulls {
+            command.arg(&id.to_bytes()[..]);
+        }
+        for name in &reads.queues {
+            command.arg(name.as_str());
+        }
+        for key in &reads.documents {
+            command.arg(document_name(key));
+        }
+        let mut answer = Values::of(self.look(command).await?)?;
+        let now = self.saw_clock(answer.time()?, answer.time()?);
+        let heads = list(answer.take()?)?;
+        let (records, mut holders) = (list(answer.take()?)?, Values::of(answer.take()?)?);
+        if heads.len() != reads.heads.len() || records.len() != keys.len() {
+            return Err(RedisError::Answer("a load has other records than were asked for"));
+        }
+        let mut found = Vec::with_capacity(keys.len());
+        for (record, (_, with_ended)) in records.into_iter().zip(keys) {
+            let record = maybe_bytes(record)?;
+            found.push(record.map(|record| Held::of(&record, *with_ended, &mut holders)).transpose()?);
+        }
+        Ok(Loaded { now, heads, found, answer })
+    }
+}
+
+/// What is stored of what a load asked for.
+pub struct Loaded {
+    /// The store's time.
+    now: Timestamp,
+    heads: Vec<Value>,
+    /// Of each key.
+    pub(crate) found: Vec<Option<Held>>,
+    /// The rest, in the order in which it was asked for.
+    answer: Values,
+}
+
+/// A key's record, with the heads of its holders.
+pub struct Held {
+    version: u64,
+    /// Whether all ended holders are here.
+    with_ended: bool,
+    /// The holders.
+    pub(crate) holders: Vec<Stored>,
+}
+
+impl Held {
+    /// From a key's record, and the heads of all holders one behind the other.
+    fn of(record: &[u8], ended_are_wanted: bool, heads: &mut Values) -> Result<Self, RedisError> {
+        let wrong = || RedisError::Answer("a key's record is not understood");
+        let mut reader = Reader(record);
+        let version = reader.take().map(u64::from_be_bytes).ok_or_else(wrong)?;
+        let live = reader.small().and_then(|live| usize::try_from(live).ok()).ok_or_else(wrong)?;
+        let (ids, []) = reader.0.as_chunks::<16>() else { return Err(wrong()) };
+        // The script gives as many: where ended ones are many, only those who ask for them get any.
+        let ended = ids.len().checked_sub(live).ok_or_else(wrong)?;
+        let with_ended = ended_are_wanted || ended <= ENDED_FEW;
+        let ids = if with_ended { ids } else { &ids[..live] };
+        let mut holders = Vec::with_capacity(ids.len());
+        for id in ids {
+            holders.extend(stored(JobId::from_bytes(*id), heads.take()?)?);
+        }
+        Ok(Self { version, with_ended, holders })
     }
 }
 
@@ -166,27 +236,14 @@ fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
 }
 
 /// The holders of a key, as a decision may see them.
-fn view(key: UniqueKey, value: Value, now: Timestamp) -> Result<KeyView, RedisError> {
-    let mut parts = Values::of(value)?;
-    let Some(record) = maybe_bytes(parts.take()?)? else {
+fn view(key: UniqueKey, found: Option<Held>, now: Timestamp) -> KeyView {
+    let Some(Held { version, with_ended, holders }) = found else {
         let covered = KeyRead { key, states: StateSet::ALL, all: true };
-        return Ok(KeyView::new(0, Vec::new(), &covered, false));
+        return KeyView::new(0, Vec::new(), &covered, false);
     };
-    let found = parts.rest();
-    // Behind the version and a number, each holder has 16 bytes.
-    let with_ended = found.len() * 16 + 12 == record.len();
     let covered = KeyRead { key, states: if with_ended { StateSet::ALL } else { StateSet::LIVE }, all: true };
-    let version = Reader(&record).take().map(u64::from_be_bytes);
-    let version = version.ok_or(RedisError::Answer("a key's record is not understood"))?;
-    let mut holders: Vec<Head> = Vec::new();
-    for part in found {
-        let mut holder = Values::of(part)?;
-        let id = id(holder.take()?)?;
-        let Some(stored) = stored(id, holder.take()?)? else { continue };
-        if stored.kept.is_none_or(|until| is_kept(until, now)) {
-            holders.push(stored.head);
-        }
-    }
+    let holders = holders.into_iter().filter(|stored| stored.kept.is_none_or(|until| is_kept(until, now)));
+    let mut holders: Vec<Head> = holders.map(|stored| stored.head).collect();
     if with_ended {
         leave_out_outlived(&mut holders);
     }
@@ -194,5 +251,5 @@ fn view(key: UniqueKey, value: Value, now: Timestamp) -> Result<KeyView, RedisEr
     if too_many {
         holders = deciding(holders.iter()).into_iter().cloned().collect();
     }
-    Ok(KeyView::new(version, holders, &covered, too_many))
+    KeyView::new(version, holders, &covered, too_many)
 }

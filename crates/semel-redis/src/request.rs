@@ -1,27 +1,38 @@
 //! Groups as the arguments of the script that applies them.
 
-use std::collections::HashSet;
-
 use redis::Cmd;
 use semel_core::draft::{Document, DocumentKey, Expect, Group, QueueRow, Record, Write};
 use semel_core::event::Event;
 use semel_core::ident::JobId;
 use semel_core::unique::UniqueKey;
 
+use crate::fresh::Mentions;
 use crate::head::{self, NO_PLACE, place, push_text};
 
 /// Adds groups to a call of the script.
-pub fn push(command: &mut Cmd, groups: &[Group]) {
-    let about = About::of(groups);
+pub fn push(command: &mut Cmd, base: &str, groups: &[Group]) {
+    let (fresh, others) = Mentions::of(groups).sort(groups);
+    let began: Vec<_> = others.iter().flat_map(|(_, group)| &group.began).collect();
+    let counts = [began.len(), fresh.keyed(), fresh.keyless(), fresh.sets(), fresh.queues(), others.len()];
+    command.arg(counts.into_iter().flat_map(count).collect::<Vec<u8>>());
+    let places = fresh.places().chain(others.iter().map(|(place, _)| *place));
+    command.arg(places.flat_map(|place| count(place + 1)).collect::<Vec<u8>>());
+    let about = About::of(others.iter().map(|(_, group)| *group));
     command.arg(about.jobs).arg(about.keys);
-    let began: Vec<_> = groups.iter().flat_map(|group| &group.began).collect();
-    command.arg(began.len());
     for (key, version) in began {
         let mut bytes = key.as_bytes().to_vec();
         bytes.extend_from_slice(&version.to_be_bytes());
         command.arg(bytes);
     }
+    fresh.push(command, base);
     for group in groups {
+        let mut events = Vec::new();
+        for event in &group.events {
+            push_event(&mut events, event);
+        }
+        command.arg(events);
+    }
+    for (_, group) in others {
         let mut counts = [0; 8];
         counts[..4].copy_from_slice(&count(group.expect.len()));
         counts[4..].copy_from_slice(&count(group.writes.len()));
@@ -32,11 +43,6 @@ pub fn push(command: &mut Cmd, groups: &[Group]) {
         for write in &group.writes {
             push_write(command, write);
         }
-        let mut events = Vec::new();
-        for event in &group.events {
-            push_event(&mut events, event);
-        }
-        command.arg(events);
     }
 }
 
@@ -45,11 +51,11 @@ pub fn push(command: &mut Cmd, groups: &[Group]) {
 struct About {
     jobs: Vec<u8>,
     keys: Vec<u8>,
-    seen: HashSet<Record>,
+    seen: Mentions,
 }
 
 impl About {
-    fn of(groups: &[Group]) -> Self {
+    fn of<'a>(groups: impl Iterator<Item = &'a Group>) -> Self {
         let mut about = Self::default();
         for group in groups {
             group.began.iter().for_each(|(key, _)| about.key(*key));
@@ -75,19 +81,20 @@ impl About {
     }
 
     fn job(&mut self, id: JobId) {
-        if self.seen.insert(Record::Job(id)) {
+        if self.seen.job(id) == 1 {
             self.jobs.extend_from_slice(&id.to_bytes());
         }
     }
 
     fn key(&mut self, key: UniqueKey) {
-        if self.seen.insert(Record::Key(key)) {
+        if self.seen.key(key) == 1 {
             self.keys.extend_from_slice(key.as_bytes());
         }
     }
 }
 
-fn count(length: usize) -> [u8; 4] {
+/// A number of the script's arguments.
+pub fn count(length: usize) -> [u8; 4] {
     u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes()
 }
 

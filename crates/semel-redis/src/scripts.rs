@@ -29,6 +29,7 @@ impl Script {
             Self::Commit => concat!(
                 include_str!("lua/common.lua"),
                 include_str!("lua/writes.lua"),
+                include_str!("lua/fresh.lua"),
                 include_str!("lua/commit.lua")
             ),
             Self::Claim => concat!(

@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use redis::Cmd;
+use semel_core::draft::Reads;
 use semel_core::job::Head;
 use semel_core::state::State;
 use semel_core::unique::UniqueKey;
 
 use crate::error::RedisError;
-use crate::load::stored;
 use crate::scripts::Script;
 use crate::store::Shared;
-use crate::values::{Values, id, maybe_bytes, number};
+use crate::values::number;
 
 /// Heads forgotten in one go.
 const FORGET_MAX: i64 = 500;
@@ -55,24 +55,8 @@ impl Shared {
 
     /// The ended holders of a key, those included that others outlive.
     pub(crate) async fn ended_holders(&self, key: UniqueKey) -> Result<Vec<Head>, RedisError> {
-        let mut command = self.link.call(Script::Load);
-        self.push_time(&mut command);
-        let mut wanted = vec![b'K'];
-        wanted.extend_from_slice(key.as_bytes());
-        command.arg(wanted);
-        let mut answer = Values::of(self.look(command).await?)?;
-        let _times = (answer.take()?, answer.take()?);
-        let mut parts = Values::of(answer.take()?)?;
-        let mut ended = Vec::new();
-        if maybe_bytes(parts.take()?)?.is_none() {
-            return Ok(ended);
-        }
-        for part in parts.rest() {
-            let mut holder = Values::of(part)?;
-            let id = id(holder.take()?)?;
-            let head = stored(id, holder.take()?)?.map(|stored| stored.head);
-            ended.extend(head.filter(|head| State::is_finished(head.state)));
-        }
-        Ok(ended)
+        let loaded = self.ask_for(&Reads::default(), &[(key, true)]).await?;
+        let held = loaded.found.into_iter().flatten().flat_map(|held| held.holders);
+        Ok(held.map(|stored| stored.head).filter(|head| State::is_finished(head.state)).collect())
     }
 }

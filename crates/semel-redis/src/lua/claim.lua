@@ -7,12 +7,25 @@
 local turn = tonumber(ARGV[2])
 local now = time_of(ARGV[3], ARGV[4], ARGV[5])
 
-local function whole(ids, found)
-    local jobs, bodies, notes = {}, get_all('b', ids), notes_of_all(ids)
-    for i = 1, #ids do
-        jobs[i] = { ids[i], found[i], bodies[i] or '', notes[i] }
+-- What takers are answered: the jobs of each, their bodies read for all at once, and those it was not granted.
+local function answer_of(shares)
+    local ids = {}
+    for t = 1, #shares do
+        for i = 1, #shares[t].ids do
+            ids[#ids + 1] = shares[t].ids[i]
+        end
     end
-    return jobs
+    local bodies, notes, n = get_all('b', ids), notes_of_all(ids), 0
+    local answer = { digits(now) }
+    for t = 1, #shares do
+        local share, jobs = shares[t], {}
+        for i = 1, #share.ids do
+            n = n + 1
+            jobs[i] = { share.ids[i], share.heads[i], bodies[n] or '', notes[n] }
+        end
+        answer[t + 1] = { jobs, share.refused }
+    end
+    return answer
 end
 
 local said, refused = mark_of(ARGV[1], turn)
@@ -23,7 +36,7 @@ local takers = tonumber(ARGV[12])
 if said then
     local taken = {}
     for t = 1, takers do
-        taken[t] = { ids = {}, heads = {} }
+        taken[t] = { ids = {}, heads = {}, refused = {} }
     end
     for from = 1, #said, 26 do
         local id = sub(said, from + 2, from + 17)
@@ -34,11 +47,7 @@ if said then
             of.ids[#of.ids + 1], of.heads[#of.heads + 1] = id, h
         end
     end
-    local answer = { digits(now) }
-    for t = 1, takers do
-        answer[t + 1] = { whole(taken[t].ids, taken[t].heads), {} }
-    end
-    return answer
+    return answer_of(taken)
 end
 begin_writes(now)
 local now_place = place_of(now)
@@ -104,7 +113,7 @@ local function runs_beside(id, h)
     if not key then
         return false
     end
-    local live = key_record(key).live
+    local live = holders_of(key_record(key)).live
     for i = 1, #live do
         local other = live[i] ~= id and head_of(live[i])
         if other and sub(other, 57, 64) ~= NONE then
@@ -156,7 +165,7 @@ local granted, events, marks = {}, {}, {}
 local shares, left = {}, 0
 for t = 1, takers do
     local limit = tonumber(ARGV[12 + 2 * t])
-    shares[t] = { worker = ARGV[11 + 2 * t], left = limit, ids = {}, refused = {} }
+    shares[t] = { worker = ARGV[11 + 2 * t], left = limit, ids = {}, heads = {}, refused = {} }
     left = left + limit
 end
 -- Whose turn it is.
@@ -204,7 +213,7 @@ local function grant(id, h, share)
         touch_key(key_record(key), version)
     end
     granted[#granted + 1] = id
-    share.ids[#share.ids + 1] = id
+    share.ids[#share.ids + 1], share.heads[#share.heads + 1] = id, new
     take_one(share)
     marks[#marks + 1] = pack('>I2', taker) .. id .. sub(new, 13, 20)
     events[#events + 1] = event .. id .. pack('>I4I4', attempt, 0) .. sub(h, 81, after - 1)
@@ -253,16 +262,7 @@ for q = first_queue, first_queue + queues - 1 do
 end
 
 if #granted > 0 then
-    flush()
-    tell(table.concat(events))
+    flush(table.concat(events))
     set_mark(ARGV[1], turn, table.concat(marks))
 end
-local answer = { digits(now) }
-for t = 1, takers do
-    local share, found = shares[t], {}
-    for i = 1, #share.ids do
-        found[i] = heads[share.ids[i]]
-    end
-    answer[t + 1] = { whole(share.ids, found), share.refused }
-end
-return answer
+return answer_of(shares)

@@ -1,7 +1,9 @@
 -- Applies groups of writes in order, each all or none: a group whose records have moved is stale and touches nothing; so is one that
 -- relies on what a stale group would have written.
--- ARGV: mark, turn, clock, ahead, floor, the ids and the keys that it is about (each one behind the other), how many versions
--- before the batch, they (key, version); then for each group how many expectations and writes, they, and its events. Answers the time, a letter for each group, and the keys to be looked over.
+-- ARGV: mark, turn, clock, ahead, floor, how much there is of each of what follows, which group of the batch each new job is and then each
+-- other group, the ids and the keys that others are about (each one behind the other); versions before the batch (key, version); the new
+-- jobs (`fresh.lua`); the events of all groups, in the order of the batch; then for each other group how many expectations and writes,
+-- and they. Answers the time, a letter for each group of the batch, and the keys to be looked over.
 local turn = tonumber(ARGV[2])
 local now = time_of(ARGV[3], ARGV[4], ARGV[5])
 local said, refused = mark_of(ARGV[1], turn)
@@ -20,8 +22,22 @@ local function cut(text, size)
     end
     return parts
 end
-fetch_heads(cut(ARGV[6], 16))
-fetch_keys(cut(ARGV[7], 32))
+local began, keyed, keyless, sets, queues, others = unpack_bytes('>I4I4I4I4I4I4', ARGV[6])
+local fresh = keyed + keyless
+
+-- Which groups of the batch are stale.
+local stale, is_any_stale = {}, false
+local function note_stale(n)
+    stale[unpack_bytes('>I4', ARGV[7], 4 * n - 3)] = true
+    is_any_stale = true
+end
+
+local refused_jobs, events_at = put_fresh(10 + began, keyed, keyless, sets, queues)
+for i = 1, #refused_jobs do
+    note_stale(refused_jobs[i])
+end
+fetch_heads(cut(ARGV[8], 16))
+fetch_keys(cut(ARGV[9], 32))
 
 local function version_of(kind, name, is_none)
     if kind == 'K' then
@@ -52,13 +68,11 @@ local function note(record)
     is_any_unwritten = true
 end
 
-local at = 9
-for _ = 1, tonumber(ARGV[8]) do
-    local key = sub(ARGV[at], 1, 32)
-    if pack('>I8', key_record(key).version) ~= sub(ARGV[at], 33) then
+for i = 10, 9 + began do
+    local key = sub(ARGV[i], 1, 32)
+    if pack('>I8', key_record(key).version) ~= sub(ARGV[i], 33) then
         note('K' .. key)
     end
-    at = at + 1
 end
 
 -- How many arguments follow a write's own.
@@ -168,42 +182,49 @@ local function write(op, text, from)
     end
 end
 
-local verdicts, events, is_any_applied = {}, {}, false
-while at <= #ARGV do
+local is_any_applied = fresh > #refused_jobs
+local at = events_at + fresh + others
+for n = fresh + 1, fresh + others do
     local expects, writes = unpack_bytes('>I4I4', ARGV[at])
     local first = at + 1
-    local from = first + expects
-    local writes_from = from
-    local is_applied = is_current(first, from - 1, from, writes)
+    local writes_from = first + expects
+    local is_applied = is_current(first, writes_from - 1, writes_from, writes)
+    at = writes_from
     for _ = 1, writes do
-        local op = sub(ARGV[from], 1, 1)
+        local op = sub(ARGV[at], 1, 1)
         if is_applied then
-            write(op, ARGV[from], from + 1)
+            write(op, ARGV[at], at + 1)
         else
-            note_write(op, ARGV[from], from + 1)
+            note_write(op, ARGV[at], at + 1)
         end
-        from = from + 1 + FOLLOW[op]
+        at = at + 1 + FOLLOW[op]
     end
     if is_applied then
         -- An answer that only had to be checked leaves nothing behind, not even a mark: asked again, it is checked again.
         is_any_applied = is_any_applied or writes > 0
-        verdicts[#verdicts + 1] = 'a'
-        events[#events + 1] = ARGV[from]
     else
         for i = first, writes_from - 1 do
             note(sub(ARGV[i], 1, 1) .. sub(ARGV[i], 11))
         end
-        verdicts[#verdicts + 1] = 's'
+        note_stale(n)
     end
-    at = from + 1
 end
 
-said = table.concat(verdicts)
+local events
+if is_any_stale then
+    local verdicts, told = {}, {}
+    for i = 1, fresh + others do
+        verdicts[i] = stale[i] and 's' or 'a'
+        told[i] = stale[i] and '' or ARGV[events_at + i - 1]
+    end
+    said, events = table.concat(verdicts), table.concat(told)
+else
+    said, events = string.rep('a', fresh + others), table.concat(ARGV, '', events_at, events_at + fresh + others - 1)
+end
 if not is_any_applied then
     return { digits(now), said }
 end
-flush()
-tell(table.concat(events))
+flush(events)
 set_mark(ARGV[1], turn, said)
 local answer = { digits(now), said }
 for key in pairs(crowded) do

@@ -12,6 +12,8 @@ local sub, byte, char, format, max = string.sub, string.byte, string.char, strin
 local pack, unpack_bytes = struct.pack, struct.unpack
 local NONE = '\0\0\0\0\0\0\0\0'
 local KEPT = 255
+-- The highest version of a job that is gone, and how many records the log has had, as `time_of` found them.
+local GONE, RECORDS = 0, 0
 -- How much later than anything that was told time begins after a restart of the server, in microseconds.
 local LEAD = 2000000
 
@@ -70,9 +72,10 @@ local function time_of(clock, ahead, floor)
     else
         raw = tonumber(clock)
     end
-    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead')
+    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead', 'records')
     local clocked = raw + tonumber(ahead)
-    local now = max(clocked, tonumber(floor), tonumber(fact[1] or 0), tonumber(fact[2] or 0) + 1)
+    GONE, RECORDS = tonumber(fact[2] or 0), tonumber(fact[4] or 0)
+    local now = max(clocked, tonumber(floor), tonumber(fact[1] or 0), GONE + 1)
     -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock.
     if now == tonumber(fact[3] or 0) and now - clocked <= LEAD then
         raw = now - tonumber(ahead)
@@ -80,22 +83,26 @@ local function time_of(clock, ahead, floor)
     return now, raw
 end
 
--- A key's record: its version, how many live holders, they, and the ended ones.
+-- A key's record: its version, how many live holders, they, and the ended ones. These stay as they are stored until somebody asks
+-- for them (`holders_of`): mostly nothing moves but the version.
 local function parse_key(text)
     if not text then
         return { version = 0, live = {}, done = {} }
     end
-    local found = { version = number(text), live = {}, done = {} }
-    local live = unpack_bytes('>I4', text, 9)
-    local at = 13
-    while at < #text do
-        local list = found.live
-        if #list >= live then
-            list = found.done
-        end
-        list[#list + 1] = sub(text, at, at + 15)
-        at = at + 16
+    return { version = number(text), text = text }
+end
+
+local function holders_of(found)
+    if found.live then
+        return found
     end
+    local text, live, done = found.text, {}, {}
+    local live_end = 12 + 16 * unpack_bytes('>I4', text, 9)
+    for at = 13, #text, 16 do
+        local list = at < live_end and live or done
+        list[#list + 1] = sub(text, at, at + 15)
+    end
+    found.live, found.done = live, done
     return found
 end
 
@@ -105,19 +112,30 @@ local function in_pieces(list, work)
     end
 end
 
--- The records of one kind with these names, read all at once: a call for each costs more than what it reads.
-local function get_all(letter, names)
-    local records, found = {}, {}
-    for i = 1, #names do
-        records[i] = BASE .. letter .. names[i]
+-- The records of these names, read all at once: a call for each costs more than what it reads.
+local function get_named(names, from, to)
+    if from > to then
+        return {}
+    elseif to - from < 2000 then
+        return call('MGET', unpack(names, from, to))
     end
-    in_pieces(records, function(from, to)
-        local piece = call('MGET', unpack(records, from, to))
-        for i = from, to do
-            found[i] = piece[i - from + 1]
+    local found = {}
+    for first = from, to, 2000 do
+        local piece = call('MGET', unpack(names, first, math.min(first + 1999, to)))
+        for i = 1, #piece do
+            found[#found + 1] = piece[i]
         end
-    end)
+    end
     return found
+end
+
+-- The records of one kind.
+local function get_all(letter, names)
+    local records, before = {}, BASE .. letter
+    for i = 1, #names do
+        records[i] = before .. names[i]
+    end
+    return get_named(records, 1, #records)
 end
 
 -- The notes of these jobs. Few have any.

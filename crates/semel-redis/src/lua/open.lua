@@ -8,7 +8,7 @@ local USED = {
     { 'GET', fact }, { 'MGET', fact }, { 'GETRANGE', fact, '0', '7' }, { 'EXISTS', fact },
     { 'HGET', fact, 'at' }, { 'HMGET', fact, 'at' }, { 'HGETALL', fact }, { 'SMEMBERS', fact },
     { 'ZRANGE', fact, '0', '0' }, { 'XRANGE', fact, '-', '+' }, { 'XLEN', fact }, { 'TIME' },
-    { 'SET', fact, '' }, { 'MSET', fact, '' }, { 'DEL', fact }, { 'UNLINK', fact },
+    { 'SET', fact, '' }, { 'MSET', fact, '' }, { 'MSETNX', fact, '' }, { 'DEL', fact }, { 'UNLINK', fact },
     { 'HSET', fact, 'at', '' }, { 'HDEL', fact, 'at' }, { 'HINCRBY', fact, 'at', '1' },
     { 'SADD', fact, '' }, { 'SREM', fact, '' }, { 'ZADD', fact, '0', '' }, { 'ZREM', fact, '' },
     { 'XADD', fact, '*', 'a', '' }, { 'XTRIM', fact, 'MAXLEN', '0' },

@@ -15,7 +15,7 @@ if what == 'forget' then
         n = n + 1
     end
     if n > 0 then
-        flush()
+        flush('')
     end
     return n
 elseif what == 'trim' then
@@ -30,12 +30,12 @@ elseif what == 'trim' then
     return 0
 elseif what == 'outlived' then
     -- The key, and ended holders of it that others outlive.
-    local found = key_record(ARGV[5])
+    local found = holders_of(key_record(ARGV[5]))
     for i = 6, #ARGV do
         found.moved = take_out(found.done, ARGV[i]) or found.moved
     end
     if found.moved then
-        flush()
+        flush('')
     end
     return 0
 elseif what == 'clear' then

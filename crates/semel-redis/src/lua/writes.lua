@@ -1,12 +1,14 @@
 -- What commits, claims and housekeeping write with. Places in sorted sets and holders of keys are gathered and written once, at the
 -- end (`flush`); the last word on each is the one that counts.
 
+-- The store's time.
 local NOW = 0
-local GONE = 0
 -- Keys that nobody holds are kept so long, in milliseconds, so that no decision that is still on its way takes a new one for them.
 local KEY_KEPT = 3600000
 -- How long it is known what became of a commit, in milliseconds: longer than anybody asks.
 local MARK_KEPT = 3600000
+
+local HEADS, BODIES, KEYS_OF = BASE .. 'h', BASE .. 'b', BASE .. 'k'
 
 local heads, keys, texts, pending, counts, crowded = {}, {}, {}, {}, {}, {}
 
@@ -28,7 +30,7 @@ end
 local function head_of(id)
     local h = heads[id]
     if h == nil then
-        h = call('GET', BASE .. 'h' .. id)
+        h = call('GET', HEADS .. id)
         heads[id] = h
     end
     return h
@@ -36,13 +38,13 @@ end
 
 local function put_head(id, h)
     heads[id] = h
-    texts['h' .. id] = h
+    texts[HEADS .. id] = h
 end
 
 local function key_record(key)
     local found = keys[key]
     if not found then
-        found = parse_key(call('GET', BASE .. 'k' .. key))
+        found = parse_key(call('GET', KEYS_OF .. key))
         keys[key] = found
     end
     return found
@@ -155,7 +157,7 @@ end
 
 local function insert(id, h, body)
     put_head(id, h)
-    texts['b' .. id] = body
+    texts[BODIES .. id] = body
     file(id, nil, h)
     place('j', id, true)
     local _, queue = names_of(h)
@@ -165,7 +167,7 @@ local function insert(id, h, body)
     if key then
         local found = key_record(key)
         touch_key(found, number(h, 5))
-        local list = found.live
+        local list = holders_of(found).live
         if byte(h, 1) == 4 then
             list = found.done
         end
@@ -185,7 +187,7 @@ local function forget(id, kept)
         count(queue, byte(old, 2), -1)
         count(queue, 'p', 1)
     end
-    texts['b' .. id] = false
+    texts[BODIES .. id] = false
     call('DEL', BASE .. 'n' .. id)
     local spent = call('SMEMBERS', BASE .. 'y' .. id)
     for at = 1, #spent do
@@ -203,10 +205,10 @@ local function forget(id, kept)
     file(id, old, nil)
     place('j', id, false)
     heads[id] = false
-    texts['h' .. id] = false
+    texts[HEADS .. id] = false
     local key = key_of(old)
     if key then
-        local found = key_record(key)
+        local found = holders_of(key_record(key))
         take_out(found.live, id)
         take_out(found.done, id)
         touch_key(found, NOW)
@@ -225,7 +227,7 @@ local function update(id, new, kept)
             forget(id, NONE)
             if not key then
                 -- Those that were left out are released with it.
-                key_record(held).done = {}
+                holders_of(key_record(held)).done = {}
             end
             return
         end
@@ -249,11 +251,18 @@ local function update(id, new, kept)
         touch_key(found, number(new, 5))
         -- A holder keeps its place among the others: decisions see them in the order in which they came.
         if byte(new, 1) ~= 4 then
+            if held and byte(old, 1) ~= 4 then
+                return
+            end
+            holders_of(found)
             if not is_in(found.live, id) then
                 take_out(found.done, id)
                 found.live[#found.live + 1] = id
             end
-        elseif take_out(found.live, id) or take_out(found.done, id) then
+            return
+        end
+        holders_of(found)
+        if take_out(found.live, id) or take_out(found.done, id) then
             -- One that was left out in favour of a later one does not come back by being written.
             found.done[#found.done + 1] = id
             local n = #found.done
@@ -262,7 +271,7 @@ local function update(id, new, kept)
             end
         end
     elseif held then
-        local found = key_record(held)
+        local found = holders_of(key_record(held))
         take_out(found.live, id)
         -- Those that were left out are released with it.
         found.done = {}
@@ -272,11 +281,16 @@ end
 
 -- Writes what was gathered of a key.
 local function put_key(key, found)
-    local text = pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done)
-    if #text == 12 then
-        call('SET', BASE .. 'k' .. key, text, 'PX', KEY_KEPT)
+    local text
+    if found.live then
+        text = pack('>I8I4', found.version, #found.live) .. table.concat(found.live) .. table.concat(found.done)
     else
-        texts['k' .. key] = text
+        text = pack('>I8', found.version) .. sub(found.text, 9)
+    end
+    if #text == 12 then
+        call('SET', KEYS_OF .. key, text, 'PX', KEY_KEPT)
+    else
+        texts[KEYS_OF .. key] = text
     end
 end
 
@@ -288,8 +302,8 @@ local function first_of(set)
     return nil
 end
 
--- Writes what was gathered.
-local function flush()
+-- Writes what was gathered, and a record of the log.
+local function flush(events)
     for key, found in pairs(keys) do
         if found.moved then
             put_key(key, found)
@@ -298,10 +312,10 @@ local function flush()
     local set, deleted = {}, {}
     for name, text in pairs(texts) do
         if text then
-            set[#set + 1] = BASE .. name
+            set[#set + 1] = name
             set[#set + 1] = text
         else
-            deleted[#deleted + 1] = BASE .. name
+            deleted[#deleted + 1] = name
         end
     end
     in_pieces(set, function(from, to)
@@ -347,14 +361,12 @@ local function flush()
             end
         end
     end
-    call('HSET', BASE .. '!', 'at', digits(NOW), 'gone', digits(GONE))
-end
-
--- Adds a record to the log.
-local function tell(events)
     if #events > 0 then
-        local number_of = call('HINCRBY', BASE .. '!', 'records', 1)
-        call('XADD', BASE .. 'e', digits(number_of) .. '-1', 'a', digits(NOW), 'e', events)
+        local of = digits(RECORDS + 1)
+        call('XADD', BASE .. 'e', of .. '-1', 'a', digits(NOW), 'e', events)
+        call('HSET', BASE .. '!', 'at', digits(NOW), 'gone', digits(GONE), 'records', of)
+    else
+        call('HSET', BASE .. '!', 'at', digits(NOW), 'gone', digits(GONE))
     end
 end
 
@@ -380,5 +392,4 @@ end
 
 local function begin_writes(now)
     NOW = now
-    GONE = tonumber(call('HGET', BASE .. '!', 'gone') or 0)
 end

@@ -21,6 +21,7 @@ use crate::place::Place;
 const COMMIT: &str = concat!(
     include_str!("../../src/lua/common.lua"),
     include_str!("../../src/lua/writes.lua"),
+    include_str!("../../src/lua/fresh.lua"),
     include_str!("../../src/lua/commit.lua")
 );
 const CLAIM: &str = concat!(
@@ -230,10 +231,11 @@ async fn a_request_that_comes_late_is_refused() {
     let mut turn = async |number: u64, settings: &str| -> redis::RedisResult<Vec<String>> {
         let mut command = redis::cmd("EVAL");
         command.arg(COMMIT).arg(1).arg(&base).arg("sender").arg(number).arg("").arg(0).arg(0);
-        // About no job and no key.
-        command.arg("").arg("").arg(0);
-        // One group without expectations that writes a queue's settings.
-        command.arg(&[0_u8, 0, 0, 0, 0, 0, 0, 1][..]).arg("Qmail").arg(settings).arg("");
+        // No new jobs; one other group, the first of the batch, about no job and no key; its events.
+        let counts = [0_u32, 0, 0, 0, 0, 1].map(u32::to_be_bytes).concat();
+        command.arg(counts).arg(&1_u32.to_be_bytes()[..]).arg("").arg("").arg("");
+        // Without expectations, it writes a queue's settings.
+        command.arg(&[0_u8, 0, 0, 0, 0, 0, 0, 1][..]).arg("Qmail").arg(settings);
         let said: redis::RedisResult<Vec<redis::Value>> = command.query_async(&mut connection).await;
         said.map(|values| {
             values.into_iter().skip(1).map(|value| redis::from_redis_value(value).unwrap()).collect()

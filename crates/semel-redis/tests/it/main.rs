@@ -8,7 +8,9 @@
 mod against_the_model;
 #[cfg(unix)]
 mod cluster;
+mod crash;
 mod damage;
+mod fresh;
 #[cfg(unix)]
 mod kills;
 mod lost;

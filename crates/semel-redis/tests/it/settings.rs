@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use semel_core::enqueue::Outcome;
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::settle::Settled;
 use semel_engine::Engine;
 use semel_redis::{Address, Durability, Redis, RedisError};
 use semel_store::StoreError;
@@ -229,7 +231,17 @@ async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
         ];
         let Some(_own) = Own::try_start(folder.path(), &settings).await else { continue };
         let address = |rest: &str| Address::parse(&format!("rediss://127.0.0.1:{port}{rest}")).unwrap();
-        Redis::open(&address(&format!("?cacert={roots}"))).await.unwrap();
+        let store = Redis::open(&address(&format!("?cacert={roots}"))).await.unwrap();
+        // What a job goes through.
+        let engine = Engine::without_duties(Arc::new(store)).unwrap();
+        let Outcome::Created(head) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
+            panic!("it is new")
+        };
+        let runs = engine.claim(claim(1)).await.unwrap();
+        assert_eq!(runs[0].head.id, head.id);
+        let bearer = Bearer { lease: Some(LeaseToken(runs[0].head.fence)), worker: None };
+        let settled = engine.complete(head.id, bearer, None).await.unwrap();
+        assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
         // Nobody whom the system knows vouches for it, nor does a stranger.
         let refused = Redis::open(&address("")).await.map(drop);
         assert!(matches!(refused, Err(RedisError::Redis(_))), "{refused:?}");

@@ -62,8 +62,9 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     let hidden = serde_json::json!({
         "type": "mail.secret", "args": [1], "unique": { "keys": ["type"], "disclose": "never" },
     });
-    let made = stage.server.create(&hidden).await;
-    let key = made.body["job"]["unique_key"].as_str().unwrap().to_owned();
+    let explained = stage.server.post("/ojs/v1/unique/explain", &hidden).await;
+    let key = explained.body["key"].as_str().unwrap().to_owned();
+    stage.server.create(&hidden).await;
     browser.open(&format!("/#/keys/{key}"));
     browser.sees("One job that may not be shown carries it.");
     browser.press("Release this key…");

@@ -1,0 +1,196 @@
+//! New jobs that nothing else of a commit is about. What the script puts down of them is made ready here (`lua/fresh.lua`): most commits
+//! add jobs and little else, and Redis does one thing after the other.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use redis::Cmd;
+use semel_core::draft::{Expect, Group, Map, Record, Write};
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::slot::{Filing, Slot};
+use semel_core::unique::UniqueKey;
+
+use crate::head::{self, place};
+
+/// How often jobs and keys are named in a batch.
+#[derive(Default)]
+pub struct Mentions {
+    jobs: Map<JobId, u32>,
+    keys: Map<UniqueKey, u32>,
+}
+
+impl Mentions {
+    /// By groups: each names a job or key once, however often it does.
+    pub fn of(groups: &[Group]) -> Self {
+        let mut mentions = Self::default();
+        for group in groups {
+            if let Some((head, _)) = new_job(group) {
+                mentions.job(head.id);
+                head.key.into_iter().for_each(|key| _ = mentions.key(key));
+            } else {
+                mentions.all_of(group);
+            }
+        }
+        mentions
+    }
+
+    fn all_of(&mut self, group: &Group) {
+        group.began.iter().for_each(|(key, _)| _ = self.key(*key));
+        for expect in &group.expect {
+            match &expect.record {
+                Record::Job(id) => _ = self.job(*id),
+                Record::Key(key) => _ = self.key(*key),
+                Record::Queue(_) | Record::Document(_) => {}
+            }
+        }
+        for write in &group.writes {
+            match write {
+                Write::Insert { head, .. } | Write::Update { head } => {
+                    self.job(head.id);
+                    head.key.into_iter().for_each(|key| _ = self.key(key));
+                }
+                Write::Note { job, .. } | Write::Forget { job, .. } => _ = self.job(*job),
+                Write::Spend { id, job, .. } => {
+                    self.job(*id);
+                    self.job(*job);
+                }
+                Write::Free { id } => _ = self.job(*id),
+                Write::Queue { .. } | Write::Document { .. } => {}
+            }
+        }
+    }
+
+    /// Notes that a job is named, and says how often it has been by now.
+    pub fn job(&mut self, id: JobId) -> u32 {
+        let count = self.jobs.entry(id).or_default();
+        *count = count.saturating_add(1);
+        *count
+    }
+
+    /// The same of a key.
+    pub fn key(&mut self, key: UniqueKey) -> u32 {
+        let count = self.keys.entry(key).or_default();
+        *count = count.saturating_add(1);
+        *count
+    }
+
+    /// The new jobs that nothing else is about, and the other groups with their places.
+    pub fn sort<'a>(&self, groups: &'a [Group]) -> (Fresh<'a>, Vec<(usize, &'a Group)>) {
+        let (mut fresh, mut others) = (Fresh::default(), Vec::new());
+        for (place, group) in groups.iter().enumerate() {
+            let alone = new_job(group).filter(|(head, _)| {
+                self.jobs.get(&head.id) == Some(&1)
+                    && head.key.is_none_or(|key| self.keys.get(&key) == Some(&1))
+            });
+            match alone {
+                Some((head, body)) => fresh.add(place, head, body),
+                None => others.push((place, group)),
+            }
+        }
+        (fresh, others)
+    }
+}
+
+/// The new job of a group that is about nothing else, and relies on nothing but that nobody has its key.
+fn new_job(group: &Group) -> Option<(&Head, &Bytes)> {
+    let [Write::Insert { head, body, minted: true }] = &group.writes[..] else { return None };
+    let relies_on_no_more = match (&head.key, &group.expect[..]) {
+        (None, []) => true,
+        (Some(held), [Expect { record: Record::Key(key), version: 0 }]) => held == key,
+        _ => false,
+    };
+    // Under a limit more than its own place may move.
+    let is_filed_alone = head.lane.is_none() && matches!(Filing::of(head).slot, Slot::Ready | Slot::Timer);
+    (relies_on_no_more && is_filed_alone && group.began.is_empty()).then_some((head, body))
+}
+
+/// One of the new jobs: which group of the batch it is, its head, its body.
+type Job<'a> = (usize, &'a Head, &'a Bytes);
+
+/// New jobs that nothing else is about.
+#[derive(Default)]
+pub struct Fresh<'a> {
+    keyed: Vec<Job<'a>>,
+    keyless: Vec<Job<'a>>,
+    /// What is added to each set, by its name within the store.
+    sets: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
+    /// How many each queue gets in each state.
+    queues: BTreeMap<(&'a str, u8), usize>,
+}
+
+impl<'a> Fresh<'a> {
+    fn add(&mut self, place: usize, head: &'a Head, body: &'a Bytes) {
+        let list = if head.key.is_some() { &mut self.keyed } else { &mut self.keyless };
+        list.push((place, head, body));
+        *self.queues.entry((head.queue.as_str(), head.state.code())).or_default() += 1;
+        self.file(head);
+    }
+
+    /// As `file` of the scripts does.
+    fn file(&mut self, head: &Head) {
+        let (filing, id) = (Filing::of(head), head.id.to_bytes());
+        let at = place(filing.at);
+        match filing.slot {
+            Slot::Ready => {
+                let set = [b"r", head.queue.as_str().as_bytes()].concat();
+                self.put(set, [&[head::rank(head.priority)][..], &at, &id].concat());
+            }
+            _ => self.put(b"t".to_vec(), [&at[..], &id].concat()),
+        }
+        if let Some(expires) = filing.expires {
+            self.put(b"x".to_vec(), [&place(expires)[..], &id].concat());
+        }
+        self.put(b"j".to_vec(), id.to_vec());
+    }
+
+    fn put(&mut self, set: Vec<u8>, member: Vec<u8>) {
+        self.sets.entry(set).or_default().push(member);
+    }
+
+    /// How many have a key.
+    pub fn keyed(&self) -> usize {
+        self.keyed.len()
+    }
+
+    /// How many have none.
+    pub fn keyless(&self) -> usize {
+        self.keyless.len()
+    }
+
+    /// In how many sets they are filed.
+    pub fn sets(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// How many queues get some, each state counted for itself.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Which group of the batch each is, in the order in which they are sent.
+    pub fn places(&self) -> impl Iterator<Item = usize> {
+        self.keyed.iter().chain(&self.keyless).map(|(place, ..)| *place)
+    }
+
+    /// Adds them to a call of the script.
+    pub fn push(self, command: &mut Cmd, base: &str) {
+        let name = |letter: u8, rest: &[u8]| [base.as_bytes(), &[letter], rest].concat();
+        for (_, head, body) in self.keyed.iter().chain(&self.keyless) {
+            let id = head.id.to_bytes();
+            command.arg(name(b'h', &id)).arg(head::write(head)).arg(name(b'b', &id)).arg(&body[..]);
+            if let Some(key) = &head.key {
+                command.arg(name(b'k', key.as_bytes())).arg(head::key_of_one(head));
+            }
+        }
+        for (set, members) in self.sets {
+            command.arg([base.as_bytes(), &set].concat()).arg(members.len());
+            for member in members {
+                command.arg(0).arg(member);
+            }
+        }
+        for ((queue, state), count) in self.queues {
+            command.arg(queue).arg(state).arg(count);
+        }
+    }
+}
