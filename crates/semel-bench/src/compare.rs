@@ -27,6 +27,10 @@ pub struct Baseline {
     pub engine: String,
     /// What an acknowledged write survives.
     pub durability: String,
+    /// Callers in flight.
+    pub callers: usize,
+    /// Bytes of each job's args.
+    pub args_bytes: usize,
     /// The cases.
     pub cases: Vec<Shares>,
 }
@@ -57,18 +61,22 @@ impl Baseline {
             }
         }
         let (engine, durability) = (first.engine.clone(), first.durability.clone());
-        Ok(Self { engine, durability, cases })
+        Ok(Self { engine, durability, callers: first.callers, args_bytes: first.args_bytes, cases })
     }
 
     /// Each case that both have, `self` being the earlier one.
     ///
     /// # Errors
-    /// When they are of different engines or durabilities, or have no case in common with rounds enough.
+    /// When they are of different engines, durabilities or loads, or have no case in common with rounds enough.
     pub fn compare(&self, now: &Self) -> Result<Vec<Change>, BenchError> {
-        if (&self.engine, &self.durability) != (&now.engine, &now.durability) {
+        let what = |of: &Self| {
+            let Self { engine, durability, callers, args_bytes, .. } = of;
+            format!("{engine} ({durability}), {callers} callers, {args_bytes} bytes of args")
+        };
+        if what(self) != what(now) {
+            let (before, now) = (what(self), what(now));
             return Err(BenchError::Invalid(format!(
-                "the baseline is of {} ({}), this run of {} ({}); compare like with like",
-                self.engine, self.durability, now.engine, now.durability
+                "the baseline is of {before}, this run of {now}; compare like with like"
             )));
         }
         let of = |case: &Shares| {
@@ -150,7 +158,8 @@ mod tests {
 
     fn baseline(shares: &[f64]) -> Baseline {
         let cases = vec![Shares { name: "unique".to_owned(), shares: shares.to_vec() }];
-        Baseline { engine: "sqlite".to_owned(), durability: "fsync".to_owned(), cases }
+        let (engine, durability) = ("sqlite".to_owned(), "fsync".to_owned());
+        Baseline { engine, durability, callers: 64, args_bytes: 200, cases }
     }
 
     fn change(before: &[f64], now: &[f64]) -> Change {
@@ -186,7 +195,10 @@ mod tests {
     fn only_like_is_compared_with_like() {
         let one = baseline(&[0.4, 0.4, 0.4]);
         let other = Baseline { durability: "none".to_owned(), ..one.clone() };
-        assert!(one.compare(&other).unwrap_err().to_string().contains("like with like"));
+        let more = Baseline { callers: 512, ..one.clone() };
+        for unlike in [other, more] {
+            assert!(one.compare(&unlike).unwrap_err().to_string().contains("like with like"));
+        }
         let few = baseline(&[0.4, 0.4]);
         assert!(one.compare(&few).unwrap_err().to_string().contains("--rounds 3"));
     }

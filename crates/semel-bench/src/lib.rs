@@ -1,7 +1,7 @@
 //! Load on a Semel engine, in this process, beside what the same disk and the same SQLite do without a queue.
 //!
 //! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
-//! machines are not to be compared.
+//! machines are not to be compared, but for their [shares of those limits](compare).
 
 pub mod compare;
 pub mod grown;

@@ -1,10 +1,27 @@
 //! What may be told of the places of sensitive values.
 
+use std::borrow::Cow;
+
+use crate::canon::nfc;
+
+/// Whether the place `inner` is `outer`, or lies inside of it; both are JSON pointers (RFC 6901), however they are spelled.
+pub fn is_within(inner: &str, outer: &str) -> bool {
+    let mut inside = inner.split('/');
+    outer.split('/').all(|token| inside.next().is_some_and(|its| name(its) == name(token)))
+}
+
+/// The member that a token of a pointer names, as names are compared.
+fn name(token: &str) -> Cow<'_, str> {
+    if token.is_ascii() && !token.contains('~') {
+        return Cow::Borrowed(token);
+    }
+    nfc(&token.replace("~1", "/").replace("~0", "~")).into_owned().into()
+}
+
 /// The place that may be told: of one inside of a sensitive value, that value's, for the names in it may be as secret as it is.
 pub fn tellable<'p>(pointer: &'p str, sensitive: &'p [String]) -> &'p str {
-    let is_around =
-        |hidden: &&String| pointer.strip_prefix(hidden.as_str()).is_some_and(|rest| rest.starts_with('/'));
-    sensitive.iter().filter(is_around).min_by_key(|hidden| hidden.len()).map_or(pointer, |hidden| hidden)
+    let around = sensitive.iter().filter(|hidden| is_within(pointer, hidden));
+    around.min_by_key(|hidden| hidden.matches('/').count()).map_or(pointer, |hidden| hidden)
 }
 
 #[cfg(test)]
@@ -13,13 +30,17 @@ mod tests {
 
     #[test]
     fn of_what_lies_inside_the_outermost_sensitive_value_is_told() {
-        let sensitive = ["/args/0/card/cvc", "/args/0/card"].map(str::to_owned);
+        let sensitive =
+            ["/args/0/card/cvc", "/args/0/card", "/args/0/cafe\u{301}", "/args/0/a~b"].map(str::to_owned);
         for (place, told) in [
             ("/args/0/card/cvc/x", "/args/0/card"),
             ("/args/0/card/number", "/args/0/card"),
             ("/args/0/card", "/args/0/card"),
             ("/args/0/cards/1", "/args/0/cards/1"),
             ("/args/0", "/args/0"),
+            // However they are spelled.
+            ("/args/0/caf\u{e9}/x", "/args/0/cafe\u{301}"),
+            ("/args/0/a~0b/x", "/args/0/a~b"),
         ] {
             assert_eq!(tellable(place, &sensitive), told);
         }

@@ -60,6 +60,9 @@ pub struct Payload {
     pub args: Box<RawValue>,
     /// The meta: a JSON object.
     pub meta: Box<RawValue>,
+    /// What of them is sensitive; nothing is said where it is what the body says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sensitive: Option<Vec<String>>,
     /// Ids of the requests absorbed, newest last, at most [`ABSORBED_IDS_MAX`]. The store keeps each with the digest of
     /// its request ([`Draft::spend`](crate::draft::Draft::spend)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -113,7 +113,8 @@ impl Subscriptions {
     pub fn payload(&self) -> Bytes {
         let raw = |text: String| RawValue::from_string(text).unwrap_or_default();
         let list = String::from_utf8_lossy(&self.encode()).into_owned();
-        Payload { args: raw(list), meta: raw("{}".to_owned()), absorbed: Vec::new() }.encode()
+        Payload { args: raw(list), meta: raw("{}".to_owned()), sensitive: None, absorbed: Vec::new() }
+            .encode()
     }
 }
 

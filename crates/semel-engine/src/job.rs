@@ -62,6 +62,7 @@ impl Job {
                     let payload = Payload::decode(text)?;
                     body.args = payload.args.get().into();
                     body.meta = payload.meta.get().into();
+                    body.sensitive = payload.sensitive.unwrap_or(body.sensitive);
                 }
                 NoteKind::Duplicates => duplicates = Duplicates::decode(text)?,
                 NoteKind::Progress => progress = Some(text.clone()),

@@ -1,6 +1,7 @@
 //! The schema and its versions. A step is additive and never rewritten once released: a program one version older goes on
 //! with what the newer one made, so that servers can be replaced one after the other. Functions are made anew by whoever
-//! migrates, and by whoever starts with others than are there; one that takes or answers something else gets a new name.
+//! migrates, and by whoever starts with others than are there; once released, one that takes or
+//! answers something else gets a new name.
 //! Ten servers that start at once wait for one of them.
 
 use std::time::Duration;

@@ -249,18 +249,19 @@ impl Shared {
         let mut command = self.link.call(Script::Upkeep);
         self.push_time(&mut command);
         command.arg("outlived").arg(&bytes[..]);
-        for id in outlived {
-            command.arg(&id.to_bytes()[..]);
+        for (id, version) in outlived {
+            command.arg(&id.to_bytes()[..]).arg(&version.to_be_bytes()[..]);
         }
         self.look(command).await.map(drop)
     }
 
-    async fn outlived(&self, key: UniqueKey) -> Result<Vec<JobId>, RedisError> {
+    /// Each with the version in which it was seen: it may live again, and end anew.
+    async fn outlived(&self, key: UniqueKey) -> Result<Vec<(JobId, u64)>, RedisError> {
         let all = self.ended_holders(key).await?;
         let mut kept = all.clone();
         leave_out_outlived(&mut kept);
         let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
-        Ok(outlived.map(|head| head.id).collect())
+        Ok(outlived.map(|head| (head.id, head.version)).collect())
     }
 }
 

@@ -104,7 +104,11 @@ impl Writers {
                 Err(RedisError::Lagging)
             }
             // What stands before it was done, and it is not known who has it.
-            Err(_) if said.iter().any(Result::is_ok) => Err(RedisError::Lagging),
+            Err(error) if said.iter().any(Result::is_ok) => {
+                tracing::debug!(%error, "nobody can say how many replicas have a commit");
+                self.is_behind.store(true, Ordering::Release);
+                Err(RedisError::Lagging)
+            }
             Err(error) => Err(error),
         }
     }

@@ -24,6 +24,7 @@ use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
+use crate::search;
 use crate::tenancy::Scope;
 
 /// How full a bounded queue is: jobs that wait, how many may, and the one as a part of the other.
@@ -37,11 +38,6 @@ const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remainin
 /// Jobs on a page, unless the query says otherwise, and at most.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
-/// Pages a store may answer empty before the client is asked to come again.
-const EMPTY_PAGES_MAX: usize = 16;
-/// Jobs read at once, and bytes of args and meta looked at by one request, where something in them is looked for.
-const LOOKED_AT_ONCE: u32 = 100;
-const LOOKED_BYTES_MAX: usize = 16 << 20;
 
 /// `POST /jobs`.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
@@ -168,30 +164,11 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let place = query.get("where").map(Place::parse).transpose();
     let place = place.map_err(|refused| extract::refuse("where", refused.message))?;
     let mut filter = filter(&query)?;
-    filter.limit = if place.is_some() { LOOKED_AT_ONCE } else { u32::try_from(limit).unwrap_or(1) };
     filter.before = extract::cursor(&query)?;
-    let (mut jobs, mut bytes) = (Vec::new(), 0);
-    // A store looks at a bounded number of rows for a page, and few of them may be those that are looked for; people are
-    // spared empty pages.
-    for _ in 0..=EMPTY_PAGES_MAX {
-        let listing = app.engine.list(filter.clone()).await?;
-        let mut found = app.engine.jobs(listing.heads.iter().map(|head| head.id).collect()).await?;
-        bytes += found.iter().map(|job| job.body.args.len() + job.body.meta.len()).sum::<usize>();
-        if let Some(place) = &place {
-            found.retain(|job| place.is_in(&job.body));
-        }
-        jobs.extend(found);
-        filter.before = listing.next;
-        let is_full = jobs.len() >= most || bytes >= LOOKED_BYTES_MAX;
-        if filter.before.is_none() || is_full || (place.is_none() && !jobs.is_empty()) {
-            break;
-        }
-    }
-    let mut next = filter.before;
-    if jobs.len() > most {
-        jobs.truncate(most);
-        next = jobs.last().map(|job| job.head.id);
-    }
+    let (jobs, next) = match &place {
+        Some(place) => search::by_place(&app.engine, filter, place, most).await?,
+        None => search::page(&app.engine, filter, most).await?,
+    };
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
         put_list(outer.member("jobs"), &jobs, |out, job| view(job).write(out));

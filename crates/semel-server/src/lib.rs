@@ -51,6 +51,7 @@ mod queues;
 mod replay;
 mod respond;
 mod routes;
+mod search;
 mod stream;
 mod system;
 mod tasks;

@@ -155,7 +155,7 @@ pub struct Many {
     /// One outcome per job, in order. An error is about that job alone.
     pub outcomes: Vec<Result<Enqueued, Error>>,
     /// How many were inserted, skipped, replaced, rejected; those that are no valid jobs, or were not decided because
-    /// the store failed half-way through more than 10,000 of them, count as rejected.
+    /// the store failed half-way through more than one commit takes: 10,000 jobs or 64 MiB, count as rejected.
     pub counts: Counts,
 }
 
@@ -273,8 +273,8 @@ mod tests {
     fn a_piece_is_bounded_by_jobs_and_by_bytes() {
         let small = vec![offer(1); BATCH_JOBS_MAX + 1];
         assert_eq!(piece(&small, Mode::Each), BATCH_JOBS_MAX);
-        let large = vec![offer(1 << 20); 70];
-        assert_eq!(piece(&large, Mode::Each), 63, "63 with what is around their args are just below 64 MiB");
+        let large = vec![offer(1_000_000); 70];
+        assert_eq!(piece(&large, Mode::Each), 67, "of a little more than a million bytes each, in 64 MiB");
         assert_eq!(piece(&large, Mode::AllOrNothing), 70);
         assert_eq!(piece(&large[..1], Mode::Each), 1);
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use semel_bench::compare::{Baseline, Change};
+use semel_bench::compare::{Baseline, Change, ROUNDS_MIN};
 use semel_bench::{Options, Report};
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,10 @@ impl Bench {
         }
         // Before minutes are spent.
         let before = self.compare.as_deref().map(baseline).transpose()?;
+        if before.is_some() && (self.rounds as usize) < ROUNDS_MIN {
+            return Err(Failure::usage(format!("{} rounds are too few to compare", self.rounds))
+                .next(format!("say --rounds {ROUNDS_MIN} or more, as for the baseline")));
+        }
         let mut rounds = Vec::new();
         for round in 1..=self.rounds {
             if self.rounds > 1 {

@@ -90,6 +90,7 @@ fn merged(full: &Full, offer: &Offer) -> Result<(Payload, Option<[u8; 32]>), Cor
     let payload = Payload {
         args: raw(&body.args)?,
         meta: raw(&body.meta)?,
+        sensitive: Some(body.sensitive),
         absorbed: before.map(|before| before.absorbed).unwrap_or_default(),
     };
     Ok((payload, body.request_digest))

@@ -4,7 +4,7 @@ use crate::body::{Body, Corrupt};
 use crate::canon::{Json, differences, digest};
 use crate::draft::{Draft, Full, Missing};
 use crate::job::{Head, NoteKind};
-use crate::sensitive::tellable;
+use crate::sensitive::{is_within, tellable};
 use crate::trail::Payload;
 use crate::unique::{Admission, Disclose, UniquePolicy, mismatch};
 
@@ -53,6 +53,7 @@ fn differing(
     // As they are now: a later request may have put its own in place of the first.
     let payload = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose()?;
     let present = payload.as_ref().map_or(&*theirs.args, |payload| payload.args.get());
+    let marked = payload.as_ref().and_then(|payload| payload.sensitive.as_ref()).unwrap_or(&theirs.sensitive);
     let parse = |text| Json::parse(text, "/args").map_err(|invalid| Corrupt(invalid.message));
     let (offered, stored) = (parse(&ours.args)?, parse(present)?);
     if !mismatch(policy, &offer.job_type, &digest(&offered), &head.job_type, &digest(&stored)) {
@@ -64,12 +65,18 @@ fn differing(
             pointers.push("/type".to_owned());
         }
         for place in differences(&offered, &stored, "/args", POINTERS_MAX) {
-            let place = tellable(tellable(&place, &ours.sensitive), &theirs.sensitive).to_owned();
+            let place = tellable(&place, &ours.sensitive);
             // Those inside of one value come one after the other.
-            if pointers.last() != Some(&place) {
-                pointers.push(place);
+            if !marked.iter().any(|mark| is_within(place, mark))
+                && pointers.last().is_none_or(|last| last != place)
+            {
+                pointers.push(place.to_owned());
             }
         }
+        // Whether or not they differ: who leaves all else as it is could try one value after the other.
+        let outermost =
+            |mark: &&String| mark.starts_with("/args/") && tellable(mark, marked) == mark.as_str();
+        pointers.extend(marked.iter().filter(outermost).cloned());
     }
     Ok(Some(pointers))
 }

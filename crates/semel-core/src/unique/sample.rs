@@ -10,6 +10,7 @@ use super::key::{UniqueKey, never_counts};
 use super::policy::{MetaPart, UniquePolicy};
 use crate::canon::{Json, digest, nfc, push_token};
 use crate::draft::Map;
+use crate::sensitive::is_within;
 
 mod finding;
 
@@ -107,10 +108,7 @@ impl Observed {
         }
         let mut pointer = format!("{base}/");
         push_token(&mut pointer, name);
-        let within = |inner: &str, outer: &str| {
-            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        if sensitive.iter().any(|hidden| within(hidden, &pointer) || within(&pointer, hidden)) {
+        if sensitive.iter().any(|hidden| is_within(hidden, &pointer) || is_within(&pointer, hidden)) {
             return;
         }
         self.members.push(Seen { pointer, counts, digest: short(value) });

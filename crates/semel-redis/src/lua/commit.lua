@@ -32,10 +32,7 @@ local function note_stale(n)
     is_any_stale = true
 end
 
-local refused_jobs, events_at = put_fresh(10 + began, keyed, keyless, sets, queues)
-for i = 1, #refused_jobs do
-    note_stale(refused_jobs[i])
-end
+local events_at = behind_fresh(10 + began, keyed, keyless, sets, queues)
 fetch_heads(cut(ARGV[8], 16))
 fetch_keys(cut(ARGV[9], 32))
 
@@ -182,7 +179,7 @@ local function write(op, text, from)
     end
 end
 
-local is_any_applied = fresh > #refused_jobs
+local is_any_applied = false
 local at = events_at + fresh + others
 for n = fresh + 1, fresh + others do
     local expects, writes = unpack_bytes('>I4I4', ARGV[at])
@@ -211,6 +208,12 @@ for n = fresh + 1, fresh + others do
 end
 
 local events
+-- Behind everything that may find a record it cannot read: these are written as they are met.
+local refused_jobs = put_fresh(10 + began, keyed, keyless, sets, queues)
+for i = 1, #refused_jobs do
+    note_stale(refused_jobs[i])
+end
+is_any_applied = is_any_applied or fresh > #refused_jobs
 if is_any_stale then
     local verdicts, told = {}, {}
     for i = 1, fresh + others do

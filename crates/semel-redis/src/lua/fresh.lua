@@ -35,9 +35,18 @@ local function file_others(from, jobs, width, first, is_refused)
     end
 end
 
+-- Where what is said of so many of them ends, if it begins at `at`.
+local function behind_fresh(at, keyed, keyless, sets, queues)
+    at = at + 6 * keyed + 4 * keyless
+    for _ = 1, sets do
+        at = at + 2 + 2 * tonumber(ARGV[at + 1])
+    end
+    return at + 3 * queues
+end
+
 -- Puts down and files what begins at `at`: so many jobs with a key, and so many without one; the sets they go to (its name, how many,
 -- for each a score and a member); how many each queue gets (its name, a state, how many). Answers the numbers of those that are
--- refused, and what comes behind.
+-- refused. It writes as it goes: whatever may fail has to come before.
 local function put_fresh(at, keyed, keyless, sets, queues)
     local refused, is_refused, second = {}, {}, at + 6 * keyed
     put_down(at, keyed, 6, 1, refused)
@@ -67,5 +76,5 @@ local function put_fresh(at, keyed, keyless, sets, queues)
         end
         at = at + 3
     end
-    return refused, at
+    return refused
 end

@@ -29,10 +29,13 @@ elseif what == 'trim' then
     end
     return 0
 elseif what == 'outlived' then
-    -- The key, and ended holders of it that others outlive.
+    -- The key, and ended holders of it that others outlive, each with the version in which it was seen.
     local found = holders_of(key_record(ARGV[5]))
-    for i = 6, #ARGV do
-        found.moved = take_out(found.done, ARGV[i]) or found.moved
+    for i = 6, #ARGV, 2 do
+        local h = head_of(ARGV[i])
+        if h and sub(h, 5, 12) == ARGV[i + 1] then
+            found.moved = take_out(found.done, ARGV[i]) or found.moved
+        end
     end
     if found.moved then
         flush('')

@@ -3,13 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::draft::{Draft, Reads, Write};
 use semel_core::ident::JobId;
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::settle;
 use semel_engine::Engine;
 use semel_engine::duty::{Promote, Reap};
 use semel_redis::Redis;
+use semel_store::Backend as _;
+use semel_store::backend::Batch;
 use semel_store::clock::ManualClock;
 use semel_testkit::crash::claim;
-use semel_testkit::make::{Want, job};
+use semel_testkit::fixture::groups_of;
+use semel_testkit::make::{Want, job, keyed};
 use semel_testkit::redis::url;
 
 use crate::own::patient;
@@ -89,4 +95,40 @@ async fn duties_do_what_is_due_with_the_others() {
     let again = Reap.run_once(engine.store()).await.unwrap();
     assert_eq!((again.moved, again.next), (0, None));
     assert_eq!(Promote.run_once(engine.store()).await.unwrap().moved, 0);
+}
+
+/// It fails its batch. Of the new jobs beside it, which go another way, nothing is left then either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_cannot_be_read_leaves_nothing_of_the_new_jobs_beside_it() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let store = Arc::new(Redis::open_with_clock(place.address(), clock.clone()).await.unwrap());
+    let engine = Engine::without_duties(Arc::<Redis>::clone(&store)).unwrap();
+    let id = engine.enqueue(keyed("a").offer(), "").await.unwrap().inserted().unwrap();
+    let run = engine.claim(claim(1)).await.unwrap().remove(0).head;
+    let bearer = Bearer { lease: Some(LeaseToken(run.fence)), worker: None };
+    let reads = Reads { heads: vec![id], ..Reads::default() };
+    let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
+    while settle::complete(&mut draft, id, &bearer, None).is_err() {
+        draft.roll_back();
+        let missing = draft.take_missing();
+        draft.extend(store.load(&missing).await.unwrap());
+    }
+    let mut groups = vec![draft.finish()];
+    groups.extend(groups_of(&*store, &[job().offer(), keyed("b").offer(), job().offer()]).await);
+    let mut record = format!("{}k", place.address().base()).into_bytes();
+    record.extend_from_slice(run.key.unwrap().as_bytes());
+    let mut client = patient(&url()).await;
+    redis::cmd("SET").arg(record).arg("x").exec_async(&mut client).await.unwrap();
+    let made: Vec<JobId> = groups
+        .iter()
+        .flat_map(|group| &group.writes)
+        .filter_map(|write| if let Write::Insert { head, .. } = write { Some(head.id) } else { None })
+        .collect();
+    assert_eq!(made.len(), 3);
+    store.commit(Batch { groups, claims: Vec::new() }).await.unwrap_err();
+    for id in made {
+        let there: bool =
+            redis::cmd("EXISTS").arg(name(&place, 'h', id)).query_async(&mut client).await.unwrap();
+        assert!(!there, "{id} was left half stored");
+    }
 }

@@ -107,6 +107,8 @@ async fn a_queue_is_shown_paused_and_resumed() {
     server.create(&job(&json!(1), &json!({ "queue": "mail" }))).await;
     let fetch = json!({ "queues": ["mail"] });
     assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body, json!({ "jobs": [] }));
+    // It waits at least so long.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(server.get("/ojs/v1/queues/mail").await.body["queue"]["paused"], true);
     assert_eq!(server.post("/ojs/v1/queues/mail/resume", &json!({})).await.body["queue"]["paused"], false);
     assert_eq!(server.get("/ojs/v1/queues").await.body["queues"][0]["latency"], Value::Null);

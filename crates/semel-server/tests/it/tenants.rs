@@ -97,9 +97,10 @@ fn questions(endpoint: &Endpoint, things: &Things) -> Vec<(String, String)> {
             "cursor" if endpoint.path.ends_with("/{key}/events") => continue,
             "cursor" if endpoint.path.ends_with("/cron") || endpoint.path.ends_with("/crons") => &things.cron,
             "cursor" if endpoint.path.ends_with("/subscriptions") => &things.webhook,
-            // Numbers, words of the protocol, and places in the one log, which are the same for everybody.
-            "after" | "cursor" | "state" | "type" | "types" | "job_types" | "limit" | "offset" | "page"
-            | "per_page" | "wait_ms" | "since" | "reason" | "enabled" | "sort" | "step" => continue,
+            // Numbers, words of the protocol, what stands in one's own jobs, and places in the one log, which are the same for
+            // everybody.
+            "where" | "after" | "cursor" | "state" | "type" | "types" | "job_types" | "limit" | "offset"
+            | "page" | "per_page" | "wait_ms" | "since" | "reason" | "enabled" | "sort" | "step" => continue,
             name => panic!("say here what the parameter {name} names"),
         };
         asked.push((name.clone(), format!("{path}?{name}={value}")));
@@ -146,9 +147,9 @@ async fn no_endpoint_tells_anothers_things_from_nothing() {
     let failure = json!({ "job_id": dead, "error": { "code": "x", "message": "y" } });
     let nack = post(&server, Some("acme"), "/ojs/v1/workers/nack", &failure).await;
     assert_eq!(nack.body["state"], "discarded");
-    let active = json!({ "type": "r.r", "args": [], "options": { "queue": "run" } });
+    let active = json!({ "type": "r.r", "args": [], "options": { "queue": "their-runs" } });
     let active = post(&server, Some("acme"), "/ojs/v1/jobs", &active).await.job_id().to_owned();
-    post(&server, Some("acme"), "/ojs/v1/workers/fetch", &json!({ "queues": ["run"] })).await;
+    post(&server, Some("acme"), "/ojs/v1/workers/fetch", &json!({ "queues": ["their-runs"] })).await;
     post(&server, Some("acme"), "/ojs/v1/queues/their-secret/pause", &json!({})).await;
     for number in 0..3 {
         let name = format!("their-cron-{number}");
@@ -187,7 +188,7 @@ async fn no_endpoint_tells_anothers_things_from_nothing() {
     let of_active = Things {
         job: active.clone(),
         dead_letter: active.clone(),
-        queue: "run".to_owned(),
+        queue: "their-runs".to_owned(),
         cron: "their-cron-2".to_owned(),
         ..things.clone()
     };

@@ -165,7 +165,7 @@ async fn what_is_marked_sensitive_is_shown_to_the_worker_and_nobody_else() {
     server.stop().await;
 }
 
-/// Names inside of a stored sensitive value are as secret as it is, and so are guesses at what stands under them.
+/// Names inside of a stored sensitive value are as secret as it is, and whether a guess at it is right is not told either.
 #[tokio::test]
 async fn a_mismatch_names_nothing_inside_of_a_sensitive_value() {
     let server = Server::start().await;
@@ -179,14 +179,41 @@ async fn a_mismatch_names_nothing_inside_of_a_sensitive_value() {
         (
             json!([{ "card": { "number": "1", "cvc": 2 }, "n": 2 }]),
             json!([]),
-            json!(["/args/0/card", "/args/0/n"]),
+            json!(["/args/0/n", "/args/0/card"]),
         ),
-        (json!([{ "card": card, "n": { "own": 1 } }]), json!(["/args/0/n"]), json!(["/args/0/n"])),
+        (
+            json!([{ "card": card, "n": { "own": 1 } }]),
+            json!(["/args/0/n"]),
+            json!(["/args/0/n", "/args/0/card"]),
+        ),
     ] {
         let told = server.post("/ojs/v1/jobs", &job(args, sensitive)).await;
         assert_eq!((told.status, told.code()), (422, "payload_mismatch"), "{}", told.body);
         assert_eq!(told.body["error"]["details"]["pointers"], places, "{}", told.body);
     }
+    server.stop().await;
+}
+
+/// A later request that takes the place of a waiting one brings its own marks.
+#[tokio::test]
+async fn what_an_amendment_marks_sensitive_is_hidden_too() {
+    let server = Server::start().await;
+    let job = |args: Value, sensitive: Value| {
+        let unique = json!({ "key": "order 7", "on_conflict": "follow_up" });
+        json!({ "type": "card.charge", "args": args, "options": { "sensitive": sensitive, "unique": unique } })
+    };
+    let made = server.create(&job(json!([{ "n": 1 }]), json!([]))).await;
+    let told = server
+        .post("/ojs/v1/jobs", &job(json!([{ "card": { "pin": "4242" } }]), json!(["/args/0/card"])))
+        .await;
+    assert_eq!((told.status, told.job_id()), (200, made.job_id()), "{}", told.body);
+    let shown = server.get(&format!("/ojs/v1/jobs/{}", made.job_id())).await;
+    assert_eq!(shown.body["job"]["args"], json!([{ "card": "[sensitive]" }]), "{}", shown.body);
+    let mut other = job(json!([{ "card": { "cvc": 1 } }]), json!([]));
+    other["options"]["unique"]["on_mismatch"] = "reject".into();
+    let told = server.post("/ojs/v1/jobs", &other).await;
+    assert_eq!(told.body["error"]["details"]["pointers"], json!(["/args/0/card"]), "{}", told.body);
+    assert_eq!(server.take("default", "w").await["args"], json!([{ "card": { "pin": "4242" } }]));
     server.stop().await;
 }
 

@@ -59,11 +59,11 @@ function title(key) {
   return h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, key));
 }
 
-/** A key whose holders do not disclose it. */
+/** A key that only jobs carry which do not disclose it. */
 function unshown(key, hidden) {
   return [
-    h("div", { class: "verdict held" },
-      h("p", {}, h("strong", {}, "Held. "), `${hidden === 1 ? "One job that may not be shown carries" : `${count(hidden)} jobs that may not be shown carry`} it.`)),
+    h("div", { class: "verdict" },
+      h("p", {}, h("strong", {}, "Carried. "), `${hidden === 1 ? "One job that may not be shown carries" : `${count(hidden)} jobs that may not be shown carry`} it. Whether it still blocks others is not shown.`)),
     h("p", { class: "actions" }, button("Release this key…", () => release(key, [], hidden), { class: "danger" })),
   ];
 }
