@@ -1,6 +1,8 @@
 //! What decisions cost in allocations. Time is too noisy for a test to go by; these are counted, so that none comes in
 //! unnoticed. All runs on one thread, on the `memory:` store.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::sync::Arc;
 
 use allocation_counter::measure;
