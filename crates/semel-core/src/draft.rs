@@ -20,6 +20,7 @@ use bytes::Bytes;
 use crate::event::{Event, EventKind};
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, NoteKind};
+use crate::partition;
 use crate::planted::{Bug, is_planted};
 use crate::tenant::Namespace;
 use crate::time::Timestamp;
@@ -48,6 +49,8 @@ pub struct Draft {
     /// New jobs of the queues whose depth was loaded, by the decision that added them.
     arrived: Vec<(u32, QueueName)>,
     command: u32,
+    /// In which partition the present decision has put its first job.
+    partition: Option<u16>,
     entropy: u64,
     rows: Arc<AtomicU64>,
 }
@@ -63,6 +66,7 @@ impl Draft {
             undo: Vec::new(),
             arrived: Vec::new(),
             command: 1,
+            partition: None,
             entropy,
             rows,
         }
@@ -92,11 +96,27 @@ impl Draft {
         (self.entropy() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Mints the id of a new job.
+    /// Mints the id of a new job without a unique key.
     pub fn mint(&mut self) -> JobId {
+        self.mint_for(None)
+    }
+
+    /// Mints the id of a new job that carries `key`. In a divided store it names the key's partition; jobs without a key that
+    /// one decision makes are in one.
+    pub fn mint_for(&mut self, key: Option<&UniqueKey>) -> JobId {
         let entropy = self.entropy() as u32;
         let row = self.rows.fetch_add(1, Ordering::Relaxed);
-        JobId::mint(self.snapshot.now, row, entropy)
+        let partitions = self.snapshot.partitions;
+        if partitions < 2 {
+            return JobId::mint(self.snapshot.now, row, entropy);
+        }
+        let partition = match (key, self.partition) {
+            (Some(key), _) => partition::of_key(key, partitions),
+            (None, Some(partition)) => partition,
+            (None, None) => (self.entropy() % u64::from(partitions)) as u16,
+        };
+        self.partition.get_or_insert(partition);
+        JobId::mint_in(self.snapshot.now, row, entropy, partition, partitions)
     }
 
     /// Mints an id that numbers no row, and so does not tell how many there are.
@@ -392,6 +412,7 @@ impl Draft {
     /// Ends a decision and hands out its writes. The next decision sees them.
     pub fn finish(&mut self) -> Group {
         self.command += 1;
+        self.partition = None;
         self.undo.clear();
         let mut group = std::mem::take(&mut self.group);
         if group.writes.is_empty() {
@@ -416,6 +437,7 @@ impl Draft {
         self.arrived.retain(|(command, _)| *command != self.command);
         self.group = Group::default();
         self.command += 1;
+        self.partition = None;
     }
 
     /// What the decision that stopped with [`Missing`] asked for.

@@ -226,7 +226,7 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Re
     let now = draft.now();
     let id = match offer.id {
         Some(id) => id,
-        None => draft.mint(),
+        None => draft.mint_for(offer.unique.as_ref().map(|identity| &identity.key)),
     };
     let head = Head {
         id,

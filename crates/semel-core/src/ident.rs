@@ -32,6 +32,18 @@ impl JobId {
         Self::from_u128(millis << 80 | 0x7 << 76 | part << 64 | 0b10 << 62 | row << 22 | rest)
     }
 
+    /// The same in a store of several partitions: of `entropy`, eight bits say in which of them the id's own one is.
+    pub const fn mint_in(at: Timestamp, row: u64, entropy: u32, partition: u16, partitions: u16) -> Self {
+        if partitions < 2 {
+            return Self::mint(at, row, entropy);
+        }
+        // As many bytes lead to it, give or take one, as to any other.
+        let (partition, partitions) = (partition as u32 % partitions as u32, partitions as u32);
+        let ways = (255 - partition) / partitions + 1;
+        let last = partition + partitions * ((entropy >> 8) % ways);
+        Self::mint(at, row, (entropy & !0xff) | last)
+    }
+
     /// The id of something that happens at `at` and nowhere else: from a hash of what it is.
     pub const fn derived(at: Timestamp, hash: u128) -> Self {
         let millis = (at.as_micros().div_euclid(1_000) as u128) & 0xffff_ffff_ffff;

@@ -11,6 +11,7 @@
 //! - [`tenant`], [`sight`], [`sensitive`]: namespaces around ids, keys and queues; what of it a caller sees.
 //! - [`draft`]: load, decide, apply: what decisions read and write.
 //! - [`webhook`]: who wants to be told of events, and what a delivery looks like.
+//! - [`partition`]: which part of a divided store an id, a key or a name belongs to.
 //! - [`planted`]: bugs on purpose, for tests; nothing of it is compiled in otherwise.
 //! - [`cron`], [`workflow`]: jobs offered by a schedule, jobs that depend on each other; [`task`]: steps under one identity; [`deferred`], [`waiting`]: a job
 //!   that is kept to be offered later, and who is told of a job's end.
@@ -33,6 +34,7 @@ pub mod lease;
 pub mod life;
 pub mod limit;
 pub mod limits;
+pub mod partition;
 pub mod planted;
 pub mod retry;
 pub mod schema;

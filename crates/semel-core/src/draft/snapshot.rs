@@ -235,6 +235,8 @@ impl Row {
 pub struct Snapshot {
     /// The store's time at the load.
     pub now: Timestamp,
+    /// Into how many partitions the store is divided: minted ids name one of them. Fewer than two are one.
+    pub partitions: u16,
     pub(super) jobs: Map<JobId, Row>,
     pub(super) keys: Map<UniqueKey, KeyView>,
     pub(super) queues: Map<QueueName, (QueueRow, u32)>,
@@ -251,6 +253,7 @@ impl Snapshot {
     pub fn with_room_for(now: Timestamp, reads: &Reads) -> Self {
         Self {
             now,
+            partitions: 1,
             jobs: Map::with_capacity_and_hasher(
                 reads.heads.len() + reads.fulls.len(),
                 RandomState::default(),
