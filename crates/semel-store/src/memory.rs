@@ -32,6 +32,8 @@ pub struct Memory {
     inner: Arc<Mutex<Inner>>,
     rows: Arc<AtomicU64>,
     secret: [u8; 16],
+    /// What loads say of it: nothing here is divided.
+    partitions: u16,
 }
 
 struct Inner {
@@ -69,7 +71,14 @@ impl Memory {
             inner: Arc::new(Mutex::new(inner)),
             rows: Arc::new(AtomicU64::new(1)),
             secret: random::secret(),
+            partitions: 1,
         }
+    }
+
+    /// The same, whose minted ids are those of a store of so many partitions: to be compared with one.
+    #[must_use]
+    pub fn minting_for(self, partitions: u16) -> Self {
+        Self { partitions, ..self }
     }
 
     fn lock(&self) -> (MutexGuard<'_, Inner>, Timestamp) {
@@ -180,6 +189,7 @@ impl Backend for Memory {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         let (inner, now) = self.lock();
         let mut snapshot = Snapshot::with_room_for(now, reads);
+        snapshot.partitions = self.partitions;
         inner.model.load(reads, &mut snapshot);
         for id in &reads.heads {
             if !snapshot.has_head(*id) {

@@ -41,6 +41,8 @@ pub struct Fixture {
     open: Open,
     step: Step,
     dir: Option<TempDir>,
+    /// Into how many partitions the store is divided.
+    pub partitions: u16,
 }
 
 impl Fixture {
@@ -49,7 +51,20 @@ impl Fixture {
         crate::planted::plant_from_environment();
         let clock = ManualClock::default();
         let backend = open(&clock);
-        Self { clock, backend: Mutex::new(Some(backend)), open: Box::new(open), step, dir: None }
+        Self {
+            clock,
+            backend: Mutex::new(Some(backend)),
+            open: Box::new(open),
+            step,
+            dir: None,
+            partitions: 1,
+        }
+    }
+
+    /// The same, of a store that is divided into so many partitions.
+    #[must_use]
+    pub fn divided(self, partitions: u16) -> Self {
+        Self { partitions, ..self }
     }
 
     /// A store in a directory of its own, which goes with the fixture.
