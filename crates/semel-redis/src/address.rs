@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use semel_core::partition::PARTITIONS_MAX;
 
 use crate::error::RedisError;
 use crate::seats::{Asking, Guide, Seats};
@@ -15,10 +16,6 @@ const PREFIX_DEFAULT: &str = "semel";
 const PREFIX_BYTES_MAX: usize = 64;
 /// More replicas than anybody has.
 const REPLICAS_MAX: u32 = 64;
-/// The only partition there is yet. The braces are the hash tag: all keys of a partition are on one node of a cluster.
-const PARTITION: &str = "{p0}";
-/// The slot that a cluster has for it.
-pub(crate) const SLOT: u16 = 15_882;
 /// How long a request is sent again whose answer was lost, or that found no primary.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -31,6 +28,8 @@ pub struct Address {
     roots: Option<PathBuf>,
     /// Replicas that must have what is acknowledged.
     replicas: u32,
+    /// Into how many partitions the store is divided, if that is said.
+    partitions: Option<u16>,
     patience: Duration,
 }
 
@@ -39,7 +38,8 @@ impl Address {
     /// some of its nodes, or `redis+sentinel://` with the sentinels and the primary's name, both with `rediss` where they are
     /// encrypted. `?prefix=NAME` says how all keys of the store begin: `semel` if nothing does. A database may have several
     /// stores under different prefixes. `?replicas=NUMBER` says how many replicas must have a write before it is acknowledged:
-    /// none, unless it is said. `?sentinel_user=` and `?sentinel_pass=` are for sentinels that want to know who asks.
+    /// none, unless it is said. `?partitions=NUMBER` says into how many partitions the store is divided when it is made.
+    /// `?sentinel_user=` and `?sentinel_pass=` are for sentinels that want to know who asks.
     ///
     /// # Errors
     /// [`RedisError::Address`], without repeating the address, which may have a password in it.
@@ -57,6 +57,7 @@ impl Address {
         }
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
         let (mut prefix, mut others, mut roots, mut replicas) = (PREFIX_DEFAULT, Vec::new(), None, 0);
+        let mut partitions = None;
         let mut asking = Asking::default();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
@@ -65,13 +66,17 @@ impl Address {
                 Some(("replicas", number)) => {
                     replicas = number.parse().map_err(|_| refuse("?replicas= takes a number"))?;
                 }
+                Some(("partitions", number)) => {
+                    let number = number.parse().map_err(|_| refuse("?partitions= takes a number"))?;
+                    partitions = Some(number);
+                }
                 // A socket's path has no room for them.
                 Some(("db" | "user" | "pass", _)) if is_socket => others.push(part),
                 Some(("sentinel_user", user)) if are_sentinels => asking.user = Some(user),
                 Some(("sentinel_pass", password)) if are_sentinels => asking.password = Some(password),
                 _ => {
                     return Err(refuse(
-                        "the parameters are ?prefix=NAME, ?replicas=NUMBER and, of rediss, ?cacert=FILE; of sentinels, \
+                        "the parameters are ?prefix=NAME, ?replicas=NUMBER, ?partitions=NUMBER and, of rediss, ?cacert=FILE; of sentinels, \
                          ?sentinel_user=USER and ?sentinel_pass=PASSWORD",
                     ));
                 }
@@ -91,8 +96,10 @@ impl Address {
             let info = plain.into_connection_info();
             Seats::one(info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?)
         };
-        let nameless = Self { seats, prefix: String::new(), roots, replicas: 0, patience: PATIENCE };
-        nameless.with_prefix(prefix)?.with_replicas(replicas)
+        let nameless =
+            Self { seats, prefix: String::new(), roots, replicas: 0, partitions: None, patience: PATIENCE };
+        let named = nameless.with_prefix(prefix)?.with_replicas(replicas)?;
+        partitions.map_or(Ok(named.clone()), |partitions| named.with_partitions(partitions))
     }
 
     /// The same, under another prefix.
@@ -118,6 +125,22 @@ impl Address {
             return Err(RedisError::Address(format!("a commit waits for {REPLICAS_MAX} replicas at most")));
         }
         Ok(Self { replicas, ..self.clone() })
+    }
+
+    /// The same, of a store that is divided into so many partitions.
+    ///
+    /// # Errors
+    /// [`RedisError::Address`] for none, and for more than [`PARTITIONS_MAX`].
+    pub fn with_partitions(&self, partitions: u16) -> Result<Self, RedisError> {
+        if !(1..=PARTITIONS_MAX).contains(&partitions) {
+            return Err(RedisError::Address(format!("a store has 1 to {PARTITIONS_MAX} partitions")));
+        }
+        Ok(Self { partitions: Some(partitions), ..self.clone() })
+    }
+
+    /// Into how many partitions the store is divided, if that was said.
+    pub const fn partitions(&self) -> Option<u16> {
+        self.partitions
     }
 
     /// How many replicas must have a write before it is acknowledged.
@@ -152,15 +175,32 @@ impl Address {
         self.roots.as_deref()
     }
 
-    /// How all keys of the store begin.
+    /// How all keys of the store's first partition begin: of the store's, unless it is divided.
     pub fn base(&self) -> String {
-        format!("{}{PARTITION}", self.prefix)
+        self.base_of(0)
     }
 
-    /// Where servers on the store tell one another what they did.
-    pub(crate) fn channel(&self) -> String {
-        format!("{}{PARTITION}news", self.prefix)
+    /// How all keys of a partition begin. The braces are the hash tag: they are on one node of a cluster.
+    pub fn base_of(&self, partition: u16) -> String {
+        format!("{}{}", self.prefix, tag(partition))
     }
+}
+
+/// What a cluster goes by.
+fn tag(partition: u16) -> String {
+    format!("{{p{partition}}}")
+}
+
+/// The slot that a cluster has for a partition: CRC16 (XMODEM) of what stands between the braces.
+pub(crate) fn slot_of(partition: u16) -> u16 {
+    let mut sum = 0_u16;
+    for byte in tag(partition).trim_matches(['{', '}']).bytes() {
+        sum ^= u16::from(byte) << 8;
+        for _ in 0..8 {
+            sum = if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ 0x1021 };
+        }
+    }
+    sum % 16_384
 }
 
 impl PartialEq for Address {
@@ -173,9 +213,9 @@ impl PartialEq for Address {
             named.map(|info| (info.addr().to_string(), user(info.redis_settings()))).collect()
         };
         let own = |address: &Self| {
-            let Self { seats, prefix, roots, replicas, patience } = address;
+            let Self { seats, prefix, roots, replicas, partitions, patience } = address;
             let places = (seats.guide.clone(), seats.is_encrypted, user(&seats.settings));
-            (places, prefix.clone(), roots.clone(), *replicas, *patience)
+            (places, prefix.clone(), roots.clone(), *replicas, *partitions, *patience)
         };
         own(self) == own(other) && named(self) == named(other)
     }
@@ -197,6 +237,9 @@ impl fmt::Display for Address {
         let places: Vec<String> = self.seats.named.iter().map(|info| info.addr().to_string()).collect();
         write!(f, "redis{secret}{kind}://{user}{}{name}/{}", places.join(","), settings.db())?;
         write!(f, "?prefix={}", self.prefix)?;
+        if let Some(partitions) = self.partitions {
+            write!(f, "&partitions={partitions}")?;
+        }
         if self.replicas > 0 { write!(f, "&replicas={}", self.replicas) } else { Ok(()) }
     }
 }
@@ -249,24 +292,24 @@ mod tests {
         assert_eq!(without.seats().named[0].redis_settings().password(), None, "sentinels are not told");
     }
 
-    /// As a cluster computes it: CRC16 (XMODEM) of what stands between the braces.
+    /// As `CLUSTER KEYSLOT` says.
     #[test]
-    fn the_partition_has_its_slot() {
-        let mut sum = 0_u16;
-        for byte in super::PARTITION.trim_matches(['{', '}']).bytes() {
-            sum ^= u16::from(byte) << 8;
-            for _ in 0..8 {
-                sum = if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ 0x1021 };
-            }
-        }
-        assert_eq!(sum % 16_384, super::SLOT);
+    fn a_partition_has_its_slot() {
+        assert_eq!([0, 1].map(super::slot_of), [15_882, SLOT_1]);
+        let address = Address::parse("redis://example.com?partitions=16&replicas=1").unwrap();
+        assert_eq!(address.to_string(), "redis://example.com:6379/0?prefix=semel&partitions=16&replicas=1");
+        assert_eq!((address.partitions(), address.base_of(15).as_str()), (Some(16), "semel{p15}"));
     }
+
+    const SLOT_1: u16 = 11_819;
 
     #[test]
     fn what_is_no_address_is_refused_without_being_repeated() {
         for text in [
             "http://u:hush@x",
             "redis://u:hush@x/what",
+            "redis://u:hush@x?partitions=0",
+            "redis://u:hush@x?partitions=257",
             "redis://u:hush@x?prefix=",
             "redis://u:hush@x?prefix={a}",
             "redis://u:hush@x?prefix=a*",

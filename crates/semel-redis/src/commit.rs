@@ -58,7 +58,7 @@ impl Shared {
             let mut command = link.call(Script::Commit);
             command.arg(turn.groups()).arg(turn.number);
             self.push_time(&mut command);
-            request::push(&mut command, link.base(), &batch.groups);
+            request::push(&mut command, link.base(), &batch.groups, &[]);
             commands.push(command);
         }
         let claims: Vec<&[Claim]> =
@@ -74,6 +74,7 @@ impl Shared {
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
         let (applied, crowded) = self.applied(batch, &claims, said)?;
+        self.stir();
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
         self.teller.note(News::of(done, &applied.claims));
@@ -121,6 +122,21 @@ impl Shared {
             });
         }
         Ok((applied, crowded))
+    }
+
+    /// Has one step of a commit over several partitions done, and as durable as what is acknowledged. Whoever is not answered asks
+    /// again: doing a step twice does what doing it once does.
+    pub(crate) async fn step(
+        &self,
+        script: Script,
+        push: impl FnOnce(&mut Cmd),
+    ) -> Result<Value, RedisError> {
+        let link = self.commits();
+        self.reach(link).await?;
+        let mut command = link.call(script);
+        push(&mut command);
+        let said = self.send_until_answered(link, vec![command]).await?;
+        said.into_iter().next().ok_or(RedisError::Answer("a step"))?
     }
 
     /// The connection of the next commit.

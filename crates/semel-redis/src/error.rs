@@ -44,6 +44,9 @@ pub enum RedisError {
     /// Replicas are waited for that are not there, and nothing was begun.
     #[error("too few replicas are there to confirm it: nothing was stored. Ask again when they are back")]
     Behind,
+    /// Commits over several partitions hold what was asked for, one after the other.
+    #[error("what was asked for is in too much demand right now: nothing was done. Ask again")]
+    Locked,
     /// Nobody is the primary now, or nobody knows who is.
     #[error("redis: {0}")]
     Astray(String),
@@ -78,6 +81,22 @@ impl RedisError {
             },
             _ => None,
         }
+    }
+
+    /// Whether a commit over several partitions has locked what was asked. Nothing was done.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.code() == Some("SEMELLOCK")
+    }
+
+    /// The number of the commit that has locked it.
+    pub(crate) fn lock(&self) -> u64 {
+        let text = self.to_string();
+        text.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether something may have been done that was answered with this.
+    pub(crate) fn may_be_done(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Lagging | Self::GivenUp(_)) || self.is_lost_connection()
     }
 
     /// Whether another node has what was asked about, or takes the writes. Nothing was done.
@@ -121,9 +140,11 @@ impl From<RedisError> for StoreError {
             RedisError::Unsupported(_) | RedisError::Address(_) => Self::Unsupported(message),
             RedisError::Redis(_) if matches!(error.code(), Some("WRONGTYPE")) => Self::Corrupt(message),
             RedisError::Unknown | RedisError::Lagging | RedisError::GivenUp(_) => Self::Unknown(message),
-            RedisError::Redis(_) | RedisError::Silent | RedisError::Behind | RedisError::Astray(_) => {
-                Self::Unavailable(message)
-            }
+            RedisError::Redis(_)
+            | RedisError::Silent
+            | RedisError::Behind
+            | RedisError::Locked
+            | RedisError::Astray(_) => Self::Unavailable(message),
         }
     }
 }

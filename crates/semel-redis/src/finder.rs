@@ -15,7 +15,7 @@ use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, TlsCe
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::address::Address;
+use crate::address::{Address, slot_of};
 use crate::error::RedisError;
 use crate::opinion::{Cluster, Opinion, of_sentinel};
 use crate::seats::{Guide, Seats};
@@ -33,6 +33,8 @@ pub type Place = Arc<str>;
 /// Finds it. All connections of a store share one, so that none stays behind when another has found it elsewhere.
 pub struct Finder {
     seats: Seats,
+    /// The slot that a cluster has for the partition.
+    slot: u16,
     roots: Option<Vec<u8>>,
     /// Where it is known to be now.
     at: watch::Sender<Option<Place>>,
@@ -52,8 +54,8 @@ struct Memory {
 }
 
 impl Finder {
-    /// For the store at `address`; nobody is asked yet.
-    pub fn new(address: &Address) -> Result<Self, RedisError> {
+    /// For a partition of the store at `address`; nobody is asked yet.
+    pub fn new(address: &Address, partition: u16) -> Result<Self, RedisError> {
         let seats = address.seats().clone();
         if seats.is_encrypted {
             // The process may have chosen another one already.
@@ -65,7 +67,13 @@ impl Finder {
             })
         };
         let roots = address.roots().map(read).transpose()?;
-        let finder = Self { seats, roots, at: watch::Sender::new(None), memory: Mutex::default() };
+        let finder = Self {
+            seats,
+            slot: slot_of(partition),
+            roots,
+            at: watch::Sender::new(None),
+            memory: Mutex::default(),
+        };
         // What is wrong with an address is said before anybody is asked.
         finder.seats.named.iter().try_for_each(|info| finder.client(info).map(drop))?;
         Ok(finder)
@@ -266,7 +274,7 @@ impl Finder {
                     ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
                     _ => "",
                 };
-                Ok(Cluster::read(&said, host, self.seats.is_encrypted))
+                Ok(Cluster::read(&said, host, self.seats.is_encrypted, self.slot))
             }
         }
     }
@@ -283,7 +291,7 @@ mod tests {
     #[test]
     fn connections_send_at_once_and_are_kept_alive() {
         for text in ["redis://one", "redis+cluster://one,two", "redis+sentinel://one,two/main"] {
-            let finder = Finder::new(&Address::parse(text).unwrap()).unwrap();
+            let finder = Finder::new(&Address::parse(text).unwrap(), 0).unwrap();
             let infos = [finder.seats.named[0].clone(), finder.seats.info_of("three", 1).unwrap()];
             for info in infos {
                 let client = finder.client(&info).unwrap();
@@ -295,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_primary_that_was_replaced_and_came_back_has_moved() {
-        let finder = Finder::new(&Address::parse("redis+cluster://one,two").unwrap()).unwrap();
+        let finder = Finder::new(&Address::parse("redis+cluster://one,two").unwrap(), 0).unwrap();
         let hear = |epoch, host: &str| {
             finder.believe(Opinion { epoch, host: host.to_owned(), port: 6_379 }, Vec::new()).is_ok()
         };

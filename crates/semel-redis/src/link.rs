@@ -25,6 +25,8 @@ const CONNECT: Duration = Duration::from_secs(20);
 const ANSWER: Duration = Duration::from_secs(30);
 /// The layout that this program reads and writes.
 const LAYOUT: &str = "2";
+/// The same of a store that is divided: a program that knows nothing of that is not to write to a part of it.
+const LAYOUT_DIVIDED: &str = "3";
 /// The oldest Redis that is supported.
 const OLDEST: u32 = 7;
 
@@ -33,6 +35,8 @@ const OLDEST: u32 = 7;
 pub struct Known {
     /// The store's secret.
     pub secret: [u8; 16],
+    /// Into how many partitions the store is divided.
+    pub partitions: u16,
     /// What Redis says of its durability.
     pub durability: Durability,
 }
@@ -69,6 +73,9 @@ pub type Said = Vec<Result<Value, RedisError>>;
 pub struct Link {
     finder: Arc<Finder>,
     base: String,
+    partition: u16,
+    /// Into how many partitions the store is to be divided, if that is said.
+    wanted: Option<u16>,
     replicas: u32,
     /// The latest time that was seen in the store, in microseconds.
     floor: Arc<AtomicI64>,
@@ -90,11 +97,13 @@ struct Now {
 }
 
 impl Link {
-    /// A link to what is at `address`, not connected yet.
+    /// A link to what is at `address`, not connected yet: to its first partition.
     pub fn new(address: &Address) -> Result<Self, RedisError> {
         Ok(Self {
-            finder: Arc::new(Finder::new(address)?),
+            finder: Arc::new(Finder::new(address, 0)?),
             base: address.base(),
+            partition: 0,
+            wanted: address.partitions(),
             replicas: address.replicas(),
             floor: Arc::default(),
             sums: OnceLock::new(),
@@ -103,11 +112,23 @@ impl Link {
         })
     }
 
+    /// A link to another partition of the store, not connected yet. All have one secret, and see one time.
+    pub fn to_partition(&self, address: &Address, partition: u16) -> Result<Self, RedisError> {
+        Ok(Self {
+            finder: Arc::new(Finder::new(address, partition)?),
+            base: address.base_of(partition),
+            partition,
+            ..self.beside()
+        })
+    }
+
     /// Another link to the same store: should it have to make it anew, then with the same secret.
     pub fn beside(&self) -> Self {
         Self {
             finder: Arc::clone(&self.finder),
             base: self.base.clone(),
+            partition: self.partition,
+            wanted: self.wanted,
             replicas: self.replicas,
             floor: Arc::clone(&self.floor),
             sums: OnceLock::new(),
@@ -332,16 +353,26 @@ impl Link {
         // A Redis that came back with nothing is the same store, emptied.
         let secret = self.known().map_or_else(random::secret, |known| known.secret);
         open.arg(LAYOUT).arg(&secret[..]).arg(&server.run).arg(self.floor.load(Ordering::Acquire));
+        let wanted = self.known().map(|known| known.partitions).or(self.wanted);
+        open.arg(wanted.map(|wanted| wanted.to_string()).unwrap_or_default());
+        open.arg(LAYOUT_DIVIDED).arg(self.partition);
         let mut opened = values::Values::of(plain(connection.send_packed_command(&open).await)??)?;
         let layout = values::text(opened.take()?)?;
-        if layout != LAYOUT {
+        if ![LAYOUT, LAYOUT_DIVIDED].contains(&layout.as_str()) {
             return Err(RedisError::Unsupported(format!(
-                "the store has layout {layout}, and this program knows {LAYOUT}: use the program that wrote it, or a later one"
+                "the store has layout {layout}, and this program knows {LAYOUT} and {LAYOUT_DIVIDED}: use the program that wrote it, or a later one"
             )));
         }
         let secret = values::bytes(opened.take()?)?;
+        let partitions: u16 = values::number(opened.take()?)?;
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != partitions) {
+            return Err(RedisError::Unsupported(format!(
+                "the store has {partitions} partitions and not {wanted}, and keeps as many as it was made with: leave \
+                 ?partitions= and --partitions out, or name another store by ?prefix="
+            )));
+        }
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
-        Ok(Known { secret, durability: self.survey_on(connection).await.durability() })
+        Ok(Known { secret, partitions, durability: self.survey_on(connection).await.durability() })
     }
 }
 

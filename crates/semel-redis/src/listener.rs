@@ -31,7 +31,7 @@ const STILL_THERE: Duration = Duration::from_secs(1);
 pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     loop {
         let Some(shared) = store.upgrade() else { return };
-        let (channel, name) = (shared.address.channel(), shared.teller.name());
+        let (channel, name) = (shared.channel(), shared.teller.name());
         let found = shared.link.client().await;
         let finder = Arc::clone(shared.link.finder());
         // Whoever is silent keeps nobody's store.
@@ -53,6 +53,9 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                     match heard {
                         Ok(Some(message)) => {
                             let (teller, news) = read(message.get_payload_bytes());
+                            if let Some(shared) = store.upgrade() {
+                                shared.stir();
+                            }
                             if teller != Some(name) {
                                 waiting.hear(&news);
                             }

@@ -43,7 +43,7 @@ impl Shared {
             *ended.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
         }
         let keys: Vec<(UniqueKey, bool)> = ended.into_iter().collect();
-        let Loaded { now, heads, found, mut answer } = self.ask_for(reads, &keys).await?;
+        let Loaded { now, heads, found, mut answer } = self.ask_for(reads, &keys, &[]).await?;
         let mut snapshot = Snapshot::with_room_for(now, reads);
         for (id, value) in reads.heads.iter().zip(heads) {
             let stored = stored(*id, value)?.filter(|stored| stored.kept.is_none());
@@ -85,11 +85,13 @@ impl Shared {
         Ok(snapshot)
     }
 
-    /// What is stored of what `reads` names, and of keys: those whose ended holders are wanted, however many there are, and others.
+    /// What is stored of what `reads` names, and of keys: those whose ended holders are wanted, however many there are, and others. In
+    /// a store of several partitions, at the end, where the ids of `forwards` lead.
     pub(crate) async fn ask_for(
         &self,
         reads: &Reads,
         keys: &[(UniqueKey, bool)],
+        forwards: &[JobId],
     ) -> Result<Loaded, RedisError> {
         let mut command = self.link.call(Script::Load);
         self.push_time(&mut command);
@@ -113,6 +115,9 @@ impl Shared {
         for key in &reads.documents {
             command.arg(document_name(key));
         }
+        for id in forwards {
+            command.arg(&id.to_bytes()[..]);
+        }
         let mut answer = Values::of(self.look(command).await?)?;
         let now = self.saw_clock(answer.time()?, answer.time()?);
         let heads = list(answer.take()?)?;
@@ -132,12 +137,12 @@ impl Shared {
 /// What is stored of what a load asked for.
 pub struct Loaded {
     /// The store's time.
-    now: Timestamp,
-    heads: Vec<Value>,
+    pub(crate) now: Timestamp,
+    pub(crate) heads: Vec<Value>,
     /// Of each key.
     pub(crate) found: Vec<Option<Held>>,
     /// The rest, in the order in which it was asked for.
-    answer: Values,
+    pub(crate) answer: Values,
 }
 
 /// A key's record, with the heads of its holders.
@@ -227,7 +232,8 @@ pub fn document(bytes: &[u8]) -> Result<Document, RedisError> {
     Ok(Document { version: u64::from_be_bytes(version), due: maybe_time(due), text })
 }
 
-fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
+/// Whom a request's id was absorbed by.
+pub fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
     let (job, digest) =
         bytes.split_at_checked(16).ok_or(RedisError::Answer("an absorbed id is not understood"))?;
     let digest = if digest.is_empty() { None } else { Some(digest.try_into()) };
@@ -236,7 +242,7 @@ fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
 }
 
 /// The holders of a key, as a decision may see them.
-fn view(key: UniqueKey, found: Option<Held>, now: Timestamp) -> KeyView {
+pub fn view(key: UniqueKey, found: Option<Held>, now: Timestamp) -> KeyView {
     let Some(Held { version, with_ended, holders }) = found else {
         let covered = KeyRead { key, states: StateSet::ALL, all: true };
         return KeyView::new(0, Vec::new(), &covered, false);

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use crate::address::SLOT;
-
 /// Where somebody says that the primary is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opinion {
@@ -25,9 +23,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// From what `CLUSTER NODES` says. A node may not know its own address yet: it is where it was `asked`. Of names and
+    /// From what `CLUSTER NODES` says, of who has `slot`. A node may not know its own address yet: it is where it was `asked`. Of names and
     /// numbers the names are taken where they `have_names`: certificates are for names.
-    pub fn read(said: &str, asked: &str, have_names: bool) -> Self {
+    pub fn read(said: &str, asked: &str, have_names: bool, slot: u16) -> Self {
         let mut cluster = Self::default();
         for line in said.lines() {
             // Its id, address, flags, primary, two times, epoch, whether it is linked to, slots.
@@ -47,7 +45,7 @@ impl Cluster {
             if !is("fail") && !is("noaddr") && !is("handshake") {
                 cluster.nodes.push((host.to_owned(), port));
             }
-            if is("master") && slots.iter().any(|slots| has_slot(slots)) {
+            if is("master") && slots.iter().any(|slots| has_slot(slots, slot)) {
                 let epoch = epoch.parse().unwrap_or(0);
                 let newer = cluster.primary.as_ref().is_none_or(|known| known.epoch < epoch);
                 if newer {
@@ -60,10 +58,10 @@ impl Cluster {
 }
 
 /// Whether the store's slot is one of these. Those on their way are in brackets, and are still where they were.
-fn has_slot(slots: &str) -> bool {
+fn has_slot(slots: &str, slot: u16) -> bool {
     let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
     match (first.parse::<u16>(), last.parse::<u16>()) {
-        (Ok(first), Ok(last)) => (first..=last).contains(&SLOT),
+        (Ok(first), Ok(last)) => (first..=last).contains(&slot),
         _ => false,
     }
 }
@@ -79,6 +77,8 @@ pub fn of_sentinel(said: &HashMap<String, String>, host: String, port: u16) -> O
 mod tests {
     use super::{Cluster, Opinion, of_sentinel};
 
+    const SLOT: u16 = 15_882;
+
     fn opinion(epoch: u64, host: &str, port: u16) -> Opinion {
         Opinion { epoch, host: host.to_owned(), port }
     }
@@ -90,19 +90,19 @@ mod tests {
                     c :7003@17003 slave b 0 1 2 connected\n\
                     d 127.0.0.1:7004@17004 master,fail - 0 1 9 disconnected\n\
                     e :0@0 master,noaddr - 0 1 9 disconnected\n";
-        let cluster = Cluster::read(said, "host", false);
+        let cluster = Cluster::read(said, "host", false, SLOT);
         assert_eq!(cluster.primary, Some(opinion(2, "127.0.0.1", 7_002)));
         let at = |host: &str, port| (host.to_owned(), port);
         assert_eq!(cluster.nodes, [at("127.0.0.1", 7_001), at("127.0.0.1", 7_002), at("host", 7_003)]);
-        assert_eq!(Cluster::read(said, "host", true).primary, Some(opinion(2, "two.example", 7_002)));
+        assert_eq!(Cluster::read(said, "host", true, SLOT).primary, Some(opinion(2, "two.example", 7_002)));
     }
 
     #[test]
     fn a_slot_on_its_way_is_where_it_was() {
         let said = "a 127.0.0.1:7001@17001 master - 0 0 1 connected 15882 [15882->-b]\n\
                     b 127.0.0.1:7002@17002 master - 0 0 7 connected 1-15881 [15882-<-a]\n";
-        assert_eq!(Cluster::read(said, "", false).primary, Some(opinion(1, "127.0.0.1", 7_001)));
-        assert_eq!(Cluster::read("what?\n\n", "", false), Cluster::default());
+        assert_eq!(Cluster::read(said, "", false, SLOT).primary, Some(opinion(1, "127.0.0.1", 7_001)));
+        assert_eq!(Cluster::read("what?\n\n", "", false, SLOT), Cluster::default());
     }
 
     #[test]

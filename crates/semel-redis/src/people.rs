@@ -1,5 +1,6 @@
 //! What people and duties look at: what is due, pages of jobs, queues, the log.
 
+use redis::Cmd;
 use semel_core::draft::QueueRow;
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::{JobId, JobType, QueueName};
@@ -18,6 +19,16 @@ use crate::values::{Values, bytes, id, id_of, list, maybe_bytes, number, pairs, 
 impl Shared {
     /// What is due.
     pub(crate) async fn due(&self, due: Due, limit: u32) -> Result<DueIds, RedisError> {
+        let (now, next, found) = self.due_with_times(due, limit).await?;
+        Ok(DueIds { now, next, ids: found.into_iter().map(|(_, id)| id).collect() })
+    }
+
+    /// The store's time, when the next one falls due, and what is due with its times.
+    pub(crate) async fn due_with_times(
+        &self,
+        due: Due,
+        limit: u32,
+    ) -> Result<(Timestamp, Option<Timestamp>, Vec<(Timestamp, JobId)>), RedisError> {
         let set = match due {
             Due::Timer => "t",
             Due::Lease => "a",
@@ -28,19 +39,19 @@ impl Shared {
         // One more, to say when it falls due.
         command.arg(set).arg(limit);
         let (now, answer) = self.answer(command).await?;
-        let mut found = DueIds { now, ..DueIds::default() };
+        let (mut found, mut next) = (Vec::new(), None);
         for member in list(answer)? {
             let member = bytes(member)?;
             let mut reader = Reader(&member);
             let at = reader.take().map(time).ok_or(RedisError::Answer("due"))?;
-            if at <= now && found.ids.len() < limit as usize {
-                found.ids.push(id_of(reader.0)?);
+            if at <= now && found.len() < limit as usize {
+                found.push((at, id_of(reader.0)?));
             } else {
-                found.next = Some(at);
+                next = Some(at);
                 break;
             }
         }
-        Ok(found)
+        Ok((now, next, found))
     }
 
     /// Jobs for people, newest id first.
@@ -119,7 +130,15 @@ impl Shared {
 
     /// The log after `cursor`. Redis does one thing after the other, so no record appears before one that is there.
     pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
-        let mut command = self.question("events");
+        self.page(self.question("events"), cursor, limit).await
+    }
+
+    /// The same of the log of all partitions.
+    pub(crate) async fn all_events(&self, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
+        self.page(self.question("all events"), cursor, limit).await
+    }
+
+    async fn page(&self, mut command: Cmd, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
         // The first record may have been read already.
         command.arg(format!("{}-1", cursor >> PLACE_BITS)).arg(u64::from(limit) + 1);
         let (_, answer) = self.answer(command).await?;
@@ -139,7 +158,8 @@ impl Shared {
             for (field, value) in pairs(record.take()?)? {
                 match &bytes(field)?[..] {
                     b"a" => at = self::number(value).map(Timestamp::from_micros)?,
-                    _ => events = bytes(value)?,
+                    b"e" => events = bytes(value)?,
+                    _ => {}
                 }
             }
             take(number, at, &events, cursor, limit as usize, &mut page.events)?;

@@ -9,13 +9,19 @@ use semel_core::unique::UniqueKey;
 use crate::fresh::Mentions;
 use crate::head::{self, NO_PLACE, place, push_text};
 
-/// Adds groups to a call of the script.
-pub fn push(command: &mut Cmd, base: &str, groups: &[Group]) {
+/// Where an id leads that has its job in another partition; none where it leads nowhere any more.
+pub type Forward = (JobId, Option<u16>);
+
+/// Adds groups to a call of the script, and behind them where ids of this partition lead.
+pub fn push(command: &mut Cmd, base: &str, groups: &[Group], forwards: &[Forward]) {
+    let more = usize::from(!forwards.is_empty());
     let (fresh, others) = Mentions::of(groups).sort(groups);
     let began: Vec<_> = others.iter().flat_map(|(_, group)| &group.began).collect();
-    let counts = [began.len(), fresh.keyed(), fresh.keyless(), fresh.sets(), fresh.queues(), others.len()];
+    let counts =
+        [began.len(), fresh.keyed(), fresh.keyless(), fresh.sets(), fresh.queues(), others.len() + more];
     command.arg(counts.into_iter().flat_map(count).collect::<Vec<u8>>());
     let places = fresh.places().chain(others.iter().map(|(place, _)| *place));
+    let places = places.chain((0..more).map(|place| groups.len() + place));
     command.arg(places.flat_map(|place| count(place + 1)).collect::<Vec<u8>>());
     let about = About::of(others.iter().map(|(_, group)| *group));
     command.arg(about.jobs).arg(about.keys);
@@ -32,6 +38,9 @@ pub fn push(command: &mut Cmd, base: &str, groups: &[Group]) {
         }
         command.arg(events);
     }
+    for _ in 0..more {
+        command.arg("");
+    }
     for (_, group) in others {
         let mut counts = [0; 8];
         counts[..4].copy_from_slice(&count(group.expect.len()));
@@ -43,6 +52,15 @@ pub fn push(command: &mut Cmd, base: &str, groups: &[Group]) {
         for write in &group.writes {
             push_write(command, write);
         }
+    }
+    if more > 0 {
+        command.arg([count(0), count(forwards.len())].concat());
+    }
+    for (id, to) in forwards {
+        let mut bytes = vec![if to.is_some() { b'P' } else { b'p' }];
+        bytes.extend_from_slice(&id.to_bytes());
+        bytes.extend(to.iter().flat_map(|to| to.to_be_bytes()));
+        command.arg(bytes);
     }
 }
 

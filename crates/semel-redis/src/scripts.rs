@@ -16,11 +16,14 @@ pub enum Script {
     Upkeep,
     /// What is said first on a connection.
     Open,
+    /// The steps of a commit over several partitions.
+    Cross,
 }
 
 impl Script {
     /// Every one, in the order of their numbers.
-    pub const ALL: [Self; 6] = [Self::Load, Self::Commit, Self::Claim, Self::Look, Self::Upkeep, Self::Open];
+    pub const ALL: [Self; 7] =
+        [Self::Load, Self::Commit, Self::Claim, Self::Look, Self::Upkeep, Self::Open, Self::Cross];
 
     /// Its text.
     pub const fn text(self) -> &'static str {
@@ -44,6 +47,7 @@ impl Script {
                 include_str!("lua/upkeep.lua")
             ),
             Self::Open => concat!(include_str!("lua/common.lua"), include_str!("lua/open.lua")),
+            Self::Cross => concat!(include_str!("lua/common.lua"), include_str!("lua/cross.lua")),
         }
     }
 }

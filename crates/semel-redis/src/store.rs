@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::JobId;
@@ -26,6 +27,7 @@ use crate::durability::Durability;
 use crate::error::RedisError;
 use crate::link::{Link, Request};
 use crate::listener;
+use crate::partitions::Partitions;
 use crate::scripts::Script;
 use crate::survey::Survey;
 use crate::teller::{self, Teller};
@@ -38,16 +40,20 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 
 /// The store in a Redis.
 pub struct Redis {
-    pub(crate) shared: Arc<Shared>,
+    all: Arc<Partitions>,
     rows: Arc<AtomicU64>,
     secret: [u8; 16],
     /// Where units of work run: they must not end with whoever waits for them.
     runtime: Handle,
 }
 
-/// What units of work need.
+/// What units of work need in one partition.
 pub(crate) struct Shared {
     pub(crate) link: Link,
+    /// Which partition of the store it is.
+    pub(crate) partition: u16,
+    /// Moves whenever somebody may have written to it.
+    stirred: AtomicU64,
     /// The connections of commits, where they wait for replicas.
     pub(crate) writers: Option<Writers>,
     pub(crate) address: Address,
@@ -63,6 +69,37 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    fn new(link: Link, partition: u16, address: &Address, clock: Option<Box<dyn Clock>>) -> Self {
+        Self {
+            writers: Writers::new(address, &link),
+            link,
+            partition,
+            stirred: AtomicU64::new(0),
+            address: address.clone(),
+            turns: Turns::default(),
+            teller: Arc::new(Teller::new()),
+            upkeep: AtomicU32::new(0),
+            clock,
+            ahead: AtomicI64::new(0),
+            patience: address.patience(),
+        }
+    }
+
+    /// Where servers on the store tell one another what they did in this partition.
+    pub(crate) fn channel(&self) -> String {
+        format!("{}news", self.link.base())
+    }
+
+    /// Something may have been written here.
+    pub(crate) fn stir(&self) {
+        self.stirred.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Another number after each time that something may have been written here.
+    pub(crate) fn stirred(&self) -> u64 {
+        self.stirred.load(Ordering::Acquire)
+    }
+
     /// Asks what may be asked again: a Redis that was restarted leaves a connection behind that ends when it is used, and
     /// knows no scripts. Where another takes over from it, that is waited for.
     pub(crate) async fn look(&self, command: Cmd) -> Result<Value, RedisError> {
@@ -133,7 +170,7 @@ impl Redis {
     /// # Errors
     /// When Redis cannot be reached, is too old, or has a store of a newer program.
     pub async fn open(address: &Address) -> Result<Self, RedisError> {
-        Self::open_with(address, None).await
+        Self::open_with(address, &mut || None).await
     }
 
     /// As [`open`](Self::open), with another clock than Redis's: for tests.
@@ -141,7 +178,9 @@ impl Redis {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_with_clock(address: &Address, clock: impl Clock) -> Result<Self, RedisError> {
-        Self::open_with(address, Some(Box::new(clock))).await
+        let clock = Arc::new(clock);
+        let mut made = || Some(Box::new(SharedClock(Arc::clone(&clock))) as Box<dyn Clock>);
+        Self::open_with(address, &mut made).await
     }
 
     /// Whether there is a store at `address`. Makes none.
@@ -158,52 +197,80 @@ impl Redis {
     /// When Redis cannot be reached.
     pub async fn remove(address: &Address) -> Result<(), RedisError> {
         let store = Self::open(address).await?;
-        store.shared.clear().await?;
-        store.shared.look(redis::cmd("DEL").arg(format!("{}!", address.base())).to_owned()).await.map(drop)
+        // The first one goes last: by it the others are found.
+        for shared in store.all.parts().iter().rev() {
+            shared.clear().await?;
+            let mut forget = redis::cmd("DEL");
+            forget.arg(format!("{}!", shared.link.base())).arg(format!("{}+", shared.link.base()));
+            shared.look(forget).await?;
+        }
+        Ok(())
     }
 
-    async fn open_with(address: &Address, clock: Option<Box<dyn Clock>>) -> Result<Self, RedisError> {
+    async fn open_with(
+        address: &Address,
+        clock: &mut (dyn FnMut() -> Option<Box<dyn Clock>> + Send),
+    ) -> Result<Self, RedisError> {
         let link = Link::new(address)?;
         link.connection().await?;
         let known = link.known().ok_or(RedisError::Answer("open"))?;
-        let shared = Arc::new(Shared {
-            writers: Writers::new(address, &link),
-            link,
-            address: address.clone(),
-            turns: Turns::default(),
-            teller: Arc::new(Teller::new()),
-            upkeep: AtomicU32::new(0),
-            clock,
-            ahead: AtomicI64::new(0),
-            patience: address.patience(),
-        });
-        let store =
-            Self { shared, secret: known.secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
-        store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
-        if store.shared.link.finder().follows() {
-            store.runtime.spawn(look_around(Arc::downgrade(&store.shared)));
+        let mut parts = Vec::with_capacity(usize::from(known.partitions));
+        for partition in 1..known.partitions {
+            parts.push(Shared::new(link.to_partition(address, partition)?, partition, address, clock()));
+        }
+        parts.insert(0, Shared::new(link, 0, address, clock()));
+        let connecting = parts.iter().skip(1).map(|shared| shared.link.connection());
+        for connected in join_all(connecting).await {
+            connected?;
+        }
+        let all = Arc::new(Partitions::new(parts.into_iter().map(Arc::new).collect()));
+        let store = Self { all, secret: known.secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
+        for shared in store.all.parts() {
+            store.runtime.spawn(teller::run(Arc::downgrade(shared)));
+            if shared.link.finder().follows() {
+                store.runtime.spawn(look_around(Arc::downgrade(shared)));
+            }
         }
         // The first look at the time: a clock that is behind the last commit is noticed now.
-        store.shared.load(&Reads::default()).await?;
+        store.all.load(&Reads::default()).await?;
         Ok(store)
+    }
+
+    /// Into how many partitions it is divided.
+    pub fn partitions(&self) -> u16 {
+        self.all.count()
     }
 
     /// What an answer survives, by how Redis was set when it was last connected to.
     pub fn durability(&self) -> Durability {
-        self.shared.link.known().map(|known| known.durability).unwrap_or_default()
+        // In a cluster partitions are on several nodes: a store is worth what the least of them is worth.
+        let known = self.all.parts().iter().filter_map(|shared| shared.link.known());
+        let mut all = known.map(|known| known.durability);
+        let first = all.next().unwrap_or_default();
+        if first.is_strong() { all.find(|other| !other.is_strong()).unwrap_or(first) } else { first }
     }
 
     /// Where the primary was found last, `HOST:PORT`: in a cluster, or under Sentinel. It is looked for every second.
     pub fn place(&self) -> Option<String> {
-        self.shared.link.finder().place().map(|place| place.to_string())
+        self.all.first().link.finder().place().map(|place| place.to_string())
     }
 
-    /// How its Redis is set now.
+    /// How its Redis is set now: of the nodes of a cluster that have partitions of it, the one that is set worst.
     ///
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn survey(&self) -> Result<Survey, RedisError> {
-        self.shared.link.survey().await
+        let mut worst = self.all.first().link.survey().await?;
+        for shared in self.all.parts().iter().skip(1) {
+            if !shared.link.finder().is_in_cluster() {
+                break;
+            }
+            let other = shared.link.survey().await?;
+            if other.findings().len() > worst.findings().len() {
+                worst = other;
+            }
+        }
+        Ok(worst)
     }
 
     /// How the Redis at `address` is set, whether there is a store or not.
@@ -215,13 +282,22 @@ impl Redis {
     }
 
     /// Does a unit of work to its end, whoever waits for it.
-    async fn unit<T, F>(&self, work: impl FnOnce(Arc<Shared>) -> F) -> Result<T, StoreError>
+    async fn unit<T, F>(&self, work: impl FnOnce(Arc<Partitions>) -> F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, RedisError>> + Send + 'static,
     {
-        let done = self.runtime.spawn(work(Arc::clone(&self.shared))).await;
+        let done = self.runtime.spawn(work(Arc::clone(&self.all))).await;
         done.map_err(|error| RedisError::GivenUp(error.to_string()))?.map_err(StoreError::from)
+    }
+}
+
+/// One clock for all partitions.
+struct SharedClock<C>(Arc<C>);
+
+impl<C: Clock> Clock for SharedClock<C> {
+    fn now(&self) -> Timestamp {
+        self.0.now()
     }
 }
 
@@ -251,62 +327,54 @@ static ROWS: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| {
 impl Backend for Redis {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         let reads = reads.clone();
-        Box::pin(self.unit(|shared| async move { shared.load(&reads).await }))
+        Box::pin(self.unit(|all| async move { all.load(&reads).await }))
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(self.unit(|shared| async move {
-            let done = shared.commit(&batch).await;
-            done.map(|(applied, crowded)| {
-                if !crowded.is_empty() {
-                    tokio::spawn(async move { shared.look_over_all(crowded).await });
-                }
-                applied
-            })
-        }))
+        Box::pin(self.unit(|all| async move { all.commit(batch).await }))
     }
 
     fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        if self.shared.writers.is_none() {
+        if self.all.first().writers.is_none() {
             return Box::pin(std::future::ready(Ok(())));
         }
-        Box::pin(self.unit(|shared| async move { shared.confirm().await }))
+        Box::pin(self.unit(|all| async move { all.confirm().await }))
     }
 
     fn moved(&self) -> Option<Instant> {
-        self.shared.link.finder().moved()
+        self.all.parts().iter().filter_map(|shared| shared.link.finder().moved()).max()
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
-        Box::pin(self.unit(move |shared| async move { shared.due(due, limit).await }))
+        Box::pin(self.unit(move |all| async move { all.due(due, limit).await }))
     }
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.list(filter).await }))
+        Box::pin(self.unit(|all| async move { all.list(filter).await }))
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.queues().await }))
+        Box::pin(self.unit(|all| async move { all.queues().await }))
     }
 
     fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.settings().await }))
+        Box::pin(self.unit(|all| async move { all.settings().await }))
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.documents(seek).await }))
+        Box::pin(self.unit(|all| async move { all.documents(seek).await }))
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
-        Box::pin(self.unit(move |shared| async move { shared.events(cursor, limit).await }))
+        Box::pin(self.unit(move |all| async move { all.events(cursor, limit).await }))
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.maintain().await }))
+        Box::pin(self.unit(|all| async move { all.maintain().await }))
     }
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.clear().await }))
+        Box::pin(self.unit(|all| async move { all.clear().await }))
     }
 
     fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -324,11 +392,15 @@ impl Backend for Redis {
     }
 
     fn facts(&self) -> Facts {
-        let fails_over = self.shared.link.finder().follows();
+        let fails_over = self.all.first().link.finder().follows();
         Facts {
             engine: "redis",
-            mechanism: "versioned commit in one atomic script",
-            durability: match (fails_over, self.shared.address.replicas()) {
+            mechanism: if self.partitions() > 1 {
+                "versioned commit in one atomic script, in the key's partition"
+            } else {
+                "versioned commit in one atomic script"
+            },
+            durability: match (fails_over, self.all.first().address.replicas()) {
                 (true, replicas) => self.durability().words_with_failover(replicas),
                 (false, 0) => self.durability().words(),
                 (false, _) => self.durability().words_with_replicas(),
@@ -341,6 +413,8 @@ impl Backend for Redis {
     }
 
     fn tell(&self, hints: &Arc<Hints>) {
-        self.runtime.spawn(listener::run(Arc::downgrade(&self.shared), Arc::downgrade(hints)));
+        for shared in self.all.parts() {
+            self.runtime.spawn(listener::run(Arc::downgrade(shared), Arc::downgrade(hints)));
+        }
     }
 }

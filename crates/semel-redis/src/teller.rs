@@ -54,7 +54,7 @@ pub async fn run(store: Weak<Shared>) {
         let news = teller.untold.take();
         if !news.is_empty() {
             let mut command = redis::cmd("PUBLISH");
-            command.arg(shared.address.channel()).arg(write(teller.name(), &news));
+            command.arg(shared.channel()).arg(write(teller.name(), &news));
             if let Err(error) = shared.link.send(&Request::One(command)).await {
                 // They look for themselves, a little later.
                 tracing::debug!(%error, "other servers could not be told what was committed");

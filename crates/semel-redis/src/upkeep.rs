@@ -21,7 +21,7 @@ const RECORDS_KEPT: i64 = 200_000;
 const SELDOM: u32 = 64;
 
 impl Shared {
-    fn upkeep_call(&self, what: &str) -> Cmd {
+    pub(crate) fn upkeep_call(&self, what: &str) -> Cmd {
         let mut command = self.link.call(Script::Upkeep);
         self.push_time(&mut command);
         command.arg(what);
@@ -55,7 +55,7 @@ impl Shared {
 
     /// The ended holders of a key, those included that others outlive.
     pub(crate) async fn ended_holders(&self, key: UniqueKey) -> Result<Vec<Head>, RedisError> {
-        let loaded = self.ask_for(&Reads::default(), &[(key, true)]).await?;
+        let loaded = self.ask_for(&Reads::default(), &[(key, true)], &[]).await?;
         let held = loaded.found.into_iter().flatten().flat_map(|held| held.holders);
         Ok(held.map(|stored| stored.head).filter(|head| State::is_finished(head.state)).collect())
     }

@@ -41,7 +41,7 @@ impl Writers {
         }
         let links = (0..LINKS).map(|_| beside.beside()).collect();
         let mut nudge = redis::cmd("SET");
-        nudge.arg(format!("{}@", address.base())).arg("").arg("PX").arg(NUDGE_KEPT);
+        nudge.arg(format!("{}@", beside.base())).arg("").arg("PX").arg(NUDGE_KEPT);
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX));
         Some(Self {

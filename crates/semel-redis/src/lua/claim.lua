@@ -1,6 +1,7 @@
 -- Grants leases on ready jobs, by a template: to each taker at most so many, from the queues in the order named, within one by their
 -- places; the first taker gets the first. Ready jobs that may not be granted come back as well, unchanged, for the program to settle;
 -- so do, in their places, jobs under limits that are not closed.
+-- Without a mark it is only asked which jobs that would be: the place of each, its queue's number, and whether it would be granted.
 -- ARGV: mark, turn, clock, ahead, floor, looks beyond the limits, visibility, timeout, state, event, looks per limit, how many takers,
 -- each one's worker and limit, how many queues, they, the closed limits. Answers the time, and for each taker the jobs (id, head,
 -- body, notes) and those not granted (id, why).
@@ -28,7 +29,12 @@ local function answer_of(shares)
     return answer
 end
 
-local said, refused = mark_of(ARGV[1], turn)
+local is_asked = ARGV[1] == ''
+local said, refused
+if not is_asked then
+    said, refused = mark_of(ARGV[1], turn)
+end
+refused = refused or (not said and refusal())
 if refused then
     return refused
 end
@@ -161,7 +167,7 @@ local function fetch(members)
     fetch_keys(wanted)
 end
 
-local granted, events, marks = {}, {}, {}
+local granted, events, marks, seen = {}, {}, {}, {}
 local shares, left = {}, 0
 for t = 1, takers do
     local limit = tonumber(ARGV[12 + 2 * t])
@@ -219,7 +225,7 @@ local function grant(id, h, share)
     events[#events + 1] = event .. id .. pack('>I4I4', attempt, 0) .. sub(h, 81, after - 1)
 end
 
-local function look_at(found)
+local function look_at(found, queue)
     fetch(found)
     for i = 1, #found do
         while left > 0 and shares[taker].left == 0 do
@@ -234,6 +240,7 @@ local function look_at(found)
         -- A queue may be named twice: what was granted just now is filed elsewhere when all is written.
         if h and byte(h, 1) == 0 then
             local why = why_not(id, h)
+            seen[#seen + 1] = pack('>I2', queue) .. char(why or 255) .. found[i]
             if why then
                 share.refused[#share.refused + 1] = { id, why }
                 if why == 3 then
@@ -254,13 +261,16 @@ for q = first_queue, first_queue + queues - 1 do
     if call('GETRANGE', BASE .. 'q' .. queue, 8, 8) ~= '\1' then
         local wanted = left
         local found, are_more = candidates(queue, wanted)
-        look_at(found)
+        look_at(found, q - first_queue)
         if are_more and left > 0 then
-            look_at(call('ZRANGE', BASE .. 'r' .. queue, wanted, wanted + extra - 1))
+            look_at(call('ZRANGE', BASE .. 'r' .. queue, wanted, wanted + extra - 1), q - first_queue)
         end
     end
 end
 
+if is_asked then
+    return { digits(now), table.concat(seen) }
+end
 if #granted > 0 then
     flush(table.concat(events))
     set_mark(ARGV[1], turn, table.concat(marks))

@@ -6,7 +6,20 @@
 -- and they. Answers the time, a letter for each group of the batch, and the keys to be looked over.
 local turn = tonumber(ARGV[2])
 local now = time_of(ARGV[3], ARGV[4], ARGV[5])
-local said, refused = mark_of(ARGV[1], turn)
+-- A part of a commit over several partitions has the mark `x` and that one's number. It is decided: what is said to be stale here was
+-- let in by nobody.
+local is_crossing = ARGV[1] == 'x'
+local said, refused
+if not is_crossing then
+    said, refused = mark_of(ARGV[1], turn)
+    refused = refused or (not said and refusal())
+elseif LOCK ~= ARGV[2] then
+    if tonumber(call('HGET', BASE .. '!', 'crossed') or 0) >= turn then
+        said = ''
+    else
+        refused = redis.error_reply('SEMELOLD this commit was given up')
+    end
+end
 if refused then
     return refused
 end
@@ -50,6 +63,10 @@ local function version_of(kind, name, is_none)
         if call('EXISTS', BASE .. 's' .. name) == 1 then
             return '\0\0\0\0\0\0\0\1'
         end
+        if PARTITIONS and call('EXISTS', BASE .. 'p' .. name) == 1 then
+            -- It leads to another partition: what is there is not known here.
+            return ''
+        end
         return NONE
     elseif kind == 'Q' then
         local row = call('GETRANGE', BASE .. 'q' .. name, 0, 7)
@@ -73,7 +90,7 @@ for i = 10, 9 + began do
 end
 
 -- How many arguments follow a write's own.
-local FOLLOW = { I = 2, i = 2, U = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, q = 1, O = 1 }
+local FOLLOW = { I = 2, i = 2, U = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, q = 1, O = 1, P = 0, p = 0 }
 
 local function note_write(op, text, from)
     if op == 'Q' or op == 'O' then
@@ -176,6 +193,13 @@ local function write(op, text, from)
         call(byte(ARGV[from], 10) == 1 and 'SADD' or 'SREM', BASE .. 'g', name)
     elseif op == 'O' then
         put_document(sub(text, 2), ARGV[from])
+    elseif op == 'P' then
+        -- Where the id leads, and by which commit.
+        call('SET', BASE .. 'p' .. id, sub(text, 18, 19) .. pack('>I8', turn))
+        place('P', id, true)
+    elseif op == 'p' then
+        call('DEL', BASE .. 'p' .. id)
+        place('P', id, false)
     end
 end
 
@@ -224,11 +248,18 @@ if is_any_stale then
 else
     said, events = string.rep('a', fresh + others), table.concat(ARGV, '', events_at, events_at + fresh + others - 1)
 end
+if is_any_applied then
+    flush(events)
+    if not is_crossing then
+        set_mark(ARGV[1], turn, said)
+    end
+end
+if is_crossing then
+    end_crossing(turn)
+end
 if not is_any_applied then
     return { digits(now), said }
 end
-flush(events)
-set_mark(ARGV[1], turn, said)
 local answer = { digits(now), said }
 for key in pairs(crowded) do
     answer[#answer + 1] = key

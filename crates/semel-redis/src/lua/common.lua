@@ -14,6 +14,8 @@ local NONE = '\0\0\0\0\0\0\0\0'
 local KEPT = 255
 -- The highest version of a job that is gone, and how many records the log has had, as `time_of` found them.
 local GONE, RECORDS = 0, 0
+-- By which commit over several partitions this one is locked, and into how many the store is divided, if it is.
+local LOCK, PARTITIONS = false, false
 -- How much later than anything that was told time begins after a restart of the server, in microseconds.
 local LEAD = 2000000
 
@@ -72,15 +74,21 @@ local function time_of(clock, ahead, floor)
     else
         raw = tonumber(clock)
     end
-    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead', 'records')
+    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead', 'records', 'lock', 'partitions')
     local clocked = raw + tonumber(ahead)
     GONE, RECORDS = tonumber(fact[2] or 0), tonumber(fact[4] or 0)
+    LOCK, PARTITIONS = fact[5], fact[6]
     local now = max(clocked, tonumber(floor), tonumber(fact[1] or 0), GONE + 1)
     -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock.
     if now == tonumber(fact[3] or 0) and now - clocked <= LEAD then
         raw = now - tonumber(ahead)
     end
     return now, raw
+end
+
+-- Nobody reads or writes between what a commit over several partitions has looked at and what it makes of it.
+local function refusal()
+    return LOCK and redis.error_reply('SEMELLOCK the partition is locked by commit ' .. LOCK)
 end
 
 -- A key's record: its version, how many live holders, they, and the ended ones. These stay as they are stored until somebody asks

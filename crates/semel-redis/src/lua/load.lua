@@ -3,6 +3,10 @@
 -- queues, and of documents. Answers the time, what the clock said, the heads, the keys' records, the heads of their holders one behind
 -- the other, as the records name them, then each of the others.
 local now, raw = time_of(ARGV[1], ARGV[2], ARGV[3])
+local refused = refusal()
+if refused then
+    return refused
+end
 local heads, keys, fulls, queues, documents = unpack_bytes('>I4I4I4I4I4', ARGV[4])
 local after_heads = 6 + heads
 local records = get_named(ARGV, after_heads, after_heads + keys - 1)
@@ -52,5 +56,14 @@ end
 at = at + queues
 for i = at, at + documents - 1 do
     answer[#answer + 1] = call('GET', BASE .. 'o' .. ARGV[i])
+end
+if PARTITIONS then
+    -- Where the ids lead that stand behind all else, and with which others this partition has taken part in a commit.
+    local ids = {}
+    for i = at + documents, #ARGV do
+        ids[#ids + 1] = ARGV[i]
+    end
+    answer[#answer + 1] = get_all('p', ids)
+    answer[#answer + 1] = call('HGET', BASE .. '!', 'pairs')
 end
 return answer

@@ -79,5 +79,42 @@ elseif what == 'events' then
     -- The record to begin with, how many. First comes how far the log reaches.
     local fact = call('HMGET', BASE .. '!', 'records', 'dropped')
     found = { { fact[1] or '0', fact[2] or '0' }, call('XRANGE', BASE .. 'e', ARGV[5], '+', 'COUNT', ARGV[6]) }
+elseif what == 'all events' then
+    -- The same of the log of all partitions.
+    local fact = call('HMGET', BASE .. '!', 'log', 'logdropped')
+    found = { { fact[1] or '0', fact[2] or '0' }, call('XRANGE', BASE .. 'E', ARGV[5], '+', 'COUNT', ARGV[6]) }
+elseif what == 'gathered' then
+    -- Up to which of its records the log of all partitions has those of each.
+    local names = {}
+    for i = 1, tonumber(ARGV[5]) do
+        names[i] = 'f' .. digits(i - 1)
+    end
+    local numbers = call('HMGET', BASE .. '!', unpack(names))
+    for i = 1, #names do
+        found[i] = numbers[i] or '0'
+    end
+elseif what == 'forwards' then
+    -- Ids that lead elsewhere, behind an id, at most so many; and where.
+    local from = ARGV[5] == '' and '-' or '(' .. ARGV[5]
+    local ids = call('ZRANGE', BASE .. 'P', from, '+', 'BYLEX', 'LIMIT', 0, ARGV[6])
+    local forwards = get_all('p', ids)
+    for i = 1, #ids do
+        found[i] = { ids[i], forwards[i] }
+    end
+elseif what == 'known' then
+    -- Which of these ids are a job's or absorbed, and the highest version that is gone.
+    local refused = refusal()
+    if refused then
+        return refused
+    end
+    local ids = {}
+    for i = 5, #ARGV do
+        ids[#ids + 1] = ARGV[i]
+    end
+    local heads, spent = get_all('h', ids), get_all('s', ids)
+    found[1] = digits(GONE)
+    for i = 1, #ids do
+        found[i + 1] = (heads[i] or spent[i]) and 1 or 0
+    end
 end
 return { digits(now), digits(raw), found }

@@ -1,5 +1,6 @@
 -- What a program says when it connects. ARGV: the layout it knows, a secret if there is none, the run of the server, and the latest
--- time that the program has seen. Answers the layout and the secret. In another run of the server than the last, which may be a
+-- time that the program has seen; into how many partitions the store is to be divided, if that is said, the layout of one that is, and
+-- which partition this is. Answers the layout, the secret, and into how many it is. In another run of the server than the last, which may be a
 -- replica that took over, time begins later than anything that run may have told and forgotten: so no version and no fence is
 -- given twice.
 local fact = BASE .. '!'
@@ -38,11 +39,23 @@ if not layout then
     if call('EXISTS', fact) == 1 then
         return redis.error_reply('SEMELLAYOUT what is under this prefix is not a store')
     end
-    call('HSET', fact, 'layout', ARGV[1], 'secret', ARGV[2])
+    local parts = ARGV[5] == '' and '1' or ARGV[5]
+    layout = ARGV[1]
+    if parts ~= '1' then
+        layout = ARGV[6]
+        call('HSET', fact, 'layout', layout, 'secret', ARGV[2], 'partitions', parts, 'partition', ARGV[7])
+    else
+        call('HSET', fact, 'layout', layout, 'secret', ARGV[2])
+    end
     begin_run()
-    return { ARGV[1], ARGV[2] }
+    return { layout, ARGV[2], parts }
+end
+local parts = call('HGET', fact, 'partitions') or '1'
+if ARGV[5] ~= '' and ARGV[5] ~= parts then
+    -- Who asks is to say so himself, before anything is written.
+    return { layout, call('HGET', fact, 'secret'), parts }
 end
 if call('HGET', fact, 'run') ~= ARGV[3] then
     begin_run()
 end
-return { layout, call('HGET', fact, 'secret') }
+return { layout, call('HGET', fact, 'secret'), parts }

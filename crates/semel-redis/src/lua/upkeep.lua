@@ -2,6 +2,10 @@
 local now = time_of(ARGV[1], ARGV[2], ARGV[3])
 local what = ARGV[4]
 begin_writes(now)
+local refused = refusal()
+if refused then
+    return refused
+end
 
 if what == 'forget' then
     -- Heads that were kept for their keys alone and are needed no longer: at most so many. Says how many.
@@ -39,6 +43,49 @@ elseif what == 'outlived' then
     end
     if found.moved then
         flush('')
+    end
+    return 0
+elseif what == 'unforward' then
+    -- Ids that lead nowhere any more, each with what was found of it; the versions that were gone where it led.
+    for i = 6, #ARGV, 2 do
+        if call('GET', BASE .. 'p' .. ARGV[i]) == ARGV[i + 1] then
+            call('DEL', BASE .. 'p' .. ARGV[i])
+            call('ZREM', BASE .. 'P', ARGV[i])
+        end
+    end
+    call('HSET', BASE .. '!', 'gone', digits(max(GONE, tonumber(ARGV[5]))))
+    return 0
+elseif what == 'gather' then
+    -- Adds to the log of all partitions what was found in theirs: how many partitions are told of; for each its number, up to which of its
+    -- records that log goes now and to which it goes then; whether some were lost; then for each record its time and its events.
+    -- Answers whether that was still so.
+    local n = tonumber(ARGV[5])
+    for i = 6, 3 + 3 * n, 3 do
+        if (call('HGET', BASE .. '!', 'f' .. ARGV[i]) or '0') ~= ARGV[i + 1] then
+            return 0
+        end
+    end
+    local at = 6 + 3 * n
+    local of = tonumber(call('HGET', BASE .. '!', 'log') or 0)
+    if ARGV[at] == '1' then
+        of = of + 1
+        call('HSET', BASE .. '!', 'logdropped', digits(of))
+    end
+    for i = at + 1, #ARGV, 2 do
+        of = of + 1
+        call('XADD', BASE .. 'E', digits(of) .. '-1', 'a', ARGV[i], 'e', ARGV[i + 1])
+    end
+    call('HSET', BASE .. '!', 'log', digits(of))
+    for i = 6, 3 + 3 * n, 3 do
+        call('HSET', BASE .. '!', 'f' .. ARGV[i], ARGV[i + 2])
+    end
+    return 1
+elseif what == 'trim all' then
+    local log, kept = BASE .. 'E', tonumber(ARGV[5])
+    if call('XLEN', log) > kept then
+        call('XTRIM', log, 'MAXLEN', digits(kept))
+        local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+        call('HSET', BASE .. '!', 'logdropped', digits(tonumber(first[1]:match('^%d+')) - 1))
     end
     return 0
 elseif what == 'clear' then

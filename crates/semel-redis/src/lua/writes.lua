@@ -363,7 +363,13 @@ local function flush(events)
     end
     if #events > 0 then
         local of = digits(RECORDS + 1)
-        call('XADD', BASE .. 'e', of .. '-1', 'a', digits(NOW), 'e', events)
+        if PARTITIONS then
+            -- The clock's own time: by it the records of all partitions are put in one order.
+            local at = call('TIME')
+            call('XADD', BASE .. 'e', of .. '-1', 'a', digits(NOW), 't', digits(at[1] * 1000000 + at[2]), 'e', events)
+        else
+            call('XADD', BASE .. 'e', of .. '-1', 'a', digits(NOW), 'e', events)
+        end
         call('HSET', BASE .. '!', 'at', digits(NOW), 'gone', digits(GONE), 'records', of)
     else
         call('HSET', BASE .. '!', 'at', digits(NOW), 'gone', digits(GONE))
@@ -384,6 +390,19 @@ local function mark_of(name, turn)
         return sub(mark, 9)
     end
     return nil
+end
+
+-- Notes with which others this partition has taken part in which commit last, and unlocks it. Two that took part in one commit
+-- say the same of each other; whoever reads both finds out by that whether one was read before it and the other behind.
+local function end_crossing(turn)
+    local found = call('HMGET', BASE .. '!', 'with', 'pairs')
+    local with, pairs_of = found[1] or '', found[2] or string.rep(NONE, tonumber(PARTITIONS or 0))
+    for at = 1, #with, 2 do
+        local other = unpack_bytes('>I2', with, at)
+        pairs_of = sub(pairs_of, 1, 8 * other) .. pack('>I8', turn) .. sub(pairs_of, 8 * other + 9)
+    end
+    call('HSET', BASE .. '!', 'pairs', pairs_of, 'crossed', digits(turn))
+    call('HDEL', BASE .. '!', 'lock', 'with')
 end
 
 local function set_mark(name, turn, said)

@@ -17,3 +17,8 @@ fn random_programs_agree_with_the_model_1() {
 fn random_programs_agree_with_the_model_2() {
     check(1);
 }
+
+#[test]
+fn random_programs_agree_with_the_model_over_four_partitions() {
+    compare(2_000_001, cases(8), true, || crate::divided(Step::Nothing));
+}

@@ -71,3 +71,32 @@ async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_
     assert!(open(alone).await.is_err());
     drop(Arc::new(store));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixteen_partitions_are_on_all_primaries_of_a_cluster() {
+    let cluster = Cluster::start(3, NEVER, &[]).await;
+    let place = Place::at(&format!("{}?partitions=16", cluster.url()));
+    servers::one_is_created(&place, rounds("SEMEL_ROUNDS", 5)).await;
+    for node in &cluster.nodes[..3] {
+        let mut jobs = 0;
+        for partition in 0..16 {
+            let set = format!("{}j", place.address().base_of(partition));
+            // Whoever has not got it says where it is.
+            let said = redis::cmd("ZCARD").arg(set).query_async::<u64>(&mut node.connection().await).await;
+            jobs += said.unwrap_or(0);
+        }
+        assert!(jobs > 0, "one of them has nothing");
+    }
+    // And with commits that wait for the replica, each where its partition is.
+    let careful = format!("{}?partitions=16&replicas=1", cluster.url());
+    servers::one_is_created(&Place::at(&careful), 2).await;
+    let url = format!("{}?partitions=16", cluster.url());
+    let programs = std::thread::spawn(move || {
+        let divided = || {
+            let place = Passing(Place::at(&url));
+            Fixture::new(Step::Nothing, move |clock| place.0.open_with(clock)).divided(16)
+        };
+        compare(1, 2, true, divided);
+    });
+    tokio::task::spawn_blocking(|| programs.join().unwrap()).await.unwrap();
+}

@@ -21,6 +21,7 @@ mod migration;
 #[cfg(unix)]
 mod nodes;
 mod own;
+mod partitions;
 mod place;
 #[cfg(unix)]
 mod replicas;
@@ -39,8 +40,20 @@ pub(crate) fn fixture(step: Step) -> Fixture {
     Fixture::new(step, move |clock| place.0.open_with(clock))
 }
 
+/// The same over four partitions.
+pub(crate) fn divided(step: Step) -> Fixture {
+    let place = place::Passing(place::Place::divided(4));
+    Fixture::new(step, move |clock| place.0.open_with(clock)).divided(4)
+}
+
 conformance!(as_it_is, crate::fixture(Step::Nothing));
 conformance!(kept_after_every_step, crate::fixture(Step::Maintain));
 conformance!(reopened_after_every_step, crate::fixture(Step::Reopen));
 
 races!(racing, crate::fixture(Step::Nothing));
+
+conformance!(divided_as_it_is, crate::divided(Step::Nothing));
+conformance!(divided_kept_after_every_step, crate::divided(Step::Maintain));
+conformance!(divided_reopened_after_every_step, crate::divided(Step::Reopen));
+
+races!(divided_racing, crate::divided(Step::Nothing));

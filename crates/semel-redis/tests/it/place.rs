@@ -28,6 +28,12 @@ impl Place {
         Self { address: Address::parse(url).unwrap().with_prefix(&prefix()).unwrap() }
     }
 
+    /// One that is divided.
+    pub fn divided(partitions: u16) -> Self {
+        let address = Self::new().address.with_partitions(partitions).unwrap();
+        Self { address }
+    }
+
     pub fn address(&self) -> &Address {
         &self.address
     }

@@ -1,0 +1,478 @@
+//! A commit over several partitions. One at a time, whoever makes it: it takes its place in the first partition (`enter`), locks those
+//! that take part and hears of them what it relies on (`lock`), says in the first one what each is to be told (`decide`), and tells them,
+//! by which each is unlocked. Who dies before it is decided has done nothing; what he had decided is told by whoever meets his lock.
+//! Every step may be done twice.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+use semel_core::draft::{Group, Map};
+use semel_core::ident::JobId;
+use semel_core::partition;
+use semel_store::News;
+use semel_store::backend::Verdict;
+use semel_store::random;
+use tokio::time::Instant;
+
+use crate::error::RedisError;
+use crate::head;
+use crate::partitions::Partitions;
+use crate::request::{self, count, document_name};
+use crate::routes::Route;
+use crate::scripts::Script;
+use crate::values::{Values, bytes, list, maybe_bytes, number, text};
+use crate::weighing::{Known, Scales, Share};
+
+/// Whoever has decided nothing for so long has his place taken, and what he decided and did not tell is told.
+const TAKEN_FOR_GONE: Duration = Duration::from_secs(1);
+/// How long it is waited for the place in one go.
+const REST: Duration = Duration::from_millis(1);
+
+/// What a partition says of the ids that it was asked about.
+struct Said {
+    heads: Vec<Value>,
+    spent: Vec<Value>,
+    forwards: Vec<Value>,
+}
+
+/// Which records are looked at in one partition.
+#[derive(Default)]
+struct Looks {
+    jobs: Vec<JobId>,
+    keys: Vec<semel_core::unique::UniqueKey>,
+    rows: Vec<semel_core::ident::QueueName>,
+    documents: Vec<semel_core::draft::DocumentKey>,
+}
+
+impl Looks {
+    fn of(routes: &[&Route]) -> Map<u16, Self> {
+        let mut all: Map<u16, Self> = Map::default();
+        for route in routes {
+            for number in &route.partitions {
+                all.entry(*number).or_default();
+            }
+            for (id, at) in &route.jobs {
+                all.entry(*at).or_default().jobs.push(*id);
+            }
+            for (key, at) in &route.keys {
+                all.entry(*at).or_default().keys.push(*key);
+            }
+            for (name, at) in &route.rows {
+                all.entry(*at).or_default().rows.push(name.clone());
+            }
+            for (key, at) in &route.documents {
+                all.entry(*at).or_default().documents.push(key.clone());
+            }
+        }
+        for looks in all.values_mut() {
+            looks.jobs.sort_unstable();
+            looks.jobs.dedup();
+        }
+        all
+    }
+
+    fn push(&self, command: &mut Cmd) {
+        let counts = [self.jobs.len(), self.keys.len(), self.rows.len(), self.documents.len()];
+        command.arg(counts.into_iter().flat_map(count).collect::<Vec<u8>>());
+        for id in &self.jobs {
+            command.arg(&id.to_bytes()[..]);
+        }
+        for key in &self.keys {
+            command.arg(&key.as_bytes()[..]);
+        }
+        for name in &self.rows {
+            command.arg(name.as_str());
+        }
+        for key in &self.documents {
+            command.arg(document_name(key));
+        }
+    }
+}
+
+/// Numbers of partitions, as the scripts have them.
+fn packed(with: &[u16]) -> Vec<u8> {
+    with.iter().flat_map(|number| number.to_be_bytes()).collect()
+}
+
+fn unpacked(bytes: &[u8]) -> Vec<u16> {
+    bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_be_bytes(*pair)).collect()
+}
+
+/// Arguments one behind the other, each behind its length.
+fn written(base: &str, share: &Share) -> Vec<u8> {
+    let mut command = Cmd::new();
+    request::push(&mut command, base, &share.groups, &share.forwards);
+    let mut bytes = Vec::new();
+    for arg in command.args_iter() {
+        if let redis::Arg::Simple(arg) = arg {
+            bytes.extend_from_slice(&count(arg.len()));
+            bytes.extend_from_slice(arg);
+        }
+    }
+    bytes
+}
+
+fn read(mut bytes: &[u8], command: &mut Cmd) -> Option<()> {
+    while !bytes.is_empty() {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let (arg, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        command.arg(arg);
+        bytes = rest;
+    }
+    Some(())
+}
+
+impl Partitions {
+    /// Has a step done in a partition.
+    async fn cross_step(
+        &self,
+        at: u16,
+        what: &str,
+        turn: u64,
+        push: impl FnOnce(&mut Cmd),
+    ) -> Result<Value, RedisError> {
+        let shared = self.at(at);
+        shared
+            .step(Script::Cross, |command| {
+                shared.push_time(command);
+                command.arg(what).arg(turn);
+                push(command);
+            })
+            .await
+    }
+
+    /// Weighs groups together, and applies those that hold: their places in the batch, and what became of them.
+    pub async fn cross(
+        &self,
+        groups: &[Group],
+        routes: &[Route],
+        places: &[usize],
+    ) -> Result<Vec<(usize, Verdict)>, RedisError> {
+        let groups: Vec<&Group> = places.iter().map(|place| &groups[*place]).collect();
+        let routes: Vec<&Route> = places.iter().map(|place| &routes[*place]).collect();
+        let looks = Looks::of(&routes);
+        let mut with: Vec<u16> = looks.keys().copied().collect();
+        with.sort_unstable();
+        // Those of one process do not wait for each other in Redis.
+        let _one_at_a_time = self.crossing.lock().await;
+        let begun = Instant::now();
+        let mut least = 0;
+        while begun.elapsed() < self.first().patience {
+            let turn = self.enter(&with, least, begun).await?;
+            let scales = match self.lock_all(turn, &with, &looks).await {
+                Ok(Some(scales)) => scales,
+                Ok(None) => {
+                    // It was taken for gone, or partitions have seen later ones.
+                    self.give_up(turn.0, &with).await;
+                    least = turn.0.max(self.seen(&with).await);
+                    continue;
+                }
+                Err(error) => {
+                    self.give_up(turn.0, &with).await;
+                    return Err(error);
+                }
+            };
+            let (verdicts, shares) = scales.weigh(&groups, &routes);
+            if !verdicts.contains(&Verdict::Applied) {
+                self.give_up(turn.0, &with).await;
+                return Ok(places.iter().copied().zip(verdicts).collect());
+            }
+            if !self.decide(turn, &with, &shares).await? {
+                self.give_up(turn.0, &with).await;
+                continue;
+            }
+            self.tell(turn.0, &with, Some(&shares)).await.map_err(|error| {
+                tracing::info!(%error, "a commit over several partitions is decided and not told to all of them yet");
+                RedisError::Unknown
+            })?;
+            let applied =
+                || groups.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Applied);
+            for ((_, _), route) in
+                groups.iter().zip(&verdicts).zip(&routes).filter(|((_, v), _)| **v == Verdict::Applied)
+            {
+                for (_, (id, to)) in &route.forwards {
+                    match to {
+                        Some(place) => self.note(*id, *place),
+                        None => self.forget(*id),
+                    }
+                }
+            }
+            for number in &with {
+                self.at(*number).stir();
+            }
+            // Who listens hears of all partitions.
+            let told = with.first().copied().unwrap_or(0);
+            self.at(told).teller.note(News::of(applied().map(|(group, _)| *group), &[]));
+            return Ok(places.iter().copied().zip(verdicts).collect());
+        }
+        Err(RedisError::Locked)
+    }
+
+    /// Takes the place, when it is free: the number, and by what it is known whose it is.
+    async fn enter(&self, with: &[u16], least: u64, begun: Instant) -> Result<(u64, [u8; 16]), RedisError> {
+        let token = random::secret();
+        loop {
+            let said = self
+                .cross_step(0, "enter", least, |command| {
+                    command.arg(&token[..]).arg(packed(with));
+                })
+                .await?;
+            let mut said = Values::of(said)?;
+            let (what, turn) = (text(said.take()?)?, number::<u64>(said.take()?)?);
+            if what == "entered" {
+                return Ok((turn, token));
+            }
+            if begun.elapsed() >= self.first().patience {
+                return Err(RedisError::Locked);
+            }
+            let (_phase, age) = (text(said.take()?)?, number::<i64>(said.take()?)?);
+            if Duration::from_micros(age.unsigned_abs()) >= TAKEN_FOR_GONE && age > 0 {
+                self.end_of(turn).await?;
+            } else {
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+
+    /// Locks all who take part. Nothing, where one has seen a later commit, or this one given up.
+    async fn lock_all(
+        &self,
+        turn: (u64, [u8; 16]),
+        with: &[u16],
+        looks: &Map<u16, Looks>,
+    ) -> Result<Option<Scales>, RedisError> {
+        let locking = with.iter().map(|number| async move {
+            let looks = looks.get(number);
+            let said = self
+                .cross_step(*number, "lock", turn.0, |command| {
+                    command.arg(packed(with));
+                    match looks {
+                        Some(looks) => looks.push(command),
+                        None => Looks::default().push(command),
+                    }
+                })
+                .await;
+            (*number, looks, said)
+        });
+        let mut scales = Scales::default();
+        let mut ids: Map<JobId, Vec<(u16, Value, Value, Value)>> = Map::default();
+        for (place, looks, said) in join_all(locking).await {
+            let mut said = Values::of(said?)?;
+            if text(said.take()?)? != "locked" {
+                return Ok(None);
+            }
+            self.at(place).saw(said.time()?);
+            scales.gone = scales.gone.max(number(said.take()?)?);
+            let said_of = Said {
+                heads: list(said.take()?)?,
+                spent: list(said.take()?)?,
+                forwards: list(said.take()?)?,
+            };
+            let versions = bytes(said.take()?)?;
+            let Some(looks) = looks else { continue };
+            let Said { heads, spent, forwards } = said_of;
+            for (((id, head), spent), forward) in looks.jobs.iter().zip(heads).zip(spent).zip(forwards) {
+                ids.entry(*id).or_default().push((place, head, spent, forward));
+            }
+            let mut versions = versions.as_chunks::<8>().0.iter().map(|version| u64::from_be_bytes(*version));
+            let mut next = || versions.next().ok_or(RedisError::Answer("a version is missing"));
+            for key in &looks.keys {
+                scales.keys.insert(*key, Some(next()?));
+            }
+            for name in &looks.rows {
+                scales.rows.insert(name.clone(), next()?);
+            }
+            for key in &looks.documents {
+                scales.documents.insert(key.clone(), next()?);
+            }
+        }
+        for (id, said) in ids {
+            scales.jobs.insert(id, self.known_of(id, said)?);
+        }
+        Ok(Some(scales))
+    }
+
+    /// What several partitions say of one id, put together.
+    fn known_of(&self, id: JobId, said: Vec<(u16, Value, Value, Value)>) -> Result<Known, RedisError> {
+        let home = partition::of_id(id, self.count());
+        let (mut leads, mut asked) = (None, Vec::with_capacity(said.len()));
+        let mut known = None;
+        for (place, head, spent, forward) in said {
+            asked.push(place);
+            if place == home {
+                let to = maybe_bytes(forward)?;
+                leads = to.and_then(|to| head::Reader(&to).take()).map(u16::from_be_bytes);
+            }
+            if let Some(head) = maybe_bytes(head)? {
+                let stored = head::read(id, &head).ok_or(RedisError::Head { id })?;
+                known = Some(Known {
+                    version: Some(stored.head.version),
+                    key: stored.head.key,
+                    is_there: true,
+                    is_kept: stored.kept.is_some(),
+                });
+            } else if maybe_bytes(spent)?.is_some() && known.is_none() {
+                known = Some(Known { version: Some(1), ..Known::default() });
+            }
+        }
+        // Where it leads to one who was not asked nobody can say; nor where its own partition was not.
+        let is_all = asked.contains(&home) && leads.is_none_or(|place| asked.contains(&place));
+        if let Some(place) = leads {
+            self.note(id, place);
+        }
+        Ok(known.unwrap_or(Known { version: is_all.then_some(0), ..Known::default() }))
+    }
+
+    /// The latest commit that these have seen.
+    async fn seen(&self, with: &[u16]) -> u64 {
+        let asking = with.iter().map(|place| async move {
+            let mut command = redis::cmd("HGET");
+            let shared = self.at(*place);
+            command.arg(format!("{}!", shared.link.base())).arg("seen");
+            number::<u64>(shared.look(command).await.ok()?).ok()
+        });
+        join_all(asking).await.into_iter().flatten().max().unwrap_or(0)
+    }
+
+    /// Says what each is to be told. Whether it is decided.
+    async fn decide(
+        &self,
+        turn: (u64, [u8; 16]),
+        with: &[u16],
+        shares: &Map<u16, Share>,
+    ) -> Result<bool, RedisError> {
+        let said = self
+            .cross_step(0, "decide", turn.0, |command| {
+                command.arg(&turn.1[..]);
+                for place in with {
+                    let base = self.at(*place).link.base();
+                    let nothing = Share::default();
+                    command.arg(*place).arg(written(base, shares.get(place).unwrap_or(&nothing)));
+                }
+            })
+            .await;
+        match said {
+            Ok(said) => Ok(text(said)? == "yes"),
+            Err(error) if error.may_be_done() => Err(RedisError::Unknown),
+            Err(error) => {
+                // It may have been heard all the same, if it was sent twice.
+                if self.give_up(turn.0, with).await { Err(error) } else { Err(RedisError::Unknown) }
+            }
+        }
+    }
+
+    /// Tells all who take part in what is decided, and leaves the place.
+    async fn tell(
+        &self,
+        turn: u64,
+        with: &[u16],
+        shares: Option<&Map<u16, Share>>,
+    ) -> Result<(), RedisError> {
+        let telling = with.iter().map(|place| async move {
+            let shared = self.at(*place);
+            let told = match shares {
+                Some(shares) => written(shared.link.base(), shares.get(place).unwrap_or(&Share::default())),
+                None => bytes(
+                    self.cross_step(0, "told", turn, |command| {
+                        command.arg(*place);
+                    })
+                    .await?,
+                )?,
+            };
+            if told.is_empty() {
+                // Somebody else has told all of them meanwhile.
+                return Ok(());
+            }
+            let mut is_whole = true;
+            let said = shared
+                .step(Script::Commit, |command| {
+                    command.arg("x").arg(turn);
+                    shared.push_time(command);
+                    is_whole = read(&told, command).is_some();
+                })
+                .await?;
+            let mut said = Values::of(said)?;
+            shared.saw(said.time()?);
+            if !is_whole || bytes(said.take()?)?.contains(&b's') {
+                return Err(RedisError::Answer("a decided commit was not applied as a whole"));
+            }
+            Ok(())
+        });
+        for told in join_all(telling).await {
+            told?;
+        }
+        self.cross_step(0, "leave", turn, |_| {}).await.map(drop)
+    }
+
+    /// Takes back a commit that is not decided: who fails at it leaves that to others. Says whether it is taken back.
+    async fn give_up(&self, turn: u64, with: &[u16]) -> bool {
+        match self
+            .cross_step(0, "give up", turn, |command| {
+                command.arg(0);
+            })
+            .await
+            .and_then(text)
+        {
+            Ok(said) if said == "yes" => {
+                self.unlock_all(turn, with).await;
+                true
+            }
+            Ok(_) => false,
+            Err(error) => {
+                tracing::debug!(%error, "a commit over several partitions was not given up; others will");
+                false
+            }
+        }
+    }
+
+    async fn unlock_all(&self, turn: u64, with: &[u16]) {
+        let unlocking = with.iter().map(|place| self.cross_step(*place, "unlock", turn, |_| {}));
+        for done in join_all(unlocking).await {
+            if let Err(error) = done {
+                tracing::debug!(%error, "a partition was not unlocked; others will");
+            }
+        }
+    }
+
+    /// Sees to a commit that holds a partition, if whoever makes it is gone.
+    pub async fn look_after(&self, at: u16, turn: u64) -> Result<(), RedisError> {
+        if !self.end_of(turn).await? {
+            // It has left its place: what was decided was told before that, so this one was given up.
+            self.cross_step(at, "unlock", turn, |_| {}).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a commit that has its place, if it has had it for too long. Says whether it has it.
+    async fn end_of(&self, turn: u64) -> Result<bool, RedisError> {
+        let mut said = Values::of(self.cross_step(0, "look", 0, |_| {}).await?)?;
+        let Ok(holder) = said.take() else { return Ok(false) };
+        if number::<u64>(holder)? != turn {
+            return Ok(false);
+        }
+        let (phase, age) = (text(said.take()?)?, number::<i64>(said.take()?)?);
+        let with = unpacked(&bytes(said.take()?)?);
+        let bound = i64::try_from(TAKEN_FOR_GONE.as_micros()).unwrap_or(i64::MAX);
+        if age < bound {
+            return Ok(true);
+        }
+        if phase == "decided" {
+            tracing::info!(
+                turn,
+                "a commit over several partitions was left in the middle, and is told to those that do not know it yet"
+            );
+            self.tell(turn, &with, None).await?;
+        } else if text(
+            self.cross_step(0, "give up", turn, |command| {
+                command.arg(bound);
+            })
+            .await?,
+        )? == "yes"
+        {
+            tracing::info!(turn, "a commit over several partitions was left undecided, and is given up");
+            self.unlock_all(turn, &with).await;
+        }
+        Ok(true)
+    }
+}

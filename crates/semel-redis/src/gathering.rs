@@ -1,0 +1,255 @@
+//! A load from several partitions: all of them are asked at once, and what they say is of one moment as far as crossings go.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use semel_core::draft::{Full, Map, QueueRow, Reads, Snapshot, Spent};
+use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Head;
+use semel_core::partition;
+use semel_core::settings::waiting;
+use semel_core::state::StateSet;
+use semel_core::time::Timestamp;
+use semel_core::unique::UniqueKey;
+use tokio::time::Instant;
+
+use crate::error::RedisError;
+use crate::head::{Reader, Stored};
+use crate::load::{Held, Loaded, counters, document, notes, queue_row, spent, stored, view};
+use crate::partitions::Partitions;
+use crate::values::{Values, list, maybe_bytes};
+
+/// What one partition is asked for.
+#[derive(Default)]
+struct Asked {
+    is_asked: bool,
+    reads: Reads,
+    keys: Vec<(UniqueKey, bool)>,
+    forwards: Vec<JobId>,
+}
+
+/// A whole job, and what else is known of its id.
+type Whole = (Option<(Head, Full)>, Option<Spent>);
+
+/// What they said.
+#[derive(Default)]
+struct Found {
+    now: Timestamp,
+    heads: Map<JobId, Head>,
+    fulls: Map<JobId, Whole>,
+    keys: Vec<(UniqueKey, Option<Held>)>,
+    rows: Map<QueueName, (QueueRow, u64)>,
+    documents: Vec<(semel_core::draft::DocumentKey, Option<semel_core::draft::Document>)>,
+    /// Where each id leads that leads elsewhere.
+    forwards: Map<JobId, u16>,
+    /// With which others each has taken part in a commit.
+    pairs: Vec<(u16, Vec<u8>)>,
+}
+
+impl Partitions {
+    /// Everything `reads` names.
+    pub async fn load(&self, reads: &Reads) -> Result<Snapshot, RedisError> {
+        if let Some(shared) = self.only() {
+            return shared.load(reads).await;
+        }
+        let begun = Instant::now();
+        loop {
+            let asked = self.asked(reads);
+            let asking = asked.iter().zip(self.parts()).filter(|(asked, _)| asked.is_asked);
+            let asking = asking.map(|(asked, shared)| async move {
+                let said = shared.ask_for(&asked.reads, &asked.keys, &asked.forwards).await;
+                (shared.partition, asked, said)
+            });
+            let mut found = Found::default();
+            let mut locked = None;
+            for (number, asked, said) in join_all(asking).await {
+                match said {
+                    Ok(loaded) => found.take(number, asked, loaded)?,
+                    Err(error) if error.is_locked() => locked = Some((number, error)),
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some((number, error)) = locked {
+                self.rest(number, &error, begun).await?;
+                continue;
+            }
+            if found.is_of_one_moment() && !self.learn(&found, &asked) {
+                return Ok(found.snapshot(reads, self.count()));
+            }
+            if begun.elapsed() >= self.first().patience {
+                return Err(RedisError::Locked);
+            }
+        }
+    }
+
+    fn asked(&self, reads: &Reads) -> Vec<Asked> {
+        let count = self.count();
+        let mut asked: Vec<Asked> = Vec::new();
+        asked.resize_with(usize::from(count), Asked::default);
+        let places = |id: JobId| {
+            let home = partition::of_id(id, count);
+            (home, self.known(id).filter(|place| *place != home))
+        };
+        for (id, is_full) in
+            reads.heads.iter().map(|id| (*id, false)).chain(reads.fulls.iter().map(|id| (*id, true)))
+        {
+            let (home, place) = places(id);
+            asked[usize::from(home)].forwards.push(id);
+            for number in [Some(home), place].into_iter().flatten() {
+                let reads = &mut asked[usize::from(number)].reads;
+                if is_full { reads.fulls.push(id) } else { reads.heads.push(id) }
+            }
+        }
+        let mut ended: Map<UniqueKey, bool> = Map::default();
+        for read in &reads.keys {
+            *ended.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
+        }
+        for (key, ended) in ended {
+            asked[usize::from(partition::of_key(&key, count))].keys.push((key, ended));
+        }
+        for name in &reads.queues {
+            if name.is_queue() {
+                // Each has its share of the jobs that wait.
+                asked.iter_mut().for_each(|asked| asked.reads.queues.push(name.clone()));
+            } else {
+                asked[usize::from(partition::of_row(name, count))].reads.queues.push(name.clone());
+            }
+        }
+        for key in &reads.documents {
+            asked[usize::from(partition::of_document(key, count))].reads.documents.push(key.clone());
+        }
+        for asked in &mut asked {
+            asked.is_asked = !asked.reads.is_empty() || !asked.keys.is_empty();
+        }
+        if asked.iter().all(|asked| !asked.is_asked) {
+            asked[0].is_asked = true;
+        }
+        asked
+    }
+
+    /// Takes note of what is elsewhere than its id says. Says whether something has to be looked for there yet.
+    fn learn(&self, found: &Found, asked: &[Asked]) -> bool {
+        let mut is_new = false;
+        for (id, place) in &found.forwards {
+            self.note(*id, *place);
+            let there = asked.get(usize::from(*place)).map(|asked| &asked.reads);
+            let was_asked = there.is_some_and(|reads| reads.heads.contains(id) || reads.fulls.contains(id));
+            is_new |= !was_asked;
+        }
+        for asked in asked {
+            for id in &asked.forwards {
+                if !found.forwards.contains_key(id) && self.known(*id).is_some() {
+                    self.forget(*id);
+                }
+            }
+        }
+        for (key, held) in &found.keys {
+            let place = partition::of_key(key, self.count());
+            for stored in held.iter().flat_map(|held| &held.holders) {
+                if partition::of_id(stored.head.id, self.count()) != place {
+                    self.note(stored.head.id, place);
+                }
+            }
+        }
+        is_new
+    }
+}
+
+impl Found {
+    fn take(&mut self, number: u16, asked: &Asked, loaded: Loaded) -> Result<(), RedisError> {
+        let Loaded { now, heads, found, mut answer } = loaded;
+        self.now = self.now.max(now);
+        for (id, value) in asked.reads.heads.iter().zip(heads) {
+            if let Some(stored) = stored(*id, value)?.filter(|stored| stored.kept.is_none()) {
+                self.heads.insert(*id, stored.head);
+            }
+        }
+        self.keys.extend(asked.keys.iter().map(|(key, _)| *key).zip(found));
+        for id in &asked.reads.fulls {
+            if let Some(whole) = whole(*id, &mut Values::of(answer.take()?)?)? {
+                self.fulls.insert(*id, whole);
+            }
+        }
+        for name in &asked.reads.queues {
+            let mut parts = Values::of(answer.take()?)?;
+            let row = queue_row(name.clone(), maybe_bytes(parts.take()?)?)?;
+            let waiting = waiting(&counters(parts.take()?)?.by_state);
+            match self.rows.get_mut(name) {
+                Some((known, sum)) => {
+                    if row.version > known.version {
+                        *known = row;
+                    }
+                    *sum += waiting;
+                }
+                None => drop(self.rows.insert(name.clone(), (row, waiting))),
+            }
+        }
+        for key in &asked.reads.documents {
+            let text = maybe_bytes(answer.take()?)?;
+            self.documents.push((key.clone(), text.map(|text| document(&text)).transpose()?));
+        }
+        for (id, value) in asked.forwards.iter().zip(list(answer.take()?)?) {
+            if let Some(place) = maybe_bytes(value)?.and_then(|bytes| Reader(&bytes).take()) {
+                self.forwards.insert(*id, u16::from_be_bytes(place));
+            }
+        }
+        self.pairs.push((number, maybe_bytes(answer.take()?)?.unwrap_or_default()));
+        Ok(())
+    }
+
+    /// Whether no crossing came between what one has said and what another has: those that took part in one together say the same
+    /// of it.
+    fn is_of_one_moment(&self) -> bool {
+        let last = |pairs: &[u8], other: u16| -> [u8; 8] {
+            let at = 8 * usize::from(other);
+            pairs.get(at..at + 8).and_then(|part| part.try_into().ok()).unwrap_or_default()
+        };
+        let both = |(place, (one, of_one)): (usize, &(u16, Vec<u8>))| {
+            self.pairs[..place].iter().all(|(other, of_other)| last(of_one, *other) == last(of_other, *one))
+        };
+        self.pairs.iter().enumerate().all(both)
+    }
+
+    fn snapshot(mut self, reads: &Reads, partitions: u16) -> Snapshot {
+        let mut snapshot = Snapshot::with_room_for(self.now, reads);
+        snapshot.partitions = partitions;
+        for id in &reads.heads {
+            snapshot.add_head(*id, self.heads.remove(id));
+        }
+        for (key, held) in self.keys {
+            snapshot.add_key(key, view(key, held, self.now));
+        }
+        for id in &reads.fulls {
+            let (row, spent) = self.fulls.remove(id).unwrap_or_default();
+            snapshot.add_full(*id, row);
+            if let Some(spent) = spent {
+                snapshot.add_spent(*id, spent);
+            }
+        }
+        for (row, waiting) in self.rows.into_values() {
+            snapshot.add_queue(row, waiting);
+        }
+        for (key, document) in self.documents {
+            snapshot.add_document(key, document);
+        }
+        snapshot
+    }
+}
+
+/// A whole job, or what else there is of its id; nothing where there is nothing.
+fn whole(id: JobId, parts: &mut Values) -> Result<Option<Whole>, RedisError> {
+    let stored = stored(id, parts.take()?)?;
+    let (body, notes) = (maybe_bytes(parts.take()?)?, notes(parts.take()?)?);
+    let absorbed = maybe_bytes(parts.take()?)?.map(|bytes| spent(&bytes)).transpose()?;
+    if stored.is_none() && absorbed.is_none() {
+        return Ok(None);
+    }
+    let row = match (&stored, body) {
+        (Some(Stored { head, kept: None }), Some(body)) => {
+            Some((head.clone(), Full { body: Bytes::from(body), notes }))
+        }
+        _ => None,
+    };
+    let remembered = stored.filter(|_| row.is_none());
+    let remembered = remembered.map(|stored| Spent::remembered(id, stored.head.version));
+    Ok(Some((row, absorbed.or(remembered))))
+}

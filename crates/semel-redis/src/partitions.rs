@@ -1,0 +1,235 @@
+//! A store of several partitions, each of which is what an undivided store is: one hash tag, one script after the other. Which one a
+//! record is in is a function of its name ([`partition`]); what concerns several at once is a [`crossing`](crate::crossing).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use semel_core::draft::Map;
+use semel_core::ident::JobId;
+use semel_core::partition;
+use semel_store::backend::{Applied, Batch, Verdict};
+use tokio::time::Instant;
+
+use crate::dealing::Empties;
+use crate::error::RedisError;
+use crate::routes::{Route, sort};
+use crate::store::Shared;
+
+/// Ids that are remembered to be elsewhere than they say. Who is forgotten is looked up again.
+const ELSEWHERE_MAX: usize = 100_000;
+/// How long a locked partition is left alone before it is tried again, at first and at most.
+const REST_MIN: Duration = Duration::from_micros(500);
+const REST_MAX: Duration = Duration::from_millis(10);
+/// After so long whoever waits looks after those that locked it.
+const LOOK_AFTER: Duration = Duration::from_millis(50);
+
+/// All partitions of a store.
+pub struct Partitions {
+    all: Vec<Arc<Shared>>,
+    /// In which partition a job or an absorbed request is whose id names another one.
+    elsewhere: Mutex<Map<JobId, u16>>,
+    /// Held by the one crossing of this process.
+    pub(crate) crossing: tokio::sync::Mutex<()>,
+    pub(crate) empties: Empties,
+    /// Where the next piece of housekeeping begins.
+    pub(crate) forwards_after: Mutex<(usize, Option<JobId>)>,
+}
+
+impl Partitions {
+    /// Those of a store, by their numbers: one at least.
+    pub fn new(all: Vec<Arc<Shared>>) -> Self {
+        Self {
+            empties: Empties::new(all.len()),
+            all,
+            elsewhere: Mutex::default(),
+            crossing: tokio::sync::Mutex::default(),
+            forwards_after: Mutex::default(),
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u16 {
+        u16::try_from(self.all.len()).unwrap_or(u16::MAX)
+    }
+
+    /// All of them.
+    pub fn parts(&self) -> &[Arc<Shared>] {
+        &self.all
+    }
+
+    /// The first one: what the whole store needs once is there.
+    pub fn first(&self) -> &Arc<Shared> {
+        &self.all[0]
+    }
+
+    /// One of them.
+    pub fn at(&self, number: u16) -> &Arc<Shared> {
+        &self.all[usize::from(number) % self.all.len()]
+    }
+
+    /// The only one, where the store is not divided.
+    pub fn only(&self) -> Option<&Arc<Shared>> {
+        if let [only] = &self.all[..] { Some(only) } else { None }
+    }
+
+    fn elsewhere(&self) -> MutexGuard<'_, Map<JobId, u16>> {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a job is known to be whose id names another partition.
+    pub fn known(&self, id: JobId) -> Option<u16> {
+        self.elsewhere().get(&id).copied()
+    }
+
+    /// Takes note of where a job is, or that its id leads to.
+    pub fn note(&self, id: JobId, place: u16) {
+        let mut elsewhere = self.elsewhere();
+        if partition::of_id(id, self.count()) == place {
+            elsewhere.remove(&id);
+            return;
+        }
+        if elsewhere.len() >= ELSEWHERE_MAX {
+            elsewhere.clear();
+        }
+        elsewhere.insert(id, place);
+    }
+
+    /// An id leads nowhere else.
+    pub fn forget(&self, id: JobId) {
+        self.elsewhere().remove(&id);
+    }
+
+    /// Does something in a partition, again as long as that one is locked.
+    pub async fn patiently<T, F: Future<Output = Result<T, RedisError>>>(
+        &self,
+        number: u16,
+        mut work: impl FnMut() -> F,
+    ) -> Result<T, RedisError> {
+        let begun = Instant::now();
+        loop {
+            match work().await {
+                Err(error) if error.is_locked() => self.rest(number, &error, begun).await?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits a moment for a partition that somebody has locked, since `begun`. After a while it is seen whether he is still there.
+    pub async fn rest(&self, number: u16, error: &RedisError, begun: Instant) -> Result<(), RedisError> {
+        let waited = begun.elapsed();
+        if waited >= self.first().patience {
+            return Err(RedisError::Locked);
+        }
+        if waited >= LOOK_AFTER {
+            self.look_after(number, error.lock()).await?;
+        }
+        tokio::time::sleep((waited / 4).clamp(REST_MIN, REST_MAX)).await;
+        Ok(())
+    }
+
+    /// Applies a batch: what is about one partition each at once, then what is about several, then the claims.
+    pub async fn commit(self: Arc<Self>, batch: Batch) -> Result<Applied, RedisError> {
+        if let Some(shared) = self.only() {
+            let (applied, crowded) = shared.commit(&batch).await?;
+            look_over(shared, crowded);
+            return Ok(applied);
+        }
+        let Batch { groups, claims } = batch;
+        let mut verdicts = vec![Verdict::Busy; groups.len()];
+        if !groups.is_empty() {
+            let mut places: Map<JobId, u16> = Map::default();
+            let routes: Vec<Route> = groups
+                .iter()
+                .map(|group| Route::of(group, self.count(), &mut places, |id| self.known(id)))
+                .collect();
+            let (plain, crossing) = sort(&routes);
+            let mut parts: Vec<(u16, Vec<usize>, Batch)> = Vec::new();
+            for place in plain {
+                let number = routes[place].first();
+                let at = match parts.iter().position(|(known, ..)| *known == number) {
+                    Some(at) => at,
+                    None => {
+                        parts.push((number, Vec::new(), Batch::default()));
+                        parts.len() - 1
+                    }
+                };
+                parts[at].1.push(place);
+                parts[at].2.groups.push(groups[place].clone());
+            }
+            let applying = parts.iter().map(|(number, _, batch)| self.commit_in(*number, batch));
+            let done = join_all(applying).await;
+            let mut failures = Vec::new();
+            for ((_, places, _), done) in parts.iter().zip(done) {
+                match done {
+                    Ok(applied) => {
+                        for (place, verdict) in places.iter().zip(applied.groups) {
+                            verdicts[*place] = verdict;
+                        }
+                    }
+                    Err(error) => failures.push(error),
+                }
+            }
+            if failures.iter().all(|error| !error.may_be_done()) && !crossing.is_empty() {
+                match self.cross(&groups, &routes, &crossing).await {
+                    Ok(told) => told.into_iter().for_each(|(place, verdict)| verdicts[place] = verdict),
+                    Err(error) => failures.push(error),
+                }
+            }
+            // Of what nobody knows nothing is said; what was not done, where something else was, is tried again by who asked.
+            if let Some(unknown) = failures.iter().find(|error| error.may_be_done()) {
+                return Err(unknown.clone());
+            }
+            if let Some(error) = failures.pop() {
+                if verdicts.iter().all(|verdict| *verdict == Verdict::Busy) && claims.is_empty() {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "a part of a commit was not done, and is tried again");
+            }
+        }
+        let any_applied = verdicts.contains(&Verdict::Applied);
+        let claims = match self.claim(&claims).await {
+            Ok(claimed) => claimed,
+            Err(error) if any_applied => {
+                tracing::debug!(%error, "the claims of a commit found nothing");
+                vec![semel_store::backend::Claimed::default(); claims.len()]
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Applied { groups: verdicts, claims })
+    }
+
+    /// Applies groups that are about one partition, or serves claims there.
+    pub async fn commit_in(&self, number: u16, batch: &Batch) -> Result<Applied, RedisError> {
+        let shared = self.at(number);
+        let (applied, crowded) = self.patiently(number, || shared.commit(batch)).await?;
+        look_over(shared, crowded);
+        Ok(applied)
+    }
+
+    /// Waits until replicas have all that was seen so far.
+    pub async fn confirm(&self) -> Result<(), RedisError> {
+        for done in join_all(self.all.iter().map(|shared| shared.confirm())).await {
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Deletes everything.
+    pub async fn clear(&self) -> Result<(), RedisError> {
+        for shared in &self.all {
+            self.patiently(shared.partition, || shared.clear()).await?;
+            shared.stir();
+        }
+        self.elsewhere().clear();
+        Ok(())
+    }
+}
+
+/// Has keys looked over, beside all else.
+fn look_over(shared: &Arc<Shared>, crowded: Vec<Vec<u8>>) {
+    if !crowded.is_empty() {
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move { shared.look_over_all(crowded).await });
+    }
+}

@@ -1,0 +1,202 @@
+//! The log of all partitions, and the housekeeping that no partition can do alone. Whoever reads the log adds to it first what the
+//! partitions have told since: to a log of its own in the first one, which has one order and one count of its records.
+
+use std::sync::PoisonError;
+
+use futures_util::future::join_all;
+use semel_core::draft::Map;
+use semel_core::ident::JobId;
+use semel_store::LogPage;
+
+use crate::error::RedisError;
+use crate::head::Reader;
+use crate::partitions::Partitions;
+use crate::values::{Values, bytes, id, list, maybe_bytes, number, pairs, text};
+
+/// Records of one partition that are added in one go.
+const PIECE: usize = 500;
+/// Records of the log that are kept; older ones are dropped.
+const RECORDS_KEPT: i64 = 200_000;
+/// Ids that lead elsewhere which are looked over in one go.
+const FORWARDS: usize = 200;
+
+/// A record of a partition's log.
+struct Told {
+    /// By the clock of its Redis, in microseconds.
+    told: u64,
+    partition: u16,
+    number: u64,
+    at: Vec<u8>,
+    events: Vec<u8>,
+}
+
+impl Partitions {
+    /// The log after `cursor`.
+    pub async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
+        if let Some(shared) = self.only() {
+            return shared.events(cursor, limit).await;
+        }
+        while self.gather().await? {}
+        self.first().all_events(cursor, limit).await
+    }
+
+    /// Adds to the log what partitions have told. Says whether there may be more.
+    async fn gather(&self) -> Result<bool, RedisError> {
+        let first = self.first();
+        let mut asked = first.question("gathered");
+        asked.arg(self.count());
+        let (_, known) = first.answer(asked).await?;
+        let known: Vec<u64> = list(known)?.into_iter().map(number).collect::<Result<_, _>>()?;
+        let asking = self.parts().iter().zip(&known).map(|(shared, known)| async move {
+            let mut command = shared.question("events");
+            command.arg(format!("({known}-1")).arg(PIECE);
+            let (_, answer) = shared.answer(command).await?;
+            let mut answer = Values::of(answer)?;
+            let mut reach = Values::of(answer.take()?)?;
+            let (_records, dropped): (u64, u64) = (number(reach.take()?)?, number(reach.take()?)?);
+            let told = list(answer.take()?)?.into_iter().map(|record| read(shared.partition, record));
+            Ok::<_, RedisError>((dropped, told.collect::<Result<Vec<_>, _>>()?))
+        });
+        let (mut all, mut is_lost, mut until) = (Vec::new(), false, u64::MAX);
+        let mut reached = known.clone();
+        for ((said, known), reached) in join_all(asking).await.into_iter().zip(&known).zip(&mut reached) {
+            let (dropped, told) = said?;
+            if dropped > *known {
+                (is_lost, *reached) = (true, dropped);
+            }
+            if told.len() >= PIECE
+                && let Some(last) = told.last()
+            {
+                // What comes behind it may come before what others have told.
+                until = until.min(last.told);
+            }
+            all.extend(told);
+        }
+        all.retain(|told| told.told <= until);
+        all.sort_by_key(|told| (told.told, told.partition, told.number));
+        for told in &all {
+            if let Some(reached) = reached.get_mut(usize::from(told.partition)) {
+                *reached = (*reached).max(told.number);
+            }
+        }
+        if reached == known {
+            return Ok(false);
+        }
+        let moved: Vec<_> = (0_u16..)
+            .zip(known.iter().zip(&reached))
+            .filter(|(_, (known, reached))| known != reached)
+            .collect();
+        let add = || {
+            let mut add = first.upkeep_call("gather");
+            add.arg(moved.len());
+            for (partition, (known, reached)) in &moved {
+                add.arg(*partition).arg(**known).arg(**reached);
+            }
+            add.arg(u8::from(is_lost));
+            for told in &all {
+                add.arg(&told.at).arg(&told.events);
+            }
+            add
+        };
+        // Where somebody else has added them meanwhile, that was it.
+        self.patiently(0, || first.look(add())).await?;
+        Ok(true)
+    }
+
+    /// A piece of housekeeping. Says whether more is waiting.
+    pub async fn maintain(&self) -> Result<bool, RedisError> {
+        if let Some(shared) = self.only() {
+            return shared.maintain().await;
+        }
+        let keeping =
+            self.parts().iter().map(|shared| self.patiently(shared.partition, || shared.maintain()));
+        let mut is_more = false;
+        for done in join_all(keeping).await {
+            is_more |= done?;
+        }
+        let first = self.first();
+        self.patiently(0, || {
+            let mut trim = first.upkeep_call("trim all");
+            trim.arg(RECORDS_KEPT);
+            first.look(trim)
+        })
+        .await?;
+        self.sweep_forwards().await?;
+        Ok(is_more)
+    }
+
+    /// Looks over some of the ids that lead elsewhere: those that lead nowhere any more are forgotten.
+    async fn sweep_forwards(&self) -> Result<(), RedisError> {
+        let (place, after) = *self.forwards_after.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = place % self.parts().len();
+        let shared = &self.parts()[place];
+        let mut asked = shared.question("forwards");
+        asked.arg(after.map_or_else(Vec::new, |id| id.to_bytes().to_vec())).arg(FORWARDS);
+        let (_, said) = shared.answer(asked).await?;
+        let mut leads: Map<u16, Vec<(JobId, Vec<u8>)>> = Map::default();
+        let (mut last, mut found) = (None, 0);
+        for entry in list(said)? {
+            let mut entry = Values::of(entry)?;
+            let id = id(entry.take()?)?;
+            (last, found) = (Some(id), found + 1);
+            let Some(forward) = maybe_bytes(entry.take()?)? else { continue };
+            let to = Reader(&forward).take().map(u16::from_be_bytes);
+            leads.entry(to.unwrap_or(0)).or_default().push((id, forward));
+        }
+        for (to, forwards) in leads {
+            let there = self.at(to);
+            let ask = || {
+                let mut asked = there.question("known");
+                for (id, _) in &forwards {
+                    asked.arg(&id.to_bytes()[..]);
+                }
+                there.answer(asked)
+            };
+            // Not while a commit is on its way that leads ids there.
+            let (_, said) = self.patiently(to, ask).await?;
+            let mut said = list(said)?.into_iter();
+            let gone: i64 = said.next().map_or(Ok(0), number)?;
+            let mut nowhere = Vec::new();
+            for ((id, forward), is_known) in forwards.into_iter().zip(said) {
+                if number::<i64>(is_known)? == 0 {
+                    nowhere.push((id, forward));
+                }
+            }
+            if !nowhere.is_empty() {
+                let forget = || {
+                    let mut forget = shared.upkeep_call("unforward");
+                    forget.arg(gone);
+                    for (id, forward) in &nowhere {
+                        forget.arg(&id.to_bytes()[..]).arg(forward);
+                    }
+                    forget
+                };
+                self.patiently(shared.partition, || shared.look(forget())).await?;
+            }
+        }
+        let next = if found < FORWARDS { (place + 1, None) } else { (place, last) };
+        *self.forwards_after.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+}
+
+fn read(partition: u16, record: redis::Value) -> Result<Told, RedisError> {
+    let mut record = Values::of(record)?;
+    let name = text(record.take()?)?;
+    let number = name.split_once('-').and_then(|(number, _)| number.parse().ok());
+    let mut told = Told {
+        told: 0,
+        partition,
+        number: number.ok_or(RedisError::Answer("a record of the log has no number"))?,
+        at: Vec::new(),
+        events: Vec::new(),
+    };
+    for (field, value) in pairs(record.take()?)? {
+        match &bytes(field)?[..] {
+            b"a" => told.at = bytes(value)?,
+            b"t" => told.told = self::number(value)?,
+            _ => told.events = bytes(value)?,
+        }
+    }
+    Ok(told)
+}

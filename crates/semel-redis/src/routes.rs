@@ -1,0 +1,217 @@
+//! Which partitions a group is about.
+
+use std::collections::{BTreeSet, HashSet};
+
+use semel_core::draft::{DocumentKey, Group, Map, Record, Write};
+use semel_core::ident::{JobId, QueueName};
+use semel_core::partition;
+use semel_core::unique::UniqueKey;
+
+use crate::request::Forward;
+
+/// Where the records of a group are.
+#[derive(Debug, Default)]
+pub struct Route {
+    /// All partitions that it is about.
+    pub partitions: BTreeSet<u16>,
+    /// Of each write, where it is done.
+    pub writes: Vec<Vec<u16>>,
+    /// Where ids lead from then on, and in which partition that is said.
+    pub forwards: Vec<(u16, Forward)>,
+    /// Where jobs and absorbed ids are looked for.
+    pub jobs: Vec<(JobId, u16)>,
+    /// Where keys are.
+    pub keys: Vec<(UniqueKey, u16)>,
+    /// Where rows are looked at.
+    pub rows: Vec<(QueueName, u16)>,
+    /// Where documents are.
+    pub documents: Vec<(DocumentKey, u16)>,
+    read: HashSet<Record>,
+    written: HashSet<Record>,
+}
+
+impl Route {
+    /// The route of a group in a store of so many partitions. `places` are those of ids of groups before it in its batch, to which it
+    /// adds its own; `known` gives those that were seen.
+    pub fn of(
+        group: &Group,
+        count: u16,
+        places: &mut Map<JobId, u16>,
+        known: impl Fn(JobId) -> Option<u16>,
+    ) -> Self {
+        let mut route = Self::default();
+        let home = |id| partition::of_id(id, count);
+        // Whoever carries a key is where the key is.
+        for write in &group.writes {
+            if let Write::Update { head } = write
+                && let Some(key) = &head.key
+            {
+                places.insert(head.id, partition::of_key(key, count));
+            }
+        }
+        let mut queues = Vec::new();
+        for expect in &group.expect {
+            route.read.insert(expect.record.clone());
+            match &expect.record {
+                Record::Job(id) => {
+                    let place = places.get(id).copied().or_else(|| known(*id));
+                    if expect.version == 0 {
+                        // Nobody may have it there, nor where it leads.
+                        route.job(*id, home(*id));
+                        place.into_iter().for_each(|place| route.job(*id, place));
+                    } else {
+                        route.job(*id, place.unwrap_or_else(|| home(*id)));
+                    }
+                }
+                Record::Key(key) => route.key(*key, count),
+                Record::Queue(name) if name.is_queue() => queues.push(name.clone()),
+                Record::Queue(name) => {
+                    route.row(name.clone(), partition::of_row(name, count));
+                }
+                Record::Document(key) => _ = route.document(key.clone(), count),
+            }
+        }
+        for (key, _) in &group.began {
+            route.read.insert(Record::Key(*key));
+            route.key(*key, count);
+        }
+        let mut absorber = None;
+        for write in &group.writes {
+            let locate = |places: &Map<JobId, u16>, id| {
+                places.get(&id).copied().or_else(|| known(id)).unwrap_or_else(|| home(id))
+            };
+            let at = match write {
+                Write::Insert { head, .. } => {
+                    let place = head.key.map_or_else(|| home(head.id), |key| partition::of_key(&key, count));
+                    route.written.insert(Record::Job(head.id));
+                    head.key.into_iter().for_each(|key| {
+                        route.written.insert(Record::Key(key));
+                        route.key(key, count);
+                    });
+                    let led = places.get(&head.id).copied().or_else(|| known(head.id));
+                    route.lead(head.id, home(head.id), place, led.is_some());
+                    places.insert(head.id, place);
+                    vec![place]
+                }
+                Write::Update { head } => {
+                    let place = locate(places, head.id);
+                    route.written.insert(Record::Job(head.id));
+                    head.key.into_iter().for_each(|key| {
+                        route.written.insert(Record::Key(key));
+                        route.key(key, count);
+                    });
+                    route.job(head.id, place);
+                    vec![place]
+                }
+                Write::Note { job, .. } | Write::Forget { job, .. } => {
+                    let place = locate(places, *job);
+                    route.written.insert(Record::Job(*job));
+                    route.job(*job, place);
+                    vec![place]
+                }
+                Write::Spend { id, job, .. } => {
+                    // It goes with the job.
+                    let place = locate(places, *job);
+                    route.written.extend([Record::Job(*id), Record::Job(*job)]);
+                    let led = places.get(id).copied().or_else(|| known(*id));
+                    route.lead(*id, home(*id), place, led.is_some());
+                    places.insert(*id, place);
+                    absorber = Some(place);
+                    vec![place]
+                }
+                Write::Free { id } => {
+                    let place = absorber.unwrap_or_else(|| locate(places, *id));
+                    route.written.insert(Record::Job(*id));
+                    route.job(*id, place);
+                    vec![place]
+                }
+                Write::Queue { row } => {
+                    route.written.insert(Record::Queue(row.name.clone()));
+                    if row.name.is_queue() {
+                        // Claims look at it, in whichever partition they are.
+                        route.partitions.extend(0..count);
+                        (0..count).collect()
+                    } else {
+                        let place = partition::of_row(&row.name, count);
+                        route.row(row.name.clone(), place);
+                        vec![place]
+                    }
+                }
+                Write::Document { key, .. } => {
+                    route.written.insert(Record::Document(key.clone()));
+                    vec![route.document(key.clone(), count)]
+                }
+            };
+            route.writes.push(at);
+        }
+        // The row of a queue is the same in all.
+        let anywhere = route.first();
+        for name in queues {
+            route.row(name, anywhere);
+        }
+        route.partitions.insert(anywhere);
+        route
+    }
+
+    /// The first of its partitions.
+    pub fn first(&self) -> u16 {
+        self.partitions.first().copied().unwrap_or(0)
+    }
+
+    fn job(&mut self, id: JobId, place: u16) {
+        self.partitions.insert(place);
+        self.jobs.push((id, place));
+    }
+
+    fn key(&mut self, key: UniqueKey, count: u16) {
+        let place = partition::of_key(&key, count);
+        self.partitions.insert(place);
+        self.keys.push((key, place));
+    }
+
+    fn row(&mut self, name: QueueName, place: u16) {
+        self.partitions.insert(place);
+        self.rows.push((name, place));
+    }
+
+    fn document(&mut self, key: DocumentKey, count: u16) -> u16 {
+        let place = partition::of_document(&key, count);
+        self.partitions.insert(place);
+        self.documents.push((key, place));
+        place
+    }
+
+    /// What has this id comes to `place`, which may not be where the id says.
+    fn lead(&mut self, id: JobId, home: u16, place: u16, is_led: bool) {
+        self.job(id, place);
+        if home != place {
+            self.job(id, home);
+            self.forwards.push((home, (id, Some(place))));
+        } else if is_led {
+            self.forwards.push((home, (id, None)));
+        }
+    }
+}
+
+/// Which groups are about one partition each, and which are not, or have a record in common with one of those that are not, of which
+/// somebody writes: these are weighed together, in their order.
+pub fn sort(routes: &[Route]) -> (Vec<usize>, Vec<usize>) {
+    let mut crosses: Vec<bool> = routes.iter().map(|route| route.partitions.len() > 1).collect();
+    let (mut read, mut written): (HashSet<&Record>, HashSet<&Record>) = Default::default();
+    let mut fresh: Vec<usize> = (0..routes.len()).filter(|place| crosses[*place]).collect();
+    while !fresh.is_empty() {
+        for place in fresh.drain(..) {
+            read.extend(&routes[place].read);
+            written.extend(&routes[place].written);
+        }
+        for (place, route) in routes.iter().enumerate().filter(|(place, _)| !crosses[*place]) {
+            let meets = route.written.iter().any(|record| read.contains(record) || written.contains(record))
+                || route.read.iter().any(|record| written.contains(record));
+            if meets {
+                fresh.push(place);
+            }
+        }
+        fresh.iter().for_each(|place| crosses[*place] = true);
+    }
+    (0..routes.len()).partition(|place| !crosses[*place])
+}

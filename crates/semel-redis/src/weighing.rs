@@ -1,0 +1,190 @@
+//! Which groups hold, by what several partitions have said of their records while they were locked: the same that a commit's script
+//! finds out for one partition, and in the same order.
+
+use semel_core::draft::{DocumentKey, Group, Map, Record, Write};
+use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Head;
+use semel_core::unique::UniqueKey;
+use semel_store::backend::{Unwritten, Verdict};
+
+use crate::head::{NO_PLACE, kept_until};
+use crate::request::Forward;
+use crate::routes::Route;
+
+/// What is known of an id.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Its version; none where nobody who was asked can say.
+    pub version: Option<u64>,
+    /// The key that the job carries.
+    pub key: Option<UniqueKey>,
+    /// Whether there is a head, be it kept for its key alone.
+    pub is_there: bool,
+    /// Whether it is kept for its key alone.
+    pub is_kept: bool,
+}
+
+/// What all partitions that take part have said, and what the groups that hold make of it.
+#[derive(Debug, Default)]
+pub struct Scales {
+    /// Of ids.
+    pub jobs: Map<JobId, Known>,
+    /// Of keys: none is not known.
+    pub keys: Map<UniqueKey, Option<u64>>,
+    /// Of rows.
+    pub rows: Map<QueueName, u64>,
+    /// Of documents.
+    pub documents: Map<DocumentKey, u64>,
+    /// The highest version of a job that is gone.
+    pub gone: u64,
+}
+
+/// What one partition is to be told.
+#[derive(Debug, Default)]
+pub struct Share {
+    /// The groups, as far as they are its.
+    pub groups: Vec<Group>,
+    /// Where its ids lead.
+    pub forwards: Vec<Forward>,
+}
+
+impl Scales {
+    /// What becomes of the groups, and what each partition is told of those that hold.
+    pub fn weigh(mut self, groups: &[&Group], routes: &[&Route]) -> (Vec<Verdict>, Map<u16, Share>) {
+        let owned: Vec<Group> =
+            groups.iter().map(|group| Group { began: group.began.clone(), ..Group::default() }).collect();
+        let mut unwritten =
+            Unwritten::before(&owned, |key| self.keys.get(key).copied().flatten().unwrap_or(u64::MAX));
+        let mut verdicts = Vec::with_capacity(groups.len());
+        let mut shares: Map<u16, Share> = Map::default();
+        for (group, route) in groups.iter().zip(routes) {
+            if unwritten.concerns(group) || !self.is_current(group) {
+                unwritten.note(group);
+                verdicts.push(Verdict::Stale);
+                continue;
+            }
+            group.writes.iter().for_each(|write| self.apply(write));
+            share_out(group, route, &mut shares);
+            verdicts.push(Verdict::Applied);
+        }
+        (verdicts, shares)
+    }
+
+    fn is_current(&self, group: &Group) -> bool {
+        let expected = group.expect.iter().all(|expect| {
+            let version = match &expect.record {
+                Record::Job(id) => match self.jobs.get(id) {
+                    Some(known) if known.is_kept && expect.version == 0 && group.found_none(*id) => Some(0),
+                    Some(known) => known.version,
+                    None => None,
+                },
+                Record::Key(key) => self.keys.get(key).copied().flatten(),
+                Record::Queue(name) => self.rows.get(name).copied(),
+                Record::Document(key) => self.documents.get(key).copied(),
+            };
+            version == Some(expect.version)
+        });
+        expected
+            && group.writes.iter().all(|write| match write {
+                Write::Insert { head, minted: true, .. } => {
+                    self.jobs.get(&head.id).is_some_and(|known| !known.is_there && known.version.is_some())
+                }
+                // Decided on before an earlier job with that id was gone, it would have that one's version.
+                Write::Insert { head, .. } => head.version > self.gone,
+                _ => true,
+            })
+    }
+
+    fn touch(&mut self, key: UniqueKey, version: Option<u64>) {
+        if let Some(known) = self.keys.get_mut(&key) {
+            *known = match (*known, version) {
+                (Some(before), Some(version)) => Some((before + 1).max(version)),
+                // By the time of the partition when it is told: nobody can have relied on that.
+                _ => None,
+            };
+        }
+    }
+
+    fn forget(&mut self, id: JobId) {
+        let known = self.jobs.entry(id).or_default();
+        self.gone = self.gone.max(known.version.unwrap_or(0));
+        let key = std::mem::replace(known, Known { version: Some(0), ..Known::default() }).key;
+        if let Some(key) = key {
+            self.touch(key, None);
+        }
+    }
+
+    fn update(&mut self, head: &Head) {
+        let known = self.jobs.entry(head.id).or_default();
+        if !known.is_there {
+            return;
+        }
+        let held = known.key;
+        if known.is_kept && (head.key.is_none() || kept_until(head) == NO_PLACE) {
+            return self.forget(head.id);
+        }
+        if known.is_kept {
+            self.gone = self.gone.max(head.version);
+        }
+        (known.version, known.key) = (Some(head.version), head.key);
+        match (head.key, held) {
+            (Some(key), _) => self.touch(key, Some(head.version)),
+            (None, Some(held)) => self.touch(held, Some(0)),
+            (None, None) => {}
+        }
+    }
+
+    fn apply(&mut self, write: &Write) {
+        match write {
+            Write::Insert { head, .. } => {
+                let known =
+                    Known { version: Some(head.version), key: head.key, is_there: true, is_kept: false };
+                self.jobs.insert(head.id, known);
+                if let Some(key) = head.key {
+                    self.touch(key, Some(head.version));
+                }
+            }
+            Write::Update { head } => self.update(head),
+            Write::Forget { job, remember: Some(_) } => {
+                let known = self.jobs.entry(*job).or_default();
+                known.is_kept = known.is_there;
+                self.gone = self.gone.max(known.version.unwrap_or(0));
+            }
+            Write::Forget { job, remember: None } => self.forget(*job),
+            Write::Spend { id, .. } => {
+                self.jobs.insert(*id, Known { version: Some(1), ..Known::default() });
+            }
+            Write::Free { id } => {
+                self.jobs.insert(*id, Known { version: Some(0), ..Known::default() });
+            }
+            Write::Queue { row } => drop(self.rows.insert(row.name.clone(), row.version)),
+            Write::Document { key, document } => {
+                let version = document.as_ref().map_or(0, |document| document.version);
+                self.documents.insert(key.clone(), version);
+            }
+            Write::Note { .. } => {}
+        }
+    }
+}
+
+/// Has each partition told of its writes. What the log tells of a group is told in one place, in its order.
+fn share_out(group: &Group, route: &Route, shares: &mut Map<u16, Share>) {
+    let mut parts: Vec<(u16, Group)> = Vec::new();
+    for (write, places) in group.writes.iter().zip(&route.writes) {
+        for place in places {
+            match parts.iter_mut().find(|(known, _)| known == place) {
+                Some((_, part)) => part.writes.push(write.clone()),
+                None => parts.push((*place, Group { writes: vec![write.clone()], ..Group::default() })),
+            }
+        }
+    }
+    if let Some((_, first)) = parts.first_mut() {
+        first.events.clone_from(&group.events);
+    }
+    for (place, part) in parts {
+        shares.entry(place).or_default().groups.push(part);
+    }
+    for (place, forward) in &route.forwards {
+        shares.entry(*place).or_default().forwards.push(*forward);
+    }
+}

@@ -1,0 +1,116 @@
+//! What people and duties see of several partitions, put together.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use semel_core::draft::QueueRow;
+use semel_core::ident::QueueName;
+use semel_core::slot::Due;
+use semel_store::backend::{DueIds, Filter, Found, Listing, QueueStats, Seek};
+
+use crate::error::RedisError;
+use crate::partitions::Partitions;
+
+impl Partitions {
+    /// What is due, oldest first.
+    pub async fn due(&self, due: Due, limit: u32) -> Result<DueIds, RedisError> {
+        if let Some(shared) = self.only() {
+            return shared.due(due, limit).await;
+        }
+        let (mut all, mut ids) = (DueIds::default(), Vec::new());
+        for said in join_all(self.parts().iter().map(|shared| shared.due_with_times(due, limit))).await {
+            let (now, next, found) = said?;
+            all.now = all.now.max(now);
+            all.next = [all.next, next].into_iter().flatten().min();
+            ids.extend(found);
+        }
+        ids.sort_unstable();
+        let left = ids.get(limit as usize).map(|(at, _)| *at);
+        all.next = [all.next, left].into_iter().flatten().min();
+        all.ids = ids.into_iter().take(limit as usize).map(|(_, id)| id).collect();
+        Ok(all)
+    }
+
+    /// Jobs for people, newest id first.
+    pub async fn list(&self, filter: Filter) -> Result<Listing, RedisError> {
+        if let Some(shared) = self.only() {
+            return shared.list(filter).await;
+        }
+        let mut all = Listing::default();
+        for page in join_all(self.parts().iter().map(|shared| shared.list(filter.clone()))).await {
+            let page = page?;
+            // Below that, one of them has not looked yet.
+            all.next = all.next.max(page.next);
+            all.heads.extend(page.heads);
+        }
+        all.heads.sort_unstable_by_key(|head| Reverse(head.id));
+        all.heads.retain(|head| all.next.is_none_or(|next| head.id >= next));
+        let limit = filter.limit as usize;
+        if all.heads.len() > limit {
+            all.heads.truncate(limit);
+            all.next = all.heads.last().map(|head| head.id);
+        }
+        Ok(all)
+    }
+
+    /// All queues, by name, with what is in all partitions of each.
+    pub async fn queues(&self) -> Result<Vec<QueueStats>, RedisError> {
+        if let Some(shared) = self.only() {
+            return shared.queues().await;
+        }
+        let mut all: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
+        for said in join_all(self.parts().iter().map(|shared| shared.queues())).await {
+            for stats in said? {
+                let Some(known) = all.get_mut(&stats.row.name) else {
+                    all.insert(stats.row.name.clone(), stats);
+                    continue;
+                };
+                known.counts.iter_mut().zip(stats.counts).for_each(|(sum, count)| *sum += count);
+                known.created += stats.created;
+                known.purged += stats.purged;
+                known.oldest_ready = [known.oldest_ready, stats.oldest_ready].into_iter().flatten().min();
+                if stats.row.version > known.row.version {
+                    known.row = stats.row;
+                }
+            }
+        }
+        Ok(all.into_values().collect())
+    }
+
+    /// The rows of queues that have settings: they are the same in all partitions.
+    pub async fn settings(&self) -> Result<Vec<QueueRow>, RedisError> {
+        self.first().settings().await
+    }
+
+    /// Documents that are due, or of a kind.
+    pub async fn documents(&self, seek: Seek) -> Result<Found, RedisError> {
+        if let Some(shared) = self.only() {
+            return shared.documents(seek).await;
+        }
+        let mut all = Found::default();
+        for said in join_all(self.parts().iter().map(|shared| shared.documents(seek.clone()))).await {
+            let said = said?;
+            all.now = all.now.max(said.now);
+            all.next = [all.next, said.next].into_iter().flatten().min();
+            all.documents.extend(said.documents);
+        }
+        let limit = match seek {
+            Seek::Due { limit } => {
+                all.documents.sort_by(|(one, a), (other, b)| (a.due, one).cmp(&(b.due, other)));
+                let left = all.documents.get(limit as usize).and_then(|(_, document)| document.due);
+                all.next = [all.next, left].into_iter().flatten().min();
+                limit
+            }
+            Seek::Kind { descending, limit, .. } => {
+                all.documents.sort_by(|(one, _), (other, _)| one.name.as_bytes().cmp(other.name.as_bytes()));
+                if descending {
+                    all.documents.reverse();
+                }
+                limit
+            }
+        };
+        all.documents.truncate(limit as usize);
+        Ok(all)
+    }
+}

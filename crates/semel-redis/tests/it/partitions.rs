@@ -1,0 +1,326 @@
+//! A store of several partitions: what is said of their number, and a commit over several of them that is broken off after each of
+//! its steps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use semel_core::enqueue::Outcome;
+use semel_core::ident::JobId;
+use semel_core::partition;
+use semel_engine::Engine;
+use semel_redis::{Address, Redis};
+use semel_store::Backend;
+use semel_testkit::make::{Want, foreign_id, job, key, keyed};
+use semel_testkit::redis::{prefix, url};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::own::patient;
+use crate::place::Place;
+
+const CROSS: &str =
+    concat!(include_str!("../../src/lua/common.lua"), include_str!("../../src/lua/cross.lua"));
+const COMMIT: &str = concat!(
+    include_str!("../../src/lua/common.lua"),
+    include_str!("../../src/lua/writes.lua"),
+    include_str!("../../src/lua/fresh.lua"),
+    include_str!("../../src/lua/commit.lua")
+);
+const PARTITIONS: u16 = 4;
+
+async fn engine(address: &Address) -> Engine {
+    Engine::without_duties(Arc::new(Redis::open(address).await.unwrap())).unwrap()
+}
+
+/// An id of a caller's that names another partition than the key is in.
+fn astray(name: &str, from: u32) -> JobId {
+    let place = partition::of_key(&key(name), PARTITIONS);
+    (from..).map(foreign_id).find(|id| partition::of_id(*id, PARTITIONS) != place).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_keeps_the_partitions_that_it_was_made_with() {
+    let place = Place::divided(PARTITIONS);
+    let made = engine(place.address()).await;
+    made.enqueue(keyed("a").offer(), "").await.unwrap();
+    for other in [1, 3, 16] {
+        let refused =
+            Redis::open(&place.address().with_partitions(other).unwrap()).await.map(drop).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains("4 partitions") && said.contains("?partitions="), "{said}");
+    }
+    // Who does not say takes it as it is.
+    let silent = Address::parse(&place.address().to_string().replace("&partitions=4", "")).unwrap();
+    let store = Redis::open(&silent).await.unwrap();
+    assert_eq!((silent.partitions(), store.partitions()), (None, PARTITIONS));
+    let found = Engine::without_duties(Arc::new(store)).unwrap();
+    let outcome = found.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+    assert!(matches!(outcome, Outcome::Existing(_)), "{outcome:?}");
+    // One that is not divided is refused to who wants it divided, and stays as it was.
+    let single = Place::new();
+    drop(engine(single.address()).await);
+    let refused = Redis::open(&single.address().with_partitions(2).unwrap()).await.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("1 partitions"), "{refused}");
+    let mut connection = patient(&url()).await;
+    let fact = format!("{}!", single.address().base());
+    let layout: (String, Option<String>) = redis::cmd("HMGET")
+        .arg(fact)
+        .arg("layout")
+        .arg("partitions")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(layout, ("2".to_owned(), None), "as it always was");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_are_in_the_partitions_of_their_keys_and_ids() {
+    let place = Place::divided(PARTITIONS);
+    let store = Arc::new(Redis::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    for number in 0..80 {
+        let want = if number % 2 == 0 { keyed(&number.to_string()) } else { job() };
+        engine.enqueue(want.offer(), "").await.unwrap();
+    }
+    let mut connection = patient(&url()).await;
+    let mut counts = Vec::new();
+    for partition in 0..PARTITIONS {
+        let jobs = format!("{}j", place.address().base_of(partition));
+        let ids: Vec<Vec<u8>> =
+            redis::cmd("ZRANGE").arg(jobs).arg(0).arg(-1).query_async(&mut connection).await.unwrap();
+        for id in &ids {
+            let id = JobId::from_bytes(id[..].try_into().unwrap());
+            assert_eq!(partition::of_id(id, PARTITIONS), partition, "a minted id names its partition");
+        }
+        let leads: u64 = redis::cmd("ZCARD")
+            .arg(format!("{}P", place.address().base_of(partition)))
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(leads, 0, "and so no other one has to");
+        counts.push(ids.len());
+    }
+    assert!(counts.iter().sum::<usize>() == 80 && counts.iter().all(|count| *count > 5), "{counts:?}");
+}
+
+/// Where an id leads that names another partition is forgotten after its job, and the id is free then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_leads_nowhere_is_forgotten() {
+    let fixture = crate::divided(semel_testkit::Step::Nothing);
+    let id = astray("a", 1);
+    let head = fixture.finished(&keyed("a").id(id).offer()).await;
+    assert_eq!(fixture.head(id).await.map(|head| head.id), Some(head.id));
+    fixture.advance(Duration::from_secs(48 * 3_600)).await;
+    assert_eq!(fixture.purge().await, 1);
+    assert_eq!(fixture.head(id).await, None);
+    // Before it is noticed, and behind that.
+    for name in ["b", "c"] {
+        let again = fixture.finished(&keyed(name).id(id).offer()).await;
+        assert_eq!(fixture.head(id).await.unwrap().key, again.key);
+        fixture.advance(Duration::from_secs(48 * 3_600)).await;
+        assert_eq!(fixture.purge().await, 1);
+        for _ in 0..2 * PARTITIONS {
+            fixture.maintain().await;
+        }
+    }
+}
+
+/// Hands on so many steps, and nothing any more behind these: of the last one the request is lost, or its answer.
+async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
+    let mut sums = Vec::new();
+    for script in [CROSS, COMMIT] {
+        let mut connection = patient(&url()).await;
+        let sum: String =
+            redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await.unwrap();
+        sums.push(sum);
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let (sums, counted) = (Arc::new(sums), Arc::clone(&seen));
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            if counted.load(Ordering::SeqCst) > steps {
+                continue;
+            }
+            let upstream = TcpStream::connect(url().strip_prefix("redis://").unwrap()).await.unwrap();
+            let (sums, counted) = (Arc::clone(&sums), Arc::clone(&counted));
+            tokio::spawn(async move {
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_upstream, mut to_upstream) = upstream.into_split();
+                let answered = Arc::clone(&counted);
+                let asks = async move {
+                    let mut buffer = vec![0; 1 << 18];
+                    while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+                        let is_step = sums
+                            .iter()
+                            .any(|sum| buffer[..read].windows(sum.len()).any(|part| part == sum.as_bytes()));
+                        let before = if is_step {
+                            counted.fetch_add(1, Ordering::SeqCst)
+                        } else {
+                            counted.load(Ordering::SeqCst).saturating_sub(1)
+                        };
+                        if before > steps || (before == steps && is_step && !loses_answer) {
+                            return;
+                        }
+                        to_upstream.write_all(&buffer[..read]).await.unwrap();
+                    }
+                };
+                let answers = async move {
+                    let mut buffer = vec![0; 1 << 18];
+                    while let Ok(read @ 1..) = from_upstream.read(&mut buffer).await {
+                        if answered.load(Ordering::SeqCst) > steps
+                            || to_client.write_all(&buffer[..read]).await.is_err()
+                        {
+                            return;
+                        }
+                    }
+                };
+                tokio::select! { () = asks => {}, () = answers => {} }
+            });
+        }
+    });
+    (port, seen)
+}
+
+/// Whether the offer of a server that is cut off there was done as a whole, by what others find. None where it was not cut off.
+async fn broken_off(steps: usize, loses_answer: bool) -> Option<bool> {
+    let prefix = prefix();
+    let at = |url: &str| {
+        let address = Address::parse(url).unwrap().with_prefix(&prefix).unwrap();
+        address.with_partitions(PARTITIONS).unwrap()
+    };
+    let direct = engine(&at(&url())).await;
+    let (port, _) = cut_after(steps, loses_answer).await;
+    let through = at(&format!("redis://127.0.0.1:{port}")).with_patience(Duration::from_millis(300));
+    let victim = engine(&through).await;
+    let id = astray("a", 1);
+    let offer = || -> Want { keyed("a").on_conflict("ignore") };
+    let told = victim.enqueue(offer().id(id).offer(), "").await;
+    drop(victim);
+    // Somebody else wants the same key, and another the same id.
+    let other = astray("a", 50);
+    let outcome = direct.enqueue(offer().id(other).offer(), "").await.unwrap();
+    let found = direct.job(id).await.unwrap();
+    let holder = match &outcome {
+        Outcome::Existing(head) => head.id,
+        Outcome::Created(head) => head.id,
+        other => panic!("{other:?}"),
+    };
+    let is_done = found.is_some();
+    assert_eq!(holder, if is_done { id } else { other }, "step {steps}: half done");
+    assert_eq!(direct.job(other).await.unwrap().is_some(), !is_done, "step {steps}");
+    let queues = direct.queues().await.unwrap();
+    assert_eq!(queues.iter().map(|queue| queue.created).sum::<u64>(), 1, "step {steps}");
+    // Whoever sends it again is answered as what it became.
+    let again = direct.enqueue(offer().id(id).offer(), "").await.unwrap();
+    match told {
+        Ok(outcome) => {
+            assert!(
+                is_done && matches!(outcome, Outcome::Created(_)),
+                "step {steps}: {outcome:?}, {again:?}"
+            );
+            None
+        }
+        Err(error) => {
+            assert!(error.to_string().len() > 10, "{error}");
+            Some(is_done)
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_over_several_partitions_is_done_as_a_whole_or_not_at_all_wherever_it_is_broken_off() {
+    // Its place, two locks, the decision, two that are told, and it leaves its place.
+    const STEPS: usize = 7;
+    let rounds = (0..=STEPS).flat_map(|steps| [(steps, false), (steps, true)]);
+    let told = join_all(
+        rounds.map(|(steps, loses)| async move { ((steps, loses), broken_off(steps, loses).await) }),
+    );
+    let told = told.await;
+    for ((steps, loses_answer), became) in &told {
+        // The fourth step decides, once it has arrived.
+        let decides = *steps > 3 || (*steps == 3 && *loses_answer);
+        let expected = if *steps == STEPS { None } else { Some(decides) };
+        assert_eq!(*became, expected, "{told:?}");
+    }
+}
+
+/// Servers that offer the same ids and keys at the same time, each id in another partition than its key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_who_commit_over_the_same_partitions_one_is_first() {
+    let place = Place::divided(PARTITIONS);
+    let engines = join_all((0..3).map(|_| engine(place.address()))).await;
+    for round in 0..20_u32 {
+        let name = format!("key {round}");
+        let offers = engines.iter().enumerate().flat_map(|(number, engine)| {
+            let from = 10 * round + 3 * u32::try_from(number).unwrap();
+            [astray(&name, 1_000 + from), astray(&name, 1_100 + from)].map(|id| (engine, id))
+        });
+        let told = join_all(offers.map(|(engine, id)| {
+            let offer = keyed(&name).on_conflict("ignore").id(id).offer();
+            async move { engine.enqueue(offer, "").await.unwrap() }
+        }))
+        .await;
+        let created: Vec<JobId> = told.iter().filter(|told| told.is_inserted()).map(head_of).collect();
+        assert_eq!(created.len(), 1, "round {round}: {told:?}");
+        assert!(told.iter().all(|told| head_of(told) == created[0]));
+    }
+    assert_eq!(engines[0].queues().await.unwrap()[0].created, 20);
+}
+
+fn head_of(outcome: &Outcome) -> JobId {
+    match outcome {
+        Outcome::Created(head) | Outcome::Existing(head) => head.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How often scripts were called.
+async fn calls(connection: &mut redis::aio::MultiplexedConnection) -> u64 {
+    let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
+    let rest = said.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+    rest.split(',').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_take_the_first_of_all_and_ask_no_empty_partition_twice() {
+    let folder = semel_testkit::TempDir::new();
+    let own = crate::own::Own::start(folder.path(), &[]).await;
+    let address = Address::parse(&own.url()).unwrap().with_partitions(16).unwrap();
+    let store = Arc::new(Redis::open(&address).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    let mut made = Vec::new();
+    for _ in 0..40 {
+        made.push(head_of(&engine.enqueue(job().offer(), "").await.unwrap()));
+    }
+    let claim = async |limit| {
+        let claims = vec![semel_testkit::crash::claim(limit)];
+        let batch = semel_store::backend::Batch { groups: Vec::new(), claims };
+        let applied = store.commit(batch).await.unwrap();
+        applied.claims[0].jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>()
+    };
+    let mut taken = Vec::new();
+    for _ in 0..8 {
+        taken.extend(claim(5).await);
+    }
+    assert_eq!(taken, made, "whichever partitions they are in");
+    let mut connection = own.connection().await;
+    assert!(claim(5).await.is_empty());
+    let before = calls(&mut connection).await;
+    for _ in 0..3 {
+        assert!(claim(5).await.is_empty());
+    }
+    let asked = calls(&mut connection).await - before;
+    assert!(asked <= 16, "they were asked again {asked} times");
+    // Another server's job is found all the same, a moment later.
+    let another = self::engine(&address).await;
+    let id = head_of(&another.enqueue(job().offer(), "").await.unwrap());
+    let mut found = Vec::new();
+    while found.is_empty() {
+        found = claim(5).await;
+    }
+    assert_eq!(found, [id]);
+}
