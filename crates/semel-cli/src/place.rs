@@ -39,6 +39,21 @@ impl Place {
             .map(|address| Self::Redis(Box::new(address)))
             .map_err(|error| Failure::usage(error.to_string()))
     }
+
+    /// The same, of a store that is divided into so many partitions.
+    ///
+    /// # Errors
+    /// Only a store in Redis can be divided.
+    pub fn with_partitions(&self, partitions: u16) -> Result<Self, Failure> {
+        let Self::Redis(address) = self else {
+            return Err(Failure::usage("--partitions is for a store in Redis")
+                .next("leave it out: other stores are in one place"));
+        };
+        let address = address.with_partitions(partitions);
+        address
+            .map(|address| Self::Redis(Box::new(address)))
+            .map_err(|error| Failure::usage(error.to_string()))
+    }
 }
 
 impl FromStr for Place {

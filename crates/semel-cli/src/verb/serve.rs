@@ -67,6 +67,9 @@ pub struct Serve {
     /// With Redis: acknowledge nothing before so many of its replicas have it [default: as the store's address says, or 0]
     #[arg(long, value_name = "COUNT")]
     min_replicas: Option<u32>,
+    /// With Redis: make the store with so many partitions, which it keeps [default: as the store's address says, or as it is, or 1]
+    #[arg(long, value_name = "COUNT")]
+    partitions: Option<u16>,
     /// How the log is written: text or json [default: text]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     log_format: Option<String>,
@@ -131,6 +134,10 @@ impl Serve {
         let store = match self.min_replicas {
             None => settings.store.clone(),
             Some(replicas) => settings.store.with_replicas(replicas)?,
+        };
+        let store = match self.partitions {
+            None => store,
+            Some(partitions) => store.with_partitions(partitions)?,
         };
         for thought in templates::thoughts(&templates.get()) {
             tracing::warn!(advice = thought, "a template's policy may not mean what it says");
