@@ -110,7 +110,7 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     act(draft, offer, identity, admission, heads, named, fence)
 }
 
-/// Does what was decided: `heads` are those of the holders that it concerns besides the one it names.
+/// Does what was decided: `named` is the holder that the answer names, `heads` are those that are waited for or renewed.
 fn act(
     draft: &mut Draft,
     offer: &Offer,

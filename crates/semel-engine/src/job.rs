@@ -58,12 +58,7 @@ impl Job {
             match kind {
                 NoteKind::Failures => failures = Failures::decode(text)?,
                 NoteKind::Result => result = Some(text.clone()),
-                NoteKind::Payload => {
-                    let payload = Payload::decode(text)?;
-                    body.args = payload.args.get().into();
-                    body.meta = payload.meta.get().into();
-                    body.sensitive = payload.sensitive.unwrap_or(body.sensitive);
-                }
+                NoteKind::Payload => Payload::decode(text)?.over(&mut body),
                 NoteKind::Duplicates => duplicates = Duplicates::decode(text)?,
                 NoteKind::Progress => progress = Some(text.clone()),
                 NoteKind::Waiters => waiters = Waiters::decode(text)?,
