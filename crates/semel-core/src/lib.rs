@@ -33,6 +33,7 @@ pub mod lease;
 pub mod life;
 pub mod limit;
 pub mod limits;
+pub mod lineage;
 pub mod planted;
 pub mod retry;
 pub mod schema;

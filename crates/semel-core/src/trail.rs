@@ -94,6 +94,9 @@ pub struct Marks {
     /// The job that took its place: who waits for the one goes on with the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
+    /// Whether a policy of the two keeps from everybody which job that is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undisclosed: bool,
 }
 
 /// One absorbed duplicate.
