@@ -9,11 +9,13 @@
 //! - [`stores`]: what they run on, emptied before each, with its size and its processor time.
 //! - [`packages`]: where the programs come from.
 //! - [`summary`]: medians, as a table and as data; [`plot`]: as pictures.
+//! - [`scaling`]: Semel alone, as jobs wait and callers come.
 
 mod cases;
 mod packages;
 mod peers;
 mod plot;
+pub mod scaling;
 mod stores;
 mod summary;
 
@@ -91,7 +93,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
         return Err(format!("--only names nobody; there are {}", known.join(", ")));
     }
     let packages = Packages::install(workspace, &peers)?;
-    let stores = Stores::start(&peers)?;
+    let stores = Stores::start(&peers.iter().map(|peer| peer.store).collect::<Vec<_>>())?;
     let mut runs = Vec::new();
     for round in 1..=options.rounds {
         for case in CASES {
@@ -127,7 +129,7 @@ fn ask(
     let before = (stores.bytes(&place)?, stores.processor_seconds(peer.store));
     let mut command = packages.program(peer, case.kind);
     command.arg(Value::Object(asked).to_string());
-    let output = output(command)?;
+    let output = output(command, PATIENCE)?;
     let mut result: Map<String, Value> = serde_json::from_str(output.lines().last().unwrap_or_default())
         .map_err(|error| format!("what it said is not understood ({error}): {output}"))?;
     result.insert("store_cpu_seconds".to_owned(), json!(stores.processor_seconds(peer.store) - before.1));
@@ -140,7 +142,7 @@ fn ask(
 }
 
 /// What a program prints, if it ends well and in time.
-fn output(mut command: Command) -> Result<String, String> {
+fn output(mut command: Command, patience: Duration) -> Result<String, String> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -157,7 +159,7 @@ fn output(mut command: Command) -> Result<String, String> {
     let id = child.id();
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
-        if is_over.recv_timeout(PATIENCE).is_err() {
+        if is_over.recv_timeout(patience).is_err() {
             drop(Command::new("kill").args(["-9", &id.to_string()]).status());
         }
     });
@@ -175,7 +177,7 @@ fn output(mut command: Command) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Options, output};
+    use super::{Options, PATIENCE, output};
     use std::process::Command;
 
     #[test]
@@ -191,10 +193,10 @@ mod tests {
     fn a_program_that_fails_is_told_with_its_last_words() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo early; echo no such queue >&2; exit 3"]);
-        let problem = output(command).unwrap_err();
+        let problem = output(command, PATIENCE).unwrap_err();
         assert!(problem.contains("no such queue") && problem.contains('3'), "{problem}");
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two"]);
-        assert_eq!(output(command).unwrap(), "one\ntwo");
+        assert_eq!(output(command, PATIENCE).unwrap(), "one\ntwo");
     }
 }

@@ -63,6 +63,9 @@ Tasks:
   bench peers [--rounds N] [--seconds N] [--only NAME,…] [--out FOLDER]
                   Measure other job queues, as their packages are published, and Semel on the same stores in one run (3 rounds of
                   5 s a case; an hour), as a page, data and pictures; needs npm and python3
+  bench scaling [--to N] [--seconds N] [--only STORE,…] [--out FOLDER]
+                  Measure Semel on each store as more jobs wait, up to N (1,000,000), and more callers come, as a page,
+                  data and curves (2 s a case; a quarter of an hour)
   api             Write the library's public API anew, crates/semel/api.txt, from its docs
   package         Build a static binary, and put it with its manual pages, completions and unit into target/package, as a
                   folder and as an archive
@@ -79,6 +82,7 @@ Examples:
   cargo xtask simulate --seeds 50000          # more than the tests do
   cargo xtask fuzz journal --seconds 3600
   cargo xtask bench peers --rounds 1 --only 'BullMQ,Semel on Redis'
+  cargo xtask bench scaling --to 10000000 --only file
 
 Exit codes: 0 everything holds, 1 something does not, 2 wrong usage.";
 
@@ -95,6 +99,7 @@ enum Task<'a> {
     Simulate { args: Vec<&'a str> },
     Fuzz { args: Vec<&'a str> },
     Peers { args: Vec<&'a str> },
+    Scaling { args: Vec<&'a str> },
     Help,
 }
 
@@ -117,7 +122,10 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["planted", only @ ..] => Ok(Task::Planted { only: only.to_vec() }),
         ["fuzz", args @ ..] => Ok(Task::Fuzz { args: args.to_vec() }),
         ["bench", "peers", args @ ..] => Ok(Task::Peers { args: args.to_vec() }),
-        ["bench", ..] => Err("bench takes `peers`; Semel alone is measured by `semel bench`".to_owned()),
+        ["bench", "scaling", args @ ..] => Ok(Task::Scaling { args: args.to_vec() }),
+        ["bench", ..] => {
+            Err("bench takes `peers` or `scaling`; one run of Semel alone is `semel bench`".to_owned())
+        }
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
         [
             name @ ("test" | "tidy" | "api" | "package" | "golden" | "schemathesis" | "services"),
@@ -150,6 +158,7 @@ fn main() -> ExitCode {
         Task::Services => services::run(),
         Task::Planted { only } => planted::run(&workspace, &only),
         Task::Peers { args } => bench::run(&workspace, &args),
+        Task::Scaling { args } => bench::scaling::run(&workspace, &args),
         Task::Fuzz { args } => fuzz::run(&workspace, &args),
         Task::Simulate { args } => simulate::run(&workspace, &args),
         Task::Help => {

@@ -34,13 +34,14 @@ struct Suite {
     filter: &'static str,
 }
 
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 7] = [
     Suite { name: "Simulation", package: "semel-testkit", kind: "test", filter: "simulation::shard_" },
     Suite { name: "Kit", package: "semel-store", kind: "test", filter: "memory_store" },
     Suite { name: "Vectors", package: "semel-core", kind: "test", filter: "vectors" },
     Suite { name: "Power", package: "semel-sqlite", kind: "test", filter: "power::" },
     Suite { name: "Disk", package: "semel-sqlite", kind: "test", filter: "disk::" },
     Suite { name: "Glance", package: "semel-sqlite", kind: "lib", filter: "store::tests::" },
+    Suite { name: "Journal", package: "semel-sqlite", kind: "lib", filter: "journal::tests::" },
 ];
 
 #[derive(Debug, PartialEq)]

@@ -8,6 +8,8 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use crate::ident::JobId;
+use crate::lineage::Lineage;
 use crate::retry::{Backoff, OnExhaustion, RetryPolicy, RetrySpec};
 use crate::state::{State, StateSet};
 use crate::unique::{
@@ -34,6 +36,8 @@ pub struct Body {
     pub extra: Box<str>,
     /// Digest of the whole request; present when the caller chose the id.
     pub request_digest: Option<[u8; 32]>,
+    /// Whom the job comes after; a request says nothing of it.
+    pub lineage: Lineage,
 }
 
 impl Default for Body {
@@ -47,6 +51,7 @@ impl Default for Body {
             sensitive: Vec::new(),
             extra: "{}".into(),
             request_digest: None,
+            lineage: Lineage::default(),
         }
     }
 }
@@ -81,6 +86,10 @@ struct Written<'a> {
     extra: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_digest: Option<String>,
+    #[serde(skip_serializing_if = "Ids::is_empty")]
+    replaces: Ids<'a>,
+    #[serde(skip_serializing_if = "Ids::is_empty")]
+    follow_up_of: Ids<'a>,
 }
 
 /// The stored form as it is read. Unknown members are ignored, so that a newer program's rows can be read.
@@ -102,6 +111,10 @@ struct Stored<'a> {
     extra: Option<&'a RawValue>,
     #[serde(default)]
     request_digest: Option<String>,
+    #[serde(default)]
+    replaces: Vec<String>,
+    #[serde(default)]
+    follow_up_of: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -222,6 +235,25 @@ impl Serialize for WrittenPolicy<'_> {
     }
 }
 
+struct Ids<'a>(&'a [JobId]);
+
+impl Ids<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Ids<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(JobId::to_string))
+    }
+}
+
+/// Ids as they were written; what does not parse was never one.
+fn ids(texts: &[String]) -> Vec<JobId> {
+    texts.iter().filter_map(|text| JobId::parse(text, "").ok()).collect()
+}
+
 struct Names<F>(F);
 
 impl<F: Fn() -> I, I: Iterator<Item = &'static str>> Serialize for Names<F> {
@@ -255,6 +287,8 @@ impl Body {
             sensitive: &self.sensitive,
             extra: if &*self.extra == "{}" { None } else { Some(raw(&self.extra)?) },
             request_digest: self.request_digest.as_ref().map(hex),
+            replaces: Ids(&self.lineage.replaces),
+            follow_up_of: Ids(&self.lineage.follow_up_of),
         };
         let mut bytes = Vec::with_capacity(self.args.len() + self.meta.len() + 96);
         serde_json::to_writer(&mut bytes, &stored).map_err(|error| Corrupt(error.to_string()))?;
@@ -301,6 +335,7 @@ impl Body {
             sensitive: stored.sensitive,
             extra: stored.extra.map_or("{}", RawValue::get).into(),
             request_digest: stored.request_digest.as_deref().map(unhex).transpose()?,
+            lineage: Lineage { replaces: ids(&stored.replaces), follow_up_of: ids(&stored.follow_up_of) },
         })
     }
 }
@@ -361,6 +396,7 @@ impl From<&RetryPolicy> for RetrySpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Timestamp;
     use crate::unique::{Given, Preset};
 
     #[test]
@@ -378,6 +414,10 @@ mod tests {
             sensitive: vec!["/args/0/a".to_owned()],
             extra: "{\"ext_a\":null}".into(),
             request_digest: Some([0xab; 32]),
+            lineage: Lineage {
+                replaces: vec![JobId::mint(Timestamp::EPOCH, 1, 1), JobId::mint(Timestamp::EPOCH, 2, 2)],
+                follow_up_of: vec![JobId::mint(Timestamp::EPOCH, 3, 3)],
+            },
         };
         assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
         let given = Given::default();

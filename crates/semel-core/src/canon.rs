@@ -285,9 +285,14 @@ pub(crate) fn utf16_order(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// Appends one reference token of a JSON pointer (RFC 6901).
-pub(crate) fn push_token(pointer: &mut String, token: &str) {
-    for char in token.chars() {
+/// The name that a reference token of a JSON pointer stands for (RFC 6901).
+pub fn token_name(token: &str) -> Cow<'_, str> {
+    if token.contains('~') { token.replace("~1", "/").replace("~0", "~").into() } else { token.into() }
+}
+
+/// Appends the reference token of a name to a JSON pointer (RFC 6901).
+pub fn push_token(pointer: &mut String, name: &str) {
+    for char in name.chars() {
         match char {
             '~' => pointer.push_str("~0"),
             '/' => pointer.push_str("~1"),

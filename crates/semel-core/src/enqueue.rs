@@ -18,6 +18,7 @@ use crate::follow_up;
 use crate::ident::JobId;
 use crate::job::{Head, Role};
 use crate::limit::{self, Limit};
+use crate::lineage::Lineage;
 use crate::planted::{Bug, is_planted};
 use crate::settings::{Depth, QueueSettings};
 use crate::state::State;
@@ -110,7 +111,7 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     act(draft, offer, identity, admission, heads, named, fence)
 }
 
-/// Does what was decided: `heads` are those of the holders that it concerns besides the one it names.
+/// Does what was decided: `named` is the holder that the answer names, `heads` are those that are waited for or renewed.
 fn act(
     draft: &mut Draft,
     offer: &Offer,
@@ -144,7 +145,8 @@ fn act(
                 burned_until: None,
                 awaited: false,
             };
-            let follow_up = create(draft, offer, &placing, fence)?;
+            let lineage = Lineage::following(heads.iter().map(|head| head.id));
+            let follow_up = create(draft, offer, &placing, lineage, fence)?;
             follow_up::wait_for(draft, heads, follow_up.id);
             Ok(Outcome::FollowUp(Box::new(follow_up)))
         }
@@ -204,7 +206,7 @@ fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outc
         return Ok(Outcome::QueueFull(depth));
     }
     let placing = Placing::of(offer, draft.now());
-    create(draft, offer, &placing, fence).map(|head| Outcome::Created(Box::new(head)))
+    create(draft, offer, &placing, Lineage::default(), fence).map(|head| Outcome::Created(Box::new(head)))
 }
 
 /// How full the job's queue is, if another job may not wait in it. A duplicate is never asked, nor a job that takes
@@ -219,7 +221,13 @@ pub(crate) fn no_room(draft: &mut Draft, offer: &Offer) -> Result<Option<Depth>,
     Ok((!bound.admits(waiting)).then_some(Depth { waiting, bound: bound.max_depth }))
 }
 
-fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Result<Head, Missing> {
+fn create(
+    draft: &mut Draft,
+    offer: &Offer,
+    placing: &Placing,
+    lineage: Lineage,
+    fence: u64,
+) -> Result<Head, Missing> {
     if let Some(limit) = &offer.limit {
         limit::keep(draft, limit)?;
     }
@@ -256,10 +264,11 @@ fn create(draft: &mut Draft, offer: &Offer, placing: &Placing, fence: u64) -> Re
         ending: None,
         awaited: offer.awaited || placing.awaited,
     };
-    draft.insert(head.clone(), offer.body.clone(), offer.id.is_none());
+    let body = lineage.put_in(&offer.body);
+    draft.insert(head.clone(), body.clone(), offer.id.is_none());
     if offer.once.is_some() {
         // The same request again, in this very group, has its id from the document.
-        draft.keep_row(&head, &offer.body);
+        draft.keep_row(&head, &body);
     }
     draft.tell_of(Event::of_admission(&head));
     Ok(head)

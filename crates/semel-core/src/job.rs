@@ -62,7 +62,7 @@ pub struct Head {
     pub burned_until: Option<Timestamp>,
     /// The present lease; only an active job has one. Apart, so that a job that waits does not make room for it.
     pub lease: Option<Box<Lease>>,
-    /// The follow-up that waits for this run's end.
+    /// The follow-up that waits for this run's end, or waited for it.
     pub follow_up: Option<JobId>,
     /// How the job ended; only a finished job has one.
     pub ending: Option<Ending>,

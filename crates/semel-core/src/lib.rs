@@ -34,6 +34,7 @@ pub mod lease;
 pub mod life;
 pub mod limit;
 pub mod limits;
+pub mod lineage;
 pub mod partition;
 pub mod planted;
 pub mod retry;

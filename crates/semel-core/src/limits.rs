@@ -48,6 +48,8 @@ pub const RETENTION_DISCARDED_S: u64 = 180 * 24 * 3600;
 pub const DUPLICATES_RECENT_MAX: usize = 10;
 /// Request ids of a follow-up's callers that are remembered (SEMANTICS 4).
 pub const ABSORBED_IDS_MAX: usize = 16;
+/// Jobs that are remembered as those that a job [comes after](crate::lineage::Lineage), of each kind.
+pub const LINEAGE_MAX: usize = 16;
 /// Longest unique period: 100 years, in days.
 pub const PERIOD_DAYS_MAX: i64 = 36_525;
 /// Most jobs that a limit may let run at once, unless it lets any number.

@@ -50,6 +50,8 @@ pub enum Suite {
     Disk,
     /// What is seen of the embedded store past its lock.
     Glance,
+    /// What is read again from the embedded store's journal.
+    Journal,
 }
 
 impl Suite {
@@ -62,6 +64,7 @@ impl Suite {
             Self::Power => "power",
             Self::Disk => "disk",
             Self::Glance => "glance",
+            Self::Journal => "journal",
         }
     }
 }
@@ -124,7 +127,7 @@ bugs! {
     FolderNotSynced = "folder-not-synced", Power: "the name of a new file of the journal is not brought to the disk";
     CarriedBeforeSync = "carried-before-sync", Power: "the journal's file is used again before the rows are on the disk";
     SumNotChecked = "sum-not-checked", Power: "a torn record of the journal is taken for a whole one";
-    StaleRecordRead = "stale-record-read", Power: "what is left of a file's earlier use is taken for records";
+    StaleRecordRead = "stale-record-read", Journal: "what is left of a file's earlier use is taken for records";
     BackupNotSynced = "backup-not-synced", Power: "a copy is reported before it is on the disk";
     FailedSyncIgnored = "failed-sync-ignored", Disk: "a commit is answered although the disk could not be reached";
     FailedCommitKept = "failed-commit-kept", Disk: "what a failed commit did stays in memory";

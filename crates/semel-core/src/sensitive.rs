@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::canon::nfc;
+use crate::canon::{nfc, token_name};
 
 /// Whether the place `inner` is `outer`, or lies inside of it; both are JSON pointers (RFC 6901), however they are spelled.
 pub fn is_within(inner: &str, outer: &str) -> bool {
@@ -12,10 +12,10 @@ pub fn is_within(inner: &str, outer: &str) -> bool {
 
 /// The member that a token of a pointer names, as names are compared.
 fn name(token: &str) -> Cow<'_, str> {
-    if token.is_ascii() && !token.contains('~') {
-        return Cow::Borrowed(token);
+    match token_name(token) {
+        Cow::Borrowed(name) => nfc(name),
+        Cow::Owned(name) => nfc(&name).into_owned().into(),
     }
-    nfc(&token.replace("~1", "/").replace("~0", "~")).into_owned().into()
 }
 
 /// The place that may be told: of one inside of a sensitive value, that value's, for the names in it may be as secret as it is.

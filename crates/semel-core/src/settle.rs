@@ -88,7 +88,8 @@ pub(crate) fn end(
     head.finished_at = Some(now);
     head.burned_until = None;
     head.ending = Some(ending);
-    let follow_up = head.follow_up.take();
+    // It is not taken from the head, which goes on to say what came after it.
+    let follow_up = head.follow_up;
     let waiters = if head.awaited { waiting::take(draft, head)? } else { waiting::Waiters::default() };
     draft.update(head);
     draft.tell(kind, head, ran);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::body::Corrupt;
+use crate::body::{Body, Corrupt};
 use crate::ident::JobId;
 use crate::limits::{ABSORBED_IDS_MAX, DUPLICATES_RECENT_MAX, FAILURES_KEPT_MAX};
 use crate::time::Timestamp;
@@ -70,6 +70,15 @@ pub struct Payload {
 }
 
 impl Payload {
+    /// Puts it in the place of what the body has.
+    pub fn over(self, body: &mut Body) {
+        body.args = self.args.get().into();
+        body.meta = self.meta.get().into();
+        if let Some(sensitive) = self.sensitive {
+            body.sensitive = sensitive;
+        }
+    }
+
     /// Remembers that the request with this id was absorbed; gives back the ids that are remembered no longer.
     pub fn absorb(&mut self, id: JobId) -> Vec<JobId> {
         self.absorbed.push(id.to_string());
@@ -85,6 +94,9 @@ pub struct Marks {
     /// The job that took its place: who waits for the one goes on with the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
+    /// Whether a policy of the two keeps from everybody which job that is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undisclosed: bool,
 }
 
 /// One absorbed duplicate.

@@ -27,6 +27,8 @@ pub struct Job {
     pub progress: Option<Bytes>,
     /// The job that took its place.
     pub replaced_by: Option<JobId>,
+    /// Whether nobody is to be shown which job that is.
+    pub is_replacement_hidden: bool,
     /// Who waits for its end, or has waited for it.
     pub waiters: Waiters,
     /// What the earlier steps of its workflow returned: a JSON array.
@@ -36,6 +38,7 @@ pub struct Job {
 impl Show for Job {
     fn show(&mut self, space: &Namespace) {
         self.head.show(space);
+        self.body.lineage.show(space);
         self.replaced_by.show(space);
         self.waiters.show(space);
         self.parent_results = self.parent_results.as_ref().map(|results| shown_results(results, space));
@@ -52,29 +55,34 @@ impl Job {
         let mut failures = Failures::default();
         let mut result = None;
         let mut duplicates = Duplicates::default();
-        let (mut progress, mut replaced_by, mut parent_results) = (None, None, None);
+        let (mut progress, mut parent_results) = (None, None);
+        let mut marks = Marks::default();
         let mut waiters = Waiters::default();
         for (kind, text) in &full.notes {
             match kind {
                 NoteKind::Failures => failures = Failures::decode(text)?,
                 NoteKind::Result => result = Some(text.clone()),
-                NoteKind::Payload => {
-                    let payload = Payload::decode(text)?;
-                    body.args = payload.args.get().into();
-                    body.meta = payload.meta.get().into();
-                    body.sensitive = payload.sensitive.unwrap_or(body.sensitive);
-                }
+                NoteKind::Payload => Payload::decode(text)?.over(&mut body),
                 NoteKind::Duplicates => duplicates = Duplicates::decode(text)?,
                 NoteKind::Progress => progress = Some(text.clone()),
                 NoteKind::Waiters => waiters = Waiters::decode(text)?,
                 NoteKind::ParentResults => parent_results = Some(text.clone()),
                 // What the core itself goes by.
                 NoteKind::Ahead => {}
-                NoteKind::Marks => {
-                    replaced_by = Marks::decode(text)?.replaced_by.and_then(|id| JobId::parse(&id, "").ok());
-                }
+                NoteKind::Marks => marks = Marks::decode(text)?,
             }
         }
-        Ok(Self { head, body, failures, result, duplicates, progress, replaced_by, waiters, parent_results })
+        Ok(Self {
+            head,
+            body,
+            failures,
+            result,
+            duplicates,
+            progress,
+            replaced_by: marks.replaced_by.and_then(|id| JobId::parse(&id, "").ok()),
+            is_replacement_hidden: marks.undisclosed,
+            waiters,
+            parent_results,
+        })
     }
 }

@@ -53,11 +53,7 @@ impl Admitted<'_> {
             object.flag("deduplicated", true);
         }
         if let Self::Replaced(Some(ids)) = self {
-            list(object.member("replaced"), ids, |out, id| {
-                out.push('"');
-                out.push_str(&id.to_string());
-                out.push('"');
-            });
+            object.plains("replaced", ids);
         }
     }
 }

@@ -12,6 +12,7 @@ use semel_core::enqueue::{Identity, Offer, When};
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::limits::{ARGS_BYTES_MAX, META_BYTES_MAX, TAGS_MAX};
+use semel_core::lineage::Lineage;
 use semel_core::sight::Sight;
 use semel_core::unique::{KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
@@ -31,7 +32,7 @@ pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
 }
 
 /// Attributes that only a server sets; a client that sends back an envelope it got is not refused for them.
-const SYSTEM: [&str; 25] = [
+const SYSTEM: [&str; 28] = [
     "specversion",
     "state",
     "attempt",
@@ -55,6 +56,9 @@ const SYSTEM: [&str; 25] = [
     "workflow_step",
     "unique_key",
     "follow_up_id",
+    "follow_up_of",
+    "replaced_by",
+    "replaces",
     "deduplicated",
     "replaced",
 ];
@@ -169,6 +173,7 @@ impl Enqueue {
             sensitive,
             extra: parts.extra.into(),
             request_digest: id.map(|_| request_digest::request(&members)).transpose()?,
+            lineage: Lineage::default(),
             retry,
         };
         let offer = Offer {

@@ -1,7 +1,7 @@
 //! A job as OJS shows it.
 
 use semel_core::body::Body;
-use semel_core::ident::WorkflowId;
+use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::{Ending, Head};
 use semel_core::lease::LeaseToken;
 use semel_core::state::State;
@@ -33,6 +33,8 @@ pub struct JobView<'a> {
     pub progress: Option<&'a str>,
     /// The workflow it was made or taken for, and the number of its step.
     pub workflow: Option<(WorkflowId, u32)>,
+    /// The job that took its place.
+    pub replaced_by: Option<JobId>,
     /// What the earlier steps of the workflow returned: the text of a JSON array.
     pub parent_results: Option<&'a str>,
     /// Whether the holder of the present lease is the one who reads this.
@@ -52,6 +54,7 @@ impl<'a> JobView<'a> {
             duplicates: None,
             progress: None,
             workflow: None,
+            replaced_by: None,
             parent_results: None,
             with_lease: false,
             is_curt: false,
@@ -68,6 +71,7 @@ impl<'a> JobView<'a> {
             duplicates: None,
             progress: None,
             workflow: None,
+            replaced_by: None,
             parent_results: None,
             with_lease: false,
             is_curt: false,
@@ -229,8 +233,25 @@ impl<'a> JobView<'a> {
                 object.plain("lease_expires_at", lease.ends_at());
             }
         }
-        if let Some(id) = head.follow_up {
+        self.put_lineage(object);
+    }
+
+    /// Whom it comes after and who comes after it: jobs with its key, so they are named where its key is.
+    fn put_lineage(&self, object: &mut Object<'_>) {
+        if self.head.hold.disclose != Disclose::Always {
+            return;
+        }
+        if let Some(id) = self.head.follow_up {
             object.plain("follow_up_id", id);
+        }
+        if let Some(id) = self.replaced_by {
+            object.plain("replaced_by", id);
+        }
+        let Some(Body { lineage, .. }) = self.body else { return };
+        for (name, ids) in [("replaces", &lineage.replaces), ("follow_up_of", &lineage.follow_up_of)] {
+            if !ids.is_empty() {
+                object.plains(name, ids);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use semel_core::canon::Json;
+use semel_core::canon::{Json, push_token};
 use semel_core::error::Invalid;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::error::Category;
@@ -231,13 +231,7 @@ pub(crate) fn below(base: &str, name: &str) -> String {
     let mut pointer = String::with_capacity(base.len() + name.len() + 1);
     pointer.push_str(base);
     pointer.push('/');
-    for char in name.chars() {
-        match char {
-            '~' => pointer.push_str("~0"),
-            '/' => pointer.push_str("~1"),
-            _ => pointer.push(char),
-        }
-    }
+    push_token(&mut pointer, name);
     pointer
 }
 

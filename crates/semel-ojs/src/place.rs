@@ -1,7 +1,7 @@
 //! A value at a place of a job: for whoever looks for jobs by what they were given.
 
 use semel_core::body::Body;
-use semel_core::canon::{Json, digest};
+use semel_core::canon::{Json, digest, token_name};
 use semel_core::error::Invalid;
 
 use crate::sensitive::{hidden_args, hidden_meta};
@@ -39,7 +39,7 @@ impl Place {
         let Some(path) = below.strip_prefix('/') else {
             return Err(refuse("is no JSON pointer to something below /args or /meta"));
         };
-        let path = path.split('/').map(|token| token.replace("~1", "/").replace("~0", "~")).collect();
+        let path = path.split('/').map(|token| token_name(token).into_owned()).collect();
         let value =
             Json::parse(value, "").map_or_else(|_| digest(&Json::Text(value.into())), |json| digest(&json));
         Ok(Self { is_meta, path, value })

@@ -1,6 +1,7 @@
 //! Values that a request marks as sensitive: stored and handed to the worker, hidden from everybody else.
 
 use semel_core::body::Body;
+use semel_core::canon::token_name;
 use semel_core::error::{Flaw, Invalid};
 use semel_core::sensitive::tellable;
 use semel_core::unique::UniquePolicy;
@@ -96,7 +97,7 @@ fn put(text: &str, pointer: &str, out: &mut String) {
     }) else {
         return put_string(out, HIDDEN);
     };
-    let name = token.replace("~1", "/").replace("~0", "~");
+    let name = token_name(token);
     if text.starts_with('{') {
         let Ok(members) = Members::read(text, "") else { return put_string(out, HIDDEN) };
         out.push('{');

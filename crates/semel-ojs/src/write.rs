@@ -45,6 +45,13 @@ impl<'o> Object<'o> {
         let _ = write!(out, "\"{value}\"");
     }
 
+    /// A list of such strings.
+    pub fn plains<T: Display>(&mut self, name: &str, values: impl IntoIterator<Item = T>) {
+        list(self.member(name), values, |out, value| {
+            let _ = write!(out, "\"{value}\"");
+        });
+    }
+
     /// A number.
     pub fn number(&mut self, name: &str, value: impl Display) {
         let out = self.member(name);

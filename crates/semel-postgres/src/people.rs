@@ -10,7 +10,7 @@ use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::slot::{Due, Slot};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_store::backend::{DueIds, Filter, Listing, QueueStats};
+use semel_store::backend::{DueIds, Filter, Listing, QueueStats, is_set};
 use semel_store::{LogPage, Recorded};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -159,7 +159,7 @@ impl Shared {
             });
         }
         // Workers and limits have rows there as well.
-        rows.retain(|row| row.name.is_queue());
+        rows.retain(is_set);
         Ok(rows)
     }
 

@@ -161,6 +161,7 @@ pub(crate) fn view(job: &Job) -> JobView<'_> {
         duplicates: Some(&job.duplicates),
         progress: job.progress.as_ref().and_then(|progress| str::from_utf8(progress).ok()),
         workflow: job.waiters.workflow(),
+        replaced_by: job.replaced_by.filter(|_| !job.is_replacement_hidden),
         parent_results: job.parent_results.as_ref().and_then(|text| str::from_utf8(text).ok()),
         with_lease: false,
         is_curt: false,

@@ -347,6 +347,28 @@ mod tests {
         assert_eq!(texts(&found).last().unwrap(), &(5, "five".into()));
     }
 
+    /// Where one of their length ends, records of an earlier use stand behind it as if they were next.
+    #[test]
+    fn records_of_an_earlier_use_end_the_journal() {
+        semel_testkit::planted::plant_from_environment();
+        let dir = semel_testkit::TempDir::new();
+        let store = dir.path().join("a.db");
+        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+        append(&mut journal, "one");
+        append(&mut journal, "two");
+        assert_eq!(journal.rotate(), 2);
+        append(&mut journal, "3 3");
+        journal.carried(2);
+        assert_eq!(journal.rotate(), 3);
+        append(&mut journal, "4 4");
+        drop(journal);
+        let (mut journal, found) = Journal::open(&store, 5, 2).unwrap();
+        assert_eq!(texts(&found), [(3, "3 3".into()), (4, "4 4".into())]);
+        append(&mut journal, "five");
+        let (_, found) = Journal::open(&store, 5, 2).unwrap();
+        assert_eq!(texts(&found).last().unwrap(), &(5, "five".into()));
+    }
+
     #[test]
     fn a_torn_record_ends_the_journal_and_is_written_over() {
         let dir = semel_testkit::TempDir::new();

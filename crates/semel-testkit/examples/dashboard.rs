@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `first`: so often, with an empty cache, how long from the start of the navigation until something is painted and until the overview
-//! has its figures. `live`: the processor time of the server of that id, without a page and with one open, so many seconds each.
+//! has its figures, beside what the browser needs for a page of text. `live`: the processor time of the server of that id, without a page and with one open, so many seconds each.
 //! `enqueue`: its processor time and the time by the clock for so many keyed jobs, in turns without a page and with one.
 //!
 //! `SEMEL_TEST_CHROMIUM` names the browser.
@@ -35,6 +35,8 @@ const NOTE: &str = "new MutationObserver((_, self) => {
     self.disconnect();
     requestAnimationFrame(() => setTimeout(() => { globalThis.shownAt = performance.now(); }));
 }).observe(document, { childList: true, subtree: true });";
+/// What this browser needs for a page that asks for nothing more: a text of the same server.
+const TEXT: &str = "/dashboard/style.css";
 const PAINT: &str = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0";
 /// Callers that enqueue at a time.
 const CALLERS: u64 = 32;
@@ -66,13 +68,17 @@ async fn main() -> ExitCode {
 fn first(url: &str, rounds: usize) {
     let mut browser = Browser::start(url);
     browser.call("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": NOTE }));
-    let (mut painted, mut shown) = (Vec::new(), Vec::new());
+    let (mut plain, mut painted, mut shown) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
+        browser.call("Network.clearBrowserCache", &json!({}));
+        browser.begin(TEXT);
+        plain.push(browser.until("the text is painted", PAINT).as_f64().unwrap());
         browser.call("Network.clearBrowserCache", &json!({}));
         browser.begin("/");
         shown.push(browser.until("the overview has its figures", "globalThis.shownAt").as_f64().unwrap());
         painted.push(browser.until("something is painted", PAINT).as_f64().unwrap());
     }
+    println!("limit: a page of text alone, ms: {}", spread(&mut plain));
     println!("first content painted, ms: {}", spread(&mut painted));
     println!("overview with its figures, ms: {}", spread(&mut shown));
 }

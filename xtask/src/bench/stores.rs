@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::peers::Peer;
 use crate::services::{Folder, Postgres, Redis};
 
 /// As they come, but for memory and the log's room: what is acknowledged is on the disk.
@@ -74,12 +73,12 @@ pub struct Place {
 }
 
 impl Stores {
-    /// Starts those that these queues run on.
+    /// Starts these.
     ///
     /// # Errors
     /// What is missing, and how it is installed.
-    pub fn start(peers: &[&'static Peer]) -> Result<Self, String> {
-        let is_wanted = |store: Store| peers.iter().any(|peer| peer.store == store);
+    pub fn start(wanted: &[Store]) -> Result<Self, String> {
+        let is_wanted = |store: Store| wanted.contains(&store);
         let postgres = is_wanted(Store::Postgres).then(|| Postgres::start_with(POSTGRES)).transpose()?;
         let always = is_wanted(Store::RedisAlways).then(|| Redis::start_with(&[])).transpose()?;
         let everysec = is_wanted(Store::RedisEverysec).then(|| Redis::start_with(EVERYSEC)).transpose()?;

@@ -95,11 +95,18 @@ fn show(job: &Value, printer: &Printer) {
         ("result", "/result"),
         ("error", "/error/message"),
         ("follow-up", "/follow_up_id"),
+        ("replaced by", "/replaced_by"),
         ("unique key", "/unique_key"),
         ("unique policy", "/unique/on_conflict"),
     ] {
         if job.pointer(pointer).is_some_and(|value| !value.is_null()) {
             facts.push((name, text(job, pointer)));
+        }
+    }
+    for (name, pointer) in [("follow-up of", "/follow_up_of"), ("replaces", "/replaces")] {
+        let ids: Vec<String> = items(job, pointer).iter().map(|id| text(id, "")).collect();
+        if !ids.is_empty() {
+            facts.push((name, ids.join(" ")));
         }
     }
     if number(job, "/unique/duplicates/count") > 0 {

@@ -10,6 +10,7 @@ mod browser;
 mod demo;
 mod doctor;
 mod help;
+mod herd;
 mod least;
 mod operators;
 mod pages;

@@ -70,6 +70,13 @@ fn enqueue_explain_release(folder: &Folder) {
     assert_eq!(folder.json(&["queues", "resume", "default"])["paused"], false);
     let queue = &folder.json(&["queues"])["queues"][0];
     assert_eq!((&queue["created"], &queue["cancelled"]), (&2.into(), &1.into()));
+
+    let latest = ["enqueue", "draft.save", "--key", "draft", "--on-conflict", "replace"];
+    let [old, new] = [(); 2].map(|()| folder.json(&latest)["job"]["id"].as_str().unwrap().to_owned());
+    for (id, word, other) in [(&old, "replaced by", &new), (&new, "replaces", &old)] {
+        let shown = folder.run(&["job", id]).out;
+        assert!(shown.lines().any(|line| line.contains(word) && line.contains(other.as_str())), "{shown}");
+    }
 }
 
 #[test]

@@ -49,13 +49,14 @@ fn differing(
     full: &Full,
     may_tell: bool,
 ) -> Result<Option<Vec<String>>, Corrupt> {
-    let (ours, theirs) = (Body::decode(&offer.body)?, Body::decode(&full.body)?);
+    let (ours, mut theirs) = (Body::decode(&offer.body)?, Body::decode(&full.body)?);
     // As they are now: a later request may have put its own in place of the first.
-    let payload = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose()?;
-    let present = payload.as_ref().map_or(&*theirs.args, |payload| payload.args.get());
-    let marked = payload.as_ref().and_then(|payload| payload.sensitive.as_ref()).unwrap_or(&theirs.sensitive);
+    if let Some(text) = full.note(NoteKind::Payload) {
+        Payload::decode(text)?.over(&mut theirs);
+    }
+    let marked = &theirs.sensitive;
     let parse = |text| Json::parse(text, "/args").map_err(|invalid| Corrupt(invalid.message));
-    let (offered, stored) = (parse(&ours.args)?, parse(present)?);
+    let (offered, stored) = (parse(&ours.args)?, parse(&theirs.args)?);
     if !mismatch(policy, &offer.job_type, &digest(&offered), &head.job_type, &digest(&stored)) {
         return Ok(None);
     }

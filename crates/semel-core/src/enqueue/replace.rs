@@ -4,9 +4,10 @@ use crate::draft::{Draft, Missing};
 use crate::ident::JobId;
 use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
+use crate::lineage::Lineage;
 use crate::time::Timestamp;
 use crate::trail::Marks;
-use crate::unique::{Admission, admit};
+use crate::unique::{Admission, Disclose, admit};
 use crate::waiting::{self, Waiters};
 
 use super::{Identity, Offer, Outcome, Placing, create};
@@ -53,9 +54,11 @@ pub(super) fn replace(
         admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.sight());
     }
     placing.awaited = !waiters.0.is_empty();
-    let head = create(draft, offer, &placing, fence)?;
+    let undisclosed = hidden != Disclose::Always;
+    let lineage = if undisclosed { Lineage::default() } else { Lineage::replacing(&cancelled) };
+    let head = create(draft, offer, &placing, lineage, fence)?;
     // Who waits for one of them goes on with the new job.
-    let marks = Marks { replaced_by: Some(head.id.to_string()) }.encode();
+    let marks = Marks { replaced_by: Some(head.id.to_string()), undisclosed }.encode();
     for id in &cancelled {
         draft.note(*id, NoteKind::Marks, Some(marks.clone()));
     }

@@ -8,6 +8,7 @@ use crate::explain::Explanation;
 use crate::ident::JobId;
 use crate::job::Head;
 use crate::life::{KeyReleased, Revived};
+use crate::lineage::Lineage;
 use crate::settle::Settled;
 use crate::task::{TaskOutcome, TaskPlan};
 use crate::tenant::Namespace;
@@ -89,6 +90,13 @@ impl Show for Head {
         self.id.show(space);
         self.follow_up.show(space);
         self.key = self.key.map(|key| space.other_key(key));
+    }
+}
+
+impl Show for Lineage {
+    fn show(&mut self, space: &Namespace) {
+        self.replaces.show(space);
+        self.follow_up_of.show(space);
     }
 }
 

@@ -231,13 +231,13 @@ for n = fresh + 1, fresh + others do
     end
 end
 
-local events
 -- Behind everything that may find a record it cannot read: these are written as they are met.
 local refused_jobs = put_fresh(10 + began, keyed, keyless, sets, queues)
 for i = 1, #refused_jobs do
     note_stale(refused_jobs[i])
 end
 is_any_applied = is_any_applied or fresh > #refused_jobs
+local events
 if is_any_stale then
     local verdicts, told = {}, {}
     for i = 1, fresh + others do

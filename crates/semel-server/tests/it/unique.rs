@@ -48,6 +48,60 @@ async fn a_duplicate_is_told_of_the_job_that_holds_the_key() {
     server.stop().await;
 }
 
+/// After all of them have ended as well; and a tenant by the ids it knows.
+#[tokio::test]
+async fn jobs_say_whom_they_come_after_and_who_came_after_them() {
+    let server = Server::start().await;
+    for tenant in [None, Some("acme")] {
+        let mut headers = HeaderMap::new();
+        if let Some(tenant) = tenant {
+            headers.insert("x-ojs-tenant", tenant.parse().unwrap());
+        }
+        let ask = async |method, path: &str, body: Option<Value>| {
+            let body = body.map(|body| body.to_string());
+            server.ask(method, path, body.as_deref(), headers.clone()).await
+        };
+        let create = async |unique: Value| {
+            let told = ask(Method::POST, "/ojs/v1/jobs", Some(request(&unique))).await;
+            assert_eq!(told.status, 201, "{}", told.body);
+            told.job_id().to_owned()
+        };
+        let lineage = async |id: &str| {
+            let job = ask(Method::GET, &format!("/ojs/v1/jobs/{id}"), None).await.body["job"].clone();
+            ["replaces", "replaced_by", "follow_up_of", "follow_up_id"].map(|name| job[name].clone())
+        };
+        let policy = |on_conflict: &str| json!({ "key": "k", "on_conflict": on_conflict });
+        let first = create(policy("reject")).await;
+        let second = create(policy("replace")).await;
+        let run = async |id: &str| {
+            let fetch = json!({ "queues": ["default"], "worker_id": "w" });
+            let job = ask(Method::POST, "/ojs/v1/workers/fetch", Some(fetch)).await.body["jobs"][0].clone();
+            assert_eq!(job["id"], *id);
+            json!({ "job_id": job["id"], "lease": job["lease"] })
+        };
+        let ack = run(&second).await;
+        let third = create(policy("follow_up")).await;
+        assert_eq!(ask(Method::POST, "/ojs/v1/workers/ack", Some(ack)).await.status, 200);
+        let ack = run(&third).await;
+        assert_eq!(ask(Method::POST, "/ojs/v1/workers/ack", Some(ack)).await.status, 200);
+        let none = Value::Null;
+        assert_eq!(lineage(&first).await, [none.clone(), json!(second), none.clone(), none.clone()]);
+        assert_eq!(lineage(&second).await, [json!([first]), none.clone(), none.clone(), json!(third)]);
+        assert_eq!(lineage(&third).await, [none.clone(), none.clone(), json!([second]), none.clone()]);
+
+        // One that does not disclose is not named by the others either.
+        for (old, new) in [("never", "always"), ("always", "never"), ("never", "never")] {
+            let key = format!("{old} {new}");
+            let first = create(json!({ "key": key, "disclose": old })).await;
+            let second = create(json!({ "key": key, "on_conflict": "replace", "disclose": new })).await;
+            for id in [first, second] {
+                assert_eq!(lineage(&id).await, [const { Value::Null }; 4], "{key}");
+            }
+        }
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn an_undisclosed_holder_does_not_show() {
     let server = Server::start().await;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
 use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::life::{self, KeyReleased};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::lineage::Lineage;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::{State, StateSet};
 use semel_core::trail::Marks;
@@ -292,4 +294,6 @@ pub async fn a_replaced_job_names_the_job_that_took_its_place(f: &Fixture) {
     assert_eq!(marks.replaced_by, Some(second.id.to_string()));
     let (_, full) = f.full(second.id).await.unwrap();
     assert_eq!(full.note(NoteKind::Marks), None);
+    let lineage = Body::decode(&full.body).unwrap().lineage;
+    assert_eq!(lineage, Lineage { replaces: vec![first.id], ..Lineage::default() });
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
 use semel_core::follow_up::hold_again;
 use semel_core::job::{Head, NoteKind, Role};
@@ -56,6 +57,10 @@ pub async fn a_started_job_gets_a_follow_up_that_is_released_with_its_end(f: &Fi
     assert!(matches!(f.complete(&run).await, Settled::Done(_)));
     assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
     assert_eq!(f.claim_one().await.0.id, next.id);
+    // Both go on to say which came after which.
+    assert_eq!(f.head(first.id).await.unwrap().follow_up, Some(next.id));
+    let (_, full) = f.full(next.id).await.unwrap();
+    assert_eq!(Body::decode(&full.body).unwrap().lineage.follow_up_of, [first.id]);
 }
 
 /// Cancelled, failed, lost at the last attempt, replaced by nobody: a retry is no end.

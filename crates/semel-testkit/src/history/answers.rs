@@ -65,13 +65,19 @@ impl Witness {
         }
     }
 
-    /// The job that an answer shows, if it was stored just as it is shown.
+    /// The job that an answer shows, if it was stored just as it is shown. What is answered late may be about one that is gone,
+    /// whose id another has by now.
     fn stored(&self, head: &Head) -> Result<&Stored, String> {
-        match self.jobs.get(&head.id) {
-            Some(stored) if stored.versions.contains(&head.version) => Ok(stored),
-            Some(_) => Err(format!("an answer shows {} as it never was stored", head.id)),
-            None => Err(format!("an answer shows {}, which is not stored", head.id)),
-        }
+        let shown = self.of_id(head.id).find(|stored| stored.versions.contains(&head.version));
+        shown.ok_or_else(|| match self.jobs.get(&head.id) {
+            Some(_) => format!("an answer shows {} as it never was stored", head.id),
+            None => format!("an answer shows {}, which is not stored", head.id),
+        })
+    }
+
+    /// Every job that has or had the id, the present one first.
+    pub(super) fn of_id(&self, id: JobId) -> impl Iterator<Item = &Stored> {
+        self.jobs.get(&id).into_iter().chain(self.bygone.iter().filter(move |job| job.head.id == id))
     }
 
     /// A duplicate was told so: there was a moment, between the call and the answer, at which it was one.
@@ -219,6 +225,6 @@ impl Witness {
 
     /// What a worker was granted is what was committed.
     pub fn check_run(&self, head: &Head) -> Checked {
-        self.stored(head).map(|_| ())
+        self.stored(head).map(drop)
     }
 }

@@ -7,6 +7,7 @@ use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::workflow::{Status, Step, StepStatus, When, Workflow};
 
+use super::stored::Stored;
 use super::{Checked, Mark, Witness};
 
 impl Witness {
@@ -69,23 +70,26 @@ impl Witness {
                 return Err(format!("the workflow {name} never ends: {workflow:?}"));
             }
             for step in &workflow.steps {
-                let job = step.job().and_then(|id| self.jobs.get(&id)).filter(|job| !job.was_revived);
-                let Some(job) = job else { continue };
-                // The id of a job that is gone for good may be another's by now.
-                if workflow.finished_at.is_some_and(|at| job.head.created_at.as_micros() > at) {
+                let Some(id) = step.job() else { continue };
+                // The id of a job that is gone for good may be another's by now, also before the workflow's end.
+                let jobs: Vec<&Stored> = self
+                    .of_id(id)
+                    .filter(|job| workflow.finished_at.is_none_or(|at| job.head.created_at.as_micros() <= at))
+                    .collect();
+                if jobs.iter().any(|job| job.was_revived) {
                     continue;
                 }
-                let is_right = match step.status {
+                let is_right = |job: &&Stored| match step.status {
                     StepStatus::Completed => job.head.state == State::Completed,
                     StepStatus::Failed => job.head.state == State::Discarded,
                     // With its workflow, while a job that was there before goes on.
                     StepStatus::Cancelled => job.head.state == State::Cancelled || !step.is_own,
                     StepStatus::Skipped | StepStatus::Waiting | StepStatus::Running => false,
                 };
-                if !is_right {
+                if !jobs.is_empty() && !jobs.iter().any(is_right) {
                     return Err(format!(
                         "a step of workflow {name} is not as its job: {step:?}, {:?}",
-                        job.head
+                        jobs.iter().map(|job| &job.head).collect::<Vec<_>>()
                     ));
                 }
             }

@@ -15,6 +15,7 @@ use semel_core::trail::Payload;
 use semel_store::backend::Claim;
 
 use super::moves::{check_grant, check_run, check_unclaimable};
+use super::stored::Stored;
 use super::{Checked, Mark, Witness};
 
 impl Witness {
@@ -139,12 +140,9 @@ impl Witness {
     /// # Errors
     /// What does not hold.
     pub fn check_handed(&self, head: &Head, meta: &str) -> Checked {
-        // A claim that was answered late may be about a job that is gone, whose id another has by now.
-        if self.jobs.get(&head.id).is_some_and(|later| later.head.created_at > head.created_at) {
-            return Ok(());
-        }
         self.check_run(head)?;
-        let Some(stored) = self.jobs.get(&head.id).filter(|job| !job.is_purged) else { return Ok(()) };
+        let is_its = |stored: &&Stored| stored.versions.contains(&head.version) && !stored.is_purged;
+        let Some(stored) = self.jobs.get(&head.id).filter(is_its) else { return Ok(()) };
         if Mark::read(meta)?.n == stored.asked.0 {
             return Ok(());
         }

@@ -91,16 +91,26 @@ function failures(job) {
   ], errors, { caption: "What its attempts said" }));
 }
 
+/** A job or several, as links; nothing where there is none. */
+function related(name, ids) {
+  if (!ids) return null;
+  return [name, h("span", {}, [ids].flat().flatMap((id) => [jobLink(id, true), " "]))];
+}
+
 function lineage(job, carriers) {
   const others = (carriers?.holders ?? []).filter((holder) => holder.job_id !== job.id);
+  const isLive = LIVE.includes(job.state);
   const rows = [
     job.workflow_id ? ["Workflow", h("a", { class: "mono", href: link(`workflows/${at(job.workflow_id)}`) }, job.workflow_id)] : null,
-    job.follow_up_id ? ["Follow-up that waits for it", jobLink(job.follow_up_id, true)] : null,
+    related("Took the place of", job.replaces),
+    related("Its place was taken by", job.replaced_by),
+    related("Follow-up of", job.follow_up_of),
+    related(isLive ? "Follow-up that waits for it" : "Its follow-up", job.follow_up_id),
     ...others.slice(0, 10).map((holder) => ["Carries the same key", h("span", {}, jobLink(holder.job_id, true), " ", badge(holder.state))]),
   ].filter(Boolean);
   // Who carries a key is for admins of all queues, and some holders are for nobody.
   const ofOthers = !job.unique_key || carriers ? "no other stored job that may be shown carries its key" : "who else carries its key is not for this token";
-  return part("Lineage", rows.length > 0 ? facts(rows) : none(`It belongs to no workflow, has no follow-up, and ${ofOthers}.`));
+  return part("Lineage", rows.length > 0 ? facts(rows) : none(`It belongs to no workflow, comes after no job and none after it, and ${ofOthers}.`));
 }
 
 async function cancel(job) {

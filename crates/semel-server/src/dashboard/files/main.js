@@ -1,25 +1,11 @@
 // The screens and the menu.
 
-import { audit } from "./audit.js";
-import { cron, crons } from "./crons.js";
-import { deadLetters } from "./deadletters.js";
 import { h, put } from "./dom.js";
-import { duplicates } from "./duplicates.js";
-import { health } from "./health.js";
-import { job } from "./job.js";
-import { jobs } from "./jobs.js";
-import { key } from "./key.js";
 import { help, listen } from "./keyboard.js";
-import { keys } from "./keys.js";
 import { overview } from "./overview.js";
-import { policies } from "./policies.js";
 import { link, place, refresh, start } from "./router.js";
 import { askForToken, hasToken, tenant } from "./session.js";
-import { webhooks } from "./webhooks.js";
-import { workers } from "./workers.js";
 import { isOperator, learn, mayProduce, mayRead, mayReadAll } from "./who.js";
-import { why } from "./whynot.js";
-import { workflow, workflows } from "./workflows.js";
 
 /** The screens of the menu; `for`: who may see what is on them. */
 const MENU = [
@@ -37,24 +23,44 @@ const MENU = [
   { path: "audit", title: "Audit", letter: "a", for: isOperator },
   { path: "health", title: "Health", letter: "h", for: () => true },
 ];
+/** The modules that the first screen does not need. */
+const LATER = {
+  audit: () => import("./audit.js"),
+  crons: () => import("./crons.js"),
+  deadLetters: () => import("./deadletters.js"),
+  duplicates: () => import("./duplicates.js"),
+  health: () => import("./health.js"),
+  job: () => import("./job.js"),
+  jobs: () => import("./jobs.js"),
+  key: () => import("./key.js"),
+  keys: () => import("./keys.js"),
+  policies: () => import("./policies.js"),
+  webhooks: () => import("./webhooks.js"),
+  why: () => import("./whynot.js"),
+  workers: () => import("./workers.js"),
+  workflows: () => import("./workflows.js"),
+};
+/** A screen of such a module, which comes when the screen is first shown, if not before. */
+const later = (module, name) => async (context) => (await LATER[module]())[name](context);
+
 const SCREENS = [
-  ["keys", keys, "Keys"],
-  ["keys/:key", key, "Key"],
-  ["why", why, "Why not?"],
-  ["jobs", jobs, "Jobs"],
-  ["jobs/:id", job, "Job"],
+  ["keys", later("keys", "keys"), "Keys"],
+  ["keys/:key", later("key", "key"), "Key"],
+  ["why", later("why", "why"), "Why not?"],
+  ["jobs", later("jobs", "jobs"), "Jobs"],
+  ["jobs/:id", later("job", "job"), "Job"],
   ["overview", overview, "Overview"],
-  ["duplicates", duplicates, "Duplicates"],
-  ["policies", policies, "Policies"],
-  ["workflows", workflows, "Workflows"],
-  ["workflows/:id", workflow, "Workflow"],
-  ["crons", crons, "Crons"],
-  ["crons/:name", cron, "Cron"],
-  ["dead", deadLetters, "Dead letters"],
-  ["workers", workers, "Workers"],
-  ["webhooks", webhooks, "Webhooks"],
-  ["audit", audit, "Audit"],
-  ["health", health, "Health"],
+  ["duplicates", later("duplicates", "duplicates"), "Duplicates"],
+  ["policies", later("policies", "policies"), "Policies"],
+  ["workflows", later("workflows", "workflows"), "Workflows"],
+  ["workflows/:id", later("workflows", "workflow"), "Workflow"],
+  ["crons", later("crons", "crons"), "Crons"],
+  ["crons/:name", later("crons", "cron"), "Cron"],
+  ["dead", later("deadLetters", "deadLetters"), "Dead letters"],
+  ["workers", later("workers", "workers"), "Workers"],
+  ["webhooks", later("webhooks", "webhooks"), "Webhooks"],
+  ["audit", later("audit", "audit"), "Audit"],
+  ["health", later("health", "health"), "Health"],
 ];
 
 /** The screens that whoever looks may see. */
@@ -92,4 +98,6 @@ addEventListener("session", async () => {
 await learn();
 drawWho();
 listen(offered);
-start(SCREENS, document.querySelector("#main"), "overview");
+await start(SCREENS, document.querySelector("#main"), "overview");
+// All of them, so that a page that stays open has its screens also when the server is away, and all of one version.
+for (const load of Object.values(LATER)) load().catch(() => {});

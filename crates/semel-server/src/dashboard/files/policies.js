@@ -27,7 +27,7 @@ async function counted(signal) {
     h("h1", {}, "Policies"),
     h("p", { class: "lead" }, `${count(rows.length)} in use since this server started, `, when(told.since), ". ",
       never.length > 0 ? h("strong", {}, `${count(never.length)} ${never.length === 1 ? "has" : "have"} never matched.`) : "Each has matched at least once.",
-      told.uncounted > 0 ? ` ${count(told.uncounted)} requests had other policies: more than ${count(told.policies_max)}, are not counted apart.` : null),
+      told.uncounted > 0 ? ` ${count(told.uncounted)} requests had other policies: more than ${count(told.policies_max)} are not counted apart.` : null),
     table([
       { label: "Type", cell: (row) => row.type },
       { label: "Policy", kind: "long", cell: (row) => inShort(row.policy) },

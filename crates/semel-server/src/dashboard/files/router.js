@@ -30,7 +30,8 @@ let routes = [];
 let outlet = null;
 let first = "";
 
-/** Shows in `node` what the address asks for, now and whenever it changes. `table`: names of screens, `:part` binds. */
+/** Shows in `node` what the address asks for, now and whenever it changes; waits until it is shown. `table`: names of screens,
+ * `:part` binds. */
 export function start(table, node, home) {
   routes = table.map(([pattern, screen, title]) => ({ parts: pattern.split("/"), screen, title }));
   outlet = node;
@@ -38,7 +39,7 @@ export function start(table, node, home) {
   addEventListener("hashchange", () => {
     if (location.hash.startsWith("#/") || location.hash === "") show();
   });
-  show();
+  return show();
 }
 
 /** The first part of the present address. */

@@ -115,6 +115,27 @@ async fn what_became_of_requests_is_drawn_over_any_span() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_jobs_page_leads_to_those_before_and_after_it() {
+    let stage = Stage::set().await;
+    let latest = serde_json::json!({
+        "type": "draft.save", "args": [1], "options": { "unique": { "keys": ["type"], "on_conflict": "replace" } },
+    });
+    let first = stage.server.create(&latest).await.job_id().to_owned();
+    let second = stage.server.create(&latest).await.job_id().to_owned();
+    let mut browser = stage.browser();
+    browser.open(&format!("/#/jobs/{first}"));
+    browser.until("who took its place", "hand.shows('Its place was taken by')");
+    browser.eval(&format!("document.querySelector('main dl a[href=\"#/jobs/{second}\"]').click()"));
+    browser.until("whose place it took", "hand.shows('Took the place of')");
+    browser.until(
+        "the way back",
+        &format!("document.querySelector('main dl a[href=\"#/jobs/{first}\"]') !== null"),
+    );
+    browser.is_well("lineage");
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_keyboard_reaches_everything_and_shows_where_it_is() {
     let stage = Stage::set().await;
     let mut browser = stage.browser();
