@@ -74,7 +74,6 @@ impl Shared {
         // Answered: whatever was said, nothing of it is on its way any more.
         self.turns.give_back(turn);
         let (applied, crowded) = self.applied(batch, &claims, said)?;
-        self.stir();
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
         self.teller.note(News::of(done, &applied.claims));

@@ -198,9 +198,6 @@ impl Partitions {
                     }
                 }
             }
-            for number in &with {
-                self.at(*number).stir();
-            }
             // Who listens hears of all partitions.
             let told = with.first().copied().unwrap_or(0);
             self.at(told).teller.note(News::of(applied().map(|(group, _)| *group), &[]));

@@ -1,10 +1,5 @@
 //! Claims over several partitions, in the order of the whole store: each partition says which jobs it would grant, the first of all
-//! are taken from where they are. One that has nothing is not asked again for a moment, unless something was written there.
-
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+//! are taken from where they are. All are asked each time: what another server was told a moment ago may be in any of them.
 
 use futures_util::future::join_all;
 use semel_core::draft::Map;
@@ -13,7 +8,6 @@ use semel_core::lease::Unclaimable;
 use semel_core::partition;
 use semel_store::backend::{Batch, Claim, Claimed};
 use semel_store::bounds::CLAIM_LOOKS_EXTRA;
-use tokio::time::Instant;
 
 use crate::claim::is_alike;
 use crate::error::RedisError;
@@ -21,63 +15,6 @@ use crate::head::Reader;
 use crate::partitions::Partitions;
 use crate::scripts::Script;
 use crate::values::{Values, bytes};
-
-/// How long a partition that had nothing is left alone, where nobody says that something was written there.
-const EMPTY_FOR: Duration = Duration::from_millis(100);
-/// Kinds of claims whose empty partitions are remembered.
-const KINDS_MAX: usize = 256;
-
-/// Of each partition, when it had nothing and what it had heard of by then.
-type Seen = Vec<Option<(Instant, u64)>>;
-
-/// Which partitions had nothing for which claims, when, and what they had heard of by then.
-pub struct Empties {
-    partitions: usize,
-    seen: Mutex<Map<u64, Seen>>,
-}
-
-impl Empties {
-    /// Nothing is known of so many partitions.
-    pub fn new(partitions: usize) -> Self {
-        Self { partitions, seen: Mutex::default() }
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Map<u64, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a partition that has heard of so much has nothing for claims of that kind.
-    pub fn is_empty(&self, kind: u64, place: usize, stirred: u64) -> bool {
-        let seen = self.seen();
-        let entry = seen.get(&kind).and_then(|all| *all.get(place)?);
-        entry.is_some_and(|(at, before)| before == stirred && at.elapsed() < EMPTY_FOR)
-    }
-
-    /// It had nothing, or it had something.
-    pub fn note(&self, kind: u64, place: usize, empty: Option<u64>) {
-        let mut seen = self.seen();
-        if seen.len() >= KINDS_MAX && !seen.contains_key(&kind) {
-            seen.clear();
-        }
-        let all = seen.entry(kind).or_insert_with(|| vec![None; self.partitions]);
-        if let Some(entry) = all.get_mut(place) {
-            *entry = empty.map(|stirred| (Instant::now(), stirred));
-        }
-    }
-}
-
-/// What a claim is for, whoever makes it.
-fn kind_of(claim: &Claim) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for queue in &claim.queues {
-        queue.as_str().hash(&mut hasher);
-    }
-    hasher.write_u8(255);
-    for lane in &claim.closed {
-        lane.code().hash(&mut hasher);
-    }
-    hasher.finish()
-}
 
 /// A job that a partition would look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,20 +94,10 @@ impl Partitions {
         if wanted == 0 {
             return Ok(vec![Claimed::default(); claims.len()]);
         }
-        let kind = kind_of(first);
         let asked = Claim { limit: wanted, ..first.clone() };
-        let asking = self.parts().iter().enumerate().filter_map(|(place, shared)| {
-            let stirred = shared.stirred();
-            let is_empty = self.empties.is_empty(kind, place, stirred);
-            (!is_empty).then(|| {
-                let asked = &asked;
-                async move {
-                    let number = shared.partition;
-                    let said = self.patiently(number, || self.ask(number, asked)).await?;
-                    self.empties.note(kind, place, said.is_empty().then_some(stirred));
-                    Ok::<_, RedisError>(said)
-                }
-            })
+        let asking = self.parts().iter().map(|shared| {
+            let (number, asked) = (shared.partition, &asked);
+            self.patiently(number, move || self.ask(number, asked))
         });
         let mut found = Vec::new();
         for said in join_all(asking).await {

@@ -53,9 +53,6 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                     match heard {
                         Ok(Some(message)) => {
                             let (teller, news) = read(message.get_payload_bytes());
-                            if let Some(shared) = store.upgrade() {
-                                shared.stir();
-                            }
                             if teller != Some(name) {
                                 waiting.hear(&news);
                             }

@@ -11,7 +11,6 @@ use semel_core::partition;
 use semel_store::backend::{Applied, Batch, Verdict};
 use tokio::time::Instant;
 
-use crate::dealing::Empties;
 use crate::error::RedisError;
 use crate::routes::{Route, sort};
 use crate::store::Shared;
@@ -31,7 +30,6 @@ pub struct Partitions {
     elsewhere: Mutex<Map<JobId, u16>>,
     /// Held by the one crossing of this process.
     pub(crate) crossing: tokio::sync::Mutex<()>,
-    pub(crate) empties: Empties,
     /// Where the next piece of housekeeping begins.
     pub(crate) forwards_after: Mutex<(usize, Option<JobId>)>,
 }
@@ -40,7 +38,6 @@ impl Partitions {
     /// Those of a store, by their numbers: one at least.
     pub fn new(all: Vec<Arc<Shared>>) -> Self {
         Self {
-            empties: Empties::new(all.len()),
             all,
             elsewhere: Mutex::default(),
             crossing: tokio::sync::Mutex::default(),
@@ -219,7 +216,6 @@ impl Partitions {
     pub async fn clear(&self) -> Result<(), RedisError> {
         for shared in &self.all {
             self.patiently(shared.partition, || shared.clear()).await?;
-            shared.stir();
         }
         self.elsewhere().clear();
         Ok(())

@@ -52,8 +52,6 @@ pub(crate) struct Shared {
     pub(crate) link: Link,
     /// Which partition of the store it is.
     pub(crate) partition: u16,
-    /// Moves whenever somebody may have written to it.
-    stirred: AtomicU64,
     /// The connections of commits, where they wait for replicas.
     pub(crate) writers: Option<Writers>,
     pub(crate) address: Address,
@@ -74,7 +72,6 @@ impl Shared {
             writers: Writers::new(address, &link),
             link,
             partition,
-            stirred: AtomicU64::new(0),
             address: address.clone(),
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),
@@ -88,16 +85,6 @@ impl Shared {
     /// Where servers on the store tell one another what they did in this partition.
     pub(crate) fn channel(&self) -> String {
         format!("{}news", self.link.base())
-    }
-
-    /// Something may have been written here.
-    pub(crate) fn stir(&self) {
-        self.stirred.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Another number after each time that something may have been written here.
-    pub(crate) fn stirred(&self) -> u64 {
-        self.stirred.load(Ordering::Acquire)
     }
 
     /// Asks what may be asked again: a Redis that was restarted leaves a connection behind that ends when it is used, and

@@ -22,6 +22,11 @@ async fn post(client: Client, path: &'static str, body: String) -> (u16, Value) 
     (told.status.as_u16(), serde_json::from_slice(&told.body).unwrap())
 }
 
+/// Into four partitions.
+fn divided() -> String {
+    format!("{}&partitions=4", redis::store_url())
+}
+
 struct Herd {
     folder: Folder,
     servers: Vec<Server>,
@@ -121,4 +126,14 @@ async fn bulks_in_opposite_orders_at_servers_on_postgresql_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bulks_in_opposite_orders_at_servers_on_redis_end() {
     who_come_from_both_ends(&redis::store_url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_fifty_connections_to_three_servers_on_a_divided_redis_one_creates_the_job() {
+    who_want_one_key(&divided()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bulks_in_opposite_orders_at_servers_on_a_divided_redis_end() {
+    who_come_from_both_ends(&divided()).await;
 }

@@ -34,6 +34,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "cargo xtask bench peers",
         "by hand: an hour; xtask reads its flags in tests",
     ),
+    (
+        "docs/guide/benchmarks.md",
+        "cargo xtask bench scaling",
+        "by hand: a quarter of an hour; xtask reads its flags in tests",
+    ),
     ("docs/guide/benchmarks.md", "ONLY=empty", "by hand: it measures a release build"),
     ("docs/guide/events.md", "semel events --follow", "verbs.rs, with an end: it has none"),
     ("docs/guide/events.md", "semel webhooks test", "operators.rs: example.com is not ours to ask"),

@@ -428,3 +428,24 @@ async fn levels_0_and_1_on_two_servers() {
 async fn levels_2_to_4_on_two_servers() {
     run_on_postgres(&[LEVEL_2, LEVELS_3_AND_4].concat(), 2).await;
 }
+
+/// Into four partitions.
+async fn run_on_divided_redis(names: &[&str], number: usize) {
+    let store = format!("{}&partitions=4", semel_testkit::redis::store_url());
+    run_on_shared(&store, names, number).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_0_and_1_on_two_servers_and_a_divided_redis() {
+    run_on_divided_redis(&[LEVEL_0, LEVEL_1].concat(), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_2_to_4_on_two_servers_and_a_divided_redis() {
+    run_on_divided_redis(&[LEVEL_2, LEVELS_3_AND_4].concat(), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_on_a_divided_redis() {
+    run_on_divided_redis(EXTENSIONS, 1).await;
+}
