@@ -172,24 +172,28 @@ fn skip(meta: &syn::meta::ParseNestedMeta<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A field's name by one of serde's rules.
+/// A field's name by one of serde's rules, which know the letters of ASCII only.
 fn renamed(name: &str, rule: &str) -> String {
     let words = || name.split('_').filter(|word| !word.is_empty());
     let capital = |word: &str| {
         let mut letters = word.chars();
-        letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+        letters.next().map_or_else(String::new, |first| {
+            std::iter::once(first.to_ascii_uppercase()).chain(letters).collect()
+        })
     };
     let pascal = || words().map(capital).collect::<String>();
     match rule {
-        "UPPERCASE" | "SCREAMING_SNAKE_CASE" => name.to_uppercase(),
+        "UPPERCASE" | "SCREAMING_SNAKE_CASE" => name.to_ascii_uppercase(),
         "PascalCase" => pascal(),
         "camelCase" => {
             let pascal = pascal();
             let mut letters = pascal.chars();
-            letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+            letters.next().map_or_else(String::new, |first| {
+                std::iter::once(first.to_ascii_lowercase()).chain(letters).collect()
+            })
         }
         "kebab-case" => name.replace('_', "-"),
-        "SCREAMING-KEBAB-CASE" => name.to_uppercase().replace('_', "-"),
+        "SCREAMING-KEBAB-CASE" => name.to_ascii_uppercase().replace('_', "-"),
         _ => name.to_owned(),
     }
 }

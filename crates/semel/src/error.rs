@@ -134,8 +134,24 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anybody's help.
+    /// Whether the same call may succeed later without anybody's help, and does nothing twice. Where nobody knows what became of
+    /// the first one it says no: the same job again is the same only with an id of its own or under a policy.
     pub fn is_retryable(&self) -> bool {
+        !self.is_unknown() && self.may_be_told_again()
+    }
+
+    /// Whether it may have been done all the same.
+    fn is_unknown(&self) -> bool {
+        match self {
+            Self::Store(StoreError::Unknown(_)) => true,
+            #[cfg(feature = "remote")]
+            Self::Remote(semel_client::ClientError::NoAnswer { .. }) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether what counts once, however often it is told, is to be told again.
+    pub(crate) fn may_be_told_again(&self) -> bool {
         match self {
             Self::Store(error) => error.is_retryable(),
             #[cfg(feature = "remote")]

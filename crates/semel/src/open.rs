@@ -74,6 +74,8 @@ pub(crate) fn shown(url: &str) -> String {
         (Some(begin), Some(at)) if begin < at => format!("{}://…{}", &before[..begin], &before[at..]),
         // A `?` within the password.
         (Some(begin), None) if url.contains('@') => format!("{}://…", &before[..begin]),
+        // Without the slashes that would say so it may be an address all the same.
+        (None, _) if url.contains('@') && !url.starts_with("sqlite:") => "…".to_owned(),
         _ => before.to_owned(),
     }
 }
@@ -158,6 +160,8 @@ mod tests {
             ("sqlite::memory:", "memory:"),
             ("http://127.0.0.1:8080", "Worker::remote"),
             ("mysql://user:secret@host/db", "postgres://USER"),
+            ("postgres:/user:secret@host/db", "postgres://USER"),
+            ("user:secret@host:5432/db", "postgres://USER"),
         ] {
             let refused = place(url).unwrap_err().to_string();
             assert!(refused.contains(word) && !refused.contains("secret"), "{refused}");

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use semel_core::ident::JobId;
 use semel_core::settings::Directive;
+use semel_store::StoreError;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{Beaten, Held, Link};
 use super::run::Delivery;
+use crate::Error;
 
 /// A lease is extended this many times before it would end: two heartbeats may be lost.
 const BEATS_PER_LEASE: u32 = 3;
@@ -20,8 +22,15 @@ const BEAT_EVERY_MIN: Duration = Duration::from_millis(10);
 /// A heartbeat that failed is sent again after so long, or sooner if it was due sooner.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
+/// A heartbeat is waited for at least so long.
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
+
 /// A worker that holds nothing is heard of so often (OJS core 7.5), and hears within that time what it is told.
 const BEAT_IDLE_EVERY: Duration = Duration::from_secs(15);
+
+fn unheard() -> Error {
+    Error::Store(StoreError::Unavailable("the heartbeat was not answered in time".to_owned()))
+}
 
 /// The jobs a worker holds.
 #[derive(Default)]
@@ -68,7 +77,10 @@ impl Beats {
         let is_soonest = {
             let mut jobs = self.held();
             let soonest = jobs.values().map(|beating| beating.next).min();
-            jobs.insert(job.id, Beating { held, every, next, lost });
+            if let Some(old) = jobs.insert(job.id, Beating { held, every, next, lost }) {
+                // Granted again, so the run before it has lost its lease, whoever told of that.
+                old.lost.cancel();
+            }
             soonest.is_none_or(|soonest| next < soonest)
         };
         if is_soonest {
@@ -99,7 +111,10 @@ impl Beats {
             let next = self.soonest().unwrap_or(idle).min(idle);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {
-                    self.beat(&*link, &worker, lease).await;
+                    tokio::select! {
+                        () = self.beat(&*link, &worker, lease) => {}
+                        () = stop.cancelled() => return,
+                    }
                     idle = Instant::now() + BEAT_IDLE_EVERY;
                 }
                 () = self.added.notified() => {}
@@ -112,13 +127,17 @@ impl Beats {
     async fn beat(&self, link: &dyn Link, worker: &str, lease: Option<Duration>) {
         let now = Instant::now();
         let mut due = Vec::new();
+        let mut patience = BEAT_IDLE_EVERY;
         for beating in self.held().values_mut() {
             if beating.next <= now + beating.every / 4 {
                 due.push(beating.held);
+                patience = patience.min(beating.every);
                 beating.next = now + beating.every;
             }
         }
-        match link.beat(worker, &due, lease).await {
+        // One that hangs must not keep the next one from being sent in time.
+        let beaten = tokio::time::timeout(patience.max(PATIENCE_MIN), link.beat(worker, &due, lease)).await;
+        match beaten.unwrap_or_else(|_| Err(unheard())) {
             Ok(Beaten { lost, directive }) => {
                 self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
                 let held = self.held();
@@ -141,5 +160,46 @@ impl Beats {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::time::Timestamp;
+
+    use super::*;
+
+    fn granted(fence: u64) -> Delivery {
+        Delivery {
+            id: JobId::mint(Timestamp::EPOCH, 1, 1),
+            job_type: "a".into(),
+            queue: "default".into(),
+            attempt: 1,
+            max_attempts: 2,
+            args: "[]".into(),
+            meta: "{}".into(),
+            tags: Vec::new(),
+            created_at: Timestamp::EPOCH,
+            fence,
+            has_own_lease: false,
+            lease: Duration::from_secs(30),
+            granted: Instant::now(),
+            timeout: Duration::from_secs(60),
+            parent_results: None,
+        }
+    }
+
+    /// Nobody else would tell it: from then on heartbeats speak of the newer lease.
+    #[tokio::test]
+    async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
+        let beats = Arc::new(Beats::default());
+        let (first, second) = (CancellationToken::new(), CancellationToken::new());
+        let before = beats.hold(&granted(1), first.clone());
+        let now = beats.hold(&granted(2), second.clone());
+        assert!(first.is_cancelled() && !second.is_cancelled());
+        drop(before);
+        assert_eq!(beats.held().len(), 1, "the newer one is held");
+        drop(now);
+        assert!(beats.held().is_empty());
     }
 }

@@ -89,7 +89,8 @@ impl Shared {
             }
             () = self.abort.cancelled() => {
                 token.cancel();
-                let ended = tokio::time::timeout(self.grace, &mut running).await;
+                let left = until.saturating_duration_since(Instant::now());
+                let ended = tokio::time::timeout(self.grace.min(left), &mut running).await;
                 match ended.map(|ended| ended.unwrap_or_else(|panic| panicked(&*panic))) {
                     Ok(Outcome::Retry(failure)) => {
                         // It stopped because it was told to.
@@ -125,7 +126,7 @@ impl Shared {
     }
 
     /// Reports until it is heard; gives up when the lease has surely ended.
-    async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
+    pub(super) async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
         let deadline = Instant::now() + job.lease;
         let mut pause = REPORT_AGAIN_MIN;
         loop {
@@ -135,7 +136,7 @@ impl Shared {
                     tracing::info!(job = %job.id, attempt = job.attempt, "the run ended after it had lost its lease");
                     return false;
                 }
-                Err(error) if error.is_retryable() && Instant::now() + pause < deadline => {
+                Err(error) if error.may_be_told_again() && Instant::now() + pause < deadline => {
                     tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REPORT_AGAIN_MAX);

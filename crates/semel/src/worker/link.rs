@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use semel_core::draft::Reads;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::lease::{Bearer, Grant, LeaseToken, Standing, standing};
@@ -218,12 +219,31 @@ impl Link for Local {
                 if these.is_empty() {
                     continue;
                 }
-                let ids: Vec<JobId> = these.iter().map(|(id, _)| *id).collect();
-                let answers = engine.extend(these, lease.map(millis)).await?;
-                let refused = ids.into_iter().zip(answers);
-                lost.extend(
-                    refused.filter(|(_, settled)| matches!(settled, Settled::Refused(_))).map(|(id, _)| id),
-                );
+                // Each is a decision of its own, in one commit with the others: a job that its handler's transaction has locked keeps
+                // none of them.
+                let extended = these.into_iter().map(|one| {
+                    let (engine, id) = (&engine, one.0);
+                    async move { (id, engine.extend(vec![one], lease.map(millis)).await) }
+                });
+                let (mut heard, mut failure) = (false, None);
+                for (id, answered) in join_all(extended).await {
+                    match answered {
+                        Ok(settled) => {
+                            heard = true;
+                            lost.extend(
+                                settled.iter().any(|one| matches!(one, Settled::Refused(_))).then_some(id),
+                            );
+                        }
+                        Err(error) => failure = Some((id, error)),
+                    }
+                }
+                match failure {
+                    Some((_, error)) if !heard => return Err(error.into()),
+                    Some((job, error)) => {
+                        tracing::warn!(%error, %job, "a heartbeat failed; the next one is sent in time");
+                    }
+                    None => {}
+                }
             }
             Ok(Beaten { lost, directive: engine.directive(worker).await? })
         })

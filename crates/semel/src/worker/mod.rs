@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use semel_core::ident::{JobType, QueueName};
 use semel_core::lease::is_worker_id;
-use semel_core::limits::WORKER_ID_BYTES_MAX;
+use semel_core::limits::{TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
 use tokio_util::sync::CancellationToken;
 
 use self::execute::Shared;
@@ -196,7 +196,7 @@ impl Worker {
     }
 
     /// How long a lease lasts without a heartbeat, for jobs that do not say: a worker that died delays its jobs no
-    /// longer. 2 minutes unless said. Heartbeats are sent at a third of it.
+    /// longer. 1 ms to 30 days; 2 minutes unless said. Heartbeats are sent at a third of it.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
@@ -221,6 +221,11 @@ impl Worker {
                 "its name {:?} is longer than {WORKER_ID_BYTES_MAX} bytes or has control characters",
                 self.name
             )));
+        }
+        if let Some(lease) = self.lease
+            && !(1..=TIMEOUT_MS_MAX).contains(&crate::codec::millis(lease))
+        {
+            return Err(Error::Worker(format!("its lease of {lease:?} is not 1 ms to 30 days")));
         }
         let needs = Needs(&self.states);
         for (job_type, handler) in &self.handlers {

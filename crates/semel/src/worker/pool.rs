@@ -62,6 +62,10 @@ impl Pool {
             };
             // The semaphore is never closed.
             let Ok(mut room) = first else { return };
+            // It may have been told so while it waited for room.
+            if *told.borrow() != Directive::Run {
+                continue;
+            }
             let more = u32::try_from(self.room.available_permits()).unwrap_or(0).min(CLAIM_JOBS_MAX - 1);
             if let Ok(rest) = Arc::clone(&self.room).try_acquire_many_owned(more) {
                 room.merge(rest);
@@ -114,11 +118,7 @@ impl Pool {
                     drop(place);
                 }
                 // It has not been begun, so somebody else may do it at once.
-                None => {
-                    if let Err(error) = shared.link.settle(&job, &Outcome::GiveBack).await {
-                        tracing::warn!(%error, job = %job.id, "a job could not be given back; it runs when its lease has ended");
-                    }
-                }
+                None => drop(shared.report(&job, &Outcome::GiveBack).await),
             }
             drop(holding);
             drop(room);

@@ -90,6 +90,12 @@ impl Fetched {
     }
 }
 
+/// Between two fetches that found nothing.
+const REST_MIN: Duration = Duration::from_millis(250);
+/// Leases of one heartbeat: the server reads no longer request.
+const LEASES_MAX: usize = 1_000;
+/// What is told of a refusal, in characters.
+const REASON_CHARS_MAX: usize = 500;
 const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
 const NACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/nack");
 
@@ -184,7 +190,7 @@ impl Link for Remote {
     ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
         #[derive(Deserialize)]
         struct Answer {
-            jobs: Vec<Fetched>,
+            jobs: Vec<Box<RawValue>>,
         }
         Box::pin(async move {
             let mut body = json!({
@@ -194,6 +200,7 @@ impl Link for Remote {
                 body["visibility_timeout_ms"] = millis(lease).into();
             }
             while !stop.is_cancelled() {
+                let asked = Instant::now();
                 // As text, so that args keep their bytes.
                 let text = serde_json::to_vec(&body).map_err(Error::Write)?;
                 let response = self
@@ -213,7 +220,14 @@ impl Link for Remote {
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
                 if !answer.jobs.is_empty() {
                     // One job that cannot be used must not take the others with it.
-                    let usable = answer.jobs.into_iter().filter_map(|job| match job.delivery(ask) {
+                    let read = |job: &RawValue| {
+                        serde_json::from_str::<Fetched>(job.get())
+                            .map_err(|error| {
+                                Error::Server(format!("fetch was answered with no job: {error}"))
+                            })
+                            .and_then(|job| job.delivery(ask))
+                    };
+                    let usable = answer.jobs.iter().filter_map(|job| match read(job) {
                         Ok(job) => Some(job),
                         Err(error) => {
                             tracing::error!(%error, "a fetched job cannot be run here; it goes to others when its lease has ended");
@@ -221,6 +235,12 @@ impl Link for Remote {
                         }
                     });
                     return Ok(usable.collect());
+                }
+                // A server that has no room for those who wait answers at once.
+                let rest = REST_MIN.saturating_sub(asked.elapsed());
+                tokio::select! {
+                    () = tokio::time::sleep(rest) => {}
+                    () = stop.cancelled() => {}
                 }
             }
             Ok(Vec::new())
@@ -235,7 +255,7 @@ impl Link for Remote {
         Box::pin(async move {
             let said = Said { job_id: run.id.to_string(), lease: LeaseToken(run.fence).to_string() };
             let nack = |what| Nack { said: &said, what };
-            match outcome {
+            let told = match outcome {
                 Outcome::Done => self.tell(ACK, &said).await,
                 Outcome::Returned(result) => self.tell(ACK, &Ack { said: &said, result }).await,
                 Outcome::Retry(failure) => self.tell(NACK, &nack(Nacked::failed(failure, None))).await,
@@ -254,7 +274,18 @@ impl Link for Remote {
                     let path = format!("/ojs/v1/jobs/{}", run.id);
                     self.tell((http::Method::DELETE, &path), &said).await
                 }
-            }
+            };
+            // What the server will not have, such as a result that is too long, it will not have of the next run either.
+            let Err(Error::Server(reason)) = &told else { return told };
+            let retryable = match outcome {
+                Outcome::GiveBack | Outcome::Cancel => return told,
+                Outcome::Retry(_) => None,
+                _ => Some(false),
+            };
+            tracing::error!(job = %run.id, reason, "the server refuses the end of a run; it is told as a failure");
+            let reason = reason.chars().take(REASON_CHARS_MAX).collect::<String>();
+            let last = Failure::new("result", reason);
+            self.tell(NACK, &nack(Nacked::failed(&last, retryable))).await
         })
     }
 
@@ -268,27 +299,28 @@ impl Link for Remote {
             let mut lost = Vec::new();
             let mut directive = Directive::Run;
             for (own, lease) in [(true, None), (false, lease)] {
-                let leases: serde_json::Map<String, Value> = jobs
-                    .iter()
-                    .filter(|held| held.has_own_lease == own)
-                    .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
-                    .collect();
+                let held: Vec<&Held> = jobs.iter().filter(|held| held.has_own_lease == own).collect();
                 // One that holds nothing says that it is there, and hears what it is told.
-                if leases.is_empty() && !(own && jobs.is_empty()) {
-                    continue;
+                let nothing: &[&Held] = &[];
+                let idle = (own && jobs.is_empty()).then_some(nothing);
+                for held in held.chunks(LEASES_MAX).chain(idle) {
+                    let leases: serde_json::Map<String, Value> = held
+                        .iter()
+                        .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
+                        .collect();
+                    let mut body = json!({ "worker_id": worker, "leases": leases });
+                    if let Some(lease) = lease {
+                        body["visibility_timeout_ms"] = millis(lease).into();
+                    }
+                    let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
+                    directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
+                    let told = answer["jobs_lost"].as_array().map(Vec::as_slice).unwrap_or_default();
+                    lost.extend(
+                        told.iter()
+                            .filter_map(|job| job["job_id"].as_str())
+                            .filter_map(|id| JobId::parse(id, "").ok()),
+                    );
                 }
-                let mut body = json!({ "worker_id": worker, "leases": leases });
-                if let Some(lease) = lease {
-                    body["visibility_timeout_ms"] = millis(lease).into();
-                }
-                let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
-                directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
-                let told = answer["jobs_lost"].as_array().map(Vec::as_slice).unwrap_or_default();
-                lost.extend(
-                    told.iter()
-                        .filter_map(|job| job["job_id"].as_str())
-                        .filter_map(|id| JobId::parse(id, "").ok()),
-                );
             }
             Ok(Beaten { lost, directive })
         })

@@ -92,7 +92,18 @@ impl Drop for Working {
     fn drop(&mut self) {
         self.shared.stop.cancel();
         self.shared.abort.cancel();
-        self.beats_end.cancel();
+        let (pools, end) = (self.pools.clone(), self.beats_end.clone());
+        // What is held keeps its lease until it has been given back.
+        let last = async move {
+            for pool in &pools {
+                pool.empty().await;
+            }
+            end.cancel();
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(last)),
+            Err(_) => self.beats_end.cancel(),
+        }
     }
 }
 

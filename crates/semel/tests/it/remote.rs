@@ -44,6 +44,19 @@ async fn a_remote_worker_runs_the_same_handlers() {
     admin.stop().await.unwrap();
 }
 
+/// It would be refused of the next run as well, whose effect would be a second one.
+#[tokio::test]
+async fn an_end_that_the_server_refuses_is_told_as_a_failure_at_once() {
+    let (semel, admin) = served().await;
+    let working = remote(&admin).handle(async |_: Add| Return("x".repeat(2 << 20))).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).max_attempts(3).await.unwrap();
+    let ended = soon(job.wait()).await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Discarded, 1));
+    assert!(ended.job.last_failure().unwrap().contains("413"), "{:?}", ended.job.last_failure());
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn each_outcome_does_the_same_as_at_home() {
     let (semel, admin) = served().await;
