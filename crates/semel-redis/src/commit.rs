@@ -108,12 +108,16 @@ impl Shared {
                 crowded.push(bytes(key)?);
             }
         }
+        let mut shares = Vec::with_capacity(claims.len());
         for claims in claims {
-            let claimed = next()?.and_then(|value| self.all_claimed(value, claims.len()));
+            shares.push((claims, next()?.and_then(|value| self.all_claimed(value, claims.len()))));
+        }
+        let is_any_done = !batch.groups.is_empty() || shares.iter().any(|(_, claimed)| claimed.is_ok());
+        for (claims, claimed) in shares {
             applied.claims.extend(match claimed {
                 Ok(claimed) => claimed,
-                // The groups are applied, whatever became of the claims.
-                Err(error) if !batch.groups.is_empty() => {
+                // The groups are applied and others have their jobs, whatever became of these.
+                Err(error) if is_any_done => {
                     tracing::debug!(%error, "a claim of a commit found nothing");
                     vec![Claimed::default(); claims.len()]
                 }

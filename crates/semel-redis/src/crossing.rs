@@ -133,13 +133,18 @@ impl Partitions {
         push: impl FnOnce(&mut Cmd),
     ) -> Result<Value, RedisError> {
         let shared = self.at(at);
-        shared
-            .step(Script::Cross, |command| {
-                shared.push_time(command);
-                command.arg(what).arg(turn);
-                push(command);
-            })
-            .await
+        let fill = |command: &mut Cmd| {
+            shared.push_time(command);
+            command.arg(what).arg(turn);
+            push(command);
+        };
+        if matches!(what, "look" | "told" | "give up" | "unlock") {
+            // Nothing is acknowledged by these, and whoever forgets them is asked again: they wait for no replica.
+            let mut command = shared.link.call(Script::Cross);
+            fill(&mut command);
+            return shared.look(command).await;
+        }
+        shared.step(Script::Cross, fill).await
     }
 
     /// Weighs groups together, and applies those that hold: their places in the batch, and what became of them.
@@ -379,7 +384,7 @@ impl Partitions {
             };
             if told.is_empty() {
                 // Somebody else has told all of them meanwhile.
-                return Ok(());
+                return Ok(true);
             }
             let mut is_whole = true;
             let said = shared
@@ -388,18 +393,38 @@ impl Partitions {
                     shared.push_time(command);
                     is_whole = read(&told, command).is_some();
                 })
-                .await?;
-            let mut said = Values::of(said)?;
+                .await;
+            let mut said = match said {
+                // What it was told before, or its lock, is forgotten: telling it again would not change that.
+                Err(error) if error.is_given_up() => return Ok(false),
+                said => Values::of(said?)?,
+            };
             shared.saw(said.time()?);
-            if !is_whole || bytes(said.take()?)?.contains(&b's') {
-                return Err(RedisError::Answer("a decided commit was not applied as a whole"));
+            if !is_whole {
+                return Err(RedisError::Answer("what a decided commit is to tell cannot be read"));
             }
-            Ok(())
+            Ok(!bytes(said.take()?)?.contains(&b's'))
         });
+        let (mut is_whole, mut failure) = (true, None);
         for told in join_all(telling).await {
-            told?;
+            match told {
+                Ok(applied) => is_whole &= applied,
+                Err(error) => failure = Some(error),
+            }
         }
-        self.cross_step(0, "leave", turn, |_| {}).await.map(drop)
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        // Left in any case, or nobody could have the place any more.
+        self.cross_step(0, "leave", turn, |_| {}).await?;
+        if is_whole {
+            return Ok(());
+        }
+        tracing::error!(
+            turn,
+            "a partition has forgotten its part of a commit over several: it lost its last moment in a crash or failover"
+        );
+        Err(RedisError::Unknown)
     }
 
     /// Takes back a commit that is not decided: who fails at it leaves that to others. Says whether it is taken back.

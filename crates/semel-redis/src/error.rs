@@ -88,6 +88,11 @@ impl RedisError {
         self.code() == Some("SEMELLOCK")
     }
 
+    /// Whether a partition knows nothing of the commit over several that it is told of.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.code() == Some("SEMELOLD")
+    }
+
     /// The number of the commit that has locked it.
     pub(crate) fn lock(&self) -> u64 {
         let text = self.to_string();

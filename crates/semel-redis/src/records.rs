@@ -57,10 +57,16 @@ impl Partitions {
             let told = list(answer.take()?)?.into_iter().map(|record| read(shared.partition, record));
             Ok::<_, RedisError>((dropped, told.collect::<Result<Vec<_>, _>>()?))
         });
-        let (mut all, mut is_lost, mut until) = (Vec::new(), false, u64::MAX);
+        let (mut all, mut is_lost, mut is_more, mut until) = (Vec::new(), false, false, u64::MAX);
         let mut reached = known.clone();
         for ((said, known), reached) in join_all(asking).await.into_iter().zip(&known).zip(&mut reached) {
-            let (dropped, told) = said?;
+            let (dropped, mut told) = said?;
+            // A clock that was set back takes nobody before what he has told already.
+            let mut latest = 0;
+            for record in &mut told {
+                latest = latest.max(record.told);
+                record.told = latest;
+            }
             if dropped > *known {
                 (is_lost, *reached) = (true, dropped);
             }
@@ -69,6 +75,7 @@ impl Partitions {
             {
                 // What comes behind it may come before what others have told.
                 until = until.min(last.told);
+                is_more = true;
             }
             all.extend(told);
         }
@@ -98,9 +105,9 @@ impl Partitions {
             }
             add
         };
-        // Where somebody else has added them meanwhile, that was it.
-        self.patiently(0, || first.look(add())).await?;
-        Ok(true)
+        let said = self.patiently(0, || first.look(add())).await?;
+        // Somebody else may have added them meanwhile, and not all. What is told from now on is for the next reader.
+        Ok(is_more || number::<u64>(said)? == 0)
     }
 
     /// A piece of housekeeping. Says whether more is waiting.

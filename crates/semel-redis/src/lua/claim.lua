@@ -240,7 +240,9 @@ local function look_at(found, queue)
         -- A queue may be named twice: what was granted just now is filed elsewhere when all is written.
         if h and byte(h, 1) == 0 then
             local why = why_not(id, h)
-            seen[#seen + 1] = pack('>I2', queue) .. char(why or 255) .. found[i]
+            if is_asked then
+                seen[#seen + 1] = pack('>I2', queue) .. char(why or 255) .. found[i]
+            end
             if why then
                 share.refused[#share.refused + 1] = { id, why }
                 if why == 3 then

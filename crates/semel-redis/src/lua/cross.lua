@@ -5,6 +5,9 @@ local now = time_of(ARGV[1], ARGV[2], ARGV[3])
 local what, turn = ARGV[4], ARGV[5]
 local fact, place_name = BASE .. '!', BASE .. '+'
 
+-- How long it is remembered that something was decided, in milliseconds: longer than anybody asks again.
+local DECIDED_KEPT = 120000
+
 -- By the server's own clock, whatever a test takes for the time.
 local function micros()
     local at = call('TIME')
@@ -16,7 +19,13 @@ local function there()
     if not slot[1] then
         return nil
     end
-    return slot, digits(micros() - tonumber(slot[4]))
+    local age = micros() - tonumber(slot[4])
+    if age < 0 then
+        -- The clock was set back: its age begins anew.
+        call('HSET', place_name, 'at', digits(micros()))
+        age = 0
+    end
+    return slot, digits(age)
 end
 
 if what == 'enter' then
@@ -73,8 +82,10 @@ elseif what == 'lock' then
 elseif what == 'decide' then
     -- The token, and for each partition its number and what it is to be told. Answers whether it is decided.
     local slot = there()
+    local mark = BASE .. 'm' .. ARGV[6]
     if not slot or slot[1] ~= turn or slot[2] ~= ARGV[6] then
-        return 'no'
+        -- Who asks again may have been heard, and others have told it all by now.
+        return call('GET', mark) or 'no'
     elseif slot[3] ~= 'decided' then
         local told = { 'phase', 'decided' }
         for i = 7, #ARGV, 2 do
@@ -82,6 +93,7 @@ elseif what == 'decide' then
             told[#told + 1] = ARGV[i + 1]
         end
         call('HSET', place_name, unpack(told))
+        call('SET', mark, 'yes', 'PX', DECIDED_KEPT)
     end
     return 'yes'
 elseif what == 'look' then

@@ -32,6 +32,11 @@ local function begin_run()
     if call('HGET', fact, 'records') then
         call('HINCRBY', fact, 'records', LOST)
     end
+    for _, count in ipairs({ 'log', 'crossings' }) do
+        if call('HGET', fact, count) then
+            call('HINCRBY', fact, count, LOST)
+        end
+    end
     call('HSET', fact, 'run', ARGV[3])
 end
 local layout = call('HGET', fact, 'layout')
