@@ -5,9 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{BenchError, Report};
 
-/// Two-sided 95 % points of Student's distribution, for 1, 2, … degrees of freedom; beyond, that of the normal one.
+/// Two-sided 95 % points of Student's distribution, for 1, 2, … degrees of freedom; the last one beyond, which is rather too wide.
 const STUDENT: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
-const NORMAL: f64 = 1.96;
 /// Rounds of each side without which nothing is said.
 pub const ROUNDS_MIN: usize = 3;
 
@@ -149,7 +148,7 @@ fn logs(shares: &[f64]) -> Option<(f64, Spread)> {
 fn student(freedom: f64) -> f64 {
     // Rounded down: rather too wide than too narrow.
     let at = if freedom.is_finite() { freedom.max(1.0) as usize } else { usize::MAX };
-    STUDENT.get(at - 1).copied().unwrap_or(NORMAL)
+    STUDENT.get(at - 1).copied().unwrap_or(STUDENT[STUDENT.len() - 1])
 }
 
 #[cfg(test)]

@@ -122,6 +122,8 @@ async fn measure(
             if round == 0 { format!("{case}, empty") } else { format!("{case}, {round} waiting") }
         };
         if round > 0 {
+            progress("emptying");
+            load::drain(engine, &work).await?;
             progress("filling");
             load::fill(engine, &work, from, round).await?;
             from += round;

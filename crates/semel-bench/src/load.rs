@@ -276,7 +276,14 @@ pub async fn cycle(
                 .await?;
             for job in &jobs {
                 let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
-                engine.complete(job.head.id, bearer, None).await?;
+                match engine.complete(job.head.id, bearer, None).await? {
+                    Settled::Done(_) => {}
+                    other => {
+                        return Err(BenchError::Invalid(format!(
+                            "a claimed job was not completed: {other:?}"
+                        )));
+                    }
+                }
             }
             Ok(jobs.len() as u64)
         }
@@ -326,6 +333,22 @@ pub async fn fill(engine: &Engine, work: &Work, from: u64, count: u64) -> Result
         at = upto;
     }
     Ok(())
+}
+
+/// Works off whatever waits, so that what is put in next is all there is.
+///
+/// # Errors
+/// When the store fails.
+pub async fn drain(engine: &Engine, work: &Work) -> Result<(), BenchError> {
+    loop {
+        let grant = Grant::new("worker".into(), None);
+        let queues = vec![work.queue.clone()];
+        let jobs = engine.claim(Claim { queues, limit: 1_000, grant, closed: Vec::new() }).await?;
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        complete_all(engine, &jobs).await?;
+    }
 }
 
 #[cfg(test)]

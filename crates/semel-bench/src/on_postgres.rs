@@ -15,6 +15,8 @@ const BULK: u64 = 1_000;
 const BULK_CALLERS: usize = 4;
 /// Callers of the case in which jobs only come and go.
 const WORKERS: usize = 200;
+/// What a round is called before which nothing waits.
+const EMPTY: &str = "empty";
 
 /// Runs all cases on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
 /// deleted.
@@ -66,8 +68,10 @@ impl<P: Fn(&str)> Run<'_, P> {
         figures.extend([inserts, claims]);
 
         let mut from = 0;
-        self.round("empty", &limits, &mut from, &mut figures).await?;
+        self.round(EMPTY, &limits, &mut from, &mut figures).await?;
         if *waiting > 0 || *finished > 0 {
+            (self.progress)("emptying");
+            load::drain(self.engine, &self.work).await?;
             (self.progress)("filling");
             load::fill(self.engine, &self.work, from, *waiting).await?;
             from += waiting;
@@ -136,6 +140,9 @@ impl<P: Fn(&str)> Run<'_, P> {
         }
         let name = format!("full cycle, {label}");
         if self.wants(&name) {
+            if label == EMPTY {
+                load::drain(engine, work).await?;
+            }
             let figure = load::cycle(&name, engine, work, callers, duration, *from).await?;
             *from += figure.jobs + callers as u64;
             figures.push(figure);

@@ -237,6 +237,8 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
     head.finished_at = None;
     head.ending = None;
     head.expires_at = None;
+    // What came after the runs before it has been let go by their end.
+    head.follow_up = None;
     draft.update(&mut head);
     draft.tell(EventKind::Available, &head, 0);
     Ok(Revived::Done(Box::new(head)))

@@ -41,6 +41,8 @@ pub struct JobView<'a> {
     pub with_lease: bool,
     /// Whether the reader is told no more than what became of its request: nothing of runs, workers and other jobs.
     pub is_curt: bool,
+    /// Whether the reader may know of whatever jobs came before and after it: those of others, and of other queues.
+    pub names_others: bool,
 }
 
 impl<'a> JobView<'a> {
@@ -58,6 +60,7 @@ impl<'a> JobView<'a> {
             parent_results: None,
             with_lease: false,
             is_curt: false,
+            names_others: false,
         }
     }
 
@@ -75,6 +78,7 @@ impl<'a> JobView<'a> {
             parent_results: None,
             with_lease: false,
             is_curt: false,
+            names_others: false,
         }
     }
 
@@ -238,7 +242,7 @@ impl<'a> JobView<'a> {
 
     /// Whom it comes after and who comes after it: jobs with its key, so they are named where its key is.
     fn put_lineage(&self, object: &mut Object<'_>) {
-        if self.head.hold.disclose != Disclose::Always {
+        if !self.names_others || self.head.hold.disclose != Disclose::Always {
             return;
         }
         if let Some(id) = self.head.follow_up {

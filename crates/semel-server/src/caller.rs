@@ -111,6 +111,11 @@ impl Caller {
         self.0.as_ref().is_none_or(|token| token.inspect || token.roles.contains(&Role::Admin))
     }
 
+    /// Whether it may know of whatever jobs there are: everybody's, in all queues.
+    pub(crate) fn knows_others(&self) -> bool {
+        self.inspect() && !self.is_limited()
+    }
+
     /// What decisions go by that are taken for the caller.
     pub(crate) fn sight(&self) -> Sight<'_> {
         Sight { inspect: self.inspect(), queues: self.queues() }
@@ -226,7 +231,11 @@ impl Caller {
         head: &Head,
         write: impl FnOnce(&JobView<'_>) -> String,
     ) -> Result<String, StoreError> {
-        if self.inspect() { show(&app.engine, head, write).await } else { Ok(write(&JobView::curt(head))) }
+        if self.inspect() {
+            show(&app.engine, self, head, write).await
+        } else {
+            Ok(write(&JobView::curt(head)))
+        }
     }
 
     /// Those of the jobs that the caller sees.

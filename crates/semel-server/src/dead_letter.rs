@@ -13,7 +13,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::many::{Found, found};
-use crate::respond::{Answer, Answered, Refused, settled, show, view};
+use crate::respond::{Answer, Answered, Refused, settled, show, view_for};
 use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
@@ -34,7 +34,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let jobs = app.engine.jobs(page).await?;
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
-        put_list(outer.member("jobs"), &jobs, |out, job| view(job).write(out));
+        put_list(outer.member("jobs"), &jobs, |out, job| view_for(job, &caller).write(out));
         object(outer.member("pagination"), |page| {
             found.put_total(page);
             page.number("limit", limit);
@@ -86,7 +86,7 @@ pub(crate) async fn retry(
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
     match app.engine.revive(id).await? {
-        Revived::Done(head) => Ok(Answer::ok(show(&app.engine, &head, answer::job).await?)),
+        Revived::Done(head) => Ok(Answer::ok(show(&app.engine, &caller, &head, answer::job).await?)),
         Revived::Blocked { holder } => Err(Problem::new(
             Code::Duplicate,
             "another job holds the dead letter's unique key; wait for its end, or cancel it, and retry again",

@@ -23,7 +23,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::replay;
-use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
+use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_for};
 use crate::search;
 use crate::tenancy::Scope;
 
@@ -111,11 +111,11 @@ async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: &Body) ->
             Answer::created(head.id, answer::enqueued(&JobView::fresh(head, body), how))
         }
         Admitted::Repeated => {
-            let text = show_job(&app.engine, head, |view| answer::enqueued(view, how)).await?;
+            let text = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await?;
             Answer::created(head.id, text).replayed()
         }
         Admitted::Amended | Admitted::Existing => {
-            Answer::ok(show_job(&app.engine, head, |view| answer::enqueued(view, how)).await?)
+            Answer::ok(show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await?)
         }
     })
 }
@@ -152,7 +152,7 @@ pub(crate) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Answered {
     let id = extract::job_id(id)?;
-    Ok(Answer::ok(answer::job(&view(&caller.job(&app, id).await?))))
+    Ok(Answer::ok(answer::job(&view_for(&caller.job(&app, id).await?, &caller))))
 }
 
 /// `GET /jobs`: a page, newest first.
@@ -171,7 +171,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     };
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
-        put_list(outer.member("jobs"), &jobs, |out, job| view(job).write(out));
+        put_list(outer.member("jobs"), &jobs, |out, job| view_for(job, &caller).write(out));
         object(outer.member("pagination"), |page| {
             page.number("limit", limit);
             page.flag("has_more", next.is_some());

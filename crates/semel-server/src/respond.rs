@@ -12,6 +12,8 @@ use semel_engine::{Engine, Job};
 use semel_ojs::{Code, JobView, Problem};
 use semel_store::StoreError;
 
+use crate::caller::Caller;
+
 /// What a handler gives back.
 pub(crate) type Answered = Result<Answer, Refused>;
 
@@ -165,17 +167,24 @@ pub(crate) fn view(job: &Job) -> JobView<'_> {
         parent_results: job.parent_results.as_ref().and_then(|text| str::from_utf8(text).ok()),
         with_lease: false,
         is_curt: false,
+        names_others: false,
     }
+}
+
+/// The same for a caller, who may know of its relations.
+pub(crate) fn view_for<'a>(job: &'a Job, caller: &Caller) -> JobView<'a> {
+    JobView { names_others: caller.knows_others(), ..view(job) }
 }
 
 /// Shows the whole job of this head, or the head alone when its body has been deleted in the meantime.
 pub(crate) async fn show(
     engine: &Engine,
+    caller: &Caller,
     head: &Head,
     write: impl FnOnce(&JobView<'_>) -> String,
 ) -> Result<String, StoreError> {
     Ok(match engine.job(head.id).await? {
-        Some(job) => write(&view(&job)),
+        Some(job) => write(&view_for(&job, caller)),
         None => write(&JobView::bare(head)),
     })
 }

@@ -234,6 +234,7 @@ fn plain(text: &str) -> Result<String, String> {
     }
     for (prefix, radix) in [("0x", 16), ("0o", 8)] {
         if let Some(digits) = text.strip_prefix(prefix)
+            && digits.chars().all(|digit| digit.is_digit(radix))
             && let Ok(number) = i64::from_str_radix(digits, radix)
         {
             return Ok(number.to_string());

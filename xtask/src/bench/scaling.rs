@@ -51,6 +51,11 @@ impl Along {
         }
     }
 
+    /// How many claim at a time does not follow the callers.
+    fn cases(self) -> impl Iterator<Item = &'static str> {
+        CASES.into_iter().filter(move |case| self == Self::Waiting || !case.starts_with("claim"))
+    }
+
     fn points(self, to: u64) -> impl Iterator<Item = u64> {
         let (points, most) = match self {
             Self::Waiting => (WAITING, to),
@@ -119,7 +124,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let mut curves = Vec::new();
     for store in stores {
         for along in Along::ALL {
-            let mut drawn: Vec<Curve> = CASES.map(|case| Curve::new(store, along, case)).into();
+            let mut drawn: Vec<Curve> = along.cases().map(|case| Curve::new(store, along, case)).collect();
             for at in along.points(options.to) {
                 println!("{}: {at} {}", store.name(), along.title());
                 let report = ask(&program, &started, store, along, at, options.seconds)?;

@@ -71,8 +71,10 @@ impl Redis {
                 program.display()
             ));
         }
-        let mut server =
-            Self { program, folder: Folder::new("redis")?, port: free_port()?, settings, process: None };
+        let port = free_port()?;
+        // Of its own: a run may have several.
+        let folder = Folder::new(&format!("redis-{port}"))?;
+        let mut server = Self { program, folder, port, settings, process: None };
         server.run()?;
         println!(
             "Redis {version} of {}: one of this run on port {}, {VARIABLE}={}",

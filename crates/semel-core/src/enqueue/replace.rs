@@ -30,7 +30,11 @@ pub(super) fn replace(
     let mut cancelled: Vec<JobId> = Vec::new();
     let (mut waiters, mut ahead) = (Waiters::default(), None);
     let mut hidden = identity.policy.disclose();
+    // By the policies alone: what is stored does not depend on who asked.
+    let mut kept = hidden;
     while let Admission::Replace { holders, scheduled_at, wait_until, disclose } = &admission {
+        let taken = draft.key(&identity.read())?.holders.iter().filter(|head| holders.contains(&head.id));
+        kept = taken.map(|head| head.hold.disclose).fold(kept, Ord::max);
         let burned = cancel(draft, identity, holders)?;
         fence = fence.max(burned.fence);
         waiters.0.extend(burned.waiters.0);
@@ -54,7 +58,7 @@ pub(super) fn replace(
         admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.sight());
     }
     placing.awaited = !waiters.0.is_empty();
-    let undisclosed = hidden != Disclose::Always;
+    let undisclosed = kept != Disclose::Always;
     let lineage = if undisclosed { Lineage::default() } else { Lineage::replacing(&cancelled) };
     let head = create(draft, offer, &placing, lineage, fence)?;
     // Who waits for one of them goes on with the new job.

@@ -9,7 +9,7 @@ use super::Page;
 use crate::caller::Caller;
 use crate::dead_letter::all;
 use crate::extract::{self, Parameters};
-use crate::respond::{Answer, Answered, settled, view};
+use crate::respond::{Answer, Answered, settled, view_for};
 use crate::tenancy::Scope;
 
 /// `GET /admin/dead-letter`, newest first: `queue`, `type`, `page`, `per_page`.
@@ -21,7 +21,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let jobs = app.engine.jobs(page.of_items(&found.heads).iter().map(|head| head.id).collect()).await?;
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
-        put_list(outer.member("items"), &jobs, |out, job| view(job).write(out));
+        put_list(outer.member("items"), &jobs, |out, job| view_for(job, &caller).write(out));
         page.put(found.heads.len(), found.rest.is_some(), outer);
     });
     Ok(Answer::ok(out))

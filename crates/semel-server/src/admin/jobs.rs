@@ -20,7 +20,7 @@ use crate::audit::Many;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::many::{Found, each, found};
-use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view};
+use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_for};
 use crate::tenancy::Scope;
 
 /// Jobs that a listing by page numbers looks through.
@@ -35,7 +35,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let jobs = app.engine.jobs(page.of_items(&found.heads).iter().map(|head| head.id).collect()).await?;
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {
-        put_list(outer.member("items"), &jobs, |out, job| view(job).write(out));
+        put_list(outer.member("items"), &jobs, |out, job| view_for(job, &caller).write(out));
         page.put(found.heads.len(), found.rest.is_some(), outer);
     });
     Ok(Answer::ok(out))
@@ -49,7 +49,7 @@ pub(crate) async fn show(
 ) -> Answered {
     let id = extract::job_id(id)?;
     let mut out = String::with_capacity(1_024);
-    view(&caller.job(&app, id).await?).write(&mut out);
+    view_for(&caller.job(&app, id).await?, &caller).write(&mut out);
     Ok(Answer::ok(out))
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn cancel(
     let id = extract::job_id(id)?;
     caller.check_cancel(&app, id).await?;
     let head = settled(app.engine.cancel(id, Bearer::default()).await?)?;
-    Ok(Answer::ok(show_job(&app.engine, &head, answer::job).await?))
+    Ok(Answer::ok(show_job(&app.engine, &caller, &head, answer::job).await?))
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.

@@ -62,6 +62,32 @@ async fn every_endpoint_asks_for_the_role_it_names() {
     server.stop().await;
 }
 
+/// Who took whose place is stored by the policies, and told to those who may know of either.
+#[tokio::test]
+async fn who_took_a_jobs_place_is_for_those_who_may_know_of_all_jobs() {
+    let server = server().await;
+    let enqueue = async |token: &str, queue: &str, key: &str| {
+        let unique = json!({ "key": key, "on_conflict": "replace" });
+        let body = json!({ "type": "a.b", "args": [1], "options": { "queue": queue, "unique": unique } });
+        let told = ask(&server, token, Method::POST, "/ojs/v1/jobs", Some(&body)).await;
+        assert_eq!(told.status, 201, "{}", told.body);
+        told.job_id().to_owned()
+    };
+    let read = async |token: &str, id: &str, name: &str| {
+        ask(&server, token, Method::GET, &format!("/ojs/v1/jobs/{id}"), None).await.body["job"][name].clone()
+    };
+    let first = enqueue("mail", "mail", "k").await;
+    let second = enqueue("producer", "secret", "k").await;
+    for (token, told) in [("mail", Value::Null), ("mail-admin", Value::Null), ("admin", json!(second))] {
+        assert_eq!(read(token, &first, "replaced_by").await, told, "{token}");
+    }
+    let old = enqueue("blind", "default", "own").await;
+    let new = enqueue("blind", "default", "own").await;
+    assert_eq!(read("admin", &new, "replaces").await, json!([old]));
+    assert_eq!(read("admin", &old, "replaced_by").await, json!(new));
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_no_endpoint_is_not_told_to_strangers() {
     let server = server().await;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::stores::Store;
 use super::super::summary::number;
-use super::{Along, CASES, data};
+use super::{Along, data};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 320.0;
@@ -65,10 +65,15 @@ pub fn write(folder: &Path, said: &str, servers: &[String], curves: &[Curve]) ->
     };
     let data = data(said, servers, curves);
     put("scaling.json", &serde_json::to_string_pretty(&data).map_err(|error| error.to_string())?)?;
-    for group in curves.chunks(CASES.len()) {
+    for group in groups(curves) {
         put(&name(group), &picture(group))?;
     }
     put("README.md", &page(said, servers, curves))
+}
+
+/// Those that are drawn together.
+fn groups(curves: &[Curve]) -> impl Iterator<Item = &[Curve]> {
+    curves.chunk_by(|one, other| (one.store, one.along) == (other.store, other.along))
 }
 
 fn name(group: &[Curve]) -> String {
@@ -87,7 +92,7 @@ fn page(said: &str, servers: &[String], curves: &[Curve]) -> String {
          did on the empty store, which is what tells, for two runs differ by the machine's moods. All of it: [scaling.json](scaling.json).\n",
         if servers.is_empty() { "none".to_owned() } else { servers.join("; ") }
     );
-    for group in curves.chunks(CASES.len()) {
+    for group in groups(curves) {
         let Some(first) = group.first() else { continue };
         let title = format!("On {}: {}", first.store.name(), first.along.title());
         let _ = write!(page, "\n## {title}\n\nDurability: {}.\n\n|", first.store.durability());
@@ -168,6 +173,7 @@ fn picture(group: &[Curve]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CASES;
     use super::*;
 
     fn curves() -> Vec<Curve> {
