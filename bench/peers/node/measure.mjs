@@ -62,6 +62,16 @@ async function enqueue(queue) {
   return { ...figure, keys, stored: await queue.count() }
 }
 
+/** One job, then duplicates of it. */
+async function repeat(queue) {
+  await queue.enqueue(key(0), args(0))
+  const figure = await drive(options.callers, options.seconds, async () => {
+    await queue.enqueue(key(0), args(0))
+    return 1
+  })
+  return { ...figure, keys: 1, stored: await queue.count() }
+}
+
 async function fill(queue, jobs) {
   for (let from = 0; from < jobs; from += 1000) {
     const upto = Math.min(jobs, from + 1000)
@@ -136,7 +146,7 @@ async function race(queue) {
 
 const queue = await open(options.url, options)
 const before = process.cpuUsage()
-const cases = { enqueue, bulk, process: process_, latency, race }
+const cases = { enqueue, bulk, process: process_, latency, race, repeat }
 const figure = await cases[kind](queue)
 const used = process.cpuUsage(before)
 const version = queue.version

@@ -73,6 +73,17 @@ async def enqueue(queue):
     return {**figure, "keys": keys, "stored": await queue.count()}
 
 
+async def repeat(queue):
+    await queue.enqueue(key(0), args(0))
+
+    async def turn():
+        await queue.enqueue(key(0), args(0))
+        return 1
+
+    figure = await drive(OPTIONS["callers"], OPTIONS["seconds"], turn)
+    return {**figure, "keys": 1, "stored": await queue.count()}
+
+
 def jobs_of(start, upto):
     return [(key(number), args(number)) for number in range(start, upto)]
 
@@ -151,8 +162,8 @@ async def race(queue):
 async def main():
     async with importlib.import_module(f"{PEER}_queue").open(OPTIONS) as queue:
         before = resource.getrusage(resource.RUSAGE_SELF)
-        case = {"enqueue": enqueue, "bulk": bulk, "process": process, "latency": latency, "race": race}[KIND]
-        figure = await case(queue)
+        cases = {"enqueue": enqueue, "bulk": bulk, "process": process, "latency": latency, "race": race, "repeat": repeat}
+        figure = await cases[KIND](queue)
         after = resource.getrusage(resource.RUSAGE_SELF)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(json.dumps({"version": queue.version, **figure, "client_cpu_seconds": used}), flush=True)

@@ -36,6 +36,8 @@ pub enum Unit {
     P99,
     /// Jobs admitted beyond one for each key: none is right.
     Surplus,
+    /// Bytes that the store grows by for a million of them: less is better.
+    Growth,
 }
 
 const CASE: Case = Case { name: "", kind: "enqueue", unit: Unit::PerSecond, duplicates: 0.0, unique: true };
@@ -51,12 +53,15 @@ pub const CASES: &[Case] = &[
     Case { name: PROCESS, kind: "process", ..CASE },
     Case { name: "enqueue to start at 10 % load", kind: "latency", unit: Unit::P99, ..CASE },
     Case { name: "races for one key, 50 callers", kind: "race", unit: Unit::Surplus, ..CASE },
+    Case { name: "growth by duplicates of one job", kind: REPEAT, unit: Unit::Growth, ..CASE },
 ];
 
 /// What the store does with no queue on top.
 pub const LIMIT: &str = "limit of the store, new jobs";
 /// The case that the latency's rate and the share of the limit come from.
 pub const UNIQUE: &str = "unique, 64 callers";
+/// One job, and duplicates of it. Asked for no time at first, so that what an empty store becomes full of is not counted.
+pub const REPEAT: &str = "repeat";
 /// The other one.
 pub const PROCESS: &str = "work off a backlog";
 
@@ -77,7 +82,7 @@ impl Case {
     /// When what it rests on has not been measured.
     pub fn options(&self, peer: &Peer, seconds: f64, runs: &[Run]) -> Result<Map<String, Value>, String> {
         let options = match self.kind {
-            "enqueue" => {
+            "enqueue" | REPEAT => {
                 json!({ "callers": CALLERS, "seconds": seconds, "duplicates": self.duplicates, "unique": self.unique })
             }
             "bulk" => json!({ "callers": 4, "size": 1_000, "seconds": seconds }),

@@ -126,6 +126,7 @@ fn table(page: &mut String, runs: &[Run], peers: &[&'static Peer]) {
             Unit::PerSecond => "jobs/s",
             Unit::P99 => "p99, ms",
             Unit::Surplus => "jobs admitted beyond one for each of 100 keys",
+            Unit::Growth => "bytes for a million, by those of one run",
         };
         let _ = writeln!(page, "| {} ({unit}) | {} |", case.name, cells.join(" | "));
     }
@@ -176,6 +177,7 @@ pub fn median(runs: &[Run], peer: &'static Peer, case: &Case) -> Median {
             Unit::PerSecond => per_second(result),
             Unit::P99 => result.get("p99_ms").and_then(Value::as_f64),
             Unit::Surplus => surplus(result),
+            Unit::Growth => grown(result),
         })
         .collect();
     values.sort_by(f64::total_cmp);
@@ -194,6 +196,12 @@ fn middle(values: &[f64]) -> Option<f64> {
     }
 }
 
+/// Bytes that a million duplicates would have made of the store, by what those of this run made of it.
+fn grown(result: &Value) -> Option<f64> {
+    let duplicates = result.get("jobs")?.as_f64().filter(|jobs| *jobs > 0.0)?;
+    Some(result.get("store_bytes")?.as_f64()? * 1e6 / duplicates)
+}
+
 /// Jobs that wait beyond one for each key that was offered.
 fn surplus(result: &Value) -> Option<f64> {
     Some(result.get("stored")?.as_f64()? - result.get("keys")?.as_f64()?)
@@ -201,7 +209,7 @@ fn surplus(result: &Value) -> Option<f64> {
 
 fn cell(median: &Median, unit: Unit) -> String {
     let write = |value: f64| match unit {
-        Unit::PerSecond => number(value),
+        Unit::PerSecond | Unit::Growth => number(value),
         Unit::P99 => format!("{value:.1}"),
         Unit::Surplus => format!("{value:.0}"),
     };
@@ -284,7 +292,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::Run;
-    use super::super::cases::CASES;
+    use super::super::cases::{CASES, Unit};
     use super::super::peers::PEERS;
     use super::{cell, median, number, page};
 
@@ -309,6 +317,13 @@ mod tests {
         let race = CASES.iter().position(|case| case.kind == "race").unwrap();
         let runs = [run(race, 1, 5_000, 107)];
         assert_eq!(cell(&median(&runs, &PEERS[5], &CASES[race]), CASES[race].unit), "**7** (7–7)");
+    }
+
+    #[test]
+    fn growth_is_told_for_a_million() {
+        let repeat = CASES.iter().position(|case| case.unit == Unit::Growth).unwrap();
+        let runs = [run(repeat, 1, 10_000, 100)];
+        assert_eq!(cell(&median(&runs, &PEERS[5], &CASES[repeat]), CASES[repeat].unit), "**500,000** (500,000–500,000)");
     }
 
     #[test]

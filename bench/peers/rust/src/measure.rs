@@ -118,6 +118,7 @@ pub async fn measure<Q: Queue>(
         "process" => bench.process().await?,
         "latency" => bench.latency().await?,
         "race" => bench.race().await?,
+        "repeat" => bench.repeat().await?,
         other => return Err(format!("there is no case `{other}`").into()),
     };
     let used = processor_seconds() - before;
@@ -202,6 +203,21 @@ impl<Q: Queue> Bench<Q> {
             })
             .await?;
         Ok(Figure { keys: Some(keys.load(Ordering::Relaxed)), ..figure })
+    }
+
+    /// One job, then duplicates of it.
+    async fn repeat(&self) -> Result<Figure, Failure> {
+        self.queue.enqueue(self.job(0)).await?;
+        let bench = self.clone();
+        let turn = move |_| {
+            let bench = bench.clone();
+            async move {
+                bench.queue.enqueue(bench.job(0)).await?;
+                Ok(1)
+            }
+        };
+        let figure = self.drive(self.options.callers, turn).await?;
+        Ok(Figure { keys: Some(1), ..figure })
     }
 
     async fn offer_all(&self, from: u64, upto: u64) -> Result<(), Failure> {
