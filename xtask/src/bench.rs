@@ -10,8 +10,10 @@
 //! - [`packages`]: where the programs come from.
 //! - [`summary`]: medians, as a table and as data; [`plot`]: as pictures.
 //! - [`scaling`]: Semel alone, as jobs wait and callers come.
+//! - [`instructions`]: what decisions take of a processor, counted.
 
 mod cases;
+pub mod instructions;
 mod packages;
 mod peers;
 mod plot;

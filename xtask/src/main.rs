@@ -66,6 +66,9 @@ Tasks:
   bench scaling [--to N] [--seconds N] [--only STORE,…] [--out FOLDER]
                   Measure Semel on each store as more jobs wait, up to N (1,000,000), and more callers come, as a page,
                   data and curves (2 s a case; a quarter of an hour)
+  bench instructions [--write]
+                  Count the instructions of decisions with callgrind, and fail where they became more than a quarter more
+                  than bench/instructions.json says; --write keeps what was counted there; needs valgrind
   api             Write the library's public API anew, crates/semel/api.txt, from its docs
   package         Build a static binary, and put it with its manual pages, completions and unit into target/package, as a
                   folder and as an archive
@@ -100,6 +103,7 @@ enum Task<'a> {
     Fuzz { args: Vec<&'a str> },
     Peers { args: Vec<&'a str> },
     Scaling { args: Vec<&'a str> },
+    Instructions { args: Vec<&'a str> },
     Help,
 }
 
@@ -123,8 +127,10 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["fuzz", args @ ..] => Ok(Task::Fuzz { args: args.to_vec() }),
         ["bench", "peers", args @ ..] => Ok(Task::Peers { args: args.to_vec() }),
         ["bench", "scaling", args @ ..] => Ok(Task::Scaling { args: args.to_vec() }),
+        ["bench", "instructions", args @ ..] => Ok(Task::Instructions { args: args.to_vec() }),
         ["bench", ..] => {
-            Err("bench takes `peers` or `scaling`; one run of Semel alone is `semel bench`".to_owned())
+            Err("bench takes `peers`, `scaling` or `instructions`; one run of Semel alone is `semel bench`"
+                .to_owned())
         }
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),
         [
@@ -159,6 +165,7 @@ fn main() -> ExitCode {
         Task::Planted { only } => planted::run(&workspace, &only),
         Task::Peers { args } => bench::run(&workspace, &args),
         Task::Scaling { args } => bench::scaling::run(&workspace, &args),
+        Task::Instructions { args } => bench::instructions::run(&workspace, &args),
         Task::Fuzz { args } => fuzz::run(&workspace, &args),
         Task::Simulate { args } => simulate::run(&workspace, &args),
         Task::Help => {

@@ -6,6 +6,7 @@ mod chromium;
 mod pgbouncer;
 mod postgres;
 mod redis;
+pub mod valgrind;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::absent::{self, Absent};
 use crate::api;
-use crate::services::Services;
+use crate::bench::instructions;
+use crate::services::{Services, valgrind};
 use crate::steps::{Action, Step, run as run_steps};
 use crate::tidy;
 use crate::workspace::Workspace;
@@ -42,7 +43,9 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         tests(workspace, &suites, &services.variables(), &absent, workspace.has_cargo_command("nextest")),
     ];
     if is_quick {
-        println!("--quick: without doc tests, cargo-deny, and the demo on a release build");
+        println!(
+            "--quick: without doc tests, cargo-deny, the demo on a release build, and counted instructions"
+        );
     } else {
         steps.push(doc_tests(workspace));
         if workspace.has_cargo_command("deny") {
@@ -51,6 +54,10 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
             println!("cargo-deny is not installed: of its checks, only tidy's own of the licences runs");
         }
         steps.extend([release(workspace), demo(workspace)?]);
+        match valgrind::find() {
+            Ok(()) => steps.push(counted(workspace)),
+            Err(why) => println!("NOT TESTED HERE: how many instructions decisions take: {why}"),
+        }
     }
     run_steps(steps)?;
     absent.iter().for_each(|absent| println!("{absent}"));
@@ -223,6 +230,16 @@ fn demo(workspace: &Workspace) -> Result<Step, String> {
         remedy: "the report above says what ran twice, or not at all",
         action: Action::RunWithin(command, DEMO_LIMIT),
     })
+}
+
+fn counted(workspace: &Workspace) -> Step {
+    let workspace = Workspace { root: workspace.root.clone() };
+    Step {
+        name: "instructions",
+        shown: "cargo xtask bench instructions".to_owned(),
+        remedy: "a profile says where they are: valgrind --tool=callgrind target/release/examples/counted CASE 4000",
+        action: Action::Call(Box::new(move || instructions::run(&workspace, &[]))),
+    }
 }
 
 #[cfg(test)]

@@ -161,5 +161,6 @@ async fn main() -> Result<(), Failure> {
         other => return Err(format!("there is no queue `{other}`").into()),
     };
     println!("{result}");
-    Ok(())
+    // A worker goes on until the process ends, and would call the end of the runtime beneath it a failure.
+    std::process::exit(0)
 }
