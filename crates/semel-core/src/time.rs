@@ -20,6 +20,9 @@ impl Timestamp {
     /// Later than anything that can be stored.
     pub const MAX: Self = Self::from_micros(i64::MAX);
 
+    /// The first that RFC 3339 can write: 0000-01-01T00:00:00Z.
+    const YEAR_0: Self = Self::from_micros(-62_167_219_200_000_000);
+
     /// From microseconds since the epoch.
     pub const fn from_micros(micros: i64) -> Self {
         match NonZeroU64::new((micros as u64) ^ SIGN) {
@@ -61,21 +64,34 @@ impl Timestamp {
     /// # Errors
     /// `invalid_request` at `pointer` when the text has no zone or is no timestamp.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
-        // jiff alone accepts more than RFC 3339 does (lower case, spaces, bracketed zones).
-        let plain = text.len() >= 20
-            && text.as_bytes().get(10) == Some(&b'T')
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_digit() || matches!(b, b'-' | b':' | b'.' | b'T' | b'Z' | b'+'));
-        let parsed = plain.then(|| text.parse::<jiff::Timestamp>().ok()).flatten();
-        match parsed {
-            Some(at) => Ok(Self::from_micros(at.as_microsecond())),
+        let parsed = has_form(text).then(|| text.parse::<jiff::Timestamp>().ok()).flatten();
+        // East of Greenwich the year 0 begins in one that RFC 3339 cannot write.
+        match parsed.map(|at| Self::from_micros(at.as_microsecond())).filter(|at| *at >= Self::YEAR_0) {
+            Some(at) => Ok(at),
             None => Err(Invalid::request(
                 pointer,
                 "is not an RFC 3339 timestamp with a zone; write it like 2026-01-31T12:00:00Z",
             )),
         }
     }
+}
+
+/// Whether a text looks like RFC 3339's `date-time`, zone included. jiff alone accepts more: lower case, spaces, bracketed zones,
+/// times and offsets without colons or minutes.
+fn has_form(text: &str) -> bool {
+    let is = |text: &str, form: &str| {
+        let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
+        text.len() == form.len() && text.bytes().zip(form.bytes()).all(fits)
+    };
+    let Some((point, rest)) = text.split_at_checked("0000-00-00T00:00:00".len()) else { return false };
+    let zone = match rest.strip_prefix('.') {
+        Some(fraction) => fraction.trim_start_matches(|c: char| c.is_ascii_digit()),
+        None => rest,
+    };
+    let is_fraction_told = zone.len() == rest.len() || rest.len() > zone.len() + 1;
+    is(point, "0000-00-00T00:00:00")
+        && is_fraction_told
+        && (zone == "Z" || is(zone, "+00:00") || is(zone, "-00:00"))
 }
 
 impl Default for Timestamp {
@@ -112,6 +128,7 @@ mod tests {
             Timestamp::parse("2026-01-31T12:00:00+02:00", "").unwrap().to_string(),
             "2026-01-31T10:00:00Z"
         );
+        assert_eq!(Timestamp::parse("0000-01-01T00:00:00Z", "").unwrap(), Timestamp::YEAR_0);
     }
 
     #[test]
@@ -130,6 +147,13 @@ mod tests {
             "",
             "2026-01-31 12:00:00Z",
             "2026-13-01T00:00:00Z",
+            "2026-01-31T12:00:00z",
+            "2026-01-31T120000Z",
+            "2026-01-31T12:00Z",
+            "2026-01-31T12:00:00.Z",
+            "2026-01-31T12:00:00+02",
+            "2026-01-31T12:00:00+0200",
+            "0000-01-01T00:02:45+02:00",
         ] {
             let refused = Timestamp::parse(text, "/options/scheduled_at").unwrap_err();
             assert_eq!(refused.pointer, "/options/scheduled_at", "{text}");
