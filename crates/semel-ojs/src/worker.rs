@@ -1,5 +1,6 @@
 //! What workers send: fetch, ack, nack, heartbeat.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -198,15 +199,7 @@ impl Heartbeat {
         if let Some(value) = listed {
             let base = value.pointer();
             let items = value.items()?;
-            if items.len() > HEARTBEAT_JOBS_MAX {
-                return Err(Invalid::too_large(
-                    &*base,
-                    format!(
-                        "names {} jobs, more than {HEARTBEAT_JOBS_MAX}; send several heartbeats",
-                        items.len()
-                    ),
-                ));
-            }
+            few_enough(items.len(), &base)?;
             for (at, raw) in items.into_iter().enumerate() {
                 let text = Value::new(raw, &base, &at.to_string()).string()?.into_owned();
                 let id = JobId::parse(&text, &below(&base, &at.to_string()))?;
@@ -223,12 +216,21 @@ impl Heartbeat {
             bearer.lease = Some(lease);
         }
         if let Some(value) = members.get("", "leases") {
+            // Where an id is listed twice, the first speaks for it.
+            let mut places = HashMap::with_capacity(jobs.len());
+            for (place, (id, _)) in jobs.iter().enumerate() {
+                places.entry(*id).or_insert(place);
+            }
             for (id, value) in value.members()?.iter("/leases") {
                 let lease = LeaseToken::parse(&value.string()?, &value.pointer())?;
                 let id = JobId::parse(id, &value.pointer())?;
-                match jobs.iter_mut().find(|(known, _)| *known == id) {
+                match places.get(&id).and_then(|place| jobs.get_mut(*place)) {
                     Some((_, bearer)) => bearer.lease = Some(lease),
-                    None => jobs.push((id, Bearer { lease: Some(lease), worker: worker.clone() })),
+                    None => {
+                        places.insert(id, jobs.len());
+                        jobs.push((id, Bearer { lease: Some(lease), worker: worker.clone() }));
+                        few_enough(jobs.len(), "/leases")?;
+                    }
                 }
             }
         }
@@ -240,6 +242,16 @@ impl Heartbeat {
             visibility_ms: read_visibility(&members)?,
         })
     }
+}
+
+fn few_enough(jobs: usize, pointer: &str) -> Result<(), Invalid> {
+    if jobs <= HEARTBEAT_JOBS_MAX {
+        return Ok(());
+    }
+    Err(Invalid::too_large(
+        pointer,
+        format!("names {jobs} jobs, more than {HEARTBEAT_JOBS_MAX}; send several heartbeats"),
+    ))
 }
 
 /// Reads the optional lease and worker id of a request that may have no body.

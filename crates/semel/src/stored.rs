@@ -5,7 +5,7 @@ use std::fmt;
 use semel_core::ident::JobId;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as Quiet};
 
 use crate::error::Error;
 use crate::job::Job;
@@ -95,7 +95,7 @@ impl Stored {
     /// # Errors
     /// [`Error::Read`] when its args are not of this type.
     pub fn payload<J: Job>(&self) -> Result<J, Error> {
-        payload(&self.0.body.args)
+        payload(&self.0.body.args, !self.0.body.sensitive.is_empty())
     }
 
     /// What it returned.
@@ -137,7 +137,15 @@ impl fmt::Debug for Stored {
 }
 
 /// A typed job's args are an array of one object.
-pub(crate) fn payload<J: DeserializeOwned>(args: &str) -> Result<J, Error> {
-    let one: Result<(J,), _> = serde_json::from_str(args);
-    one.map(|(job,)| job).map_err(|source| Error::Read { what: "args", source })
+pub(crate) fn payload<J: DeserializeOwned>(args: &str, has_sensitive: bool) -> Result<J, Error> {
+    let one: Result<(J,), serde_json::Error> = serde_json::from_str(args);
+    one.map(|(job,)| job).map_err(|source| {
+        // serde's words may quote a value.
+        let source = if has_sensitive {
+            Quiet::custom("some are sensitive, so what is wrong is not told")
+        } else {
+            source
+        };
+        Error::Read { what: "args", source }
+    })
 }

@@ -1,6 +1,6 @@
 use semel_core::lease::LeaseToken;
 use semel_ojs::batch::Batch;
-use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
+use semel_ojs::worker::{Ack, Fetch, HEARTBEAT_JOBS_MAX, Heartbeat, Nack};
 
 const ID: &str = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
 
@@ -60,6 +60,22 @@ fn heartbeats_name_their_jobs_in_any_shape() {
     ] {
         assert_eq!(Heartbeat::parse(text).unwrap_err().pointer, pointer, "{text}");
     }
+}
+
+/// However they are named.
+#[test]
+fn heartbeats_name_so_many_jobs() {
+    let id = |number: usize| format!("00000000-0000-7000-8000-{number:012x}");
+    let beat = |jobs: usize| {
+        let leases: Vec<String> =
+            (0..jobs).map(|number| format!(r#""{}":"l1-{}""#, id(number), number + 1)).collect();
+        Heartbeat::parse(&format!(r#"{{"active_jobs":["{}"],"leases":{{{}}}}}"#, id(7), leases.join(",")))
+    };
+    let most = beat(HEARTBEAT_JOBS_MAX).unwrap().jobs;
+    assert_eq!(most.len(), HEARTBEAT_JOBS_MAX);
+    assert_eq!((most[0].0.to_string(), most[0].1.lease), (id(7), Some(LeaseToken(8))));
+    let refused = beat(HEARTBEAT_JOBS_MAX + 1).unwrap_err();
+    assert_eq!(refused.pointer, "/leases");
 }
 
 #[test]

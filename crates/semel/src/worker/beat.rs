@@ -178,6 +178,7 @@ mod tests {
             max_attempts: 2,
             args: "[]".into(),
             meta: "{}".into(),
+            has_sensitive: false,
             tags: Vec::new(),
             created_at: Timestamp::EPOCH,
             fence,

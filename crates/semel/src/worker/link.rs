@@ -121,6 +121,7 @@ pub(crate) fn delivery(job: Job) -> Delivery {
         max_attempts: head.max_attempts.max(1),
         args: body.args,
         meta: body.meta,
+        has_sensitive: !body.sensitive.is_empty(),
         tags: body.tags,
         created_at: head.created_at,
         fence: head.fence,

@@ -99,8 +99,8 @@ impl Worker {
         Self::on(Arc::new(Local(semel.clone())))
     }
 
-    /// A worker on the jobs of a server that speaks Open Job Spec, such as `http://127.0.0.1:8080`. Connects at the
-    /// start.
+    /// A worker on the jobs of a Semel server, such as `http://127.0.0.1:8080`. Connects at the start. Of other servers that speak
+    /// Open Job Spec it takes no job: it wants the `lease` that each comes with.
     ///
     /// # Errors
     /// [`Error::Remote`] when the URL cannot be used.

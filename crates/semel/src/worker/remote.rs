@@ -51,6 +51,8 @@ struct Fetched {
     #[serde(default)]
     meta: Option<Box<RawValue>>,
     #[serde(default)]
+    sensitive: Vec<String>,
+    #[serde(default)]
     tags: Vec<String>,
     #[serde(default)]
     created_at: String,
@@ -78,6 +80,7 @@ impl Fetched {
             max_attempts: self.max_attempts.max(1),
             args: self.args.get().into(),
             meta: self.meta.as_ref().map_or("{}", |meta| meta.get()).into(),
+            has_sensitive: !self.sensitive.is_empty(),
             tags: self.tags,
             created_at: Timestamp::parse(&self.created_at, "").unwrap_or_default(),
             fence: LeaseToken::parse(&self.lease, "").map_err(|_| wrong("a lease"))?.0,

@@ -25,6 +25,8 @@ pub(crate) struct Delivery {
     pub(crate) max_attempts: u32,
     pub(crate) args: Box<str>,
     pub(crate) meta: Box<str>,
+    /// Whether the job marks some of them.
+    pub(crate) has_sensitive: bool,
     pub(crate) tags: Vec<String>,
     pub(crate) created_at: Timestamp,
     pub(crate) fence: u64,
@@ -139,7 +141,7 @@ impl Run {
     /// # Errors
     /// [`Error::Read`] when the args are not one item of this type.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        payload(&self.0.delivery.args)
+        payload(&self.0.delivery.args, self.0.delivery.has_sensitive)
     }
 
     /// Its meta: the text of a JSON object.

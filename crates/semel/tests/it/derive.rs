@@ -152,6 +152,26 @@ async fn a_sensitive_value_is_in_no_message() {
     assert!(!ended.job.last_failure().unwrap().contains("4242"), "{:?}", ended.job.last_failure());
 }
 
+/// Nor what one job marks whose type marks nothing.
+#[tokio::test]
+async fn a_value_that_one_job_marks_is_in_no_message() {
+    #[derive(Serialize, Deserialize, Job)]
+    #[job(type = "card.show")]
+    struct Show {
+        card: u64,
+    }
+    let queue = semel::testing::TestQueue::new();
+    let marked = Envelope::new("card.show").arg(json!({ "card": "4242 wrong" })).sensitive("/args/0/card");
+    let job = queue.enqueue(marked).await.unwrap();
+    let worker = semel::Worker::new(&queue).handle(async |show: Show| assert_eq!(show.card, 0));
+    assert_eq!(queue.drain(&worker).await.len(), 1);
+    let ended = job.wait().await.unwrap();
+    let told = ended.job.last_failure().unwrap().to_owned();
+    assert!(told.contains("sensitive") && !told.contains("4242"), "{told}");
+    let read = ended.job.payload::<Show>().map(|show| show.card).unwrap_err();
+    assert!(!format!("{read} {read:?}").contains("4242"), "{read}");
+}
+
 /// In the meta too: what is no double stays what it is.
 #[test]
 fn numbers_of_the_meta_keep_their_digits() {
