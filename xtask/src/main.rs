@@ -64,8 +64,8 @@ Tasks:
                   Measure other job queues, as their packages are published, and Semel on the same stores in one run (3 rounds of
                   5 s a case; an hour), as a page, data and pictures; needs npm and python3
   bench scaling [--to N] [--seconds N] [--only STORE,…] [--out FOLDER]
-                  Measure Semel on each store as more jobs wait, up to N (1,000,000), and more callers come, as a page,
-                  data and curves (2 s a case; a quarter of an hour)
+                  Measure Semel on each store as more jobs wait, up to N (1,000,000), more callers come, as many have ended in
+                  PostgreSQL and in more partitions of Redis, as a page, data and curves (2 s a case; half an hour)
   bench instructions [--write]
                   Count the instructions of decisions with callgrind, and fail where they became more than a quarter more
                   than bench/instructions.json says; --write keeps what was counted there; needs valgrind

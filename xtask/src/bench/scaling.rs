@@ -1,4 +1,4 @@
-//! `cargo xtask bench scaling`: what Semel does as more jobs wait and more callers come.
+//! `cargo xtask bench scaling`: what Semel does as more jobs wait or have ended, more callers come, and a store in Redis has more partitions.
 //!
 //! Every point is a run of `semel bench`. Beside waiting jobs each figure stands next to that of the empty store in the same run, and the
 //! share is what tells: figures of two runs differ by the machine's moods.
@@ -19,6 +19,7 @@ use crate::workspace::Workspace;
 /// Jobs that wait, each under a live key of its own.
 const WAITING: [u64; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 const CALLERS: [u64; 5] = [1, 4, 16, 64, 256];
+const PARTITIONS: [u64; 5] = [1, 2, 4, 8, 16];
 /// As `semel bench` names them.
 const CASES: [&str; 4] = ["unique enqueue", "99 % duplicates", "claim 50 and complete each", "full cycle"];
 /// Ten million jobs are put in first.
@@ -29,37 +30,76 @@ const PATIENCE: Duration = Duration::from_secs(3_600);
 pub enum Along {
     /// Jobs that wait.
     Waiting,
+    /// Jobs that have ended and are kept, each remembered under a key of its own: put into a database by its own means, which can be done to no
+    /// other store.
+    Ended,
     /// Callers at once, on an empty store.
     Callers,
+    /// Partitions of a store in Redis, empty.
+    Partitions,
 }
 
 impl Along {
-    const ALL: [Self; 2] = [Self::Waiting, Self::Callers];
+    const ALL: [Self; 4] = [Self::Waiting, Self::Ended, Self::Callers, Self::Partitions];
+
+    fn is_for(self, store: Store) -> bool {
+        match self {
+            Self::Waiting | Self::Callers => true,
+            Self::Ended => store == Store::Postgres,
+            Self::Partitions => matches!(store, Store::RedisAlways | Store::RedisEverysec),
+        }
+    }
 
     /// As a heading says it.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Waiting => "jobs waiting, each under a key of its own",
+            Self::Ended => "jobs ended, each remembered under a key of its own",
             Self::Callers => "callers at once, nothing waiting",
+            Self::Partitions => "partitions, nothing waiting",
         }
     }
 
-    const fn option(self) -> &'static str {
+    /// A word of its own, for names of files.
+    pub const fn word(self) -> &'static str {
         match self {
-            Self::Waiting => "--waiting",
-            Self::Callers => "--callers",
+            Self::Waiting => "waiting",
+            Self::Ended => "ended",
+            Self::Callers => "callers",
+            Self::Partitions => "partitions",
+        }
+    }
+
+    /// What `semel bench` is told.
+    fn options(self, at: u64) -> Vec<String> {
+        let options = match self {
+            Self::Waiting => format!("--waiting {at}"),
+            Self::Ended => format!("--waiting 0 --finished {at}"),
+            Self::Callers => format!("--waiting 0 --callers {at}"),
+            Self::Partitions => "--waiting 0".to_owned(),
+        };
+        options.split(' ').map(str::to_owned).collect()
+    }
+
+    /// What it calls the figures of a case, beside those of the empty store.
+    fn label(self, at: u64) -> Option<String> {
+        match self {
+            Self::Waiting => Some(format!("{at} waiting")),
+            Self::Ended => Some(format!("0 waiting and {at} finished")),
+            Self::Callers | Self::Partitions => None,
         }
     }
 
     /// How many claim at a time does not follow the callers.
     fn cases(self) -> impl Iterator<Item = &'static str> {
-        CASES.into_iter().filter(move |case| self == Self::Waiting || !case.starts_with("claim"))
+        CASES.into_iter().filter(move |case| self != Self::Callers || !case.starts_with("claim"))
     }
 
     fn points(self, to: u64) -> impl Iterator<Item = u64> {
         let (points, most) = match self {
-            Self::Waiting => (WAITING, to),
+            Self::Waiting | Self::Ended => (WAITING, to),
             Self::Callers => (CALLERS, u64::MAX),
+            Self::Partitions => (PARTITIONS, u64::MAX),
         };
         points.into_iter().filter(move |at| *at <= most)
     }
@@ -123,7 +163,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let started = Stores::start(&stores)?;
     let mut curves = Vec::new();
     for store in stores {
-        for along in Along::ALL {
+        for along in Along::ALL.into_iter().filter(|along| along.is_for(store)) {
             let mut drawn: Vec<Curve> = along.cases().map(|case| Curve::new(store, along, case)).collect();
             for at in along.points(options.to) {
                 println!("{}: {at} {}", store.name(), along.title());
@@ -157,12 +197,13 @@ fn ask(
     let place = stores.empty(store)?;
     let mut command = Command::new(program);
     command.args(["bench", "--json", "--connections", "0", "--seconds", &seconds.to_string()]);
-    command.args([along.option(), &at.to_string()]);
-    if along == Along::Callers {
-        command.args(["--waiting", "0"]);
-    }
+    command.args(along.options(at));
+    let url = match along {
+        Along::Partitions => format!("{}?partitions={at}", place.url),
+        _ => place.url,
+    };
     if store != Store::File {
-        command.args(["--store", &place.url]);
+        command.args(["--store", &url]);
     }
     let told = output(command, PATIENCE)?;
     serde_json::from_str(&told).map_err(|error| format!("what it said is not understood ({error}): {told}"))
@@ -178,11 +219,9 @@ fn point(report: &Value, along: Along, at: u64, case: &str) -> Result<Point, Str
             .ok_or_else(|| format!("the bench says nothing of `{name}`: {report}"))
     };
     let empty = figure(&format!("{case}, empty"))?;
-    Ok(match along {
-        Along::Waiting => {
-            Point { at, per_second: figure(&format!("{case}, {at} waiting"))?, empty: Some(empty) }
-        }
-        Along::Callers => Point { at, per_second: empty, empty: None },
+    Ok(match along.label(at) {
+        Some(label) => Point { at, per_second: figure(&format!("{case}, {label}"))?, empty: Some(empty) },
+        None => Point { at, per_second: empty, empty: None },
     })
 }
 
@@ -231,6 +270,9 @@ mod tests {
         ] });
         let found = point(&report, Along::Waiting, 1_000, "full cycle").unwrap();
         assert_eq!((found.per_second, found.empty), (150.0, Some(200.0)));
+        for along in [Along::Waiting, Along::Ended, Along::Callers, Along::Partitions] {
+            assert_eq!(along.options(4).len() % 2, 0, "{along:?}");
+        }
         let found = point(&report, Along::Callers, 4, "full cycle").unwrap();
         assert_eq!((found.per_second, found.empty), (200.0, None));
         assert!(point(&report, Along::Waiting, 10, "full cycle").unwrap_err().contains("10 waiting"));

@@ -78,16 +78,15 @@ fn groups(curves: &[Curve]) -> impl Iterator<Item = &[Curve]> {
 
 fn name(group: &[Curve]) -> String {
     let Some(first) = group.first() else { return String::new() };
-    let what = if first.along == Along::Waiting { "waiting" } else { "callers" };
     let store = first.store.name().to_lowercase();
     let words = store.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| word.len() > 1);
-    format!("{}-{what}.svg", words.collect::<Vec<_>>().join("-"))
+    format!("{}-{}.svg", words.collect::<Vec<_>>().join("-"), first.along.word())
 }
 
 fn page(said: &str, servers: &[String], curves: &[Curve]) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let mut page = format!(
-        "# As jobs and callers become more\n\nMade by `cargo xtask bench scaling {said}` on a machine with {cores} cores, which Semel shares with \
+        "# As jobs, callers and partitions become more\n\nMade by `cargo xtask bench scaling {said}` on a machine with {cores} cores, which Semel shares with \
          the servers: {}. Jobs a second, with 200 bytes of args, each under a key of its own; 512 callers where nothing else is said. In brackets: the share of what the same run \
          did on the empty store, which is what tells, for two runs differ by the machine's moods. All of it: [scaling.json](scaling.json).\n",
         if servers.is_empty() { "none".to_owned() } else { servers.join("; ") }
