@@ -65,8 +65,7 @@ impl Timestamp {
     /// `invalid_request` at `pointer` when the text has no zone or is no timestamp.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
         let parsed = has_form(text).then(|| text.parse::<jiff::Timestamp>().ok()).flatten();
-        // East of Greenwich the year 0 begins in one that RFC 3339 cannot write.
-        match parsed.map(|at| Self::from_micros(at.as_microsecond())).filter(|at| *at >= Self::YEAR_0) {
+        match parsed.map(|at| Self::from_micros(at.as_microsecond())).filter(|at| at.can_be_shown()) {
             Some(at) => Ok(at),
             None => Err(Invalid::request(
                 pointer,
@@ -92,6 +91,14 @@ fn has_form(text: &str) -> bool {
     is(point, "0000-00-00T00:00:00")
         && is_fraction_told
         && (zone == "Z" || is(zone, "+00:00") || is(zone, "-00:00"))
+}
+
+impl Timestamp {
+    /// East of Greenwich the year 0 begins in one that RFC 3339 cannot write, and what the last year's last day is somewhere else ends
+    /// before it does.
+    fn can_be_shown(self) -> bool {
+        self >= Self::YEAR_0 && jiff::Timestamp::from_millisecond(self.as_millis()).is_ok()
+    }
 }
 
 impl Default for Timestamp {
@@ -154,6 +161,7 @@ mod tests {
             "2026-01-31T12:00:00+02",
             "2026-01-31T12:00:00+0200",
             "0000-01-01T00:02:45+02:00",
+            "9999-12-31T00:00:00.1456+02:00",
         ] {
             let refused = Timestamp::parse(text, "/options/scheduled_at").unwrap_err();
             assert_eq!(refused.pointer, "/options/scheduled_at", "{text}");
