@@ -25,6 +25,7 @@
 //! - `partitions`: the parts of a store that is divided; `routes`: which of them a group is about; `crossing`, `weighing`, `recovery`: a
 //!   commit over several, and what becomes of one that is left in the middle; `gathering`, `dealing`, `whole`, `records`: loads, claims,
 //!   pages and the log of all of them.
+//! - `times`: what is known of the time.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - [`survey`]: how Redis is set, and what of it loses something; [`durability`]: what an answer survives by that; `writers`:
 //!   commits that wait for replicas.
@@ -56,6 +57,7 @@ mod seats;
 pub mod store;
 pub mod survey;
 mod teller;
+mod times;
 mod turn;
 mod upkeep;
 mod values;
