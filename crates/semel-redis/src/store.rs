@@ -367,9 +367,9 @@ impl Backend for Redis {
                 (false, 0) => self.durability().words(),
                 (false, _) => self.durability().words_with_replicas(),
             },
-            // A replica that takes over may not be one of those that were waited for; and a store of several partitions has not been
-            // through the crashes yet that one of one has been through.
-            is_strong: self.durability().is_strong() && !fails_over && self.partitions() == 1,
+            // A replica that takes over may not be one of those that were waited for. What is about several partitions is as durable,
+            // step by step, as what is about one.
+            is_strong: self.durability().is_strong() && !fails_over,
             commits_in_flight: 2,
             blocks: false,
         }
