@@ -26,7 +26,7 @@ const TAKERS_MAX: usize = 64;
 const TAKEN_MAX: u64 = 1_000;
 
 /// Whether a claim may be served by the script that serves the one before it; asked of one pair after the other.
-fn together() -> impl FnMut(&Claim, &Claim) -> bool {
+pub fn together() -> impl FnMut(&Claim, &Claim) -> bool {
     let (mut takers, mut wanted) = (1, None);
     move |before, next| {
         let sum = wanted.unwrap_or(u64::from(before.limit)) + u64::from(next.limit);

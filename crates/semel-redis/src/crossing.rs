@@ -1,7 +1,7 @@
 //! A commit over several partitions. One at a time, whoever makes it: it takes its place in the first partition (`enter`), locks those
 //! that take part and hears of them what it relies on (`lock`), says in the first one what each is to be told (`decide`), and tells them,
-//! by which each is unlocked. Who dies before it is decided has done nothing; what he had decided is told by whoever meets his lock.
-//! Every step may be done twice.
+//! by which each is unlocked. Who dies before it is decided has done nothing; what he had decided is told by whoever meets his lock
+//! ([`recovery`](crate::recovery)). Every step may be done twice.
 
 use std::time::Duration;
 
@@ -18,16 +18,26 @@ use tokio::time::Instant;
 use crate::error::RedisError;
 use crate::head;
 use crate::partitions::Partitions;
+use crate::recovery::is_gone;
 use crate::request::{self, count, document_name};
 use crate::routes::Route;
 use crate::scripts::Script;
 use crate::values::{Values, bytes, list, maybe_bytes, number, text};
 use crate::weighing::{Known, Scales, Share};
 
-/// Whoever has decided nothing for so long has his place taken, and what he decided and did not tell is told.
-const TAKEN_FOR_GONE: Duration = Duration::from_secs(1);
 /// How long it is waited for the place in one go.
 const REST: Duration = Duration::from_millis(1);
+
+/// A commit's number, and by what it is known whose it is.
+pub type Turn = (u64, [u8; 16]);
+
+/// What became of a commit that had the place.
+enum Became {
+    /// It was decided.
+    Decided(Vec<Verdict>),
+    /// Nothing: it is to have a higher number than this one.
+    Nothing(u64),
+}
 
 /// What a partition says of the ids that it was asked about.
 struct Said {
@@ -95,7 +105,7 @@ fn packed(with: &[u16]) -> Vec<u8> {
     with.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
-fn unpacked(bytes: &[u8]) -> Vec<u16> {
+pub fn unpacked(bytes: &[u8]) -> Vec<u16> {
     bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_be_bytes(*pair)).collect()
 }
 
@@ -125,7 +135,7 @@ fn read(mut bytes: &[u8], command: &mut Cmd) -> Option<()> {
 
 impl Partitions {
     /// Has a step done in a partition.
-    async fn cross_step(
+    pub(crate) async fn cross_step(
         &self,
         at: u16,
         what: &str,
@@ -138,8 +148,9 @@ impl Partitions {
             command.arg(what).arg(turn);
             push(command);
         };
-        if matches!(what, "look" | "told" | "give up" | "unlock") {
-            // Nothing is acknowledged by these, and whoever forgets them is asked again: they wait for no replica.
+        if matches!(what, "look" | "alive" | "withdraw" | "unlock" | "leave") {
+            // Nothing is acknowledged by these, nothing is made of what they say, and whoever forgets them is asked again: they wait
+            // for no replica.
             let mut command = shared.link.call(Script::Cross);
             fill(&mut command);
             return shared.look(command).await;
@@ -164,63 +175,74 @@ impl Partitions {
         let begun = Instant::now();
         let mut least = 0;
         while begun.elapsed() < self.first().patience {
-            let turn = self.enter(&with, least, begun).await?;
-            let scales = match self.lock_all(turn, &with, &looks).await {
-                Ok(Some(scales)) => scales,
-                Ok(None) => {
-                    // It was taken for gone, or partitions have seen later ones.
-                    self.give_up(turn.0, &with).await;
-                    least = turn.0.max(self.seen(&with).await);
-                    continue;
-                }
-                Err(error) => {
-                    self.give_up(turn.0, &with).await;
-                    return Err(error);
-                }
-            };
-            let (verdicts, shares) = scales.weigh(&groups, &routes);
-            if !verdicts.contains(&Verdict::Applied) {
-                self.give_up(turn.0, &with).await;
-                return Ok(places.iter().copied().zip(verdicts).collect());
+            // Until it is decided nothing is done, whatever becomes of what it takes to decide it.
+            let turn = self.enter(&with, least, begun).await.map_err(RedisError::before_it_began)?;
+            match self.cross_in(turn, &with, &looks, &groups, &routes).await? {
+                Became::Decided(verdicts) => return Ok(places.iter().copied().zip(verdicts).collect()),
+                Became::Nothing(seen) => least = seen,
             }
-            if !self.decide(turn, &with, &shares).await? {
-                self.give_up(turn.0, &with).await;
-                continue;
-            }
-            self.tell(turn.0, &with, Some(&shares)).await.map_err(|error| {
-                tracing::info!(%error, "a commit over several partitions is decided and not told to all of them yet");
-                RedisError::Unknown
-            })?;
-            let applied =
-                || groups.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Applied);
-            for ((_, _), route) in
-                groups.iter().zip(&verdicts).zip(&routes).filter(|((_, v), _)| **v == Verdict::Applied)
-            {
-                for (_, (id, to)) in &route.forwards {
-                    match to {
-                        Some(place) => self.note(*id, *place),
-                        None => self.forget(*id),
-                    }
-                }
-            }
-            // Who listens hears of all partitions.
-            let told = with.first().copied().unwrap_or(0);
-            self.at(told).teller.note(News::of(applied().map(|(group, _)| *group), &[]));
-            return Ok(places.iter().copied().zip(verdicts).collect());
         }
         Err(RedisError::Locked)
     }
 
+    /// The same, once it has its place.
+    async fn cross_in(
+        &self,
+        turn: Turn,
+        with: &[u16],
+        looks: &Map<u16, Looks>,
+        groups: &[&Group],
+        routes: &[&Route],
+    ) -> Result<Became, RedisError> {
+        let scales = match self.alive(&turn.1, self.lock_all(turn, with, looks)).await {
+            Ok(Some(scales)) => scales,
+            Ok(None) => {
+                // It was taken for gone, or partitions have seen later ones.
+                self.withdraw(turn.0, with).await;
+                return Ok(Became::Nothing(turn.0.max(self.seen(with).await)));
+            }
+            Err(error) => {
+                self.withdraw(turn.0, with).await;
+                return Err(error.before_it_began());
+            }
+        };
+        let (verdicts, shares) = scales.weigh(groups, routes);
+        if !verdicts.contains(&Verdict::Applied) {
+            self.withdraw(turn.0, with).await;
+            return Ok(Became::Decided(verdicts));
+        }
+        if !self.alive(&turn.1, self.decide(turn, with, &shares)).await? {
+            return match self.give_up(turn.0, with).await {
+                true => Ok(Became::Nothing(turn.0)),
+                false => Err(RedisError::Unknown),
+            };
+        }
+        self.alive(&turn.1, self.tell(turn.0, with, Some(&shares))).await.map_err(|error| {
+            tracing::info!(%error, "a commit over several partitions is decided and not told to all of them yet");
+            RedisError::Unknown
+        })?;
+        let applied = groups.iter().zip(routes).zip(&verdicts);
+        let applied = applied.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
+        for (_, (id, to)) in applied.clone().flat_map(|(_, route)| &route.forwards) {
+            match to {
+                Some(place) => self.note(*id, *place),
+                None => self.forget(*id),
+            }
+        }
+        // Who listens hears of all partitions.
+        let told = with.first().copied().unwrap_or(0);
+        self.at(told).teller.note(News::of(applied.map(|(group, _)| *group), &[]));
+        Ok(Became::Decided(verdicts))
+    }
+
     /// Takes the place, when it is free: the number, and by what it is known whose it is.
-    async fn enter(&self, with: &[u16], least: u64, begun: Instant) -> Result<(u64, [u8; 16]), RedisError> {
+    async fn enter(&self, with: &[u16], least: u64, begun: Instant) -> Result<Turn, RedisError> {
         let token = random::secret();
         loop {
-            let said = self
-                .cross_step(0, "enter", least, |command| {
-                    command.arg(&token[..]).arg(packed(with));
-                })
-                .await?;
-            let mut said = Values::of(said)?;
+            let entering = self.cross_step(0, "enter", least, |command| {
+                command.arg(&token[..]).arg(packed(with));
+            });
+            let mut said = Values::of(self.alive(&token, entering).await?)?;
             let (what, turn) = (text(said.take()?)?, number::<u64>(said.take()?)?);
             if what == "entered" {
                 return Ok((turn, token));
@@ -229,7 +251,7 @@ impl Partitions {
                 return Err(RedisError::Locked);
             }
             let (_phase, age) = (text(said.take()?)?, number::<i64>(said.take()?)?);
-            if Duration::from_micros(age.unsigned_abs()) >= TAKEN_FOR_GONE && age > 0 {
+            if is_gone(age) {
                 self.end_of(turn).await?;
             } else {
                 tokio::time::sleep(REST).await;
@@ -240,7 +262,7 @@ impl Partitions {
     /// Locks all who take part. Nothing, where one has seen a later commit, or this one given up.
     async fn lock_all(
         &self,
-        turn: (u64, [u8; 16]),
+        turn: Turn,
         with: &[u16],
         looks: &Map<u16, Looks>,
     ) -> Result<Option<Scales>, RedisError> {
@@ -338,12 +360,7 @@ impl Partitions {
     }
 
     /// Says what each is to be told. Whether it is decided.
-    async fn decide(
-        &self,
-        turn: (u64, [u8; 16]),
-        with: &[u16],
-        shares: &Map<u16, Share>,
-    ) -> Result<bool, RedisError> {
+    async fn decide(&self, turn: Turn, with: &[u16], shares: &Map<u16, Share>) -> Result<bool, RedisError> {
         let said = self
             .cross_step(0, "decide", turn.0, |command| {
                 command.arg(&turn.1[..]);
@@ -365,7 +382,7 @@ impl Partitions {
     }
 
     /// Tells all who take part in what is decided, and leaves the place.
-    async fn tell(
+    pub(crate) async fn tell(
         &self,
         turn: u64,
         with: &[u16],
@@ -425,76 +442,5 @@ impl Partitions {
             "a partition has forgotten its part of a commit over several: it lost its last moment in a crash or failover"
         );
         Err(RedisError::Unknown)
-    }
-
-    /// Takes back a commit that is not decided: who fails at it leaves that to others. Says whether it is taken back.
-    async fn give_up(&self, turn: u64, with: &[u16]) -> bool {
-        match self
-            .cross_step(0, "give up", turn, |command| {
-                command.arg(0);
-            })
-            .await
-            .and_then(text)
-        {
-            Ok(said) if said == "yes" => {
-                self.unlock_all(turn, with).await;
-                true
-            }
-            Ok(_) => false,
-            Err(error) => {
-                tracing::debug!(%error, "a commit over several partitions was not given up; others will");
-                false
-            }
-        }
-    }
-
-    async fn unlock_all(&self, turn: u64, with: &[u16]) {
-        let unlocking = with.iter().map(|place| self.cross_step(*place, "unlock", turn, |_| {}));
-        for done in join_all(unlocking).await {
-            if let Err(error) = done {
-                tracing::debug!(%error, "a partition was not unlocked; others will");
-            }
-        }
-    }
-
-    /// Sees to a commit that holds a partition, if whoever makes it is gone.
-    pub async fn look_after(&self, at: u16, turn: u64) -> Result<(), RedisError> {
-        if !self.end_of(turn).await? {
-            // It has left its place: what was decided was told before that, so this one was given up.
-            self.cross_step(at, "unlock", turn, |_| {}).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends a commit that has its place, if it has had it for too long. Says whether it has it.
-    async fn end_of(&self, turn: u64) -> Result<bool, RedisError> {
-        let mut said = Values::of(self.cross_step(0, "look", 0, |_| {}).await?)?;
-        let Ok(holder) = said.take() else { return Ok(false) };
-        if number::<u64>(holder)? != turn {
-            return Ok(false);
-        }
-        let (phase, age) = (text(said.take()?)?, number::<i64>(said.take()?)?);
-        let with = unpacked(&bytes(said.take()?)?);
-        let bound = i64::try_from(TAKEN_FOR_GONE.as_micros()).unwrap_or(i64::MAX);
-        if age < bound {
-            return Ok(true);
-        }
-        if phase == "decided" {
-            tracing::info!(
-                turn,
-                "a commit over several partitions was left in the middle, and is told to those that do not know it yet"
-            );
-            self.tell(turn, &with, None).await?;
-        } else if text(
-            self.cross_step(0, "give up", turn, |command| {
-                command.arg(bound);
-            })
-            .await?,
-        )? == "yes"
-        {
-            tracing::info!(turn, "a commit over several partitions was left undecided, and is given up");
-            self.unlock_all(turn, &with).await;
-        }
-        Ok(true)
     }
 }

@@ -1,5 +1,6 @@
 //! Claims over several partitions, in the order of the whole store: each partition says which jobs it would grant, the first of all
-//! are taken from where they are. All are asked each time: what another server was told a moment ago may be in any of them.
+//! are taken from where they are. All are asked each time: what another server was told a moment ago may be in any of them. Each is
+//! asked for its share, and for more where that turns out to be too little.
 
 use futures_util::future::join_all;
 use semel_core::draft::Map;
@@ -10,11 +11,18 @@ use semel_store::backend::{Batch, Claim, Claimed};
 use semel_store::bounds::CLAIM_LOOKS_EXTRA;
 
 use crate::claim::is_alike;
+use crate::commit::together;
 use crate::error::RedisError;
 use crate::head::Reader;
 use crate::partitions::Partitions;
 use crate::scripts::Script;
 use crate::values::{Values, bytes};
+
+/// So many jobs each partition is asked for, if so many are wanted. What it says beyond its share is read in vain.
+const FEW: u32 = 16;
+/// How much more than its share a partition is asked for, and how much more when that was too little.
+const MORE: u32 = 2;
+const MUCH_MORE: u32 = 8;
 
 /// A job that a partition would look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +36,13 @@ struct Candidate {
     why: u8,
 }
 
+impl Candidate {
+    /// Whether it is one of those that are wanted: granted, or not for its limit alone.
+    const fn is_counted(&self) -> bool {
+        matches!(self.why, 3 | 255)
+    }
+}
+
 fn candidates(partition: u16, said: &[u8]) -> Result<Vec<Candidate>, RedisError> {
     let (all, []) = said.as_chunks::<28>() else { return Err(RedisError::Answer("candidates")) };
     let candidate = |bytes: &[u8; 28]| {
@@ -36,6 +51,37 @@ fn candidates(partition: u16, said: &[u8]) -> Result<Vec<Candidate>, RedisError>
         Some(Candidate { queue, place, partition, why })
     };
     all.iter().map(|bytes| candidate(bytes).ok_or(RedisError::Answer("candidates"))).collect()
+}
+
+/// What one partition has said.
+struct Shown {
+    partition: u16,
+    candidates: Vec<Candidate>,
+    /// For how many jobs it was asked.
+    asked: u32,
+}
+
+impl Shown {
+    /// Whether it may have more than it has said: it had as many as it was asked for, or looked at as many as it may.
+    fn is_cut(&self) -> bool {
+        let counted = self.candidates.iter().filter(|candidate| candidate.is_counted()).count();
+        let looks = self.asked as usize + usize::from(CLAIM_LOOKS_EXTRA);
+        counted >= self.asked as usize || self.candidates.len() >= looks
+    }
+}
+
+/// Of which partitions it has to be known what comes behind what they have said, before so many jobs are dealt.
+fn short(shown: &[Shown], wanted: u32) -> Vec<usize> {
+    let mut counted: Vec<Candidate> =
+        shown.iter().flat_map(|shown| shown.candidates.iter().copied()).collect();
+    counted.retain(Candidate::is_counted);
+    counted.sort_unstable();
+    let last = counted.get((wanted as usize).saturating_sub(1));
+    let is_short = |shown: &Shown| {
+        let is_passed = last.is_none_or(|last| shown.candidates.last().is_none_or(|own| own < last));
+        shown.asked < wanted && shown.is_cut() && is_passed
+    };
+    shown.iter().enumerate().filter(|(_, shown)| is_short(shown)).map(|(at, _)| at).collect()
 }
 
 /// What each taker gets: how many of each partition, and what he is told of that is not granted.
@@ -60,8 +106,7 @@ fn deal(mut all: Vec<Candidate>, limits: &[u32]) -> Result<Vec<Hand>, RedisError
             let Some(hand) = hands.get_mut(taker) else { return Ok(hands) };
             let id = candidate.place.last_chunk::<16>().map(|id| JobId::from_bytes(*id));
             let id = id.ok_or(RedisError::Answer("candidates"))?;
-            let is_counted = matches!(candidate.why, 3 | 255);
-            if is_counted {
+            if candidate.is_counted() {
                 *hand.from.entry(candidate.partition).or_default() += 1;
                 (taken, left) = (taken + 1, left.saturating_sub(1));
             }
@@ -81,8 +126,16 @@ impl Partitions {
     /// Serves claims, in their order.
     pub async fn claim(&self, claims: &[Claim]) -> Result<Vec<Claimed>, RedisError> {
         let mut all = Vec::with_capacity(claims.len());
-        for alike in claims.chunk_by(is_alike) {
-            all.extend(self.claim_alike(alike).await?);
+        for alike in claims.chunk_by(is_alike).flat_map(|alike| alike.chunk_by(together())) {
+            match self.claim_alike(alike).await {
+                Ok(claimed) => all.extend(claimed),
+                // What others were given is theirs.
+                Err(error) if all.iter().any(|claimed: &Claimed| !claimed.jobs.is_empty()) => {
+                    tracing::debug!(%error, "a claim found nothing");
+                    all.extend(alike.iter().map(|_| Claimed::default()));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(all)
     }
@@ -94,15 +147,8 @@ impl Partitions {
         if wanted == 0 {
             return Ok(vec![Claimed::default(); claims.len()]);
         }
-        let asked = Claim { limit: wanted, ..first.clone() };
-        let asking = self.parts().iter().map(|shared| {
-            let (number, asked) = (shared.partition, &asked);
-            self.patiently(number, move || self.ask(number, asked))
-        });
-        let mut found = Vec::new();
-        for said in join_all(asking).await {
-            found.extend(said?);
-        }
+        let mut found: Vec<Candidate> =
+            self.first_of_all(first, wanted).await?.into_iter().flat_map(|shown| shown.candidates).collect();
         if found.is_empty() {
             return Ok(vec![Claimed::default(); claims.len()]);
         }
@@ -163,6 +209,35 @@ impl Partitions {
         }
     }
 
+    /// What all partitions would grant, as far as it takes to know which jobs are the first `wanted` of all.
+    async fn first_of_all(&self, claim: &Claim, wanted: u32) -> Result<Vec<Shown>, RedisError> {
+        let share =
+            wanted.div_ceil(u32::from(self.count())).saturating_mul(MORE).clamp(FEW.min(wanted), wanted);
+        let ask = |number: u16, asked: u32| async move {
+            let claim = Claim { limit: asked, ..claim.clone() };
+            let candidates = self.patiently(number, || self.ask(number, &claim)).await?;
+            Ok::<_, RedisError>(Shown { partition: number, candidates, asked })
+        };
+        let mut shown = Vec::with_capacity(self.parts().len());
+        for said in join_all((0..self.count()).map(|number| ask(number, share))).await {
+            shown.push(said?);
+        }
+        loop {
+            let short = short(&shown, wanted);
+            if short.is_empty() {
+                return Ok(shown);
+            }
+            let asking = short.iter().filter_map(|at| {
+                let known = shown.get(*at)?;
+                Some(ask(known.partition, known.asked.saturating_mul(MUCH_MORE).min(wanted)))
+            });
+            let said = join_all(asking).await;
+            for (at, said) in short.into_iter().zip(said) {
+                shown[at] = said?;
+            }
+        }
+    }
+
     /// What a partition would grant.
     async fn ask(&self, number: u16, claim: &Claim) -> Result<Vec<Candidate>, RedisError> {
         let shared = self.at(number);
@@ -173,5 +248,40 @@ impl Partitions {
         let mut said = Values::of(shared.look(command).await?)?;
         shared.saw(said.time()?);
         candidates(number, &bytes(said.take()?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Candidate, Shown, short};
+
+    /// Those of one partition, at these places; a negative one is not counted.
+    fn shown(partition: u16, asked: u32, at: &[i16]) -> Shown {
+        let candidates = at.iter().map(|at| {
+            let mut place = [0; 25];
+            place[..2].copy_from_slice(&at.unsigned_abs().to_be_bytes());
+            Candidate { queue: 0, place, partition, why: if *at < 0 { 0 } else { 255 } }
+        });
+        Shown { partition, candidates: candidates.collect(), asked }
+    }
+
+    #[test]
+    fn who_may_have_an_earlier_job_is_asked_again() {
+        let all = [shown(0, 2, &[1, 2]), shown(1, 2, &[5, 6]), shown(2, 2, &[3])];
+        assert_eq!(short(&all, 3), [0], "it may have one before 3");
+        assert_eq!(short(&all, 4), [0], "5 is the fourth, and 6 is behind it");
+        assert_eq!(short(&all, 9), [0, 1], "the third has no more");
+        assert_eq!(short(&all, 2), [0_usize; 0], "they are the first two, whatever comes");
+        let all = [shown(0, 3, &[1, 2, 9]), shown(1, 3, &[4, 5, 6])];
+        assert_eq!(short(&all, 3), [0_usize; 0], "4 is before 9");
+        // Who was asked for all that are wanted has said what he can.
+        assert_eq!(short(&[shown(0, 2, &[1, 2])], 2), [0_usize; 0]);
+    }
+
+    #[test]
+    fn who_looked_at_as_many_as_he_may_has_perhaps_more() {
+        let looks = 2 + i16::try_from(semel_store::bounds::CLAIM_LOOKS_EXTRA).unwrap();
+        let expired: Vec<i16> = (1..=looks).map(|at| -at).collect();
+        assert_eq!(short(&[shown(0, 2, &expired), shown(1, 2, &[])], 4), [0]);
     }
 }

@@ -104,6 +104,15 @@ impl RedisError {
         matches!(self, Self::Unknown | Self::Lagging | Self::GivenUp(_)) || self.is_lost_connection()
     }
 
+    /// The same, as it is told of what had to come first: that of which it is asked was not begun.
+    pub(crate) fn before_it_began(self) -> Self {
+        match self {
+            Self::Lagging => Self::Behind,
+            error if error.may_be_done() => Self::Astray(format!("nothing was done: {error}")),
+            error => error,
+        }
+    }
+
     /// Whether another node has what was asked about, or takes the writes. Nothing was done.
     pub(crate) fn is_another_node(&self) -> bool {
         matches!(self.server(), Some(ServerErrorKind::Moved | ServerErrorKind::ReadOnly))

@@ -22,6 +22,10 @@
 //!   sent again from a new one.
 //! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
+//! - `partitions`: the parts of a store that is divided; `routes`: which of them a group is about; `crossing`, `weighing`, `recovery`: a
+//!   commit over several, and what becomes of one that is left in the middle; `gathering`, `dealing`, `whole`, `records`: loads, claims,
+//!   pages and the log of all of them.
+//! - `times`: what is known of the time.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - [`survey`]: how Redis is set, and what of it loses something; [`durability`]: what an answer survives by that; `writers`:
 //!   commits that wait for replicas.
@@ -45,6 +49,7 @@ mod opinion;
 mod partitions;
 mod people;
 mod records;
+mod recovery;
 mod request;
 mod routes;
 mod scripts;
@@ -52,6 +57,7 @@ mod seats;
 pub mod store;
 pub mod survey;
 mod teller;
+mod times;
 mod turn;
 mod upkeep;
 mod values;

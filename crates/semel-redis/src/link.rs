@@ -2,7 +2,6 @@
 //! elsewhere. Nothing is sent again here: who asked knows whether that is right.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::error::RedisError;
 use crate::finder::{Finder, Place};
 use crate::scripts::Script;
 use crate::survey::Survey;
+use crate::times::Times;
 use crate::values;
 
 /// How long a connection may take, on a machine that does other things as well.
@@ -77,8 +77,7 @@ pub struct Link {
     /// Into how many partitions the store is to be divided, if that is said.
     wanted: Option<u16>,
     replicas: u32,
-    /// The latest time that was seen in the store, in microseconds.
-    floor: Arc<AtomicI64>,
+    times: Arc<Times>,
     sums: OnceLock<Vec<String>>,
     now: Mutex<Now>,
     /// Held while a connection is made, so that one is made at a time.
@@ -98,14 +97,14 @@ struct Now {
 
 impl Link {
     /// A link to what is at `address`, not connected yet: to its first partition.
-    pub fn new(address: &Address) -> Result<Self, RedisError> {
+    pub fn new(address: &Address, times: Times) -> Result<Self, RedisError> {
         Ok(Self {
             finder: Arc::new(Finder::new(address, 0)?),
             base: address.base(),
             partition: 0,
             wanted: address.partitions(),
             replicas: address.replicas(),
-            floor: Arc::default(),
+            times: Arc::new(times),
             sums: OnceLock::new(),
             now: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -118,6 +117,7 @@ impl Link {
             finder: Arc::new(Finder::new(address, partition)?),
             base: address.base_of(partition),
             partition,
+            times: Arc::new(self.times.beside()),
             ..self.beside()
         })
     }
@@ -130,7 +130,7 @@ impl Link {
             partition: self.partition,
             wanted: self.wanted,
             replicas: self.replicas,
-            floor: Arc::clone(&self.floor),
+            times: Arc::clone(&self.times),
             sums: OnceLock::new(),
             now: Mutex::new(Now { known: self.known(), ..Now::default() }),
             connecting: tokio::sync::Mutex::default(),
@@ -156,9 +156,9 @@ impl Link {
         &self.finder
     }
 
-    /// The latest time that was seen in the store, in microseconds.
-    pub const fn floor(&self) -> &Arc<AtomicI64> {
-        &self.floor
+    /// What is known of the time in its partition.
+    pub fn times(&self) -> &Times {
+        &self.times
     }
 
     /// A client of the Redis that it is connected to, for connections of another kind, and where that is.
@@ -352,10 +352,11 @@ impl Link {
         let mut open = self.call(Script::Open);
         // A Redis that came back with nothing is the same store, emptied.
         let secret = self.known().map_or_else(random::secret, |known| known.secret);
-        open.arg(LAYOUT).arg(&secret[..]).arg(&server.run).arg(self.floor.load(Ordering::Acquire));
+        open.arg(LAYOUT).arg(&secret[..]).arg(&server.run);
         let wanted = self.known().map(|known| known.partitions).or(self.wanted);
         open.arg(wanted.map(|wanted| wanted.to_string()).unwrap_or_default());
         open.arg(LAYOUT_DIVIDED).arg(self.partition);
+        self.times.push_run(&mut open, &server.run);
         let mut opened = values::Values::of(plain(connection.send_packed_command(&open).await)??)?;
         let layout = values::text(opened.take()?)?;
         if ![LAYOUT, LAYOUT_DIVIDED].contains(&layout.as_str()) {
@@ -404,12 +405,12 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::Instant;
 
-    use super::{CONNECT, Link};
+    use super::{CONNECT, Link, Times};
     use crate::address::Address;
     use crate::error::RedisError;
 
     fn link(port: u16) -> Link {
-        Link::new(&Address::parse(&format!("redis://127.0.0.1:{port}")).unwrap()).unwrap()
+        Link::new(&Address::parse(&format!("redis://127.0.0.1:{port}")).unwrap(), Times::default()).unwrap()
     }
 
     /// Where the network swallows everything, each try takes as long as it may.

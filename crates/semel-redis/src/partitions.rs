@@ -119,7 +119,7 @@ impl Partitions {
             return Err(RedisError::Locked);
         }
         if waited >= LOOK_AFTER {
-            self.look_after(number, error.lock()).await?;
+            self.look_after(number, error.lock()).await.map_err(RedisError::before_it_began)?;
         }
         tokio::time::sleep((waited / 4).clamp(REST_MIN, REST_MAX)).await;
         Ok(())

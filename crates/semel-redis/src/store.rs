@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ use crate::partitions::Partitions;
 use crate::scripts::Script;
 use crate::survey::Survey;
 use crate::teller::{self, Teller};
+use crate::times::Times;
 use crate::turn::Turns;
 use crate::values::Values;
 use crate::writers::Writers;
@@ -58,16 +59,12 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) teller: Arc<Teller>,
     pub(crate) upkeep: AtomicU32,
-    /// Another clock than Redis's, for tests.
-    clock: Option<Box<dyn Clock>>,
-    /// How far the clock is known to have jumped back, in microseconds.
-    ahead: AtomicI64,
     /// How long a request is sent again whose answer was lost, or that found no primary.
     pub(crate) patience: Duration,
 }
 
 impl Shared {
-    fn new(link: Link, partition: u16, address: &Address, clock: Option<Box<dyn Clock>>) -> Self {
+    fn new(link: Link, partition: u16, address: &Address) -> Self {
         Self {
             writers: Writers::new(address, &link),
             link,
@@ -76,8 +73,6 @@ impl Shared {
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),
             upkeep: AtomicU32::new(0),
-            clock,
-            ahead: AtomicI64::new(0),
             patience: address.patience(),
         }
     }
@@ -131,23 +126,17 @@ impl Shared {
 
     /// Adds the arguments of the time.
     pub(crate) fn push_time(&self, command: &mut Cmd) {
-        match &self.clock {
-            Some(clock) => command.arg(clock.now().as_micros()),
-            None => command.arg(""),
-        };
-        command.arg(self.ahead.load(Ordering::Acquire)).arg(self.link.floor().load(Ordering::Acquire));
+        self.link.times().push(command);
     }
 
     /// Takes note of the store's time.
     pub(crate) fn saw(&self, now: Timestamp) -> Timestamp {
-        self.link.floor().fetch_max(now.as_micros(), Ordering::AcqRel);
-        now
+        self.link.times().saw(now)
     }
 
-    /// Takes note of the store's time and of what the clock said: when that jumped back, time goes on at its pace.
+    /// Takes note of the store's time and of what the clock said.
     pub(crate) fn saw_clock(&self, now: Timestamp, clock: Timestamp) -> Timestamp {
-        self.ahead.fetch_max(now.as_micros().saturating_sub(clock.as_micros()), Ordering::AcqRel);
-        self.saw(now)
+        self.link.times().saw_clock(now, clock)
     }
 }
 
@@ -157,7 +146,7 @@ impl Redis {
     /// # Errors
     /// When Redis cannot be reached, is too old, or has a store of a newer program.
     pub async fn open(address: &Address) -> Result<Self, RedisError> {
-        Self::open_with(address, &mut || None).await
+        Self::open_with(address, None).await
     }
 
     /// As [`open`](Self::open), with another clock than Redis's: for tests.
@@ -165,9 +154,7 @@ impl Redis {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_with_clock(address: &Address, clock: impl Clock) -> Result<Self, RedisError> {
-        let clock = Arc::new(clock);
-        let mut made = || Some(Box::new(SharedClock(Arc::clone(&clock))) as Box<dyn Clock>);
-        Self::open_with(address, &mut made).await
+        Self::open_with(address, Some(Arc::new(clock))).await
     }
 
     /// Whether there is a store at `address`. Makes none.
@@ -175,7 +162,7 @@ impl Redis {
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn is_there(address: &Address) -> Result<bool, RedisError> {
-        Link::new(address)?.is_there().await
+        Link::new(address, Times::default())?.is_there().await
     }
 
     /// Deletes the store at `address`, its secret too. Nobody may use it any more.
@@ -194,18 +181,15 @@ impl Redis {
         Ok(())
     }
 
-    async fn open_with(
-        address: &Address,
-        clock: &mut (dyn FnMut() -> Option<Box<dyn Clock>> + Send),
-    ) -> Result<Self, RedisError> {
-        let link = Link::new(address)?;
+    async fn open_with(address: &Address, clock: Option<Arc<dyn Clock>>) -> Result<Self, RedisError> {
+        let link = Link::new(address, Times::new(clock))?;
         link.connection().await?;
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let mut parts = Vec::with_capacity(usize::from(known.partitions));
         for partition in 1..known.partitions {
-            parts.push(Shared::new(link.to_partition(address, partition)?, partition, address, clock()));
+            parts.push(Shared::new(link.to_partition(address, partition)?, partition, address));
         }
-        parts.insert(0, Shared::new(link, 0, address, clock()));
+        parts.insert(0, Shared::new(link, 0, address));
         let connecting = parts.iter().skip(1).map(|shared| shared.link.connection());
         for connected in join_all(connecting).await {
             connected?;
@@ -265,7 +249,7 @@ impl Redis {
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn survey_at(address: &Address) -> Result<Survey, RedisError> {
-        Link::new(address)?.survey().await
+        Link::new(address, Times::default())?.survey().await
     }
 
     /// Does a unit of work to its end, whoever waits for it.
@@ -276,15 +260,6 @@ impl Redis {
     {
         let done = self.runtime.spawn(work(Arc::clone(&self.all))).await;
         done.map_err(|error| RedisError::GivenUp(error.to_string()))?.map_err(StoreError::from)
-    }
-}
-
-/// One clock for all partitions.
-struct SharedClock<C>(Arc<C>);
-
-impl<C: Clock> Clock for SharedClock<C> {
-    fn now(&self) -> Timestamp {
-        self.0.now()
     }
 }
 
@@ -392,9 +367,9 @@ impl Backend for Redis {
                 (false, 0) => self.durability().words(),
                 (false, _) => self.durability().words_with_replicas(),
             },
-            // A replica that takes over may not be one of those that were waited for; and a store of several partitions has not been
-            // through the crashes yet that one of one has been through.
-            is_strong: self.durability().is_strong() && !fails_over && self.partitions() == 1,
+            // A replica that takes over may not be one of those that were waited for. What is about several partitions is as durable,
+            // step by step, as what is about one.
+            is_strong: self.durability().is_strong() && !fails_over,
             commits_in_flight: 2,
             blocks: false,
         }

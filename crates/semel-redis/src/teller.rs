@@ -15,6 +15,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Jobs that one message names.
 const JOBS_MAX: usize = 200;
 
+/// What no server calls itself: everybody hears what is told by this name.
+pub const NOBODY: [u8; 8] = [0; 8];
+
 /// What is to be told.
 pub struct Teller {
     name: [u8; 8],

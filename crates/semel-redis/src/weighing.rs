@@ -167,7 +167,17 @@ impl Scales {
     }
 }
 
-/// Has each partition told of its writes. What the log tells of a group is told in one place, in its order.
+/// Which job a write is about, if it is about one that the log may tell of.
+const fn job_of(write: &Write) -> Option<JobId> {
+    match write {
+        Write::Insert { head, .. } | Write::Update { head } => Some(head.id),
+        Write::Note { job, .. } | Write::Forget { job, .. } => Some(*job),
+        _ => None,
+    }
+}
+
+/// Has each partition told of its writes, and of what happened to its jobs: so all that the log tells of a job is in one partition, in its
+/// order. What happened to something else is told where the group's document is, and else where its first write is.
 fn share_out(group: &Group, route: &Route, shares: &mut Map<u16, Share>) {
     let mut parts: Vec<(u16, Group)> = Vec::new();
     for (write, places) in group.writes.iter().zip(&route.writes) {
@@ -178,8 +188,17 @@ fn share_out(group: &Group, route: &Route, shares: &mut Map<u16, Share>) {
             }
         }
     }
-    if let Some((_, first)) = parts.first_mut() {
-        first.events.clone_from(&group.events);
+    for event in &group.events {
+        let place_of = |is_so: &dyn Fn(&Write) -> bool| {
+            let found = group.writes.iter().zip(&route.writes).find(|(write, _)| is_so(write));
+            found.and_then(|(_, places)| places.first().copied())
+        };
+        let place = place_of(&|write| job_of(write) == Some(event.job))
+            .or_else(|| place_of(&|write| matches!(write, Write::Document { .. })))
+            .or_else(|| place_of(&|_| true));
+        if let Some((_, part)) = parts.iter_mut().find(|(known, _)| Some(*known) == place) {
+            part.events.push(event.clone());
+        }
     }
     for (place, part) in parts {
         shares.entry(place).or_default().groups.push(part);

@@ -122,13 +122,14 @@ mod tests {
     use crate::address::Address;
     use crate::error::RedisError;
     use crate::link::Link;
+    use crate::times::Times;
 
     /// A primary that becomes a replica between two commands of a request has done the first.
     #[tokio::test]
     async fn a_part_that_was_done_counts_only_once_replicas_have_it() {
         let writers = |text| {
             let address = Address::parse(text).unwrap();
-            Writers::new(&address, &Link::new(&address).unwrap()).unwrap()
+            Writers::new(&address, &Link::new(&address, Times::default()).unwrap()).unwrap()
         };
         let refused = |kind, why| Err(RedisError::Redis((ErrorKind::Server(kind), why).into()));
         let said = || {

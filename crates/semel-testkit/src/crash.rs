@@ -1,6 +1,7 @@
 //! A process to be killed, and the account of what it acknowledged. The victim writes one line per answer it got; the
 //! judge reads them and looks whether the store stands by each.
 
+pub(crate) mod crossings;
 mod flows;
 mod tasks;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Role;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::Settled;
 use semel_core::slot::Due;
@@ -30,6 +32,8 @@ use crate::make::{Want, keyed};
 /// Tasks that offer; every key is offered by two of them.
 const OFFERERS: usize = 4;
 const WORKERS: usize = 2;
+/// Requests about several records of each kind, at most: enough to have some in every stage.
+const VARIETY: u64 = 1_000;
 
 /// Stands for a job of the victim's: half of the keys are remembered for ever, and a quarter of the jobs is under a limit.
 pub fn want(round: u64, number: u64) -> Want {
@@ -58,6 +62,17 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
     for _ in 0..2 {
         offering.spawn(tasks::ask(engine.clone(), round, turns));
     }
+    let asker = crossings::Asker {
+        engine: engine.clone(),
+        elsewhere: engine.clone(),
+        number: 0,
+        say: Arc::new(say),
+        round,
+        turns: turns.min(VARIETY),
+        over: Arc::clone(&over),
+        is_patient: false,
+    };
+    asker.spawn(&mut offering);
     for task in 0..OFFERERS {
         let engine = engine.clone();
         offering.spawn(async move {
@@ -138,6 +153,8 @@ pub struct Account {
     pub flows: Told,
     /// Tasks, and requests under keys.
     pub tasks: tasks::Told,
+    /// Requests about several records at once.
+    pub crossings: crossings::Told,
     /// Requests that failed.
     pub errors: Vec<String>,
 }
@@ -171,6 +188,7 @@ impl Account {
                 }
                 ["acked", job] => drop(account.acked.insert(id(job))),
                 _ if account.flows.read(&words) || account.tasks.read(&words) => {}
+                _ if account.crossings.read(&words) => {}
                 _ => account.errors.push(line.to_owned()),
             }
         }
@@ -185,6 +203,7 @@ impl Account {
         let heads = flows::all(&engine).await;
         self.flows.judge_as_found(&heads);
         self.tasks.judge_as_found(&engine, &heads).await;
+        self.crossings.judge_as_found(&engine, &heads).await;
         // A holder that was named exists, whether or not its own creator heard of it.
         for (number, ids) in self.created.iter().chain(&self.named) {
             for id in ids {
@@ -202,6 +221,7 @@ impl Account {
         self.no_key_is_stuck(&engine, round).await;
         self.flows.judge_workflows(&engine).await;
         self.tasks.judge_again(&engine, round).await;
+        self.crossings.judge_again(&engine, round).await;
         for queue in engine.queues().await.unwrap() {
             assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");
         }
@@ -209,11 +229,17 @@ impl Account {
 
     async fn nothing_is_doubled(&self, engine: &Engine) {
         let (mut strict, mut live) = (BTreeSet::new(), BTreeSet::new());
+        let mut waiting = BTreeSet::new();
         let heads = flows::all(engine).await;
         for head in &heads {
             let Some(key) = head.key else { continue };
             let all = head.hold.states == StateSet::ALL;
             assert!(!all || strict.insert(key), "two jobs with the strict key of {}", head.id);
+            // One that waits for the end of another may be beside it, and no third.
+            if head.role == Role::FollowUp && head.state == State::Pending {
+                assert!(waiting.insert(key), "two follow-ups with the key of {}", head.id);
+                continue;
+            }
             assert!(
                 head.state.is_finished() || live.insert(key),
                 "two live jobs with the key of {}",

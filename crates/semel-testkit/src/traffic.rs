@@ -13,6 +13,7 @@ use semel_store::{Backend, StoreError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::crash::crossings::Asker;
 use crate::crash::{Account, claim, want};
 use crate::make::foreign_id;
 
@@ -93,6 +94,27 @@ impl Traffic {
         for place in 0..WORKERS {
             let engine = engines[place % engines.len()].clone();
             self.workers.spawn(work(engine, self.said.clone(), Arc::clone(&self.over)));
+        }
+    }
+
+    /// Has more ask them for what is about several records at once: batches of which all or none is stored, follow-ups, workflows, and
+    /// a queue that is paused and resumed.
+    pub fn cross(&mut self, backends: &[Arc<dyn Backend>]) {
+        let engines: Vec<Engine> =
+            backends.iter().map(|backend| Engine::without_duties(Arc::clone(backend)).unwrap()).collect();
+        for (number, engine) in engines.iter().enumerate() {
+            let said = self.said.clone();
+            let asker = Asker {
+                engine: engine.clone(),
+                elsewhere: engines[(number + 1) % engines.len()].clone(),
+                number: number as u64,
+                say: Arc::new(move |line: &str| said.say(line)),
+                round: self.round,
+                turns: u64::MAX,
+                over: Arc::clone(&self.over),
+                is_patient: true,
+            };
+            asker.spawn(&mut self.callers);
         }
     }
 

@@ -18,6 +18,8 @@ local GONE, RECORDS = 0, 0
 local LOCK, PARTITIONS = false, false
 -- How much later than anything that was told time begins after a restart of the server, in microseconds.
 local LEAD = 2000000
+-- How far time is ahead of the clock at most by such beginnings, where several partitions begin one after the other (`open`).
+local STAND = 3 * LEAD
 
 local function number(text, at)
     return (unpack_bytes('>I8', text, at or 1))
@@ -79,8 +81,9 @@ local function time_of(clock, ahead, floor)
     GONE, RECORDS = tonumber(fact[2] or 0), tonumber(fact[4] or 0)
     LOCK, PARTITIONS = fact[5], fact[6]
     local now = max(clocked, tonumber(floor), tonumber(fact[1] or 0), GONE + 1)
-    -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock.
-    if now == tonumber(fact[3] or 0) and now - clocked <= LEAD then
+    -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock: or it would be
+    -- ahead for good. In a divided store it stands in all partitions, and in each it may be told by any other.
+    if now - clocked <= (PARTITIONS and STAND or LEAD) and (PARTITIONS or now == tonumber(fact[3] or 0)) then
         raw = now - tonumber(ahead)
     end
     return now, raw

@@ -1,6 +1,7 @@
--- What a program says when it connects. ARGV: the layout it knows, a secret if there is none, the run of the server, and the latest
--- time that the program has seen; into how many partitions the store is to be divided, if that is said, the layout of one that is, and
--- which partition this is. Answers the layout, the secret, and into how many it is. In another run of the server than the last, which may be a
+-- What a program says when it connects. ARGV: the layout it knows, a secret if there is none, the run of the server; into how many
+-- partitions the store is to be divided, if that is said, the layout of one that is, and which partition this is; the latest time that the
+-- program has seen, clock, ahead, and the latest time that it had seen before it met this run anywhere in the store.
+-- Answers the layout, the secret, and into how many it is. In another run of the server than the last, which may be a
 -- replica that took over, time begins later than anything that run may have told and forgotten: so no version and no fence is
 -- given twice.
 local fact = BASE .. '!'
@@ -21,11 +22,35 @@ for at = 1, #USED do
 end
 -- More records of the log than a run loses: whoever has read one of these goes on with what comes now, and misses nothing.
 local LOST = 100000
+-- What is told in a moment that stands is numbered one by one: so much room is left for it, in microseconds.
+local ROOM = 20000
+
+-- When time begins behind `known`. Partitions share the latest time of all. If each began so much later than that, it would run away from
+-- the clock with every node that is started anew; so all of them together are ahead by no more than two such steps, behind which
+-- nothing can have been told. Where the clock is behind by more than that it was set back, and says nothing.
+local function begin_behind(known)
+    local later = known + LEAD
+    if not call('HGET', fact, 'partitions') then
+        return later
+    end
+    local clocked = tonumber(ARGV[9])
+    if ARGV[8] == '' then
+        local now = call('TIME')
+        clocked = clocked + tonumber(now[1]) * 1000000 + tonumber(now[2])
+    else
+        clocked = clocked + tonumber(ARGV[8])
+    end
+    if known - clocked > STAND then
+        return later
+    end
+    return max(known + ROOM, math.min(later, clocked + 2 * LEAD))
+end
+
 -- What this program has seen is later than what is known here where that was lost.
-local function begin_run()
-    local known = max(tonumber(call('HGET', fact, 'at') or 0), tonumber(ARGV[4]))
+local function begin_run(seen)
+    local known = max(tonumber(call('HGET', fact, 'at') or 0), tonumber(seen))
     if known > 0 then
-        local later = digits(known + LEAD)
+        local later = digits(begin_behind(known))
         -- Time stands there until the clock has come to it: it is no clock that has jumped back.
         call('HSET', fact, 'at', later, 'lead', later)
     end
@@ -44,23 +69,24 @@ if not layout then
     if call('EXISTS', fact) == 1 then
         return redis.error_reply('SEMELLAYOUT what is under this prefix is not a store')
     end
-    local parts = ARGV[5] == '' and '1' or ARGV[5]
+    local parts = ARGV[4] == '' and '1' or ARGV[4]
     layout = ARGV[1]
     if parts ~= '1' then
-        layout = ARGV[6]
-        call('HSET', fact, 'layout', layout, 'secret', ARGV[2], 'partitions', parts, 'partition', ARGV[7])
+        layout = ARGV[5]
+        call('HSET', fact, 'layout', layout, 'secret', ARGV[2], 'partitions', parts, 'partition', ARGV[6])
     else
         call('HSET', fact, 'layout', layout, 'secret', ARGV[2])
     end
-    begin_run()
+    -- One that was emptied in the midst of a run is that run's: whatever was seen was told by it.
+    begin_run(ARGV[7])
     return { layout, ARGV[2], parts }
 end
 local parts = call('HGET', fact, 'partitions') or '1'
-if ARGV[5] ~= '' and ARGV[5] ~= parts then
+if ARGV[4] ~= '' and ARGV[4] ~= parts then
     -- Who asks is to say so himself, before anything is written.
     return { layout, call('HGET', fact, 'secret'), parts }
 end
 if call('HGET', fact, 'run') ~= ARGV[3] then
-    begin_run()
+    begin_run(ARGV[10])
 end
 return { layout, call('HGET', fact, 'secret'), parts }

@@ -63,13 +63,24 @@ fn kill_after(mut child: Child, lines: usize) -> String {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_a_server_is_killed() {
+    killed(Place::new);
+}
+
+/// Whatever it was about to do in several partitions is ended by others, or was never begun.
+#[test]
+fn nothing_is_lost_doubled_or_done_by_half_when_a_server_on_partitions_is_killed() {
+    killed(|| Place::divided(16));
+}
+
+#[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
+fn killed(new: fn() -> Place) {
     let mut random = 0x5eed_u64;
     let mut told = (0, 0);
-    let mut place = Passing(Place::new());
+    let mut place = Passing(new());
     let rounds = rounds("SEMEL_CRASH_ROUNDS", 5);
     for round in 0..rounds {
         if round > 0 && round % ROUNDS_PER_STORE == 0 {
-            place = Passing(Place::new());
+            place = Passing(new());
         }
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let lines = 1 + (random >> 33) as usize % LINES_MAX;

@@ -21,21 +21,32 @@ use crate::place::rounds;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_is_killed_under_load_loses_and_doubles_nothing() {
+    killed_under_load(1).await;
+}
+
+/// What is about several partitions is done as a whole or not at all, wherever it was when Redis died.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_with_partitions_that_is_killed_under_load_loses_and_doubles_nothing() {
+    killed_under_load(4).await;
+}
+
+async fn killed_under_load(partitions: u16) {
     let folder = TempDir::new();
     let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
-    let address = Address::parse(&own.url()).unwrap();
+    let address = Address::parse(&own.url()).unwrap().with_partitions(partitions).unwrap();
     let mut servers: Vec<Arc<dyn Backend>> = Vec::new();
     for _ in 0..2 {
         servers.push(Arc::new(Redis::open(&address).await.unwrap()));
     }
-    let traffic = Traffic::start(&servers, 1);
+    let mut traffic = Traffic::start(&servers, 1);
+    traffic.cross(&servers);
     for round in 0..rounds("SEMEL_KILL_ROUNDS", 4) {
         // At another moment each time.
         traffic.more(40 + round * 13 % 37).await;
         own.kill().await;
     }
     traffic.more(40).await;
-    while traffic.account().acked.len() <= 10 {
+    while traffic.account().acked.len() <= 10 || !traffic.account().crossings.is_any_of_each() {
         traffic.more(20).await;
     }
     let account = traffic.end().await;
@@ -69,6 +80,49 @@ async fn a_new_run_of_the_server_numbers_nothing_again() {
         engine.enqueue(semel_testkit::make::job().offer(), "").await.unwrap();
         assert_eq!(store.load(&Reads::default()).await.unwrap().now, semel_store::clock::Clock::now(&clock));
         own.kill().await;
+    }
+}
+
+/// Of partitions that begin anew one after the other none adds to what another has added; and time comes back to the clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn time_does_not_run_away_from_the_clock_with_every_new_run() {
+    const PARTITIONS: u16 = 16;
+    let folder = TempDir::new();
+    let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let address = Address::parse(&own.url()).unwrap().with_partitions(PARTITIONS).unwrap();
+    let clock = ManualClock::default();
+    let open = async || {
+        let store = Arc::new(Redis::open_with_clock(&address, clock.clone()).await.unwrap());
+        (Arc::clone(&store), Engine::without_duties(store as Arc<dyn Backend>).unwrap())
+    };
+    let (store, engine) = open().await;
+    let (mut last, mut made) = (0, 0);
+    for _ in 0..6 {
+        let mut fences = Vec::new();
+        // In every partition, by servers that have seen other partitions begin, and by one that has seen nothing.
+        for engine in [&engine, &open().await.1] {
+            for _ in 0..PARTITIONS * 2 {
+                made += 1;
+                let offer = semel_testkit::make::job().keyed_by_number(made).offer();
+                assert!(engine.enqueue(offer, "").await.unwrap().is_inserted());
+            }
+            let run = engine.enqueue(semel_testkit::make::job().priority(9).offer(), "").await.unwrap();
+            let claimed = engine.claim(semel_testkit::crash::claim(1)).await.unwrap().remove(0);
+            assert_eq!(Some(claimed.head.id), run.inserted());
+            fences.push(claimed.head.fence);
+        }
+        assert!(fences.iter().all(|fence| *fence > last), "{fences:?} are not behind {last}");
+        last = fences.into_iter().max().unwrap();
+        let now = store.load(&Reads::default()).await.unwrap().now;
+        let ahead = now.since(semel_store::clock::Clock::now(&clock));
+        assert!(ahead < Duration::from_secs(5), "time is ahead by {ahead:?}");
+        own.kill().await;
+    }
+    clock.advance(Duration::from_secs(10));
+    for store in [store, open().await.0] {
+        let filled = Reads { queues: vec![semel_core::ident::QueueName::default()], ..Reads::default() };
+        let now = store.load(&filled).await.unwrap().now;
+        assert_eq!(now, semel_store::clock::Clock::now(&clock), "it stood until the clock had come to it");
     }
 }
 

@@ -11,6 +11,7 @@ mod cluster;
 mod crash;
 mod damage;
 mod fresh;
+mod halves;
 #[cfg(unix)]
 mod kills;
 mod lost;
@@ -30,6 +31,8 @@ mod sentinels;
 mod servers;
 #[cfg(unix)]
 mod settings;
+#[cfg(unix)]
+mod slow;
 #[cfg(unix)]
 mod takeover;
 

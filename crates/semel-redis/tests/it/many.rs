@@ -15,7 +15,7 @@ use semel_testkit::crash::claim;
 use semel_testkit::make::{Want, job, key, keyed};
 use semel_testkit::redis::url;
 
-use crate::own::{Own, patient};
+use crate::own::{Own, calls, patient};
 use crate::place::Place;
 
 async fn opened(address: &Address) -> (Arc<Redis>, Engine) {
@@ -55,14 +55,6 @@ async fn whoever_looks_at_queues_does_not_look_at_workers_and_limits() {
     assert_eq!(QueueSettings::decode(rows[0].settings.as_deref()), bound);
     engine.set_queue(mail, QueueSettings::default()).await.unwrap();
     assert!(store.settings().await.unwrap().is_empty());
-}
-
-/// Of Redis's own commands, how often this one was called.
-async fn calls(connection: &mut redis::aio::MultiplexedConnection, name: &str) -> u64 {
-    let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
-    let name = format!("cmdstat_{name}:calls=");
-    let of = said.lines().find_map(|line| line.strip_prefix(&name));
-    of.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
 /// Callers name as many limits as they like: a claim reads as many as it has looks.

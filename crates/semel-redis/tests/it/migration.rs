@@ -18,23 +18,24 @@ const NEVER: u32 = 3_600_000;
 /// A slot on its way, as `redis-cli --cluster reshard` does it.
 struct Move<'a> {
     cluster: &'a Cluster,
+    slot: u16,
     from: usize,
     to: usize,
 }
 
 impl<'a> Move<'a> {
-    async fn begin(cluster: &'a Cluster, from: usize, to: usize) -> Self {
-        let (slot, source, target) = (SLOT.to_string(), cluster.id(from).await, cluster.id(to).await);
+    async fn begin(cluster: &'a Cluster, number: u16, from: usize, to: usize) -> Self {
+        let (slot, source, target) = (number.to_string(), cluster.id(from).await, cluster.id(to).await);
         cluster.nodes[to].tell(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]).await;
         cluster.nodes[from].tell(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
-        Self { cluster, from, to }
+        Self { cluster, slot: number, from, to }
     }
 
     /// Moves so many keys at most. Says whether any were left.
     async fn some(&self, keys: usize) -> bool {
         let mut connection = self.cluster.nodes[self.from].connection().await;
         let mut asked = redis::cmd("CLUSTER");
-        asked.arg("GETKEYSINSLOT").arg(SLOT).arg(keys);
+        asked.arg("GETKEYSINSLOT").arg(self.slot).arg(keys);
         let found: Vec<Vec<u8>> = asked.query_async(&mut connection).await.unwrap();
         if found.is_empty() {
             return false;
@@ -47,7 +48,7 @@ impl<'a> Move<'a> {
 
     async fn end(self) {
         while self.some(100).await {}
-        let (slot, target) = (SLOT.to_string(), self.cluster.id(self.to).await);
+        let (slot, target) = (self.slot.to_string(), self.cluster.id(self.to).await);
         for node in [self.to, self.from] {
             self.cluster.nodes[node].tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
         }
@@ -63,7 +64,7 @@ async fn nothing_is_decided_by_what_has_not_arrived_yet() {
     for number in 0..20 {
         engine.enqueue(keyed(&number.to_string()).offer(), "").await.unwrap();
     }
-    let on_its_way = Move::begin(&cluster, 0, 1).await;
+    let on_its_way = Move::begin(&cluster, SLOT, 0, 1).await;
     assert!(on_its_way.some(30).await, "some are here and some there");
     let offers: Vec<_> = (0..20)
         .map(|number| {
@@ -112,8 +113,29 @@ async fn a_slot_that_moves_while_jobs_flow_loses_and_doubles_nothing() {
     let traffic = Traffic::start(&servers(&address, 3).await, 1);
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
         traffic.more(60).await;
-        Move::begin(&cluster, from, to).await.end().await;
+        Move::begin(&cluster, SLOT, from, to).await.end().await;
     }
     traffic.more(60).await;
+    judge(&traffic.end().await, &address).await;
+}
+
+/// Each partition is in a slot of its own. The first of them has the place of what is about several.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_of_partitions_that_move_while_jobs_flow_lose_and_double_nothing() {
+    let cluster = Cluster::start(1, NEVER, &[]).await;
+    let address = cluster.address().with_partitions(16).unwrap().with_patience(Duration::from_secs(120));
+    let servers = servers(&address, 3).await;
+    let mut traffic = Traffic::start(&servers, 1);
+    traffic.cross(&servers);
+    for partition in [0, 5, 11, 0] {
+        traffic.more(60).await;
+        let said = cluster.nodes[0].ask_number(&["CLUSTER", "KEYSLOT", &address.base_of(partition)]).await;
+        let slot = u16::try_from(said).unwrap();
+        let from = cluster.owner(slot).await;
+        Move::begin(&cluster, slot, from, (from + 1) % 3).await.end().await;
+    }
+    while !traffic.account().crossings.is_any_of_each() {
+        traffic.more(20).await;
+    }
     judge(&traffic.end().await, &address).await;
 }

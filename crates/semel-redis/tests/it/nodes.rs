@@ -65,6 +65,12 @@ impl Node {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
     }
 
+    /// The number that it says.
+    pub async fn ask_number(&self, words: &[&str]) -> u64 {
+        let mut connection = self.connection().await;
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
+    }
+
     /// Tells it something that it is to do.
     pub async fn tell(&self, words: &[&str]) {
         let mut connection = self.connection().await;
@@ -155,6 +161,23 @@ impl Cluster {
     /// A node's id.
     pub async fn id(&self, node: usize) -> String {
         self.nodes[node].ask(&["CLUSTER", "MYID"]).await.unwrap()
+    }
+
+    /// Which of the three primaries has a slot, by what it says itself: whoever has it not says where it is.
+    pub async fn owner(&self, slot: u16) -> usize {
+        for (place, node) in self.nodes[..3].iter().enumerate() {
+            let said = node.ask(&["CLUSTER", "NODES"]).await.unwrap();
+            let own = said.lines().find(|line| line.contains("myself")).unwrap();
+            let has = own.split(' ').skip(8).any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let bound = |text: &str| text.parse::<u16>().ok();
+                bound(first).zip(bound(last)).is_some_and(|(first, last)| (first..=last).contains(&slot))
+            });
+            if has {
+                return place;
+            }
+        }
+        panic!("nobody has slot {slot}");
     }
 
     /// The address of the store: some of its nodes.

@@ -110,6 +110,14 @@ pub async fn patient(url: &str) -> MultiplexedConnection {
     client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
+/// Of Redis's own commands, how often this one was called.
+pub async fn calls(connection: &mut MultiplexedConnection, name: &str) -> u64 {
+    let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
+    let name = format!("cmdstat_{name}:calls=");
+    let of = said.lines().find_map(|line| line.strip_prefix(&name));
+    of.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
 impl Drop for Own {
     fn drop(&mut self) {
         drop(self.process.kill());

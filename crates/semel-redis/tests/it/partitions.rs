@@ -28,14 +28,14 @@ const COMMIT: &str = concat!(
     include_str!("../../src/lua/fresh.lua"),
     include_str!("../../src/lua/commit.lua")
 );
-const PARTITIONS: u16 = 4;
+pub const PARTITIONS: u16 = 4;
 
-async fn engine(address: &Address) -> Engine {
+pub async fn engine(address: &Address) -> Engine {
     Engine::without_duties(Arc::new(Redis::open(address).await.unwrap())).unwrap()
 }
 
 /// An id of a caller's that names another partition than the key is in.
-fn astray(name: &str, from: u32) -> JobId {
+pub fn astray(name: &str, from: u32) -> JobId {
     let place = partition::of_key(&key(name), PARTITIONS);
     (from..).map(foreign_id).find(|id| partition::of_id(*id, PARTITIONS) != place).unwrap()
 }
@@ -128,7 +128,7 @@ async fn an_id_that_leads_nowhere_is_forgotten() {
 }
 
 /// Hands on so many steps, and nothing any more behind these: of the last one the request is lost, or its answer.
-async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
+pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
     let mut sums = Vec::new();
     for script in [CROSS, COMMIT] {
         let mut connection = patient(&url()).await;
@@ -154,9 +154,9 @@ async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) 
                 let asks = async move {
                     let mut buffer = vec![0; 1 << 18];
                     while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
-                        let is_step = sums
-                            .iter()
-                            .any(|sum| buffer[..read].windows(sum.len()).any(|part| part == sum.as_bytes()));
+                        let has = |what: &[u8]| buffer[..read].windows(what.len()).any(|part| part == what);
+                        // That it goes on is said now and then, and is no step.
+                        let is_step = sums.iter().any(|sum| has(sum.as_bytes())) && !has(b"\r\nalive\r\n");
                         let before = if is_step {
                             counted.fetch_add(1, Ordering::SeqCst)
                         } else {
@@ -305,5 +305,39 @@ async fn claims_take_the_first_of_all_and_see_at_once_what_others_were_told() {
         assert!(claim(5).await.is_empty());
         let id = head_of(&another.enqueue(job().offer(), "").await.unwrap());
         assert_eq!(claim(5).await, [id], "it was acknowledged by another server");
+    }
+}
+
+/// Whoever makes a job asks the partition that it is in, and no other: for what is there, and to have it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_the_business_of_its_partition_alone() {
+    const JOBS: u64 = 10;
+    let folder = semel_testkit::TempDir::new();
+    let own = crate::own::Own::start(folder.path(), &[]).await;
+    let address = Address::parse(&own.url()).unwrap().with_partitions(16).unwrap();
+    let engine = engine(&address).await;
+    let mut connection = own.connection().await;
+    let made = async |of: fn(u64) -> Want, from: u64| {
+        for number in from..from + JOBS {
+            engine.enqueue(of(number).offer(), "").await.unwrap();
+        }
+    };
+    // Which queues are bounded is asked once.
+    let keyed: fn(u64) -> Want = |number| job().keyed_by_number(number);
+    made(keyed, 0).await;
+    let before = crate::own::calls(&mut connection, "evalsha").await;
+    made(keyed, JOBS).await;
+    assert_eq!(crate::own::calls(&mut connection, "evalsha").await - before, 2 * JOBS);
+}
+
+/// What an answer is worth is how Redis is set, whatever it is divided into.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_divided_store_is_worth_what_its_redis_is_worth() {
+    for (setting, is_strong) in [("always", true), ("everysec", false)] {
+        let folder = semel_testkit::TempDir::new();
+        let own = crate::own::Own::start(folder.path(), &["--appendfsync", setting]).await;
+        let address = Address::parse(&own.url()).unwrap().with_partitions(PARTITIONS).unwrap();
+        let facts = Redis::open(&address).await.unwrap().facts();
+        assert_eq!((facts.is_strong, facts.mechanism.contains("partition")), (is_strong, true), "{setting}");
     }
 }

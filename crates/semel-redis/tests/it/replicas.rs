@@ -18,7 +18,7 @@ use crate::own::Own;
 /// How long anything here may take on a machine that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !is_so().await {
         assert!(begun.elapsed() < PATIENCE, "{what}");
@@ -31,14 +31,14 @@ async fn info(connection: &mut MultiplexedConnection) -> String {
 }
 
 /// How often a connection has waited for replicas.
-async fn waits(connection: &mut MultiplexedConnection) -> u64 {
+pub async fn waits(connection: &mut MultiplexedConnection) -> u64 {
     let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
     let of_wait = said.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
     of_wait.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
 /// A primary, and a replica that has caught up with it.
-async fn pair(folders: [&TempDir; 2]) -> (Own, Own) {
+pub async fn pair(folders: [&TempDir; 2]) -> (Own, Own) {
     // Whoever has the number by then, it is asked again: a port cannot be had before it is used.
     for _ in 0..20 {
         let port =

@@ -40,22 +40,58 @@ pub async fn judge(account: &Account, address: &Address) {
     account.judge(Arc::new(Redis::open_with_clock(address, clock).await.unwrap()), 1).await;
 }
 
+/// Whether things of every kind were done that are about several partitions.
+fn crossed(account: &Account) {
+    assert!(account.crossings.is_any_of_each(), "{:?}", account.crossings);
+}
+
+/// Of the first primary and its replica, or of the next: which is the primary now, and which the replica.
+async fn pair(cluster: &Cluster, first: usize) -> (usize, usize) {
+    if cluster.nodes[first].is_primary().await { (first, first + 3) } else { (first + 3, first) }
+}
+
 /// `SEMEL_FAILOVER_ROUNDS` says how often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_killed_under_load_loses_and_doubles_nothing() {
-    let mut cluster = Cluster::start(1, TIMEOUT, &["--min-replicas-to-write", "1"]).await;
+    let cluster = Cluster::start(1, TIMEOUT, &["--min-replicas-to-write", "1"]).await;
     let address = cluster.address().with_replicas(1).unwrap().with_patience(Duration::from_secs(120));
     let traffic = Traffic::start(&servers(&address, 3).await, 1);
+    let cluster = killed_under_load(cluster, 1, &traffic).await;
+    judge(&traffic.end().await, &address).await;
+    drop(cluster);
+}
+
+/// Every partition has its primary on one of three nodes, and what is about several of them is on its way when one dies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primaries_of_partitions_that_are_killed_under_load_lose_and_double_nothing() {
+    let cluster = Cluster::start(3, TIMEOUT, &["--min-replicas-to-write", "1"]).await;
+    let address = cluster.address().with_replicas(1).unwrap().with_partitions(16).unwrap();
+    let address = address.with_patience(Duration::from_secs(120));
+    let servers = servers(&address, 3).await;
+    let mut traffic = Traffic::start(&servers, 1);
+    traffic.cross(&servers);
+    let cluster = killed_under_load(cluster, 3, &traffic).await;
+    while !traffic.account().crossings.is_any_of_each() {
+        traffic.more(20).await;
+    }
+    let account = traffic.end().await;
+    crossed(&account);
+    judge(&account, &address).await;
+    drop(cluster);
+}
+
+/// Kills primaries of the first pairs, one after the other.
+async fn killed_under_load(mut cluster: Cluster, pairs: usize, traffic: &Traffic) -> Cluster {
     for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 2) {
         traffic.more(40 + round * 13 % 37).await;
-        let (primary, replica) = if cluster.nodes[0].is_primary().await { (0, 3) } else { (3, 0) };
+        let (primary, replica) = pair(&cluster, round as usize % pairs).await;
         cluster.nodes[primary].own.end();
         until("it takes over", async || cluster.nodes[replica].is_primary().await).await;
         cluster.nodes[primary].own.start_again().await;
         until("it is the replica now", async || cluster.nodes[primary].is_replica().await).await;
     }
     traffic.more(100).await;
-    judge(&traffic.end().await, &address).await;
+    cluster
 }
 
 /// The old primary comes back as if nothing had been, with all that was on its way to it.
@@ -65,9 +101,35 @@ async fn a_primary_that_was_silent_and_comes_back_acknowledges_nothing_twice() {
     let cluster = Cluster::start(1, NEVER, &settings).await;
     let address = cluster.address().with_replicas(1).unwrap().with_patience(Duration::from_secs(120));
     let traffic = Traffic::start(&servers(&address, 3).await, 1);
-    for round in 0..2 {
+    silent_under_load(&cluster, &[0, 0], &traffic).await;
+    judge(&traffic.end().await, &address).await;
+}
+
+/// So do those who have decided, or given up, what is about several partitions, where the first of these is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_partitions_that_was_silent_and_comes_back_ends_nothing_by_half() {
+    let settings = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "3"];
+    let cluster = Cluster::start(3, NEVER, &settings).await;
+    let address = cluster.address().with_replicas(1).unwrap().with_partitions(16).unwrap();
+    let address = address.with_patience(Duration::from_secs(120));
+    let servers = servers(&address, 3).await;
+    let mut traffic = Traffic::start(&servers, 1);
+    traffic.cross(&servers);
+    // The first partition is where the first node is: what is decided is written there.
+    silent_under_load(&cluster, &[0, 1, 0], &traffic).await;
+    while !traffic.account().crossings.is_any_of_each() {
+        traffic.more(20).await;
+    }
+    let account = traffic.end().await;
+    crossed(&account);
+    judge(&account, &address).await;
+}
+
+/// Has the primaries of these pairs be silent until their replicas have taken over.
+async fn silent_under_load(cluster: &Cluster, pairs: &[usize], traffic: &Traffic) {
+    for (round, first) in (0..).zip(pairs) {
         traffic.more(60 + round * 17).await;
-        let (primary, replica) = if round == 0 { (0, 3) } else { (3, 0) };
+        let (primary, replica) = pair(cluster, *first).await;
         cluster.nodes[primary].own.pause();
         cluster.take_over(replica).await;
         // It acknowledges nothing alone; nor does the one that is silent.
@@ -75,7 +137,6 @@ async fn a_primary_that_was_silent_and_comes_back_acknowledges_nothing_twice() {
         until("it is the replica now", async || cluster.nodes[primary].is_replica().await).await;
         traffic.more(60).await;
     }
-    judge(&traffic.end().await, &address).await;
 }
 
 /// A duplicate that was decided together with a new job: that one is written where the other's holder never was.

@@ -22,7 +22,15 @@ mod key_events;
 mod limits;
 mod listing;
 mod moving;
+#[cfg(unix)]
+#[path = "../../../semel-redis/tests/it/nodes.rs"]
+#[allow(dead_code, reason = "the tests of the store need more of it")]
+mod nodes;
 mod openapi;
+#[cfg(unix)]
+#[path = "../../../semel-redis/tests/it/own.rs"]
+#[allow(dead_code, reason = "the tests of the store need more of it")]
+mod own;
 mod polling;
 mod progress;
 mod promises;

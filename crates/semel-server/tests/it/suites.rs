@@ -449,3 +449,47 @@ async fn levels_2_to_4_on_two_servers_and_a_divided_redis() {
 async fn extensions_on_a_divided_redis() {
     run_on_divided_redis(EXTENSIONS, 1).await;
 }
+
+/// Six nodes, of which three are replicas, and a store on them: in sixteen partitions, each write at a replica before it is answered.
+#[cfg(unix)]
+async fn cluster() -> (crate::nodes::Cluster, String) {
+    let cluster = crate::nodes::Cluster::start(3, 3_600_000, &["--min-replicas-to-write", "1"]).await;
+    let url = format!("{}?partitions=16&replicas=1", cluster.url());
+    (cluster, url)
+}
+
+#[cfg(unix)]
+async fn run_on_cluster(names: &[&str]) {
+    if suites().is_some() {
+        let (_cluster, url) = cluster().await;
+        run_on_shared(&url, names, 2).await;
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_0_and_1_on_two_servers_and_a_cluster() {
+    run_on_cluster(&[LEVEL_0, LEVEL_1].concat()).await;
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_2_to_4_on_two_servers_and_a_cluster() {
+    run_on_cluster(&[LEVEL_2, LEVELS_3_AND_4].concat()).await;
+}
+
+/// Those that wait for the minute to be full, where `SEMEL_BY_THE_MINUTE` is set: they are waiting for nothing that another store does
+/// not do as well.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn level_2_by_the_minute_on_a_cluster() {
+    let Some(dir) = suites().filter(|_| std::env::var_os("SEMEL_BY_THE_MINUTE").is_some()) else { return };
+    let (_cluster, url) = cluster().await;
+    let (first, second) = (format!("{url}&prefix=first"), format!("{url}&prefix=second"));
+    let (first, second) = (Server::on_shared(&first).await, Server::on_shared(&second).await);
+    let mut tests = load(&dir, LEVEL_2);
+    tests.retain(|test| is_under(&test.path, SLOW));
+    tokio::join!(play(&first, &tests[..1]), play(&second, &tests[1..]));
+    first.stop().await;
+    second.stop().await;
+}

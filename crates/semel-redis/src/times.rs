@@ -1,0 +1,123 @@
+//! What a server knows of the time in one partition: what it tells the scripts, and what these answer.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::Cmd;
+use semel_core::time::Timestamp;
+use semel_store::clock::Clock;
+use tokio::time::Instant;
+
+/// For so long what was seen before a run of a server is what its partitions begin behind, one after the other. Who is met later
+/// may have been told more meanwhile by another that had them.
+const ONE_RUN: Duration = Duration::from_secs(10);
+/// Runs that are remembered. Who is forgotten is taken for one that was just met.
+const RUNS_MAX: usize = 1_000;
+
+/// When a run of a server was first met, and the latest time that was seen until then.
+type Runs = HashMap<String, (Instant, i64)>;
+
+/// The time of a partition, as far as this server has seen it.
+#[derive(Default)]
+pub struct Times {
+    /// The latest time that was seen in the store, in microseconds. All partitions have one: the store's time goes back for nobody.
+    floor: Arc<AtomicI64>,
+    /// How far the clock is known to have jumped back, in microseconds. Partitions may be on several nodes, each with a clock of its own.
+    ahead: AtomicI64,
+    /// Another clock than Redis's, for tests.
+    clock: Option<Arc<dyn Clock>>,
+    runs: Arc<Mutex<Runs>>,
+}
+
+impl Times {
+    /// By Redis's clock, or another.
+    pub fn new(clock: Option<Arc<dyn Clock>>) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
+    /// Those of another partition of the store.
+    pub fn beside(&self) -> Self {
+        Self {
+            floor: Arc::clone(&self.floor),
+            ahead: AtomicI64::default(),
+            clock: self.clock.clone(),
+            runs: Arc::clone(&self.runs),
+        }
+    }
+
+    fn push_clock(&self, command: &mut Cmd) {
+        match &self.clock {
+            Some(clock) => command.arg(clock.now().as_micros()),
+            None => command.arg(""),
+        };
+        command.arg(self.ahead.load(Ordering::Acquire));
+    }
+
+    fn floor(&self) -> i64 {
+        self.floor.load(Ordering::Acquire)
+    }
+
+    /// Adds what every script is told of the time.
+    pub fn push(&self, command: &mut Cmd) {
+        self.push_clock(command);
+        command.arg(self.floor());
+    }
+
+    /// Adds what a connection is told that is new: the latest time seen, what the clock says, and the latest time that was seen before
+    /// this run of the server was met. What the run itself told in another partition is nothing that it may have forgotten in this one.
+    pub fn push_run(&self, command: &mut Cmd, run: &str) {
+        let floor = self.floor();
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if runs.len() >= RUNS_MAX {
+            runs.clear();
+        }
+        let (met, before) = *runs.entry(run.to_owned()).or_insert_with(|| (Instant::now(), floor));
+        drop(runs);
+        let before = if met.elapsed() < ONE_RUN { before } else { floor };
+        command.arg(floor);
+        self.push_clock(command);
+        command.arg(before);
+    }
+
+    /// Takes note of the store's time.
+    pub fn saw(&self, now: Timestamp) -> Timestamp {
+        self.floor.fetch_max(now.as_micros(), Ordering::AcqRel);
+        now
+    }
+
+    /// Takes note of the store's time and of what the clock said: when that jumped back, time goes on at its pace.
+    pub fn saw_clock(&self, now: Timestamp, clock: Timestamp) -> Timestamp {
+        self.ahead.fetch_max(now.as_micros().saturating_sub(clock.as_micros()), Ordering::AcqRel);
+        self.saw(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(times: &Times, run: &str) -> Vec<String> {
+        let mut command = Cmd::new();
+        times.push_run(&mut command, run);
+        let args = command.args_iter().filter_map(|arg| match arg {
+            redis::Arg::Simple(arg) => Some(String::from_utf8_lossy(arg).into_owned()),
+            _ => None,
+        });
+        args.collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_does_not_begin_behind_itself() {
+        let one = Times::default();
+        let other = one.beside();
+        one.saw(Timestamp::from_micros(5));
+        assert_eq!(told(&one, "first"), ["5", "", "0", "5"]);
+        one.saw(Timestamp::from_micros(9));
+        assert_eq!(told(&other, "first"), ["9", "", "0", "5"]);
+        assert_eq!(told(&other, "second"), ["9", "", "0", "9"]);
+        tokio::time::advance(ONE_RUN).await;
+        assert_eq!(told(&other, "first"), ["9", "", "0", "9"], "who knows who told that");
+    }
+}
