@@ -478,12 +478,11 @@ async fn levels_2_to_4_on_two_servers_and_a_cluster() {
     run_on_cluster(&[LEVEL_2, LEVELS_3_AND_4].concat()).await;
 }
 
-/// Those that wait for the minute to be full, where `SEMEL_BY_THE_MINUTE` is set: they are waiting for nothing that another store does
-/// not do as well.
+/// Those that wait for the minute to be full, beside each other.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn level_2_by_the_minute_on_a_cluster() {
-    let Some(dir) = suites().filter(|_| std::env::var_os("SEMEL_BY_THE_MINUTE").is_some()) else { return };
+    let Some(dir) = suites() else { return };
     let (_cluster, url) = cluster().await;
     let (first, second) = (format!("{url}&prefix=first"), format!("{url}&prefix=second"));
     let (first, second) = (Server::on_shared(&first).await, Server::on_shared(&second).await);
