@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use semel_core::planted::{Bug, is_planted};
 
 use crate::error::SqliteError;
-use crate::journal::{Journal, sync_folder};
+use crate::journal::{Journal, sync_file, sync_folder};
 use crate::lock::FileLock;
 use crate::open::{brought, carried, identity, load, open, set_identity};
 
@@ -53,7 +53,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
         return Ok(());
     }
     // The copy is a promise too: it is on the disk before it is reported.
-    std::fs::File::open(to).and_then(|file| file.sync_all()).map_err(io)?;
+    sync_file(to).map_err(io)?;
     sync_folder(to).map_err(io)
 }
 

@@ -225,8 +225,17 @@ impl Journal {
 
 /// Brings to the disk that there is a file of that name.
 pub fn sync_folder(of: &Path) -> std::io::Result<()> {
+    if cfg!(windows) {
+        // There a folder is nothing that can be synced; NTFS keeps a log of what becomes of names.
+        return Ok(());
+    }
     let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Brings to the disk what a file has. Windows lets nobody do that who may not write it.
+pub fn sync_file(path: &Path) -> std::io::Result<()> {
+    OpenOptions::new().read(true).write(true).open(path)?.sync_all()
 }
 
 /// Brings what was written to the disk.

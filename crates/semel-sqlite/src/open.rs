@@ -1,6 +1,5 @@
 //! Opening a file: its version, its settings, and the model rebuilt from its live rows and the journal.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -18,7 +17,7 @@ use semel_store::random;
 use crate::change::Record;
 use crate::error::SqliteError;
 use crate::filing::Round;
-use crate::journal::{Entry, sync_folder};
+use crate::journal::{Entry, sync_file, sync_folder};
 use crate::log::Log;
 use crate::names::Names;
 use crate::pending::Pending;
@@ -99,12 +98,11 @@ pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     for file in [path, Path::new(&log)] {
-        let synced = match File::open(file) {
-            Ok(file) => file.sync_all(),
+        match sync_file(file) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => Err(error),
-        };
-        synced.map_err(|source| SqliteError::Io { path: file.display().to_string(), source })?;
+            synced => synced,
+        }
+        .map_err(|source| SqliteError::Io { path: file.display().to_string(), source })?;
     }
     sync_folder(path).map_err(|source| SqliteError::Io { path: path.display().to_string(), source })
 }
