@@ -22,6 +22,7 @@
 //!   sent again from a new one.
 //! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
+//! - `heritage`: what copies of the store, and into it, ask of it.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - [`survey`]: how Redis is set, and what of it loses something; [`durability`]: what an answer survives by that; `writers`:
 //!   commits that wait for replicas.
@@ -38,6 +39,7 @@ mod finder;
 mod fresh;
 mod gathering;
 pub mod head;
+mod heritage;
 mod link;
 mod listener;
 mod load;
