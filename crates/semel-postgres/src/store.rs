@@ -301,12 +301,7 @@ impl Backend for Postgres {
         Box::pin(self.unit(|shared| async move { shared.clear().await }))
     }
 
-    fn rest(
-        &self,
-        part: Part,
-        after: Option<Bytes>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Piece, StoreError>> {
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
         Box::pin(self.unit(move |shared| async move {
             match part {
                 Part::Remembered => shared.remembered(after, limit).await,

@@ -366,12 +366,7 @@ impl Backend for Redis {
         Box::pin(self.unit(|all| async move { all.clear().await }))
     }
 
-    fn rest(
-        &self,
-        part: Part,
-        after: Option<Bytes>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Piece, StoreError>> {
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
         Box::pin(self.unit(move |all| async move {
             match part {
                 Part::Remembered => all.remembered(after, limit).await,

@@ -370,12 +370,7 @@ impl Backend for Sqlite {
         Box::pin(std::future::ready(cleared))
     }
 
-    fn rest(
-        &self,
-        part: Part,
-        after: Option<Bytes>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Piece, StoreError>> {
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
         self.answer(move |inner, _| {
             let at = &*look(&inner.at);
             match part {

@@ -111,12 +111,7 @@ pub trait Backend: Send + Sync + 'static {
     /// What nobody else asks a store for, a piece at a time: for who carries the store over into another. `after` is where the
     /// piece before says that the next one begins. It is meant for a store that nobody writes to meanwhile: what is
     /// written may come twice, or not at all.
-    fn rest(
-        &self,
-        part: Part,
-        after: Option<Bytes>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Piece, StoreError>>;
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>>;
 
     /// Has the store go on for another whose place it takes, from which all it has was carried over. It counts for those who
     /// open the store from then on, and may be done twice.

@@ -11,7 +11,9 @@ mod jobs;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use semel_core::draft::{Document, DocumentKey, DocumentKind, Expect, Group, Reads, Record, Write, next_version};
+use semel_core::draft::{
+    Document, DocumentKey, DocumentKind, Expect, Group, Reads, Record, Write, next_version,
+};
 use semel_core::event::Place;
 use semel_core::ident::JobId;
 use semel_core::state::State;
@@ -235,8 +237,7 @@ impl Copy<'_> {
             let piece = self.from.rest(Part::Rows, after, PAGE).await.map_err(CopyError::Source)?;
             let mut groups = Vec::with_capacity(piece.rows.len());
             for row in piece.rows {
-                let count =
-                    if row.name.is_queue() { &mut self.copied.queues } else { &mut self.copied.rows };
+                let count = if row.name.is_queue() { &mut self.copied.queues } else { &mut self.copied.rows };
                 *count += 1;
                 groups.push(Group { writes: vec![Write::Queue { row }], ..Group::default() });
             }
@@ -341,7 +342,8 @@ impl Copy<'_> {
         let snapshot = self.to.load(&reads).await.map_err(CopyError::Target)?;
         for job in &self.papers {
             let Some((_, Some(full))) = snapshot.peek(*job) else { return Err(CopyError::TargetMoved) };
-            let notes = webhook::begun_at(full, begin).map_err(|corrupt| CopyError::Source(corrupt.into()))?;
+            let notes =
+                webhook::begun_at(full, begin).map_err(|corrupt| CopyError::Source(corrupt.into()))?;
             let note = |(kind, text)| Write::Note { job: *job, kind, text: Some(text) };
             group.writes.extend(notes.into_iter().map(note));
         }

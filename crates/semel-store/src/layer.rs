@@ -114,12 +114,7 @@ impl<L: Layer> Backend for L {
         self.inner().clear()
     }
 
-    fn rest(
-        &self,
-        part: Part,
-        after: Option<Bytes>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Piece, StoreError>> {
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
         self.inner().rest(part, after, limit)
     }
 

@@ -70,11 +70,7 @@ impl Memory {
             time: SteadyTime::new(clock, Timestamp::EPOCH),
             secret: random::secret(),
         };
-        Self {
-            inner: Arc::new(Mutex::new(inner)),
-            rows: Arc::new(AtomicU64::new(1)),
-            partitions: 1,
-        }
+        Self { inner: Arc::new(Mutex::new(inner)), rows: Arc::new(AtomicU64::new(1)), partitions: 1 }
     }
 
     /// The same, whose minted ids are those of a store of so many partitions: to be compared with one.
@@ -314,12 +310,7 @@ impl Backend for Memory {
         ready(())
     }
 
-    fn rest(
-        &self,
-        part: Part,
-        after: Option<Bytes>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Piece, StoreError>> {
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
         let (inner, _) = self.lock();
         ready(match part {
             Part::Remembered => inner.model.remembered(after.as_ref(), limit as usize),

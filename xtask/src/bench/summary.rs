@@ -323,7 +323,10 @@ mod tests {
     fn growth_is_told_for_a_million() {
         let repeat = CASES.iter().position(|case| case.unit == Unit::Growth).unwrap();
         let runs = [run(repeat, 1, 10_000, 100)];
-        assert_eq!(cell(&median(&runs, &PEERS[5], &CASES[repeat]), CASES[repeat].unit), "**500,000** (500,000–500,000)");
+        assert_eq!(
+            cell(&median(&runs, &PEERS[5], &CASES[repeat]), CASES[repeat].unit),
+            "**500,000** (500,000–500,000)"
+        );
     }
 
     #[test]

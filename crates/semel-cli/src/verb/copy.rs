@@ -102,9 +102,7 @@ async fn must_be_there(from: &Place) -> Result<(), Failure> {
             }
             status.found > 0
         }
-        Place::Redis(address) => {
-            Redis::is_there(address).await.map_err(|error| no_redis(address, &error))?
-        }
+        Place::Redis(address) => Redis::is_there(address).await.map_err(|error| no_redis(address, &error))?,
         Place::Memory => {
             return Err(Failure::usage("a store in memory lives inside its server, and cannot be copied")
                 .next("name sqlite:PATH, postgres://… or redis://…"));
@@ -121,7 +119,9 @@ fn explained(error: &CopyError, from: &Place, to: &Place) -> Failure {
     let failure = Failure::failed(format!("{from} was not copied to {to}: {error}"));
     let anew = "and copy into an empty place: another file, ?schema= or ?prefix=";
     match error {
-        CopyError::InUse { .. } => failure.next("stop the servers and programs that use either store, and run it again"),
+        CopyError::InUse { .. } => {
+            failure.next("stop the servers and programs that use either store, and run it again")
+        }
         CopyError::SourceUnfinished => failure.next("copy the store that it is a copy of"),
         CopyError::NotEmpty | CopyError::OfAnother => {
             failure.next("name a place where there is nothing: another file, ?schema= or ?prefix=")

@@ -11,8 +11,8 @@ use semel_store::carry::Heritage;
 use super::Sqlite;
 use crate::error::SqliteError;
 use crate::filing::{self, Patience};
-use crate::view::{hold, look};
 use crate::open::set_fact;
+use crate::view::{hold, look};
 use crate::{forgetting, heritage, log};
 
 /// The one who writes rows.
@@ -27,7 +27,11 @@ pub(super) struct Carrier {
 
 impl Sqlite {
     /// Carries a piece of the round over, or keeps other house. Says whether more is waiting.
-    pub(super) fn carry(&self, carrier: &mut Carrier, patience: Option<Patience>) -> Result<bool, StoreError> {
+    pub(super) fn carry(
+        &self,
+        carrier: &mut Carrier,
+        patience: Option<Patience>,
+    ) -> Result<bool, StoreError> {
         let (prepared, generation, now) = self.with(|inner, rows| {
             let now = inner.time.now();
             let patience = patience.unwrap_or(inner.patience);

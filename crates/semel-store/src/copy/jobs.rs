@@ -173,7 +173,8 @@ fn keys_of<'a>(heads: impl Iterator<Item = &'a Head>) -> Reads {
 /// outlived is released with that one.
 fn holding(head: &Head, source: &Snapshot) -> Head {
     let head = head.clone();
-    let Some(view) = head.key.filter(|_| head.state.is_finished()).and_then(|key| source.peek_key(&key)) else {
+    let Some(view) = head.key.filter(|_| head.state.is_finished()).and_then(|key| source.peek_key(&key))
+    else {
         return head;
     };
     let holds = |holder: &Head| holder.id == head.id || outlives(holder, &head);

@@ -344,12 +344,7 @@ impl Backend for Connection {
         Box::pin(self.read(async move { self.shared.memory.clear().await }))
     }
 
-    fn rest(
-        &self,
-        part: Part,
-        after: Option<Bytes>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Piece, StoreError>> {
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
         self.shared.memory.rest(part, after, limit)
     }
 
