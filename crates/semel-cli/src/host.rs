@@ -13,7 +13,9 @@ use semel_redis::Redis;
 use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, TemplateSet, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
+use semel_store::copy::unfinished;
 use semel_store::memory::Memory;
+use semel_store::outbox::Outbox;
 use semel_store::{Backend, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -31,11 +33,26 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens a store.
+    /// Opens a store to work with it.
+    ///
+    /// # Errors
+    /// When nobody answers there, another process owns it, or it cannot be used; also when it is a copy that was broken off.
+    pub async fn open(place: &Place) -> Result<Self, Failure> {
+        let opened = Self::open_as_it_is(place).await?;
+        if unfinished(&*opened.backend).await.context("cannot read the store")? {
+            return Err(Failure::failed(format!(
+                "{place} is a copy of another store that is under way or was broken off: it has a part of it"
+            ))
+            .next("run the same semel copy again, which goes on with it; or work with the store it is a copy of"));
+        }
+        Ok(opened)
+    }
+
+    /// Opens a store, whatever is in it.
     ///
     /// # Errors
     /// When nobody answers there, another process owns it, or it cannot be used.
-    pub async fn open(place: &Place) -> Result<Self, Failure> {
+    pub async fn open_as_it_is(place: &Place) -> Result<Self, Failure> {
         let path = match place {
             Place::Sqlite(path) => path,
             Place::Memory => {
@@ -73,6 +90,18 @@ impl Opened {
         let file = Arc::new(opened);
         let backend: Arc<dyn Backend> = file.clone();
         Ok(Self { backend, file: Some(file), database: None })
+    }
+}
+
+impl Opened {
+    /// The store.
+    pub fn store(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// The outbox of a store that has one.
+    pub fn outbox(&self) -> Option<&dyn Outbox> {
+        self.database.as_deref().map(|database| database as &dyn Outbox)
     }
 }
 

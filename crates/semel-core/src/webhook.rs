@@ -84,6 +84,27 @@ impl Subscription {
     }
 }
 
+/// The type of the jobs, of the server's own tenant, that are never run and hold what webhooks keep: the list of
+/// subscriptions, and the place in the log up to which there are deliveries.
+pub const DOCUMENT: &str = "semel.document";
+
+/// The notes of such a job where the log begins at the place `begin`, in place of those that speak of another log.
+///
+/// # Errors
+/// When the list is not what this program wrote.
+pub fn begun_at(full: &Full, begin: u64) -> Result<Vec<(NoteKind, Bytes)>, Corrupt> {
+    let mut notes = Vec::new();
+    if full.note(NoteKind::Payload).is_some() {
+        let mut known = Subscriptions::of(full)?;
+        known.0.iter_mut().for_each(|subscription| subscription.after = begin);
+        notes.push((NoteKind::Payload, known.payload()));
+    }
+    if full.note(NoteKind::Progress).is_some() {
+        notes.push((NoteKind::Progress, begin.to_string().into()));
+    }
+    Ok(notes)
+}
+
 /// Every subscription of a store: one small document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscriptions(pub Vec<Subscription>);

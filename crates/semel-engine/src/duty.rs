@@ -169,7 +169,9 @@ fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
             workflow::Looked::NotDue => Tended::Nothing,
             workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
         }),
-        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Request => Ok(Tended::Nothing),
+        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Request | DocumentKind::Copy => {
+            Ok(Tended::Nothing)
+        }
     }
 }
 

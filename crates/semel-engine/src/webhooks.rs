@@ -21,7 +21,7 @@ use semel_core::state::State;
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
 use semel_core::unique::{KeyInput, PolicySpec, UniquePolicy};
-use semel_core::webhook::{Delivery, Subscription, Subscriptions, delivery_key};
+use semel_core::webhook::{DOCUMENT, Delivery, Subscription, Subscriptions, delivery_key};
 use semel_store::StoreError;
 
 use crate::engine::Engine;
@@ -240,7 +240,7 @@ impl Webhooks {
     /// The job that holds a document: never run, one of its name.
     fn paper(&self, name: &str) -> Result<Offer, StoreError> {
         let body = Body { args: "[]".into(), ..Body::default() };
-        offer("semel.document", "documents", name, Start::OnActivation, body, 1)
+        offer(DOCUMENT, "documents", name, Start::OnActivation, body, 1)
     }
 
     fn delivery(

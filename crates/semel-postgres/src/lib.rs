@@ -13,6 +13,7 @@
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
+//! - `heritage`: what copies of the store, and into it, ask of it.
 //! - `rows`, `values`: a head and its columns; values and their types.
 
 pub mod address;
@@ -23,6 +24,7 @@ mod commit;
 mod connect;
 mod documents;
 pub mod error;
+mod heritage;
 pub mod inside;
 mod listener;
 mod load;

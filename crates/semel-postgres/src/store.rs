@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
+use bytes::Bytes;
 use deadpool_postgres::{Object, Pool};
 use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::JobId;
@@ -13,6 +14,7 @@ use semel_core::time::Timestamp;
 use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
+use semel_store::carry::{Heritage, Part, Piece};
 use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
@@ -297,6 +299,23 @@ impl Backend for Postgres {
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.clear().await }))
+    }
+
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
+        Box::pin(self.unit(move |shared| async move {
+            match part {
+                Part::Remembered => shared.remembered(after, limit).await,
+                Part::Rows => shared.rows(after, limit).await,
+            }
+        }))
+    }
+
+    fn inherit(&self, heritage: Heritage) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.unit(move |shared| async move { shared.inherit(&heritage).await }))
+    }
+
+    fn company(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.unit(|shared| async move { teller::listeners(&shared).await }))
     }
 
     fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {

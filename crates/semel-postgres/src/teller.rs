@@ -104,13 +104,26 @@ pub fn inside(shared: &Shared, news: News) -> (String, Params<'static>) {
 
 /// A condition: another connection than `$3` holds the listeners' lock.
 fn others_listen(schema: &Schema) -> String {
+    format!("EXISTS (SELECT 1 {} AND pid <> $3)", locks(schema))
+}
+
+/// Where the listeners' locks are found.
+fn locks(schema: &Schema) -> String {
     format!(
-        "EXISTS (SELECT 1 FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted \
-         AND classid = '{}'::oid AND objid = '{}'::oid AND pid <> $3 \
-         AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))",
+        "FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted \
+         AND classid = '{}'::oid AND objid = '{}'::oid \
+         AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())",
         schema.class().cast_unsigned(),
         LISTENERS.cast_unsigned()
     )
+}
+
+/// How many servers want to be told.
+pub async fn listeners(shared: &Shared) -> Result<u64, PostgresError> {
+    let sql = format!("SELECT count(*) {}", locks(&shared.schema));
+    let rows = shared.look_aside(&sql, &Params::default()).await?;
+    let count: i64 = rows.first().ok_or(PostgresError::Answer("listeners"))?.try_get(0)?;
+    Ok(u64::try_from(count).unwrap_or(0))
 }
 
 /// News as a message: who tells, one letter for each kind, and the jobs.

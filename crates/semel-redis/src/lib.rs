@@ -26,6 +26,7 @@
 //!   commit over several, and what becomes of one that is left in the middle; `gathering`, `dealing`, `whole`, `records`: loads, claims,
 //!   pages and the log of all of them.
 //! - `times`: what is known of the time.
+//! - `heritage`: what copies of the store, and into it, ask of it.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - [`survey`]: how Redis is set, and what of it loses something; [`durability`]: what an answer survives by that; `writers`:
 //!   commits that wait for replicas.
@@ -42,6 +43,7 @@ mod finder;
 mod fresh;
 mod gathering;
 pub mod head;
+mod heritage;
 mod link;
 mod listener;
 mod load;

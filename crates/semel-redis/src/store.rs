@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use semel_core::draft::{QueueRow, Reads, Snapshot};
@@ -15,6 +16,7 @@ use semel_core::time::Timestamp;
 use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, QueueStats, Seek,
 };
+use semel_store::carry::{Heritage, Part, Piece};
 use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
@@ -337,6 +339,23 @@ impl Backend for Redis {
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(self.unit(|all| async move { all.clear().await }))
+    }
+
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
+        Box::pin(self.unit(move |all| async move {
+            match part {
+                Part::Remembered => all.remembered(after, limit).await,
+                Part::Rows => all.rows(after).await,
+            }
+        }))
+    }
+
+    fn inherit(&self, heritage: Heritage) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.unit(move |all| async move { all.inherit(&heritage).await }))
+    }
+
+    fn company(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.unit(|all| async move { all.company().await }))
     }
 
     fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {

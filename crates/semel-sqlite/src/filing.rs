@@ -304,7 +304,10 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
         db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         db.prepare_cached("DELETE FROM note WHERE seq = ?1")?.execute([seq])?;
         db.prepare_cached("DELETE FROM absorbed WHERE seq = ?1")?.execute([seq])?;
-        if !keeps_id && id.row() != seq.unsigned_abs() {
+        if *keeps_id && id.row() != seq.unsigned_abs() {
+            // One that was forgotten before it had a row is kept here alone.
+            keep_id(db, *id, *seq)?;
+        } else if id.row() != seq.unsigned_abs() {
             db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([id.to_bytes()])?;
         }
     }
@@ -356,6 +359,12 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
     Ok(())
 }
 
+/// Keeps the row of an id that a caller chose.
+fn keep_id(db: &Connection, id: JobId, seq: i64) -> rusqlite::Result<usize> {
+    db.prepare_cached("INSERT OR REPLACE INTO foreign_id (id, seq) VALUES (?1, ?2)")?
+        .execute(params![id.to_bytes(), seq])
+}
+
 fn write_rows(db: &Connection, rows: &[Written]) -> Result<(), SqliteError> {
     let mut insert = db.prepare_cached(rows::INSERT)?;
     let mut update = db.prepare_cached(rows::UPDATE)?;
@@ -366,8 +375,7 @@ fn write_rows(db: &Connection, rows: &[Written]) -> Result<(), SqliteError> {
             Some(body) => {
                 rows::insert(&mut insert, &mut rest, written, body)?;
                 if id.row() != seq.unsigned_abs() {
-                    db.prepare_cached("INSERT OR REPLACE INTO foreign_id (id, seq) VALUES (?1, ?2)")?
-                        .execute(params![id.to_bytes(), seq])?;
+                    keep_id(db, id, seq)?;
                 }
             }
             None => {

@@ -175,6 +175,11 @@ impl Journal {
         Ok(())
     }
 
+    /// The next record has a cursor behind this one.
+    pub fn go_on_behind(&mut self, cursor: u64) {
+        self.last = self.last.max(cursor);
+    }
+
     /// The next record goes to another file. Gives back the last cursor before it.
     pub fn rotate(&mut self) -> u64 {
         self.full.extend(self.current.take());

@@ -7,6 +7,7 @@
 //! - `journal`, `change`: the journal's files, and what a record says.
 //! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done;
 //!   `forgetting`: what is swept out of the keys' memory.
+//! - `heritage`: what copies of the store, and into it, ask of it.
 //! - `open`, `schema.sql`: a file's version and what is read of it at the start; `replay`: of the journal.
 //! - `reader`, `rows`, `documents`, `names`, `log`: look-ups, a head's row, documents, names by number, the event log.
 
@@ -16,6 +17,7 @@ mod documents;
 pub mod error;
 mod filing;
 mod forgetting;
+mod heritage;
 mod journal;
 pub mod lock;
 mod log;

@@ -181,24 +181,31 @@ pub fn set_identity(db: &Connection) -> Result<(), SqliteError> {
     set_fact(db, "identity", random::number().cast_signed())
 }
 
+/// Has the store take over the secret of another.
+pub fn set_secret(db: &Connection, secret: &[u8; 16]) -> Result<(), SqliteError> {
+    for (name, half) in SECRET.into_iter().zip(secret.chunks_exact(8)) {
+        set_fact(db, name, half.try_into().map_or(0, i64::from_le_bytes))?;
+    }
+    Ok(())
+}
+
+/// The facts that are the secret, each a half.
+const SECRET: [&str; 2] = ["secret_1", "secret_2"];
+
 /// The number that nobody outside knows; drawn when it is first asked for, and copied with the file.
 pub fn secret(db: &Connection) -> Result<[u8; 16], SqliteError> {
-    const NAMES: [&str; 2] = ["secret_1", "secret_2"];
     let mut secret = [0; 16];
     let known: i64 =
-        db.query_row("SELECT count(*) FROM fact WHERE name IN (?1, ?2)", NAMES, |row| row.get(0))?;
+        db.query_row("SELECT count(*) FROM fact WHERE name IN (?1, ?2)", SECRET, |row| row.get(0))?;
     if known < 2 {
         secret = random::secret();
         // Both halves or none.
         let transaction = db.unchecked_transaction()?;
-        for (name, half) in NAMES.into_iter().zip(secret.chunks_exact(8)) {
-            let half = half.try_into().map_or(0, i64::from_le_bytes);
-            set_fact(&transaction, name, half)?;
-        }
+        set_secret(&transaction, &secret)?;
         transaction.commit()?;
         return Ok(secret);
     }
-    for (name, half) in NAMES.into_iter().zip(secret.chunks_exact_mut(8)) {
+    for (name, half) in SECRET.into_iter().zip(secret.chunks_exact_mut(8)) {
         half.copy_from_slice(&fact(db, name)?.to_le_bytes());
     }
     Ok(secret)

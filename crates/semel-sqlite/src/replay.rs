@@ -81,7 +81,11 @@ impl<'a> Replay<'a> {
                     } else {
                         loaded.pending.insert(seq, head.id, body);
                     }
+                    let has_ended = head.state.is_finished();
                     self.put(seq, Some(Journaled { head, released: false, left_out: false }));
+                    if has_ended && let Some(place) = self.places.get(&seq).copied() {
+                        self.leave_out_outlived(place);
+                    }
                 }
                 Change::Update { seq, moving } => self.update(loaded, seq, moving)?,
                 Change::Note { seq, job, kind, text } => loaded.pending.note(seq, job, kind, text),

@@ -1,9 +1,12 @@
 //! The embedded store: one file, one owner, one writer.
 
+mod carrier;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use bytes::Bytes;
 use rusqlite::Connection;
 use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::JobId;
@@ -13,18 +16,20 @@ use semel_core::time::Timestamp;
 use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
 };
+use semel_store::carry::{Heritage, Part, Piece};
 use semel_store::clock::{Clock, SteadyTime, SystemClock};
 use semel_store::{LogPage, StoreError};
 
+use self::carrier::Carrier;
 use crate::change::Record;
 use crate::documents;
 use crate::error::SqliteError;
-use crate::filing::{self, Patience};
-use crate::forgetting;
+use crate::filing::Patience;
+use crate::heritage;
 use crate::journal::Journal;
 use crate::lock::FileLock;
 use crate::log;
-use crate::open::{Loaded, bring_to_disk, brought, carried, identity, load, open, secret, set_fact};
+use crate::open::{Loaded, bring_to_disk, brought, carried, identity, load, open, secret};
 use crate::reader;
 use crate::view::{self, Glance, hold, look};
 use crate::writer::{Writer, purgeable};
@@ -62,16 +67,6 @@ struct Inner {
     doubtful: bool,
     /// Why the engine does not go on.
     failed: Option<StoreError>,
-}
-
-/// The one who writes rows.
-struct Carrier {
-    db: Connection,
-    forget_cursor: Vec<u8>,
-    /// How many events have rows, once counted.
-    events: Option<u64>,
-    /// How many may have.
-    events_max: u64,
 }
 
 impl Loaded {
@@ -197,63 +192,6 @@ impl Sqlite {
         work(&mut inner, &self.rows).map_err(|error| inner.fail(error))
     }
 
-    /// Carries a piece of the round over, or keeps other house. Says whether more is waiting.
-    fn carry(&self, carrier: &mut Carrier, patience: Option<Patience>) -> Result<bool, StoreError> {
-        let (prepared, generation, now) = self.with(|inner, rows| {
-            let now = inner.time.now();
-            let patience = patience.unwrap_or(inner.patience);
-            let at = &mut *hold(&inner.at);
-            filing::begin(at, patience, now, || inner.journal.rotate());
-            let next_row = rows.load(Ordering::Relaxed);
-            Ok((filing::prepare(at, next_row, now), inner.generation, now))
-        })?;
-        let Some(piece) = prepared else {
-            let kept = self.keep_house(carrier, now);
-            return self.with(|_, _| kept);
-        };
-        carrier.events = None;
-        let written = filing::write(&mut carrier.db, &piece);
-        let over = self.with(|inner, _| {
-            // What was read again since then has what the piece says in the journal, or in the rows.
-            if inner.generation != generation {
-                return Ok(None);
-            }
-            if let Err(error) = written {
-                inner.doubtful = true;
-                return Err(error);
-            }
-            let at = &mut *hold(&inner.at);
-            let over = filing::settle(at, &piece);
-            // No commit is under way, and what left memory here is in the rows.
-            at.model.settle();
-            if let Some(round) = &over {
-                inner.journal.carried(round.upto);
-            }
-            Ok(over)
-        })?;
-        // Nobody waits for the lock while it is let go.
-        drop((piece, over));
-        Ok(true)
-    }
-
-    /// Forgets remembered heads and trims the log: a bounded piece. Says whether more is waiting.
-    fn keep_house(&self, carrier: &mut Carrier, now: Timestamp) -> Result<bool, SqliteError> {
-        let mut over = forgetting::over(&carrier.db, &mut carrier.forget_cursor, now)?;
-        if !over.is_empty() {
-            // The journal may say otherwise by now: a window was renewed.
-            let inner = self.lock();
-            let at = look(&inner.at);
-            over.retain(|(key, _, _)| !at.pending.memory.contains_key(key));
-        }
-        // An id is free again once nothing keeps it, and may be given away in the next commit.
-        carrier.db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
-        let transaction = carrier.db.transaction()?;
-        forgetting::forget(&transaction, &over)?;
-        let more = log::trim(&transaction, &mut carrier.events, carrier.events_max)?;
-        transaction.commit()?;
-        Ok(more)
-    }
-
     fn answer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Inner, &AtomicU64) -> Result<T, SqliteError>,
@@ -347,36 +285,6 @@ impl Inner {
     }
 }
 
-impl Carrier {
-    fn clear(&mut self, next_row: u64, last: u64) -> Result<(), SqliteError> {
-        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.db.pragma_update(None, "synchronous", "FULL")?;
-        let transaction = self.db.transaction()?;
-        // Neither a row's number nor a record's is given twice, whatever was deleted.
-        set_fact(&transaction, "next_row", signed(next_row))?;
-        set_fact(&transaction, "carried", signed(last))?;
-        set_fact(&transaction, log::DROPPED, signed(last))?;
-        for table in [
-            "journal",
-            "queue",
-            "job",
-            "note",
-            "memory",
-            "foreign_id",
-            "absorbed",
-            "event",
-            "name",
-            "document",
-        ] {
-            transaction.execute(&format!("DELETE FROM {table}"), [])?;
-        }
-        transaction.commit()?;
-        self.events = None;
-        self.forget_cursor.clear();
-        Ok(())
-    }
-}
-
 impl Backend for Sqlite {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         self.answer(|inner, _| view::snapshot(&inner.db, &inner.at, reads, inner.time.now()))
@@ -460,6 +368,20 @@ impl Backend for Sqlite {
             Ok(())
         });
         Box::pin(std::future::ready(cleared))
+    }
+
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
+        self.answer(move |inner, _| {
+            let at = &*look(&inner.at);
+            match part {
+                Part::Remembered => heritage::remembered(&inner.db, at, after.as_ref(), limit as usize),
+                Part::Rows => Ok(at.model.rows(after.as_ref(), limit as usize)),
+            }
+        })
+    }
+
+    fn inherit(&self, heritage: Heritage) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(self.take_over(heritage)))
     }
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -132,6 +132,8 @@ impl<'a> Writer<'a> {
             self.at.foreign.insert(head.id, seq);
         }
         self.at.pending.insert(seq, head.id, body);
+        // A copied one may have ended long ago.
+        self.at.pending.ended += usize::from(head.state.is_finished());
         self.touch(&head.queue);
         self.at.model.insert(head);
     }

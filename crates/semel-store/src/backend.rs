@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bytes::Bytes;
 use semel_core::draft::{
     Document, DocumentKey, DocumentKind, Full, Group, QueueRow, Reads, Record, Snapshot, Write,
 };
@@ -20,6 +21,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use tokio::time::Instant;
 
+use crate::carry::{Heritage, Part, Piece};
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::log::LogPage;
@@ -105,6 +107,21 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Deletes everything. For tests; a server offers it only when told to.
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// What nobody else asks a store for, a piece at a time: for who carries the store over into another. `after` is where the
+    /// piece before says that the next one begins. It is meant for a store that nobody writes to meanwhile: what is
+    /// written may come twice, or not at all.
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>>;
+
+    /// Has the store go on for another whose place it takes, from which all it has was carried over. It counts for those who
+    /// open the store from then on, and may be done twice.
+    fn inherit(&self, heritage: Heritage) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// How many others are seen to have the store open, of those who decide on it. A store that one process has for itself
+    /// has none.
+    fn company(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
 
     /// Copies the store, consistently, to a new file.
     fn backup(&self, path: std::path::PathBuf) -> BoxFuture<'_, Result<(), StoreError>>;

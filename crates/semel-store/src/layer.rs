@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bytes::Bytes;
 use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
 use tokio::time::Instant;
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 use crate::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
 };
+use crate::carry::{Heritage, Part, Piece};
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::log::LogPage;
@@ -110,6 +112,18 @@ impl<L: Layer> Backend for L {
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         self.inner().clear()
+    }
+
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
+        self.inner().rest(part, after, limit)
+    }
+
+    fn inherit(&self, heritage: Heritage) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner().inherit(heritage)
+    }
+
+    fn company(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        self.inner().company()
     }
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -8,6 +8,7 @@
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
+//! - [`copy`](mod@copy), [`carry`]: a store carried over into another one.
 //! - [`log`]: a piece of the event log. [`bounds`], [`random`]: what stores have in common.
 //! - [`hints`], [`news`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
@@ -15,7 +16,9 @@ mod answers;
 pub mod backend;
 pub mod batcher;
 pub mod bounds;
+pub mod carry;
 pub mod clock;
+pub mod copy;
 pub mod decor;
 pub mod documents;
 pub mod error;

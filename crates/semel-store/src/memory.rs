@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use semel_core::draft::{Full, Map, QueueRow, Reads, Snapshot, Spent, Write};
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
@@ -17,6 +18,7 @@ use crate::backend::{
     Applied, Backend, Batch, BoxFuture, Claimed, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats,
     Seek, Unwritten, Verdict,
 };
+use crate::carry::{Heritage, Part, Piece};
 use crate::clock::{Clock, SteadyTime, SystemClock};
 use crate::documents::Documents;
 use crate::error::StoreError;
@@ -31,7 +33,6 @@ const EVENTS_MAX: usize = 100_000;
 pub struct Memory {
     inner: Arc<Mutex<Inner>>,
     rows: Arc<AtomicU64>,
-    secret: [u8; 16],
     /// What loads say of it: nothing here is divided.
     partitions: u16,
 }
@@ -46,6 +47,7 @@ struct Inner {
     /// The cursor of the last event that was dropped.
     dropped: u64,
     time: SteadyTime,
+    secret: [u8; 16],
 }
 
 impl Default for Memory {
@@ -66,13 +68,9 @@ impl Memory {
             cursor: 0,
             dropped: 0,
             time: SteadyTime::new(clock, Timestamp::EPOCH),
-        };
-        Self {
-            inner: Arc::new(Mutex::new(inner)),
-            rows: Arc::new(AtomicU64::new(1)),
             secret: random::secret(),
-            partitions: 1,
-        }
+        };
+        Self { inner: Arc::new(Mutex::new(inner)), rows: Arc::new(AtomicU64::new(1)), partitions: 1 }
     }
 
     /// The same, whose minted ids are those of a store of so many partitions: to be compared with one.
@@ -167,7 +165,7 @@ impl Inner {
     }
 }
 
-fn put_note(full: &mut Full, kind: NoteKind, text: Option<bytes::Bytes>) {
+fn put_note(full: &mut Full, kind: NoteKind, text: Option<Bytes>) {
     full.notes.retain(|(known, _)| *known != kind);
     if let Some(text) = text {
         full.notes.push((kind, text));
@@ -312,6 +310,25 @@ impl Backend for Memory {
         ready(())
     }
 
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
+        let (inner, _) = self.lock();
+        ready(match part {
+            Part::Remembered => inner.model.remembered(after.as_ref(), limit as usize),
+            Part::Rows => inner.model.rows(after.as_ref(), limit as usize),
+        })
+    }
+
+    fn inherit(&self, heritage: Heritage) -> BoxFuture<'_, Result<(), StoreError>> {
+        let (mut inner, _) = self.lock();
+        inner.secret = heritage.secret;
+        inner.cursor = inner.cursor.max(heritage.log);
+        inner.dropped = inner.cursor;
+        inner.model.note_gone(heritage.time.as_micros().try_into().unwrap_or(0));
+        let after = inner.model.after_the_gone();
+        inner.time.not_before(after);
+        ready(())
+    }
+
     fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
         let message = "a store in memory cannot be backed up; use --store sqlite:PATH".to_owned();
         Box::pin(std::future::ready(Err(StoreError::Unsupported(message))))
@@ -322,7 +339,7 @@ impl Backend for Memory {
     }
 
     fn secret(&self) -> [u8; 16] {
-        self.secret
+        self.lock().0.secret
     }
 
     fn facts(&self) -> Facts {

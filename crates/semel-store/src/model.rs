@@ -3,6 +3,7 @@
 
 mod keys;
 mod queues;
+mod rest;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};

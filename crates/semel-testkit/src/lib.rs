@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`fixture`], [`make`], [`flows`]: a store under test with a clock that is moved by hand, and what to ask of it.
 //! - [`cases`]: the conformance kit; one line of [`conformance!`](crate::conformance) admits a store to it.
+//! - [`copying`]: a store with something of everything, to be copied.
 //! - [`mod@races`]: many tasks on one key.
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
 //! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
@@ -24,6 +25,8 @@ pub mod chromium;
 #[cfg(unix)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod cluster;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod copying;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod crash;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use semel_store::Backend;
+use semel_store::copy::unfinished;
 use semel_store::memory::Memory;
 
 use crate::error::Error;
@@ -82,12 +83,20 @@ pub(crate) fn shown(url: &str) -> String {
 
 /// Opens the store a URL names.
 pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
-    match place(url)? {
-        Place::Memory => Ok(Opened::on(Arc::new(Memory::default()))),
-        Place::File(path) => open_file(url, path).await,
-        Place::Database(address) => open_database(address).await,
-        Place::Redis(address) => open_redis(address).await,
+    let opened = match place(url)? {
+        Place::Memory => return Ok(Opened::on(Arc::new(Memory::default()))),
+        Place::File(path) => open_file(url, path).await?,
+        Place::Database(address) => open_database(address).await?,
+        Place::Redis(address) => open_redis(address).await?,
+    };
+    let refuse = |reason: String| Error::Open { url: shown(url), reason };
+    if unfinished(&*opened.backend).await.map_err(|error| refuse(error.to_string()))? {
+        return Err(refuse(
+            "it is a copy of another store that is under way or was broken off; run that semel copy again, which goes on with it"
+                .to_owned(),
+        ));
     }
+    Ok(opened)
 }
 
 #[cfg(feature = "sqlite")]

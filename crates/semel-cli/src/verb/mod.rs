@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod bench;
 pub mod completions;
+pub mod copy;
 pub mod crons;
 pub mod dead;
 pub mod doctor;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::Folder;
 
-const VERBS: [&str; 27] = [
+const VERBS: [&str; 28] = [
     "serve",
     "demo",
     "enqueue",
@@ -26,6 +26,7 @@ const VERBS: [&str; 27] = [
     "release",
     "backup",
     "restore",
+    "copy",
     "migrate",
     "doctor",
     "token",

@@ -7,6 +7,7 @@
 
 #[cfg(unix)]
 mod browser;
+mod copies;
 mod demo;
 mod doctor;
 mod help;

@@ -25,11 +25,14 @@ pub enum DocumentKind {
     StepResult = 4,
     /// What was created under an `Idempotency-Key`, by the key's digest.
     Request = 5,
+    /// That what is in the store is not all of what is being copied into it.
+    Copy = 6,
 }
 
 impl DocumentKind {
     /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Cron, Self::Workflow, Self::Step, Self::StepResult, Self::Request];
+    pub const ALL: [Self; 6] =
+        [Self::Cron, Self::Workflow, Self::Step, Self::StepResult, Self::Request, Self::Copy];
 
     /// The kind of that number, as stored.
     pub fn from_code(code: u8) -> Option<Self> {

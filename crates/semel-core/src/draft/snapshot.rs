@@ -342,6 +342,11 @@ impl Snapshot {
         row.job().map(|head| (head, row.full.as_ref()))
     }
 
+    /// Why an id that is no job's cannot become one's, of those whose whole jobs were asked for.
+    pub fn peek_spent(&self, id: JobId) -> Option<Spent> {
+        self.jobs.get(&id)?.spent
+    }
+
     /// A queue's settings and how many jobs wait in it, as loaded.
     pub fn peek_queue(&self, name: &QueueName) -> Option<(&QueueRow, u64)> {
         let (row, _) = self.queues.get(name)?;

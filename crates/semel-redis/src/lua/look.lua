@@ -75,6 +75,21 @@ elseif what == 'jobs' then
     for i = 1, #ids do
         found[i] = { ids[i], call('GET', BASE .. 'h' .. ids[i]) }
     end
+elseif what == 'kept' then
+    -- Heads that are kept for their keys alone, behind a place, at most so many.
+    local from = ARGV[5] == '' and '-' or '(' .. ARGV[5]
+    local members = call('ZRANGE', BASE .. 'f', from, '+', 'BYLEX', 'LIMIT', 0, ARGV[6])
+    for i = 1, #members do
+        found[i] = { members[i], call('GET', BASE .. 'h' .. sub(members[i], 9)) }
+    end
+elseif what == 'rows' then
+    -- Rows of queues, and of what is none, among so many keys behind a cursor of the server's.
+    local page = call('SCAN', ARGV[5], 'MATCH', BASE .. 'q*', 'COUNT', ARGV[6])
+    local rows, names = {}, page[2]
+    for i = 1, #names do
+        rows[i] = { sub(names[i], #BASE + 2), call('GET', names[i]) }
+    end
+    found = { page[1], rows }
 elseif what == 'events' then
     -- The record to begin with, how many. First comes how far the log reaches.
     local fact = call('HMGET', BASE .. '!', 'records', 'dropped')

@@ -88,6 +88,20 @@ elseif what == 'trim all' then
         call('HSET', BASE .. '!', 'logdropped', digits(tonumber(first[1]:match('^%d+')) - 1))
     end
     return 0
+elseif what == 'inherit' then
+    -- The secret of the store whose place this one takes, up to which record its own log is to be said to be gone, and the time before
+    -- which nothing happens any more.
+    local fact, count, dropped = BASE .. '!', 'records', 'dropped'
+    if PARTITIONS then
+        count, dropped = 'log', 'logdropped'
+    end
+    local last = tonumber(ARGV[6])
+    if last > 0 then
+        last = max(last, tonumber(call('HGET', fact, count) or 0))
+        call('HSET', fact, count, digits(last), dropped, digits(last))
+    end
+    call('HSET', fact, 'secret', ARGV[5], 'gone', digits(max(GONE, tonumber(ARGV[7]))))
+    return 0
 elseif what == 'clear' then
     -- Deletes everything but what the store knows of itself. Whoever has read the log until now is told that it is gone.
     local at = '0'

@@ -155,6 +155,14 @@ local function note_gone(h)
     GONE = max(GONE, number(h, 5))
 end
 
+-- Ended holders of a key are looked over when they have doubled.
+local function note_crowd(key, done)
+    local n = #done
+    if n >= 8 and bit.band(n, n - 1) == 0 then
+        crowded[key] = true
+    end
+end
+
 local function insert(id, h, body)
     put_head(id, h)
     texts[BODIES .. id] = body
@@ -172,6 +180,9 @@ local function insert(id, h, body)
             list = found.done
         end
         list[#list + 1] = id
+        if list == found.done then
+            note_crowd(key, list)
+        end
     end
 end
 
@@ -265,10 +276,7 @@ local function update(id, new, kept)
         if take_out(found.live, id) or take_out(found.done, id) then
             -- One that was left out in favour of a later one does not come back by being written.
             found.done[#found.done + 1] = id
-            local n = #found.done
-            if n >= 8 and bit.band(n, n - 1) == 0 then
-                crowded[key] = true
-            end
+            note_crowd(key, found.done)
         end
     elseif held then
         local found = holders_of(key_record(held))

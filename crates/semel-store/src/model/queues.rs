@@ -54,6 +54,11 @@ impl Queues {
         &mut self.all[number]
     }
 
+    /// Their settings, by name.
+    pub(super) fn rows(&self) -> impl Iterator<Item = &QueueRow> {
+        self.iter().map(|queue| &queue.row)
+    }
+
     /// All of them, by name.
     fn iter(&self) -> impl Iterator<Item = &Queue> {
         self.numbers.values().filter_map(|number| self.all.get(*number))

@@ -52,7 +52,7 @@ async fn find(f: &Fixture, seek: Seek) -> (Vec<String>, Option<Timestamp>) {
 pub async fn a_document_comes_back_as_it_was_written(f: &Fixture) {
     let large = Bytes::from(vec![7; 300_000]);
     for (kind, due) in
-        DocumentKind::ALL.into_iter().zip([None, at(-1), at(0), at(253_402_300_799_999_999), at(7)])
+        DocumentKind::ALL.into_iter().zip([None, at(-1), at(0), at(253_402_300_799_999_999), at(7), None])
     {
         for (name, text) in [("a", bytes("{}")), ("\u{e5}/7", large.clone()), ("", Bytes::new())] {
             let stored = put(f, &named(kind, name), text.clone(), due).await;

@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod batch;
 pub mod claims;
+pub mod copies;
 pub mod crons;
 pub mod documents;
 pub mod follow_up;
@@ -344,6 +345,13 @@ macro_rules! conformance {
             a_removed_cron_is_gone_and_its_name_begins_anew,
             a_tick_signs_its_job,
         );
+        $crate::conformance!(@$how $fixture; copies:
+            a_copy_answers_as_its_original,
+            a_store_goes_on_for_the_one_it_is_a_copy_of,
+            a_copy_that_was_broken_off_goes_on,
+            a_copy_that_cannot_be_whole_is_refused,
+            a_source_that_somebody_writes_to_is_noticed,
+        );
         $crate::conformance!(@$how $fixture; round_trip:
             a_plain_job_comes_back_as_it_was_written,
             the_largest_values_come_back,
@@ -368,6 +376,7 @@ mod tests {
             include_str!("admission.rs"),
             include_str!("batch.rs"),
             include_str!("claims.rs"),
+            include_str!("copies.rs"),
             include_str!("crons.rs"),
             include_str!("documents.rs"),
             include_str!("follow_up.rs"),

@@ -160,7 +160,7 @@ pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
         }
         DocumentKind::Workflow => format!("{:?}", f.decide(|draft| workflow::look(draft, key)).await),
         DocumentKind::Request => format!("{}", f.decide(|draft| once::forget(draft, key)).await),
-        DocumentKind::Step | DocumentKind::StepResult => panic!("{key:?} is due"),
+        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Copy => panic!("{key:?} is due"),
     }
 }
 

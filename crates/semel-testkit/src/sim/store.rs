@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use semel_core::draft::{Expect, Group, Reads, Record, Snapshot, Write};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -14,6 +15,7 @@ use semel_store::backend::{
     Applied, Backend, Batch, BoxFuture, DueIds, Facts, Filter, Found, Listing, Peek, QueueStats, Seek,
     Verdict,
 };
+use semel_store::carry::{Heritage, Part, Piece};
 use semel_store::clock::Clock;
 use semel_store::memory::Memory;
 use semel_store::{StoreError, clock::ManualClock};
@@ -340,6 +342,14 @@ impl Backend for Connection {
 
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(self.read(async move { self.shared.memory.clear().await }))
+    }
+
+    fn rest(&self, part: Part, after: Option<Bytes>, limit: u32) -> BoxFuture<'_, Result<Piece, StoreError>> {
+        self.shared.memory.rest(part, after, limit)
+    }
+
+    fn inherit(&self, heritage: Heritage) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.shared.memory.inherit(heritage)
     }
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -1,0 +1,173 @@
+//! `semel copy`.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use semel_core::draft::DocumentKind;
+use semel_core::state::State;
+use semel_postgres::Postgres;
+use semel_redis::Redis;
+use semel_store::copy::{Copied, CopyError, copy};
+use serde_json::{Map, Value, json};
+
+use crate::config::Globals;
+use crate::failure::{Context, Exit, Failure};
+use crate::host::Opened;
+use crate::link::{no_postgres, no_redis};
+use crate::place::Place;
+use crate::print::Printer;
+
+/// How often it is said how far it has come.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+
+/// Carry a store over into an empty one, of this engine or another, or with other partitions
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Stop all servers and programs that use either store first, and start them on the copy afterwards. FROM is read and not
+written. TO is made if it is not there, and must have nothing in it. What is carried over is everything but the log of
+events: jobs in every state with their leases, unique keys, crons, workflows, settings, webhooks, and what tenants see of ids.
+
+A copy that is broken off leaves a store that no other verb and no server opens; the same command goes on with it.
+A server that still uses FROM is noticed, if it writes or listens there, and the copy fails.
+
+Examples:
+  semel copy redis://redis.example 'redis://redis.example?prefix=semel2' --partitions 16
+  semel copy sqlite:./semel.db postgres://semel@db.example/jobs
+  semel copy postgres://semel@db.example/jobs sqlite:./semel.db --json")]
+pub struct Copy {
+    /// The store that is copied: sqlite:PATH, postgres://… or redis://…
+    #[arg(value_name = "FROM")]
+    from: String,
+    /// The store that is made
+    #[arg(value_name = "TO")]
+    to: String,
+    /// With TO in Redis: make it with so many partitions [default: as its address says, or 1]
+    #[arg(long, value_name = "COUNT")]
+    partitions: Option<u16>,
+}
+
+impl Copy {
+    /// Copies.
+    ///
+    /// # Errors
+    /// When one of the two cannot be used, or is in use.
+    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+        if globals.server.is_some() || globals.store.is_some() {
+            return Err(Failure::usage("a copy is made from store to store, and names both itself")
+                .next("semel copy FROM TO, without --server and --store; stop the servers first"));
+        }
+        let (from, mut to): (Place, Place) =
+            (self.from.parse().map_err(Failure::usage)?, self.to.parse().map_err(Failure::usage)?);
+        if let Some(partitions) = self.partitions {
+            to = to.with_partitions(partitions)?;
+        }
+        must_be_there(&from).await?;
+        if to == Place::Memory {
+            return Err(Failure::usage("a copy in memory would end with this command")
+                .next("name sqlite:PATH, postgres://… or redis://…"));
+        }
+        let source = Opened::open_as_it_is(&from).await?;
+        let outbox = match source.outbox() {
+            Some(outbox) => outbox.take(1, &[]).await.context("cannot look at the outbox")?,
+            None => None,
+        };
+        if outbox.is_some() {
+            return Err(Failure::failed(format!("{from} has jobs in its outbox that were not relayed yet"))
+                .next("let a server of that store run until its outbox is empty, and stop it again"));
+        }
+        drop(outbox);
+        let target = Opened::open_as_it_is(&to).await?;
+        let mut said = Instant::now();
+        let mut progress = |copied: &Copied| {
+            if said.elapsed() >= SAY_EVERY {
+                said = Instant::now();
+                printer.remark(format_args!("{} records carried over ...", copied.total()));
+            }
+        };
+        let copied = copy(source.store(), target.store(), &mut progress).await;
+        show(printer, &from, &to, &copied.map_err(|error| explained(&error, &from, &to))?);
+        Ok(())
+    }
+}
+
+/// A store that is not there is not made by being copied.
+async fn must_be_there(from: &Place) -> Result<(), Failure> {
+    let is_there = match from {
+        Place::Sqlite(path) => path.exists(),
+        Place::Postgres(address) => {
+            let status = Postgres::status(address).await.map_err(|error| no_postgres(address, &error))?;
+            if status.found > 0 && !status.pending.is_empty() {
+                return Err(Failure::failed(format!("{from} has the schema of an earlier version"))
+                    .next("bring it up to date first: semel migrate run --store ..."));
+            }
+            status.found > 0
+        }
+        Place::Redis(address) => Redis::is_there(address).await.map_err(|error| no_redis(address, &error))?,
+        Place::Memory => {
+            return Err(Failure::usage("a store in memory lives inside its server, and cannot be copied")
+                .next("name sqlite:PATH, postgres://… or redis://…"));
+        }
+    };
+    if is_there {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Unreachable, format!("there is no store at {from}")))
+}
+
+/// A failure, with what to do about it.
+fn explained(error: &CopyError, from: &Place, to: &Place) -> Failure {
+    let failure = Failure::failed(format!("{from} was not copied to {to}: {error}"));
+    let anew = "and copy into an empty place: another file, ?schema= or ?prefix=";
+    match error {
+        CopyError::InUse { .. } => {
+            failure.next("stop the servers and programs that use either store, and run it again")
+        }
+        CopyError::SourceUnfinished => failure.next("copy the store that it is a copy of"),
+        CopyError::NotEmpty | CopyError::OfAnother => {
+            failure.next("name a place where there is nothing: another file, ?schema= or ?prefix=")
+        }
+        CopyError::SourceMoved => failure.next(format!("stop what uses the source, {anew}")),
+        CopyError::TargetMoved => failure.next(format!("see that nobody uses the target, {anew}")),
+        CopyError::Unreadable { .. } => {
+            failure.next("SEMEL_LOG=debug says which could not be read; restore the source from a backup")
+        }
+        _ => failure.next("run it again when that is mended: it goes on where it was"),
+    }
+}
+
+fn show(printer: &Printer, from: &Place, to: &Place, copied: &Copied) {
+    let states = || State::ALL.into_iter().zip(copied.jobs);
+    let documents = [
+        ("crons", DocumentKind::Cron),
+        ("workflows", DocumentKind::Workflow),
+        ("steps", DocumentKind::Step),
+        ("step_results", DocumentKind::StepResult),
+        ("idempotency_keys", DocumentKind::Request),
+    ];
+    let document = |kind| DocumentKind::ALL.into_iter().position(|other| other == kind);
+    let mut others = vec![("remembered_keys", copied.remembered), ("absorbed_requests", copied.absorbed)];
+    for (name, kind) in documents {
+        others.push((name, document(kind).map_or(0, |place| copied.documents[place])));
+    }
+    others.extend([("queues_with_settings", copied.queues), ("limits_and_workers", copied.rows)]);
+    if printer.is_json() {
+        let jobs: Map<String, Value> =
+            states().map(|(state, count)| (state.name().to_owned(), count.into())).collect();
+        let mut value = json!({
+            "from": from.to_string(), "to": to.to_string(), "jobs": jobs, "found": copied.found, "records": copied.total(),
+        });
+        for (name, count) in others {
+            value[name] = count.into();
+        }
+        printer.value(&value);
+        return;
+    }
+    let jobs = states().map(|(state, count)| (format!("jobs {}", state.name()), count));
+    let others = others.into_iter().map(|(name, count)| (name.replace('_', " "), count));
+    let rows = jobs.chain(others).filter(|(_, count)| *count > 0);
+    printer.table(&["CARRIED OVER", ">COUNT"], rows.map(|(name, count)| vec![name, count.to_string()]));
+    if copied.found > 0 {
+        printer.remark(format_args!("{} were there already, from a copy that was broken off", copied.found));
+    }
+    printer.remark(format_args!("{to} has what {from} has; start servers there: semel serve --store ..."));
+}
