@@ -123,7 +123,10 @@ fn explained(error: &CopyError, from: &Place, to: &Place) -> Failure {
             failure.next("stop the servers and programs that use either store, and run it again")
         }
         CopyError::SourceUnfinished => failure.next("copy the store that it is a copy of"),
-        CopyError::NotEmpty | CopyError::OfAnother => {
+        CopyError::NotEmpty => failure.next(
+            "name a place where there is nothing: another file, ?schema= or ?prefix=; what opens without complaint is no half copy",
+        ),
+        CopyError::OfAnother => {
             failure.next("name a place where there is nothing: another file, ?schema= or ?prefix=")
         }
         CopyError::SourceMoved => failure.next(format!("stop what uses the source, {anew}")),
