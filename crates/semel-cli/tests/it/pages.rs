@@ -41,6 +41,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     ("docs/guide/benchmarks.md", "ONLY=empty", "by hand: it measures a release build"),
     ("docs/guide/benchmarks.md", "perf record", "by hand: it needs perf and inferno"),
+    ("docs/guide/benchmarks.md", "perf script", "by hand: it needs perf and inferno"),
     ("docs/guide/events.md", "semel events --follow", "verbs.rs, with an end: it has none"),
     ("docs/guide/events.md", "semel webhooks test", "operators.rs: example.com is not ours to ask"),
     (
