@@ -43,11 +43,13 @@ struct Options {
     seconds: f64,
     only: Option<String>,
     folder: Option<PathBuf>,
+    /// The folder of a run whose figures are kept: what failed there, or is missing, is asked again.
+    kept: Option<PathBuf>,
 }
 
 impl Options {
     fn read(args: &[&str]) -> Result<Self, String> {
-        let mut options = Self { rounds: 3, seconds: 5.0, only: None, folder: None };
+        let mut options = Self { rounds: 3, seconds: 5.0, only: None, folder: None, kept: None };
         let mut args = args.iter();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -62,6 +64,7 @@ impl Options {
                 }
                 "--only" => options.only = Some((*value).to_owned()),
                 "--out" => options.folder = Some(PathBuf::from(value)),
+                "--keep" => options.kept = Some(PathBuf::from(value)),
                 _ => return Err(format!("bench peers does not know `{name}`")),
             }
         }
@@ -83,6 +86,12 @@ struct Run {
     result: Result<Value, String>,
 }
 
+impl Run {
+    fn is_of(&self, peer: &Peer, case: &Case, round: u32) -> bool {
+        std::ptr::eq(self.peer, peer) && self.case.name == case.name && self.round == round
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
@@ -96,10 +105,13 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     }
     let packages = Packages::install(workspace, &peers)?;
     let stores = Stores::start(&peers.iter().map(|peer| peer.store).collect::<Vec<_>>())?;
-    let mut runs = Vec::new();
+    let mut runs = options.kept.as_deref().map(summary::read).transpose()?.unwrap_or_default();
     for round in 1..=options.rounds {
         for case in CASES {
             for peer in peers.iter().copied().filter(|peer| case.is_asked_of(peer)) {
+                if runs.iter().any(|run| run.is_of(peer, case, round)) {
+                    continue;
+                }
                 let asked = case.options(peer, options.seconds, &runs);
                 println!("round {round} of {}: {}, {}", options.rounds, case.name, peer.label());
                 let result = asked.and_then(|asked| ask(&packages, &stores, peer, case, asked));
@@ -112,7 +124,10 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
         }
     }
     let folder = options.folder.clone().unwrap_or_else(|| packages.folder().join("report"));
-    let said = format!("--rounds {} --seconds {}", options.rounds, options.seconds);
+    let mut said = format!("--rounds {} --seconds {}", options.rounds, options.seconds);
+    if options.kept.is_some() {
+        said.push_str(" --keep FOLDER");
+    }
     summary::write(&folder, &said, &stores, &runs)?;
     println!("written: {}", folder.display());
     Ok(())

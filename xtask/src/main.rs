@@ -60,9 +60,10 @@ Tasks:
                   tests; needs cargo-fuzz
   schemathesis [N]
                   Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
-  bench peers [--rounds N] [--seconds N] [--only NAME,…] [--out FOLDER]
+  bench peers [--rounds N] [--seconds N] [--only NAME,…] [--out FOLDER] [--keep FOLDER]
                   Measure other job queues, as their packages are published, and Semel on the same stores in one run (3 rounds of
-                  5 s a case; an hour), as a page, data and pictures; needs npm and python3
+                  5 s a case; an hour), as a page, data and pictures; --keep takes what an earlier run found, and asks for what
+                  failed or is missing; needs npm and python3
   bench scaling [--to N] [--seconds N] [--only STORE,…] [--out FOLDER]
                   Measure Semel on each store as more jobs wait, up to N (1,000,000), more callers come, as many have ended in
                   PostgreSQL and in more partitions of Redis, as a page, data and curves (2 s a case; half an hour)

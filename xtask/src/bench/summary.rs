@@ -59,6 +59,28 @@ pub fn write(folder: &Path, said: &str, stores: &Stores, runs: &[Run]) -> Result
     put("README.md", &page(said, cores, &stores.versions(), runs))
 }
 
+/// The figures that a run wrote into a folder, without what failed.
+///
+/// # Errors
+/// When there are none, or they are not understood.
+pub fn read(folder: &Path) -> Result<Vec<Run>, String> {
+    let path = folder.join("peers.json");
+    let wrong = |why: String| format!("{}: {why}", path.display());
+    let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
+    let data: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let runs = data["runs"].as_array().ok_or_else(|| wrong("there are no `runs` in it".to_owned()))?;
+    Ok(runs.iter().filter_map(kept).collect())
+}
+
+/// Of a queue and a case that there still are.
+fn kept(value: &Value) -> Option<Run> {
+    let is = |name: &str, text: &str| value[name] == text;
+    let peer = PEERS.iter().find(|peer| is("queue", peer.name) && is("store", peer.store.name()))?;
+    let case = CASES.iter().find(|case| is("case", case.name))?;
+    let round = u32::try_from(value["round"].as_u64()?).ok()?;
+    Some(Run { peer, case, round, result: Ok(value.get("result")?.clone()) })
+}
+
 fn of_run(run: &Run) -> Value {
     let mut value = json!({
         "queue": run.peer.name,
@@ -294,7 +316,7 @@ mod tests {
     use super::super::Run;
     use super::super::cases::{CASES, Unit};
     use super::super::peers::PEERS;
-    use super::{cell, median, number, page};
+    use super::{cell, kept, median, number, of_run, page};
 
     fn run(case: usize, round: u32, jobs: u32, stored: u32) -> Run {
         let result = json!({ "jobs": jobs, "seconds": 1.0, "keys": 100, "stored": stored, "p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0,
@@ -317,6 +339,15 @@ mod tests {
         let race = CASES.iter().position(|case| case.kind == "race").unwrap();
         let runs = [run(race, 1, 5_000, 107)];
         assert_eq!(cell(&median(&runs, &PEERS[5], &CASES[race]), CASES[race].unit), "**7** (7–7)");
+    }
+
+    #[test]
+    fn what_was_written_is_read_but_for_what_failed() {
+        let failed = Run { result: Err("it fell over".to_owned()), ..run(1, 2, 0, 0) };
+        let read: Vec<Run> =
+            [run(1, 1, 3_000, 100), failed].iter().map(of_run).filter_map(|run| kept(&run)).collect();
+        assert!(read[0].is_of(&PEERS[5], &CASES[1], 1) && !read[0].is_of(&PEERS[5], &CASES[1], 2));
+        assert_eq!((read.len(), read[0].result.clone()), (1, run(1, 1, 3_000, 100).result));
     }
 
     #[test]
