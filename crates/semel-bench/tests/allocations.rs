@@ -100,7 +100,7 @@ fn a_claim_of_fifty_and_their_ends() {
 fn a_request_is_read() {
     let text = r#"{"type":"payment.capture","args":[{"order":7,"amount":1299,"shop":"north"}],"meta":{"tenant":"acme"},
         "options":{"queue":"payments","priority":5,"unique":{"keys":["type","args"],"args_keys":["order"],"on_conflict":"ignore"}}}"#;
-    costs_at_most(60.0, "reading a request", JOBS, || {
+    costs_at_most(22.0, "reading a request", JOBS, || {
         for _ in 0..JOBS {
             assert!(Enqueue::parse(text, true).is_ok());
         }

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod parts;
+mod recent;
 
 use std::sync::Arc;
 

@@ -8,6 +8,7 @@ use semel_core::template::{Basis, Said, effective};
 use semel_core::unique::{Given, UniquePolicy};
 
 use super::attributes::{Attribute, Slots};
+use super::recent::{self, Wording};
 use super::{Identified, Unread, is_system};
 use crate::members::{Members, Value, below};
 use crate::task::check_fits;
@@ -137,6 +138,18 @@ impl<'m> Parts<'m> {
         identified: Identified<'_>,
     ) -> Result<Option<Arc<UniquePolicy>>, Unread> {
         let sent = self.get(Attribute::Unique);
+        let wording = match (sent, identified) {
+            (Some(sent), Identified::ByRequest | Identified::ToExplain)
+                if self.unique_key.is_none() && template.is_none() =>
+            {
+                let visibility_ms = self.slots.millis(Attribute::VisibilityMs)?;
+                Some(Wording { text: sent.text(), has_version, visibility_ms })
+            }
+            _ => None,
+        };
+        if let Some(policy) = wording.and_then(recent::known) {
+            return Ok(Some(policy));
+        }
         let read = sent.map(unique::read_asked).transpose()?;
         if read.is_none() && self.unique_key.is_none() && template.is_none() {
             return Ok(None);
@@ -176,7 +189,11 @@ impl<'m> Parts<'m> {
         if template.is_some_and(|template| !template.steps.is_empty()) {
             check_fits(&policy, &pointer)?;
         }
-        Ok(Some(Arc::new(policy)))
+        let policy = Arc::new(policy);
+        if let Some(wording) = wording {
+            recent::remember(wording, &policy);
+        }
+        Ok(Some(policy))
     }
 
     /// Meta, with what `options.metadata` adds to it.
