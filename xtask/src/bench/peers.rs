@@ -96,6 +96,14 @@ pub static PEERS: &[Peer] = &[
         backlog: 3_000,
     },
     APALIS_POSTGRES,
+    Peer {
+        name: "graphile_worker (Rust)",
+        store: Store::Postgres,
+        program: Program::Rust("graphile-worker"),
+        setup: "job_key, unsafe_dedupe (bulk: replace, all it has), pool of 16; 24 at once, local queue of 500, completions batched; \
+                finished jobs deleted",
+        backlog: 50_000,
+    },
     BULLMQ,
     Peer { store: Store::RedisEverysec, ..BULLMQ },
     APALIS_REDIS,
@@ -114,16 +122,18 @@ const APALIS_POSTGRES: Peer = Peer {
     name: "apalis",
     store: Store::Postgres,
     program: Program::Rust("apalis-postgres"),
-    setup: "idempotency_key (a duplicate is an SQL error that the caller gets), pool of 16; fetches of 1,000; finished jobs kept",
-    backlog: 30_000,
+    setup: "idempotency_key (a duplicate is an SQL error that the caller gets), pool of 16; fetches of 1,000, woken by LISTEN/NOTIFY \
+            and every 100 ms; finished jobs kept",
+    backlog: 50_000,
 };
 
 const APALIS_REDIS: Peer = Peer {
     name: "apalis",
     store: Store::RedisAlways,
     program: Program::Rust("apalis-redis"),
-    setup: "idempotency_key with idempotency_ttl of an hour (its default lets duplicates in); fetches of 1,000",
-    backlog: 5_000,
+    setup: "idempotency_key with idempotency_ttl of an hour (its default lets duplicates in); fetches of 1,000, woken by \
+            publish/subscribe and every 100 ms",
+    backlog: 50_000,
 };
 
 #[cfg(test)]

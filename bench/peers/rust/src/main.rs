@@ -1,152 +1,10 @@
 //! `semel-peers QUEUE CASE '{"url": …}'`: one case on one queue. The last line printed is the result.
 
+mod apalis;
+mod graphile_worker;
 mod measure;
 
-use std::time::{Duration, Instant};
-
-use apalis::prelude::*;
-use apalis_postgres::{PgPool, PostgresStorage};
-use apalis_redis::RedisStorage;
-use futures::stream;
-
-use crate::measure::{Args, Failure, Options, Queue, Starts, measure};
-
-const NAME: &str = "bench";
-/// Jobs of one fetch.
-const FETCH: usize = 1_000;
-
-fn task(args: Args) -> Task<Args> {
-    let key = format!("{}-{}", std::process::id(), args.order);
-    TaskBuilder::new(args).idempotency_key(key).build()
-}
-
-/// A duplicate is an error in PostgreSQL's words.
-fn or_known(result: Result<(), impl std::error::Error>) -> Result<(), Failure> {
-    match result {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            let mut text = format!("{error}");
-            let mut source = error.source();
-            while let Some(inner) = source {
-                text = format!("{text}: {inner}");
-                source = inner.source();
-            }
-            if text.contains("duplicate key") { Ok(()) } else { Err(text.into()) }
-        }
-    }
-}
-
-async fn tell(args: Args, starts: Data<Starts>) -> Result<(), BoxDynError> {
-    // Nobody listens any more once all are done.
-    let _ = starts.send((args.order, Instant::now()));
-    Ok(())
-}
-
-/// A worker's future is of a kind that only one thread may have; what it runs is spread over all.
-fn until_it_ends<E: std::fmt::Display>(
-    run: impl FnOnce(&tokio::runtime::Handle) -> Result<(), E> + Send + 'static,
-) {
-    let handle = tokio::runtime::Handle::current();
-    tokio::task::spawn_blocking(move || {
-        if let Err(error) = run(&handle) {
-            eprintln!("the worker has ended: {error}");
-        }
-        std::process::exit(1);
-    });
-}
-
-#[derive(Clone)]
-struct Postgres {
-    pool: PgPool,
-    storage: PostgresStorage<Args>,
-}
-
-impl Postgres {
-    async fn open(url: &str) -> Result<Self, Failure> {
-        let pool = sqlx::postgres::PgPoolOptions::new().max_connections(16).connect(url).await?;
-        PostgresStorage::setup(&pool).await?;
-        let config = apalis_postgres::Config::default().queue(NAME).batch_size(FETCH).lock_tasks(false);
-        Ok(Self { storage: PostgresStorage::new(&pool).with_config(config), pool })
-    }
-}
-
-impl Queue for Postgres {
-    async fn enqueue(&self, job: Args) -> Result<(), Failure> {
-        or_known(self.storage.clone().push_task(task(job)).await)
-    }
-
-    async fn bulk(&self, jobs: Vec<Args>) -> Result<(), Failure> {
-        let tasks = jobs.into_iter().map(task).collect::<Vec<_>>();
-        Ok(self.storage.clone().push_all(stream::iter(tasks)).await?)
-    }
-
-    async fn waiting(&self) -> Result<u64, Failure> {
-        let query = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM apalis.jobs WHERE status = 'Pending'");
-        Ok(query.fetch_one(&self.pool).await?.unsigned_abs())
-    }
-
-    async fn work(&self, starts: Starts) -> Result<(), Failure> {
-        let backend = self.storage.clone().with_pubsub();
-        until_it_ends(|handle| {
-            let worker =
-                WorkerBuilder::new(NAME).backend(backend).data(starts).parallelize(tokio::spawn).build(tell);
-            handle.block_on(worker.run())
-        });
-        Ok(())
-    }
-}
-
-#[derive(Clone)]
-struct Redis {
-    connection: apalis_redis::ConnectionManager,
-    config: apalis_redis::Config,
-}
-
-impl Redis {
-    async fn open(url: &str) -> Result<Self, Failure> {
-        let connection = apalis_redis::connect(url).await?;
-        let config = apalis_redis::Config::default()
-            .queue(NAME)
-            .batch_size(FETCH)
-            .lock_tasks(false)
-            .idempotency_ttl(Some(Duration::from_secs(3_600)));
-        Ok(Self { connection, config })
-    }
-
-    fn storage(&self) -> RedisStorage<Args> {
-        RedisStorage::new(self.connection.clone()).with_config(self.config.clone())
-    }
-}
-
-impl Queue for Redis {
-    async fn enqueue(&self, job: Args) -> Result<(), Failure> {
-        or_known(self.storage().push_task(task(job)).await)
-    }
-
-    async fn bulk(&self, jobs: Vec<Args>) -> Result<(), Failure> {
-        let tasks = jobs.into_iter().map(task).collect::<Vec<_>>();
-        Ok(self.storage().push_all(stream::iter(tasks)).await?)
-    }
-
-    async fn waiting(&self) -> Result<u64, Failure> {
-        let mut connection = self.connection.clone();
-        let scheduled: u64 =
-            redis::cmd("ZCARD").arg(self.config.scheduled_jobs_set()).query_async(&mut connection).await?;
-        let active: u64 =
-            redis::cmd("LLEN").arg(self.config.active_jobs_list()).query_async(&mut connection).await?;
-        Ok(scheduled + active)
-    }
-
-    async fn work(&self, starts: Starts) -> Result<(), Failure> {
-        let backend = self.storage();
-        until_it_ends(|handle| {
-            let worker =
-                WorkerBuilder::new(NAME).backend(backend).data(starts).parallelize(tokio::spawn).build(tell);
-            handle.block_on(worker.run())
-        });
-        Ok(())
-    }
-}
+use crate::measure::{Failure, Options, measure};
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -156,8 +14,14 @@ async fn main() -> Result<(), Failure> {
     let options: Options = serde_json::from_str(&text)?;
     let url = options.url.clone();
     let result = match queue.as_str() {
-        "apalis-postgres" => measure(Postgres::open(&url).await?, "1.0.0", &case, options).await?,
-        "apalis-redis" => measure(Redis::open(&url).await?, "1.0.0", &case, options).await?,
+        "apalis-postgres" => {
+            measure(apalis::Postgres::open(&url).await?, apalis::VERSION, &case, options).await?
+        }
+        "apalis-redis" => measure(apalis::Redis::open(&url).await?, apalis::VERSION, &case, options).await?,
+        "graphile-worker" => {
+            let queue = graphile_worker::Postgres::open(&url).await?;
+            measure(queue, graphile_worker::VERSION, &case, options).await?
+        }
         other => return Err(format!("there is no queue `{other}`").into()),
     };
     println!("{result}");
