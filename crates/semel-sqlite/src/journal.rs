@@ -83,6 +83,17 @@ pub struct Journal {
     last: u64,
 }
 
+fn path_of(store: &Path, number: usize) -> PathBuf {
+    let mut path = store.as_os_str().to_owned();
+    path.push(format!("-log.{number}"));
+    path.into()
+}
+
+/// Whether there is a journal beside the rows of `store`: it has been worked on.
+pub fn has_journal(store: &Path) -> bool {
+    path_of(store, 0).exists()
+}
+
 impl Journal {
     /// Opens the journal of the store of that identity. `carried` is the last cursor that the rows have. Gives back what is after it.
     ///
@@ -135,9 +146,7 @@ impl Journal {
     }
 
     fn path(&self, number: usize) -> PathBuf {
-        let mut path = self.base.clone().into_os_string();
-        path.push(format!("-log.{number}"));
-        path.into()
+        path_of(&self.base, number)
     }
 
     /// The cursor of the last record.

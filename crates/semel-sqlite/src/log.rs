@@ -24,6 +24,36 @@ const DROP_RECORDS_MAX: u32 = 2_000;
 /// The fact that says which record was the last to be dropped.
 pub const DROPPED: &str = "events_dropped";
 
+/// Facts that say which numbers are left out: this, and the last number before them; the value is the last of them.
+const GAP: &str = "left_out_after_";
+
+/// Leaves the numbers after `from` up to `to` out: the next record comes behind them.
+pub fn leave_out(db: &Connection, from: u64, to: u64) -> Result<(), SqliteError> {
+    set_fact(db, &format!("{GAP}{from}"), signed(to))
+}
+
+/// The last number that is left out, 0 if none is.
+pub fn left_out(db: &Connection) -> Result<u64, SqliteError> {
+    let query = "SELECT coalesce(max(value), 0) FROM fact WHERE name GLOB ?1 || '*'";
+    let last: i64 = db.query_row(query, [GAP], |row| row.get(0))?;
+    Ok(last.unsigned_abs())
+}
+
+/// The end of the numbers left out among which a reader of `cursor` stands, if he does: he has read a record that is not of this log.
+fn gap_around(db: &Connection, cursor: u64) -> Result<Option<u64>, SqliteError> {
+    let mut query = db.prepare_cached("SELECT name, value FROM fact WHERE name GLOB ?1 || '*'")?;
+    let mut rows = query.query([GAP])?;
+    while let Some(row) = rows.next()? {
+        let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+        let from = name.strip_prefix(GAP).and_then(|number| number.parse().ok()).map_or(u64::MAX, end_of);
+        let to = end_of(row.get::<_, i64>(1)?.unsigned_abs());
+        if cursor > from && cursor < to {
+            return Ok(Some(to));
+        }
+    }
+    Ok(None)
+}
+
 /// What happened in one commit.
 #[derive(Clone, Debug)]
 pub struct Events {
@@ -106,7 +136,11 @@ impl Log {
         // Read after the rows: whoever dropped some in between says so here.
         let dropped = fact(db, DROPPED)?.unsigned_abs();
         // Of a dropped record no event is kept, whatever its place in it.
-        let kept_after = if dropped == 0 { 0 } else { end_of(dropped) };
+        let mut kept_after = if dropped == 0 { 0 } else { end_of(dropped) };
+        // Whoever has read what a lost store told, and this one does not know, reads on where this one began.
+        if let Some(from) = gap_around(db, cursor)? {
+            kept_after = kept_after.max(from);
+        }
         Ok(LogPage { events, kept_after, newest: end_of(last) })
     }
 

@@ -18,7 +18,7 @@ use crate::change::Record;
 use crate::error::SqliteError;
 use crate::filing::Round;
 use crate::journal::{Entry, sync_file, sync_folder};
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::names::Names;
 use crate::pending::Pending;
 use crate::reader;
@@ -169,6 +169,18 @@ fn create(db: &Connection) -> Result<(), SqliteError> {
 /// The last record of the journal that the rows have.
 pub fn carried(db: &Connection) -> Result<u64, SqliteError> {
     Ok(fact(db, "carried")?.unsigned_abs())
+}
+
+/// The last number of a record that is taken, as far as the file itself says.
+pub fn last(db: &Connection) -> Result<u64, SqliteError> {
+    let carried = carried(db)?;
+    last_of(db, &brought(db, carried)?, carried)
+}
+
+/// As [`last`], once it is read what a backup `brought` with it.
+pub fn last_of(db: &Connection, brought: &[Entry], carried: u64) -> Result<u64, SqliteError> {
+    let last = brought.last().map_or(carried, |entry| entry.cursor);
+    Ok(last.max(log::left_out(db)?))
 }
 
 /// What tells this store's journal from another's.

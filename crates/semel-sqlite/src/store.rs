@@ -29,7 +29,7 @@ use crate::heritage;
 use crate::journal::Journal;
 use crate::lock::FileLock;
 use crate::log;
-use crate::open::{Loaded, bring_to_disk, brought, carried, identity, load, open, secret};
+use crate::open::{Loaded, bring_to_disk, brought, carried, identity, last_of, load, open, secret};
 use crate::reader;
 use crate::view::{self, Glance, hold, look};
 use crate::writer::{Writer, purgeable};
@@ -120,7 +120,7 @@ impl Sqlite {
         db.pragma_update(None, "query_only", true)?;
         let carried = carried(&db)?;
         let mut entries = brought(&db, carried)?;
-        let last = entries.last().map_or(carried, |entry| entry.cursor);
+        let last = last_of(&db, &entries, carried)?;
         let (journal, newer) = Journal::open(&path, identity(&db)?, last)?;
         entries.extend(newer);
         let at = load(&db, entries)?;
@@ -228,7 +228,7 @@ impl Inner {
     fn read_again(&self) -> Result<Loaded, SqliteError> {
         let carried = carried(&self.db)?;
         let mut entries = brought(&self.db, carried)?;
-        let last = entries.last().map_or(carried, |entry| entry.cursor);
+        let last = last_of(&self.db, &entries, carried)?;
         entries.extend(self.journal.entries(last)?);
         load(&self.db, entries)
     }

@@ -115,7 +115,10 @@ impl Redis {
             .batch_size(FETCH)
             .lock_tasks(false)
             .idempotency_ttl(Some(Duration::from_secs(3_600)));
-        Ok(Self { client: redis::Client::open(url)?, connection, config })
+        // Who hears of pushes beside answers speaks RESP3.
+        let joint = if url.contains('?') { '&' } else { '?' };
+        let client = redis::Client::open(format!("{url}{joint}protocol=resp3"))?;
+        Ok(Self { client, connection, config })
     }
 
     fn storage(&self) -> RedisStorage<Args> {

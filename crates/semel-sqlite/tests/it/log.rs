@@ -59,3 +59,71 @@ async fn a_stores_secret_is_its_own_and_stays() {
     drop(store);
     assert_eq!(Sqlite::open(&copy).unwrap().secret(), secret, "what tenants see goes along with a copy");
 }
+
+#[tokio::test]
+async fn a_reader_of_what_only_a_lost_store_told_is_told_so_by_the_restored_one() {
+    let dir = TempDir::new();
+    let path = |name: &str| dir.path().join(name);
+    let lost = Arc::new(Sqlite::open(path("lost.db")).unwrap());
+    let store = Store::open(lost.clone()).unwrap();
+    offer(&store, 0, 10).await.unwrap();
+    let known = page(&*lost, 0).await.newest;
+    lost.backup(path("copy.db")).await.unwrap();
+    for number in 1..50 {
+        offer(&store, number, 10).await.unwrap();
+    }
+    let unknown = page(&*lost, 0).await.events[30].cursor;
+    store.close().await;
+    semel_sqlite::backup::restore(&path("copy.db"), &path("restored.db")).unwrap();
+    for round in 1..4 {
+        let restored = Arc::new(Sqlite::open(path("restored.db")).unwrap());
+        let store = Store::open(restored.clone()).unwrap();
+        for number in 0..100 {
+            offer(&store, 100 * round + number, 10).await.unwrap();
+        }
+        let count = 100 * usize::try_from(round).unwrap();
+        assert_eq!(page(&*restored, unknown).await.place(unknown), Place::TooOld);
+        let kept = page(&*restored, known).await;
+        assert_eq!(
+            (kept.place(known), kept.events.len()),
+            (Place::Kept, count),
+            "webhooks go on from the backup"
+        );
+        let begins = page(&*restored, unknown).await.kept_after;
+        assert_eq!(
+            page(&*restored, begins).await.events.len(),
+            count,
+            "and whoever is told reads all that is new"
+        );
+        store.close().await;
+        drop((store, restored));
+        while semel_sqlite::lock::owner(&path("restored.db")).is_some() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_backup_that_fails_leaves_nothing_that_could_be_taken_for_one() {
+    let dir = TempDir::new();
+    let path = |name: &str| dir.path().join(name);
+    let store = Store::open(Arc::new(Sqlite::open(path("semel.db")).unwrap())).unwrap();
+    offer(&store, 0, 10).await.unwrap();
+    let next =
+        (0..).map(|number| path(&format!("semel.db-log.{number}"))).find(|file| !file.exists()).unwrap();
+    std::fs::create_dir(&next).unwrap();
+    let copied = |name: &str| semel_sqlite::backup::copy(&path("semel.db"), &path(name));
+    assert!(copied("copy.db").is_err(), "the journal cannot be read");
+    let left = || -> Vec<String> {
+        let files = std::fs::read_dir(dir.path()).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("copy")).collect()
+    };
+    assert_eq!(left(), Vec::<String>::new());
+    std::fs::remove_dir(&next).unwrap();
+    // As one that was killed leaves it.
+    std::fs::write(path("copy.db.part"), "half").unwrap();
+    copied("copy.db").unwrap();
+    assert_eq!(left(), ["copy.db"]);
+    assert!(Sqlite::open(path("copy.db")).is_ok());
+}
