@@ -32,6 +32,13 @@ pub struct Subscription {
     pub created_at: i64,
     /// The place in the log after which it is told.
     pub after: u64,
+    /// How often the log began anew under it, with places that it had given before.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub epoch: u32,
+}
+
+fn is_first(epoch: &u32) -> bool {
+    *epoch == 0
 }
 
 /// What a subscription asks for: what its owner can change.
@@ -68,6 +75,20 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Subscription {
+    /// The log is another one from now on, whose last place is `newest`. What happens there is told, whatever the old one told of the
+    /// same places.
+    pub fn begin_anew(&mut self, newest: u64) {
+        self.after = self.after.min(newest);
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// The unique key's text of a delivery: one for each event and subscription, so that an event is delivered to a
+    /// subscription by one job, however often the log is read.
+    pub fn delivery_key(&self, cursor: u64) -> String {
+        let Self { id, epoch, .. } = self;
+        if *epoch == 0 { format!("{cursor}:{id}") } else { format!("{epoch}/{cursor}:{id}") }
+    }
+
     /// Whether an event that has this place in the log and this name on the wire is to be delivered to it.
     pub fn wants(&self, cursor: u64, name: &str, event: &Event) -> bool {
         let wish = &self.wish;
@@ -96,7 +117,10 @@ pub fn begun_at(full: &Full, begin: u64) -> Result<Vec<(NoteKind, Bytes)>, Corru
     let mut notes = Vec::new();
     if full.note(NoteKind::Payload).is_some() {
         let mut known = Subscriptions::of(full)?;
-        known.0.iter_mut().for_each(|subscription| subscription.after = begin);
+        for subscription in &mut known.0 {
+            subscription.begin_anew(begin);
+            subscription.after = begin;
+        }
         notes.push((NoteKind::Payload, known.payload()));
     }
     if full.note(NoteKind::Progress).is_some() {
@@ -186,12 +210,6 @@ macro_rules! json {
 json!(Subscriptions);
 json!(Delivery);
 
-/// The unique key's text of a delivery: one per event and subscription, so that an event is delivered to a
-/// subscription by one job, however often the log is read.
-pub fn delivery_key(cursor: u64, subscription: &str) -> String {
-    format!("{cursor}:{subscription}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,10 +226,18 @@ mod tests {
             secret: Secret("s3cret".into()),
             ..Wish::default()
         };
-        let mut of = Subscription { id: "x".into(), tenant: "acme".into(), wish, created_at: 0, after: 7 };
+        let mut of =
+            Subscription { id: "x".into(), tenant: "acme".into(), wish, created_at: 0, after: 7, epoch: 0 };
         assert!(!format!("{of:?}").contains("s3cret"));
-        let stored = Subscriptions(vec![of.clone()]);
-        assert_eq!(Subscriptions::decode(&stored.encode()).unwrap(), stored);
+        let mut later = of.clone();
+        later.begin_anew(5);
+        assert_eq!(
+            (later.after, later.delivery_key(9), of.delivery_key(9)),
+            (5, "1/9:x".into(), "9:x".into())
+        );
+        for stored in [of.clone(), later].map(|of| Subscriptions(vec![of])) {
+            assert_eq!(Subscriptions::decode(&stored.encode()).unwrap(), stored);
+        }
         let event = Event {
             kind: EventKind::Completed,
             job: JobId::mint(Timestamp::EPOCH, 1, 1),

@@ -21,7 +21,7 @@ use semel_core::state::State;
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
 use semel_core::unique::{KeyInput, PolicySpec, UniquePolicy};
-use semel_core::webhook::{DOCUMENT, Delivery, Subscription, Subscriptions, delivery_key};
+use semel_core::webhook::{DOCUMENT, Delivery, Subscription, Subscriptions};
 use semel_store::StoreError;
 
 use crate::engine::Engine;
@@ -156,7 +156,7 @@ impl Webhooks {
             }
             Place::Ahead => {
                 tracing::warn!("the store was restored: events are delivered from now on");
-                self.keep(page.newest, Vec::new(), None).await?;
+                self.begin_anew(page.newest).await?;
                 return Ok(Relayed::Some);
             }
         }
@@ -190,6 +190,37 @@ impl Webhooks {
     /// Waits until the log has grown.
     pub async fn logged(&self) {
         self.engine.store().hints().logged().await;
+    }
+
+    /// The log is another one, whose last place is `newest`: its events are told from there, also those that have the places of events
+    /// which were delivered. In one decision, so that of several servers who see it one does it.
+    async fn begin_anew(&mut self, newest: u64) -> Result<(), StoreError> {
+        let (id, list) = (self.make("relay").await?, self.make("subscriptions").await?);
+        let begun =
+            self.engine.store().decide(Reads { fulls: vec![id, list], ..Reads::default() }, move |draft| {
+                let (Some((mut relay, full)), Some((mut head, listed))) =
+                    (draft.full(id)?, draft.full(list)?)
+                else {
+                    return Ok(Err(gone()));
+                };
+                let mut known = match Subscriptions::of(&listed) {
+                    Ok(known) => known,
+                    Err(corrupt) => return Ok(Err(StoreError::from(corrupt))),
+                };
+                let kept = place(&full);
+                if kept <= newest && known.0.iter().all(|of| of.after <= newest) {
+                    return Ok(Ok(kept));
+                }
+                known.0.iter_mut().for_each(|of| of.begin_anew(newest));
+                draft.update(&mut head);
+                draft.note(list, NoteKind::Payload, Some(known.payload()));
+                draft.update(&mut relay);
+                draft.note(id, NoteKind::Progress, Some(newest.to_string().into()));
+                Ok(Ok(newest))
+            });
+        self.cursor = Some(begun.await??);
+        self.looked_at = 0;
+        Ok(())
     }
 
     /// Keeps the place, with the deliveries up to it, unless somebody else has gone on from `from`.
@@ -258,7 +289,7 @@ impl Webhooks {
             ..RetryPolicy::default()
         };
         let body = Body { args: delivery.args(), retry, ..Body::default() };
-        let key = delivery_key(cursor, &of.id);
+        let key = of.delivery_key(cursor);
         let offer = offer("semel.delivery", DELIVERIES, &key, Start::Now, body, ATTEMPTS)?;
         let limit =
             Limit { key: format!("webhook:{}", of.id).into(), concurrency: Some(AT_ONCE), rate: None };

@@ -290,7 +290,7 @@ mod tests {
         assert!(wish.active);
         change(r#"{"active":false,"filter":{}}"#, &mut wish).unwrap();
         let subscription =
-            Subscription { id: "1".into(), tenant: String::new(), wish, created_at: 0, after: 0 };
+            Subscription { id: "1".into(), tenant: String::new(), wish, created_at: 0, after: 0, epoch: 0 };
         let mut shown = String::new();
         write(&subscription, false, &mut shown);
         assert_eq!(

@@ -83,4 +83,26 @@ impl Shared {
         self.connection().await?.execute_typed(&sql, &params.typed()).await?;
         Ok(())
     }
+
+    /// Where a dump was restored into a cluster that has given fewer transaction numbers than the one it is of, the log has places that
+    /// this one has yet to give: it would tell nothing until then, and take what is old for what is new. It begins anew here, and
+    /// whoever has read the other is told so.
+    pub(crate) async fn settle(&self) -> Result<(), PostgresError> {
+        let (fact, event) = (self.name("fact"), self.name("event"));
+        // Of what this cluster wrote, nothing that can be seen has a number that is still to come.
+        let next = "(SELECT pg_snapshot_xmax(pg_current_snapshot()))";
+        let sql = format!(
+            "SELECT 1 FROM {fact} WHERE dropped >= {next}::text::int8 OR EXISTS (SELECT FROM {event} WHERE tx >= {next})"
+        );
+        if self.look_aside(&sql, &Params::default()).await?.is_empty() {
+            return Ok(());
+        }
+        let sql = format!(
+            "WITH other AS (DELETE FROM {event} WHERE tx >= {next}) \
+             UPDATE {fact} SET dropped = pg_current_xact_id()::text::int8"
+        );
+        self.connection().await?.execute_typed(&sql, &[]).await?;
+        tracing::warn!("the database was restored from that of another cluster: its event log begins anew");
+        Ok(())
+    }
 }

@@ -216,6 +216,7 @@ impl Postgres {
         store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store.shared.load(&Reads::default()).await?;
+        store.shared.settle().await?;
         Ok(store)
     }
 

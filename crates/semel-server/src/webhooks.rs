@@ -83,6 +83,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             wish: wish.clone(),
             created_at: now.as_micros(),
             after,
+            epoch: 0,
         };
         known.push(made.clone());
         Some(made)

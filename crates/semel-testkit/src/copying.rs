@@ -150,6 +150,7 @@ async fn paper(f: &Fixture) -> JobId {
         wish: Wish { url: "https://example.com".to_owned(), active: true, ..Wish::default() },
         created_at: 1,
         after: log,
+        epoch: 0,
     };
     let list = Subscriptions(vec![subscription]).payload();
     f.decide(|draft| {

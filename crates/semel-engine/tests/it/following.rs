@@ -82,7 +82,7 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
         secret: Secret("s".into()),
         ..Wish::default()
     };
-    let of = Subscription { id: "s1".into(), tenant: String::new(), wish, created_at: 0, after: 0 };
+    let of = Subscription { id: "s1".into(), tenant: String::new(), wish, created_at: 0, after: 0, epoch: 0 };
     servers[0]
         .change(move |known, _| known.extend([of.clone(), Subscription { id: "s2".into(), ..of.clone() }]))
         .await

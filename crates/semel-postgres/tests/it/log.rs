@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use semel_core::event::{Event, EventKind};
+use semel_core::time::Timestamp;
+use semel_core::webhook::{Subscription, Wish};
 use semel_engine::Engine;
 use semel_engine::follow::Wanted;
+use semel_engine::webhooks::{Webhooks, Wording};
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_testkit::make::job;
@@ -53,4 +57,66 @@ async fn a_transaction_with_many_records_hides_nothing_behind_it() {
         }
     }
     assert_eq!(read, RECORDS + 4);
+}
+
+struct Words;
+
+impl Wording for Words {
+    fn name(&self, _: EventKind) -> &'static str {
+        "job.enqueued"
+    }
+
+    fn event(&self, cursor: u64, _: Timestamp, _: &Event) -> String {
+        cursor.to_string()
+    }
+}
+
+/// Relays until so many deliveries are there. Somebody else's transaction may hold the log up.
+async fn deliver(webhooks: &mut Webhooks, client: &tokio_postgres::Client, schema: &str, wanted: i64) {
+    let sql = format!("SELECT count(*) FROM \"{schema}\".head WHERE type LIKE '%semel.delivery'");
+    for _ in 0..300 {
+        webhooks.relay_once().await.unwrap();
+        if client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0) == wanted {
+            return;
+        }
+    }
+    panic!("no delivery");
+}
+
+/// What `pg_dump` of an older cluster brings: events, and a bound of what was dropped, with numbers that this cluster has yet to give.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_was_restored_from_another_cluster_begins_anew() {
+    let place = Place::new();
+    let open = async || Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine =
+        |store: &Arc<Postgres>| Engine::without_duties(Arc::clone(store) as Arc<dyn Backend>).unwrap();
+    let store = open().await;
+    let mut webhooks = engine(&store).webhooks(Arc::new(Words));
+    let events = vec!["job.enqueued".into()];
+    let wish = Wish { url: "https://example.com".into(), events, active: true, ..Wish::default() };
+    let of = Subscription { id: "s".into(), tenant: String::new(), wish, created_at: 0, after: 0, epoch: 0 };
+    webhooks.change(move |known, _| known.push(of.clone())).await.unwrap();
+    engine(&store).enqueue(job().offer(), "").await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    deliver(&mut webhooks, &client, schema, 1).await;
+    let known = store.events(0, 100).await.unwrap().events[0].cursor;
+    drop((webhooks, store));
+    let ahead = 1_000_000_000;
+    let moved = format!(
+        "UPDATE \"{schema}\".event SET tx = (tx::text::int8 + {ahead})::text::xid8;
+         UPDATE \"{schema}\".fact SET dropped = {ahead};
+         UPDATE \"{schema}\".note SET text = convert_to((convert_from(text, 'UTF8')::int8 + ({ahead}::int8 << 24))::text, 'UTF8')
+         WHERE convert_from(text, 'UTF8') ~ '^[0-9]+$'"
+    );
+    client.batch_execute(&moved).await.unwrap();
+    let store = open().await;
+    let far = known + (ahead << 24);
+    assert_eq!(store.events(far, 100).await.unwrap().place(far), semel_core::event::Place::Ahead);
+    let page = store.events(known, 100).await.unwrap();
+    assert_eq!(page.place(known), semel_core::event::Place::TooOld);
+    let mut webhooks = engine(&store).webhooks(Arc::new(Words));
+    webhooks.relay_once().await.unwrap();
+    engine(&store).enqueue(job().offer(), "").await.unwrap();
+    deliver(&mut webhooks, &client, schema, 2).await;
+    assert!(!store.events(page.kept_after, 100).await.unwrap().events.is_empty(), "what is new is told");
 }
