@@ -10,6 +10,7 @@ use crate::error::SqliteError;
 use crate::journal::{Journal, sync_file, sync_folder};
 use crate::lock::FileLock;
 use crate::open::{brought, carried, identity, load, open, set_identity};
+use crate::private;
 
 /// How long one piece of a round may take that the copy has to wait for.
 const PIECE_MAX: std::time::Duration = std::time::Duration::from_secs(60);
@@ -34,7 +35,15 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     holder.busy_timeout(PIECE_MAX)?;
     let hold = holder.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    db.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
+    // An empty file is written into.
+    private::make(to);
+    if let Err(error) = db.execute("VACUUM INTO ?1", [to.to_string_lossy()]) {
+        // One that is still empty would stand in the way of the next try.
+        if std::fs::metadata(to).is_ok_and(|file| file.len() == 0) {
+            drop(std::fs::remove_file(to));
+        }
+        return Err(error.into());
+    }
     let (_, journal) = Journal::open(from, identity(&db)?, last(&db)?)?;
     drop((db, hold));
     let mut copy = Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
