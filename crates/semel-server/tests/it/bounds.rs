@@ -121,6 +121,27 @@ async fn a_fetch_of_large_jobs_leases_fewer() {
     server.stop().await;
 }
 
+/// Where small jobs are followed by large ones, more of these may be leased than are told.
+#[tokio::test]
+async fn what_a_fetch_leases_and_does_not_tell_it_gives_back() {
+    let server = Server::start().await;
+    let jobs = vec![job(&json!(1), &json!({})); 10];
+    assert_eq!(server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": jobs })).await.status, 200);
+    large_jobs(&server, 64).await;
+    let fetch = json!({ "queues": ["default"], "worker_id": "w", "count": 1_000 });
+    let told = server.post("/ojs/v1/workers/fetch", &fetch).await;
+    let first = told.body["jobs"].as_array().unwrap().len();
+    assert!((40..74).contains(&first) && bytes(&told.body) < 49 << 20, "{first}, {}", bytes(&told.body));
+    let active = server.get("/ojs/v1/admin/jobs?state=active&per_page=1").await;
+    assert_eq!(active.body["pagination"]["total"], first, "{}", active.body["pagination"]);
+    // An attempt that nobody was told of is none.
+    let told = server.post("/ojs/v1/workers/fetch", &fetch).await;
+    let rest = told.body["jobs"].as_array().unwrap();
+    assert_eq!(rest.len(), (74 - first).min(rest.len()));
+    assert!(!rest.is_empty() && rest.iter().all(|job| job["attempt"] == 1), "{}", rest[0]["attempt"]);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_filter_of_events_names_so_many() {
     let server = Server::start().await;
