@@ -65,6 +65,10 @@ struct File {
 pub struct Secret(String);
 
 impl Secret {
+    fn of(text: &str) -> Self {
+        Self(text.trim().to_owned())
+    }
+
     /// The token itself.
     pub fn expose(&self) -> &str {
         &self.0
@@ -95,8 +99,11 @@ pub struct Settings {
     pub store: Place,
     /// Where to listen.
     pub listen: String,
-    /// Bearer tokens; none where no place names any. A file that was named may have none left.
+    /// The tokens to call with, of which the first is sent; none where no place names any. A file that was named may have
+    /// none left.
     pub tokens: Option<Vec<Secret>>,
+    /// The tokens by which a server lets in: those of a file, and never the one that somebody set to call with.
+    pub accepted: Option<Vec<Secret>>,
     /// The file of digests.
     pub token_store: Option<PathBuf>,
     /// The certificates of those who vouch for servers.
@@ -123,7 +130,8 @@ struct Level {
     server: Option<String>,
     store: Option<String>,
     listen: Option<String>,
-    tokens: Option<Vec<Secret>>,
+    token: Option<Secret>,
+    listed: Option<Vec<Secret>>,
     token_store: Option<PathBuf>,
     ca: Option<PathBuf>,
     tls_cert: Option<PathBuf>,
@@ -133,6 +141,16 @@ struct Level {
     sample_policies: Option<bool>,
     log: Option<String>,
     log_format: Option<String>,
+}
+
+impl Level {
+    /// All the tokens that this place names, its own first.
+    fn tokens(&self) -> Option<Vec<Secret>> {
+        if self.token.is_none() && self.listed.is_none() {
+            return None;
+        }
+        Some(self.token.iter().chain(self.listed.iter().flatten()).cloned().collect())
+    }
 }
 
 impl Settings {
@@ -165,7 +183,7 @@ impl Settings {
             server: globals.server.clone(),
             store: globals.store.clone(),
             listen: listen.map(str::to_owned),
-            tokens: globals.token_file.as_deref().map(read_tokens).transpose()?,
+            listed: globals.token_file.as_deref().map(read_tokens).transpose()?,
             token_store: globals.tokens.clone(),
             ca: globals.ca.clone(),
             ..Level::default()
@@ -174,7 +192,8 @@ impl Settings {
             server: env("SEMEL_SERVER"),
             store: env("SEMEL_STORE"),
             listen: env("SEMEL_LISTEN"),
-            tokens: tokens(env("SEMEL_TOKEN"), env("SEMEL_TOKEN_FILE").map(PathBuf::from).as_deref())?,
+            token: env("SEMEL_TOKEN").as_deref().map(Secret::of),
+            listed: env("SEMEL_TOKEN_FILE").map(|path| read_tokens(Path::new(&path))).transpose()?,
             token_store: env("SEMEL_TOKENS").map(PathBuf::from),
             ca: env("SEMEL_CA").map(PathBuf::from),
             tls_cert: env("SEMEL_TLS_CERT").map(PathBuf::from),
@@ -188,7 +207,8 @@ impl Settings {
         let named = globals.config.clone().or_else(|| env("SEMEL_CONFIG").map(PathBuf::from));
         let file = read_file(named.as_deref())?;
         let file = Level {
-            tokens: tokens(file.token, file.token_file.as_deref())?,
+            token: file.token.as_deref().map(Secret::of),
+            listed: file.token_file.as_deref().map(read_tokens).transpose()?,
             server: file.server,
             store: file.store,
             listen: file.listen,
@@ -230,7 +250,8 @@ impl Settings {
             store,
             listen: listen.unwrap_or_else(|| LISTEN_DEFAULT.to_owned()),
             // A file that has none left is not made up for by a lower place: its tokens were taken out on purpose.
-            tokens: levels.into_iter().find_map(|level| level.tokens),
+            tokens: levels.iter().find_map(Level::tokens),
+            accepted: levels.into_iter().find_map(|level| level.listed),
             token_store,
             ca,
             tls_cert,
@@ -263,17 +284,6 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
     })
 }
 
-fn tokens(token: Option<String>, file: Option<&Path>) -> Result<Option<Vec<Secret>>, Failure> {
-    if token.is_none() && file.is_none() {
-        return Ok(None);
-    }
-    let mut tokens: Vec<Secret> = token.into_iter().map(|token| Secret(token.trim().to_owned())).collect();
-    if let Some(file) = file {
-        tokens.extend(read_tokens(file)?);
-    }
-    Ok(Some(tokens))
-}
-
 /// What the variable says of whether policies are sampled.
 fn sampling(text: &str) -> Result<bool, Failure> {
     match text {
@@ -295,7 +305,7 @@ fn read_tokens(path: &Path) -> Result<Vec<Secret>, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read the tokens in {shown}: {error}")))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(lines.map(|line| Secret(line.to_owned())).collect())
+    Ok(lines.map(Secret::of).collect())
 }
 
 #[cfg(test)]
@@ -338,6 +348,30 @@ mod tests {
         assert_eq!(settings.tokens, Some(Vec::new()));
         assert!(settings.token().unwrap_err().what.contains("holds no token"));
         assert_eq!(resolve(&Globals::default(), &[]).unwrap().token().unwrap(), None);
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn a_token_to_call_with_is_none_to_be_let_in_by() {
+        let file = std::env::temp_dir().join(format!("semel-accepted-{}", std::process::id()));
+        std::fs::write(&file, "of-file\n").unwrap();
+        let path = file.to_str().unwrap();
+        let accepted = |globals: &Globals, env: &[(&str, &str)]| {
+            let settings = resolve(globals, env).unwrap();
+            let texts = |tokens: &Option<Vec<Secret>>| {
+                tokens
+                    .as_ref()
+                    .map(|tokens| tokens.iter().map(|token| token.expose().to_owned()).collect::<Vec<_>>())
+            };
+            (texts(&settings.tokens).and_then(|texts| texts.first().cloned()), texts(&settings.accepted))
+        };
+        let own = [("SEMEL_TOKEN", "own")];
+        assert_eq!(accepted(&Globals::default(), &own), (Some("own".to_owned()), None));
+        let both = [("SEMEL_TOKEN", "own"), ("SEMEL_TOKEN_FILE", path)];
+        let of_file = Some(vec!["of-file".to_owned()]);
+        assert_eq!(accepted(&Globals::default(), &both), (Some("own".to_owned()), of_file.clone()));
+        let globals = Globals { token_file: Some(file.clone()), ..Globals::default() };
+        assert_eq!(accepted(&globals, &own), (Some("of-file".to_owned()), of_file));
         std::fs::remove_file(file).unwrap();
     }
 

@@ -32,7 +32,10 @@ use crate::print::Printer;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(asked) => return told(&asked),
+    };
     let printer = Printer::new(cli.globals.json);
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -46,4 +49,17 @@ fn main() -> ExitCode {
             failure.exit.into()
         }
     }
+}
+
+/// Tells what the parser has to say: what is wrong with the command line, or the help or version that was asked for.
+fn told(asked: &clap::Error) -> ExitCode {
+    let colour = Printer::new(false).has_colour(asked.use_stderr());
+    let text = asked.render();
+    let text = if colour { text.ansi().to_string() } else { text.to_string() };
+    if asked.use_stderr() {
+        print::remark(format_args!("{text}"));
+    } else {
+        print::put(format_args!("{text}"));
+    }
+    ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2))
 }

@@ -2,7 +2,7 @@
 //!
 //! What was asked for goes to stdout; errors and remarks go to stderr, so that a pipe gets the one without the other.
 
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -51,6 +51,11 @@ impl Printer {
         self.json
     }
 
+    /// Whether stderr, or else stdout, shows colours.
+    pub const fn has_colour(&self, is_stderr: bool) -> bool {
+        if is_stderr { self.colour_err } else { self.colour_out }
+    }
+
     /// Whether stdout is a terminal that a line can be redrawn on.
     pub const fn can_redraw(&self) -> bool {
         self.out_is_terminal && self.colour_out
@@ -58,7 +63,7 @@ impl Printer {
 
     /// A line on stdout.
     pub fn line(&self, text: impl Display) {
-        put(&mut std::io::stdout().lock(), format_args!("{text}\n"));
+        put(format_args!("{text}\n"));
     }
 
     /// Writes lines over the `before` lines that were written so the last time.
@@ -67,7 +72,7 @@ impl Printer {
         for line in lines {
             text.push_str(&format!("\r\x1b[2K{line}\n"));
         }
-        put(&mut std::io::stdout().lock(), format_args!("{text}"));
+        put(format_args!("{text}"));
     }
 
     /// Shows lines alone on the terminal, from its top.
@@ -77,19 +82,19 @@ impl Printer {
             text.push_str(&format!("{line}\x1b[K\n"));
         }
         text.push_str("\x1b[J");
-        put(&mut std::io::stdout().lock(), format_args!("{text}"));
+        put(format_args!("{text}"));
     }
 
     /// A remark for people, on stderr; programs do not get it.
     pub fn remark(&self, text: impl Display) {
         if !self.json {
-            put(&mut std::io::stderr().lock(), format_args!("{text}\n"));
+            remark(format_args!("{text}\n"));
         }
     }
 
     /// A question, whose answer is read from stdin.
     pub fn ask(&self, question: &str) -> Option<String> {
-        put(&mut std::io::stderr().lock(), format_args!("{question} "));
+        remark(format_args!("{question} "));
         let mut answer = String::new();
         match std::io::stdin().read_line(&mut answer) {
             Ok(0) | Err(_) => None,
@@ -147,21 +152,20 @@ impl Printer {
 
     /// Says why a verb did not do what it was asked, on stderr.
     pub fn failure(&self, failure: &Failure) {
-        let mut err = std::io::stderr().lock();
         if self.json {
             let answer = failure.answer.as_ref().and_then(|body| serde_json::from_slice::<Value>(body).ok());
             let value = answer.filter(|answer| answer.get("error").is_some()).unwrap_or_else(
                 || json!({ "error": { "code": "cli", "message": failure.what, "hint": failure.next } }),
             );
-            put(&mut err, format_args!("{value}\n"));
+            remark(format_args!("{value}\n"));
             return;
         }
         // What is wrong in several places is told in as many lines.
         let what = failure.what.lines().map(plain).collect::<Vec<_>>().join("\n  ");
-        put(&mut err, format_args!("{}: {what}\n", paint(self.colour_err, Style::Bad, "error")));
+        remark(format_args!("{}: {what}\n", paint(self.colour_err, Style::Bad, "error")));
         if let Some(next) = &failure.next {
             let next = plain(next);
-            put(&mut err, format_args!("{}: {next}\n", paint(self.colour_err, Style::Dim, " next")));
+            remark(format_args!("{}: {next}\n", paint(self.colour_err, Style::Dim, " next")));
         }
     }
 }
@@ -176,14 +180,22 @@ fn paint(colour: bool, style: Style, text: &str) -> String {
     if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-fn put(out: &mut impl Write, text: std::fmt::Arguments<'_>) {
-    let written = out.write_fmt(text).and_then(|()| out.flush());
-    if let Err(error) = written
-        && error.kind() == ErrorKind::BrokenPipe
-    {
-        // The reader has seen enough (`semel jobs | head`): nobody is left to tell, and nothing is wrong.
+/// Writes to stdout what was asked for. Who reads a pipe may have seen enough (`semel jobs | head`): nobody is left to tell, and
+/// nothing is wrong. Where it cannot be written for another reason, a script must not take what is there for all.
+pub fn put(text: Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
+    if error.kind() == ErrorKind::BrokenPipe {
         std::process::exit(0);
     }
+    remark(format_args!("error: cannot write to stdout: {error}\n"));
+    std::process::exit(1);
+}
+
+/// Writes to stderr. What cannot be said there cannot be said; how the program ends still tells.
+pub fn remark(text: Arguments<'_>) {
+    let mut err = std::io::stderr().lock();
+    drop(err.write_fmt(text).and_then(|()| err.flush()));
 }
 
 /// A text that others wrote, for a terminal: what would move its cursor, change its title or turn its lines around is shown as

@@ -1,7 +1,7 @@
 //! What operators did, by whom and when: a line of the log each (target `semel::audit`), and the newest of them over the
 //! API. Those are this server's, in memory, and begin with it; the log is what lasts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::extract::Request;
@@ -20,7 +20,7 @@ use crate::respond::{Answer, Answered};
 use crate::routes::Row;
 use crate::tenancy::Scope;
 
-/// Acts that are kept, of all tenants together.
+/// Acts that are kept, of all tenants together. When there are more, those of the tenant with the most make room.
 const KEPT_MAX: usize = 2_000;
 const PAGE_DEFAULT: u64 = 100;
 const PAGE_MAX: u64 = 1_000;
@@ -164,10 +164,21 @@ impl Audit {
         let reason = reason.0.get().cloned();
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= KEPT_MAX {
-            entries.pop_front();
+            make_room(&mut entries);
         }
         entries.push_back(Entry { at, tenant, by, action, method, path, status, reason, filter, jobs });
     }
+}
+
+/// Drops the oldest act of the tenant that has the most, so that none pushes out another's.
+fn make_room(entries: &mut VecDeque<Entry>) {
+    let mut counts: BTreeMap<&Tenant, usize> = BTreeMap::new();
+    for entry in entries.iter() {
+        *counts.entry(&entry.tenant).or_default() += 1;
+    }
+    let busiest = counts.into_iter().max_by_key(|(_, count)| *count).map(|(tenant, _)| tenant);
+    let oldest = busiest.and_then(|busiest| entries.iter().position(|entry| entry.tenant == *busiest));
+    drop(oldest.and_then(|oldest| entries.remove(oldest)));
 }
 
 /// `GET /admin/audit`: `limit`. What operators did by way of this server, newest first.
@@ -220,6 +231,37 @@ mod tests {
     use super::*;
     use crate::Config;
     use crate::respond::Refused;
+
+    /// What one tenant did once pushed out what had been done in the others.
+    #[test]
+    fn a_busy_tenant_pushes_out_its_own_acts() {
+        let audit = Audit::default();
+        let note = |tenant: &str, count: usize| {
+            for at in 0..count {
+                let tenant = Tenant::parse(tenant, "").unwrap();
+                let (by, path, method) = ("me".to_owned(), at.to_string(), Method::POST);
+                let act = Act {
+                    tenant,
+                    by,
+                    action: "pauseQueue",
+                    method,
+                    path,
+                    route: "",
+                    reason: Reason::default(),
+                    many: Many::default(),
+                };
+                audit.note(act, StatusCode::OK, SystemClock.now());
+            }
+        };
+        note("acme", 3);
+        note("loud", 2 * KEPT_MAX);
+        note("mild", 3);
+        let entries = audit.0.lock().unwrap();
+        let of = |tenant: &str| entries.iter().filter(|entry| entry.tenant.as_str() == tenant).count();
+        assert_eq!((of("acme"), of("mild"), entries.len()), (3, 3, KEPT_MAX));
+        let newest = entries.iter().rfind(|entry| entry.tenant.as_str() == "loud").unwrap();
+        assert_eq!(newest.path, (2 * KEPT_MAX - 1).to_string());
+    }
 
     /// The handlers never answer; the clients go when these have begun.
     #[tokio::test]

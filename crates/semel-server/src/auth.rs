@@ -1,7 +1,6 @@
 //! Bearer tokens: kept as digests, compared in constant time, never logged; and what each of them may do.
 
 use std::fmt;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use http::HeaderMap;
@@ -10,6 +9,8 @@ pub use semel_core::sight::Queues;
 use semel_core::time::Timestamp;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+use crate::load::Share;
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,8 +62,8 @@ pub struct Token {
     pub inspect: bool,
     /// When it ends: during a rotation the old and the new one are good side by side.
     pub expires_at: Option<Timestamp>,
-    /// Requests of this token that are under way: 0 in a new one.
-    pub under_way: AtomicUsize,
+    /// What this token has under way: nothing in a new one.
+    pub share: Share,
 }
 
 impl Token {
@@ -81,7 +82,7 @@ impl Token {
             tenant: None,
             inspect: true,
             expires_at: None,
-            under_way: AtomicUsize::new(0),
+            share: Share::default(),
         }
     }
 }

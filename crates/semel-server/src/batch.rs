@@ -1,5 +1,7 @@
 //! `/ojs/v1/jobs/batch`: all or nothing. `/ojs/v1/jobs/bulk`: item by item.
 
+use std::collections::HashSet;
+
 use axum::extract::Request;
 use http::StatusCode;
 use http::request::Parts;
@@ -7,6 +9,7 @@ use semel_core::body::Body;
 use semel_core::draft::Map;
 use semel_core::enqueue::{Batch as Decided, Counts, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_engine::Job;
 use semel_ojs::answer::{self, Admitted};
 use semel_ojs::batch::Batch;
@@ -20,6 +23,7 @@ use crate::extract;
 use crate::jobs::told;
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, view};
+use crate::search;
 use crate::tenancy::Scope;
 
 /// Bytes an answer takes for each job, about.
@@ -119,7 +123,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
         bodies.push(body);
         outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
     }
-    let stored = stored(&app, &outcomes).await?;
+    let mut stored = Stored::read(&app, &outcomes).await?;
     let mut out = String::with_capacity(ITEM_BYTES * outcomes.len() + 64);
     let mut outer = Object::open(&mut out);
     let jobs = outer.member("jobs");
@@ -129,7 +133,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
             jobs.push(',');
         }
         let (head, how) = told(&caller, outcome)?;
-        answer::enqueued_item(&seen(head, how, body, &stored), how, jobs);
+        stored.show(head, how, body, |view| answer::enqueued_item(view, how, jobs));
     }
     jobs.push(']');
     outer.number("count", outcomes.len());
@@ -177,7 +181,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
         });
     }
     let items = read;
-    let stored = stored(&app, &outcomes).await?;
+    let mut stored = Stored::read(&app, &outcomes).await?;
     let mut counts = Counts::of(&outcomes);
     let mut decided = outcomes.iter();
     let mut out = String::with_capacity(ITEM_BYTES * items.len() + 128);
@@ -196,13 +200,18 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
             }
             Ok(body) => {
                 let outcome = decided.next().ok_or_else(Refused::out_of_step)?;
-                told(&caller, outcome)
-                    .map(|(head, how)| (seen(head, how, body, &stored), how))
-                    .map_err(|refused| refused.problem)
+                told(&caller, outcome).map_err(|refused| refused.problem).map(|told| (told, body))
             }
         };
-        failed += usize::from(verdict.is_err());
-        put_result(at, verdict, results);
+        match verdict {
+            Ok(((head, how), body)) => {
+                stored.show(head, how, body, |view| put_result(at, Ok((view, how)), results));
+            }
+            Err(problem) => {
+                failed += 1;
+                put_result(at, Err(problem), results);
+            }
+        }
     }
     results.push(']');
     answer::put_counts(counts, &mut outer);
@@ -218,7 +227,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
     Ok(Answer::status(status, out))
 }
 
-fn put_result(index: usize, verdict: Result<(JobView<'_>, Admitted<'_>), Problem>, out: &mut String) {
+fn put_result(index: usize, verdict: Result<(&JobView<'_>, Admitted<'_>), Problem>, out: &mut String) {
     object(out, |object| {
         object.number("index", index);
         match verdict {
@@ -226,7 +235,7 @@ fn put_result(index: usize, verdict: Result<(JobView<'_>, Admitted<'_>), Problem
                 object.plain("status", if how.is_deduplicated() { "duplicate" } else { "created" });
                 object.plain("outcome", how.name());
                 object.plain("job_id", view.head.id);
-                answer::enqueued_item(&view, how, object.member("job"));
+                answer::enqueued_item(view, how, object.member("job"));
             }
             Err(problem) => {
                 object.plain("status", "failed");
@@ -237,29 +246,38 @@ fn put_result(index: usize, verdict: Result<(JobView<'_>, Admitted<'_>), Problem
     });
 }
 
-/// The jobs that answer items without having been created by them.
-async fn stored(app: &App, outcomes: &[Outcome]) -> Result<Map<JobId, Job>, Refused> {
-    let ids = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) => Some(head.id),
-        _ => None,
-    });
-    let ids: Vec<JobId> = ids.collect();
-    if ids.is_empty() {
-        return Ok(Map::default());
-    }
-    Ok(app.engine.jobs(ids).await?.into_iter().map(|job| (job.head.id, job)).collect())
-}
+/// The jobs that answer items without having been created by them: each once, as far as an answer has room for them.
+struct Stored(Map<JobId, Job>);
 
-fn seen<'a>(
-    head: &'a semel_core::job::Head,
-    how: Admitted<'_>,
-    body: &'a Body,
-    stored: &'a Map<JobId, Job>,
-) -> JobView<'a> {
-    match how {
-        Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => JobView::fresh(head, body),
-        Admitted::Repeated | Admitted::Amended | Admitted::Existing => {
-            stored.get(&head.id).map_or(JobView::bare(head), view)
+impl Stored {
+    async fn read(app: &App, outcomes: &[Outcome]) -> Result<Self, Refused> {
+        let mut seen = HashSet::new();
+        let ids = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) => Some(head.id),
+            _ => None,
+        });
+        let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
+        let (jobs, _) = search::whole(&app.engine, &ids).await?;
+        Ok(Self(jobs.into_iter().map(|job| (job.head.id, job)).collect()))
+    }
+
+    /// Shows an item's job: what was created by it as it was asked for; another one whole at its first item, and by its
+    /// head alone at the others and where there was no room for it.
+    fn show<T>(
+        &mut self,
+        head: &Head,
+        how: Admitted<'_>,
+        body: &Body,
+        show: impl FnOnce(&JobView<'_>) -> T,
+    ) -> T {
+        match how {
+            Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => {
+                show(&JobView::fresh(head, body))
+            }
+            Admitted::Repeated | Admitted::Amended | Admitted::Existing => match self.0.remove(&head.id) {
+                Some(job) => show(&view(&job)),
+                None => show(&JobView::bare(head)),
+            },
         }
     }
 }

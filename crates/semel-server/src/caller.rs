@@ -11,6 +11,7 @@ use semel_core::job::Head;
 use semel_core::sight::Sight;
 use semel_core::tenant::Tenant;
 use semel_engine::Job;
+use semel_engine::workers::WorkerSeen;
 use semel_ojs::{Code, JobView, Problem};
 use semel_store::StoreError;
 
@@ -147,6 +148,11 @@ impl Caller {
     /// Whether the caller sees a queue and its jobs.
     pub(crate) fn sees(&self, queue: &str) -> bool {
         self.queues().include(queue)
+    }
+
+    /// Whether the caller sees all the queues that a worker takes jobs from.
+    pub(crate) fn sees_worker(&self, worker: &WorkerSeen) -> bool {
+        worker.queues.iter().all(|queue| self.sees(queue.name()))
     }
 
     /// The queue must be one of the caller's.

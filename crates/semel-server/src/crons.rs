@@ -3,10 +3,10 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
-use semel_core::cron::{Change, Cron};
-use semel_core::ident::CronName;
-use semel_ojs::Problem;
+use semel_core::cron::{Change, Cron, Decision, Tick};
+use semel_core::ident::{CronName, JobId};
 use semel_ojs::cron::{self as ojs, Register, answer_list, change, history as show_history};
+use semel_ojs::{Code, Problem};
 
 use crate::App;
 use crate::caller::Caller;
@@ -29,13 +29,30 @@ fn found<T>(found: Option<T>) -> Result<T, Problem> {
     found.ok_or_else(|| Problem::not_found("cron"))
 }
 
+/// Whether the cron's queue is one of the caller's.
+fn sees(caller: &Caller, cron: &Cron) -> Result<bool, Refused> {
+    let offer = cron.offer().map_err(semel_store::StoreError::from)?;
+    Ok(caller.sees(offer.queue.name()))
+}
+
 /// The cron's queue must be one of the caller's; to others it is not there.
 fn check(caller: &Caller, cron: &Cron) -> Result<(), Refused> {
-    match cron.offer() {
-        Ok(offer) if caller.sees(offer.queue.name()) => Ok(()),
-        Ok(_) => Err(Problem::not_found("cron").into()),
-        Err(corrupt) => Err(semel_store::StoreError::from(corrupt).into()),
+    if sees(caller, cron)? { Ok(()) } else { Err(Problem::not_found("cron").into()) }
+}
+
+/// Ticks as the caller may see them: jobs that these met and that are in none of the caller's queues are left out.
+async fn hide_jobs(app: &App, caller: &Caller, ticks: &mut [Tick]) -> Result<(), Refused> {
+    if !caller.is_limited() {
+        return Ok(());
     }
+    let id = |tick: &Tick| tick.job.as_deref().and_then(|id| JobId::parse(id, "").ok());
+    let seen = caller.sees_jobs(app, ticks.iter().filter_map(id).collect()).await?;
+    for tick in ticks.iter_mut().filter(|tick| tick.decision != Decision::Fired) {
+        if id(tick).is_none_or(|id| !seen.contains(&id)) {
+            tick.job = None;
+        }
+    }
+    Ok(())
 }
 
 async fn one(app: &App, caller: &Caller, name: &CronName) -> Result<Cron, Refused> {
@@ -56,8 +73,12 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
     caller.check_queue(registration.offer.queue.as_str())?;
     if caller.is_limited()
         && let Some(cron) = app.engine.cron(&name).await?
+        && !sees(&caller, &cron)?
     {
-        check(&caller, &cron)?;
+        // Names are the tenant's: that one is taken cannot be kept from who asks for it. Whose it is, is.
+        return Err(
+            Problem::new(Code::Duplicate, "the name is taken; register the cron under another one").into()
+        );
     }
     let registered = app.engine.register_cron(name.clone(), registration).await?;
     let text = shown(&caller, &name, &registered.cron);
@@ -81,11 +102,24 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
         Some(_) => return Err(extract::refuse("enabled", "is neither true nor false").into()),
     };
     let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-    let mut crons = app.engine.crons(query.get("cursor"), limit).await?;
-    let next = if crons.len() == limit as usize { crons.last().map(|(name, _)| name.clone()) } else { None };
-    crons.retain(|(_, cron)| {
-        enabled.is_none_or(|wanted| wanted == cron.enabled) && check(&caller, cron).is_ok()
-    });
+    // Looked through until there is one more than the page has: where to go on is then a cron that the caller sees.
+    let (mut crons, mut from) = (Vec::new(), query.get("cursor").map(str::to_owned));
+    let leaves_out = enabled.is_some() || caller.is_limited();
+    let piece = if leaves_out { PAGE_MAX as u32 } else { (limit + 1).min(PAGE_MAX as u32) };
+    loop {
+        let found = app.engine.crons(from.as_deref(), piece).await?;
+        let is_last = found.len() < piece as usize;
+        from = found.last().map(|(name, _)| name.name().to_owned());
+        crons.extend(found.into_iter().filter(|(_, cron)| {
+            enabled.is_none_or(|wanted| wanted == cron.enabled) && check(&caller, cron).is_ok()
+        }));
+        if is_last || crons.len() > limit as usize {
+            break;
+        }
+    }
+    let has_more = crons.len() > limit as usize;
+    crons.truncate(limit as usize);
+    let next = if has_more { crons.last().map(|(name, _)| name.clone()) } else { None };
     Ok(Answer::ok(answer_list(&crons, next.as_ref().map(CronName::name))))
 }
 
@@ -99,7 +133,8 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, name: Name) -> Answe
 /// `GET /cron/{name}/history`, the newest tick first.
 pub(crate) async fn history(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = cron_name(name)?;
-    let cron = one(&app, &caller, &name).await?;
+    let mut cron = one(&app, &caller, &name).await?;
+    hide_jobs(&app, &caller, &mut cron.history).await?;
     Ok(Answer::ok(show_history(&name, &cron)))
 }
 
@@ -142,10 +177,21 @@ pub(crate) async fn remove(Scope(app): Scope, caller: Caller, name: Name) -> Ans
 }
 
 /// `POST /cron/{name}/trigger`.
-pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
+pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = cron_name(name)?;
+    let (parts, _) = request.into_parts();
+    if extract::idempotency(&parts, &app, &caller, None)?.is_some() {
+        // Taken for a promise that is not kept, it would make two jobs of one request.
+        return Err(Problem::new(
+            Code::InvalidRequest,
+            "the header Idempotency-Key is not understood for a cron's tick; leave it out, or enqueue the job itself under it",
+        )
+        .with_details(|object| object.text("header", "Idempotency-Key"))
+        .into());
+    }
     one(&app, &caller, &name).await?;
-    let (cron, tick) = found(app.engine.trigger_cron(name.clone()).await?)?;
+    let (cron, mut tick) = found(app.engine.trigger_cron(name.clone()).await?)?;
+    hide_jobs(&app, &caller, std::slice::from_mut(&mut tick)).await?;
     let show = if caller.inspect() { ojs::triggered } else { ojs::triggered_curt };
     Ok(Answer::ok(show(&name, &cron, &tick)))
 }

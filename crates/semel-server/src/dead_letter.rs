@@ -3,9 +3,10 @@
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use http::Uri;
+use semel_core::job::Head;
 use semel_core::life::Revived;
 use semel_core::unique::{Disclose, disclosed};
-use semel_ojs::write::{list as put_list, object};
+use semel_ojs::write::object;
 use semel_ojs::{Code, Problem, answer};
 use semel_store::backend::Filter;
 
@@ -13,7 +14,8 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::many::{Found, found};
-use crate::respond::{Answer, Answered, Refused, settled, show, view_for};
+use crate::respond::{Answer, Answered, Refused, settled, show};
+use crate::search::Listed;
 use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
@@ -30,11 +32,11 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let found = all(&app, crate::jobs::filter(&query)?).await?;
     let heads = &found.heads;
     let (first, count) = (usize::try_from(offset).unwrap_or(usize::MAX), usize::try_from(limit).unwrap_or(0));
-    let page = heads.iter().skip(first).take(count).map(|head| head.id).collect();
-    let jobs = app.engine.jobs(page).await?;
-    let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
+    let page: Vec<&Head> = heads.iter().skip(first).take(count).collect();
+    let page = Listed::read(&app.engine, page).await?;
+    let mut out = String::new();
     object(&mut out, |outer| {
-        put_list(outer.member("jobs"), &jobs, |out, job| view_for(job, &caller).write(out));
+        page.put(outer.member("jobs"), &caller);
         object(outer.member("pagination"), |page| {
             found.put_total(page);
             page.number("limit", limit);

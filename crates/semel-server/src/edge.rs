@@ -27,6 +27,7 @@ use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
+use crate::sending;
 use crate::tenancy::{Scope, tenant_of};
 use crate::trace::{self, Span};
 
@@ -43,7 +44,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let route = request.extensions().get::<MatchedPath>().cloned();
     let row = route.as_ref().and_then(|route| app.routes.find(route.as_str(), request.method()));
     let mut caller = Caller::default();
-    let mut account = None;
+    let (mut account, mut held) = (None, None);
     let asked = trace::of(request.headers());
     // Whoever records knows the request as a part of its own; otherwise the caller's own part is handed on.
     let spans = app.config.spans.as_ref().filter(|_| row.is_some_and(|row| row.access != Access::Public));
@@ -60,8 +61,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
             account = act.map(|act| Account::open(&app, act));
             let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
             let answer = tokio::time::timeout(app.config.request_timeout, answer).await;
-            drop(place);
-            match answer {
+            let response = match answer {
                 Ok(Ok(response)) => response,
                 Ok(Err(_)) => {
                     let cause = Some("a handler panicked".to_owned());
@@ -72,10 +72,15 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
                     "the request took too long; whether it was carried out is unknown, so repeat it with the same job id",
                 ))
                 .into_response(),
-            }
+            };
+            held = place;
+            response
         }
     };
     finish(&mut response, id);
+    if let Some(place) = held {
+        response = sending::held(response, place);
+    }
     let took = began.elapsed();
     if let Some(account) = account {
         account.close(response.status());

@@ -84,13 +84,8 @@ pub(crate) fn cursor(query: &Parameters) -> Result<Option<Begin>, Problem> {
 
 /// What the reader wants. The lists are separated by commas; the singular of each name is understood, too.
 pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Problem> {
-    let list = |plural: &'static str, singular: &'static str| {
-        let mut items = query.list(plural);
-        items.extend(query.list(singular));
-        items
-    };
     let mut wanted = Wanted { visible: caller.queues().clone(), ..Wanted::default() };
-    for name in list("types", "type") {
+    for name in query.names("types", "type")? {
         let kinds = wanted.kinds.get_or_insert_default();
         let before = kinds.len();
         kinds.extend(EventKind::ALL.into_iter().filter(|kind| event::name(*kind) == name));
@@ -99,17 +94,17 @@ pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Prob
             return Err(extract::refuse("types", format!("names no event type; the types are {known}")));
         }
     }
-    for name in list("queues", "queue") {
+    for name in query.names("queues", "queue")? {
         wanted
             .queues
             .push(QueueName::parse(name, "").map_err(|refused| extract::refuse("queues", refused.message))?);
     }
-    for name in list("job_types", "job_type") {
+    for name in query.names("job_types", "job_type")? {
         wanted
             .job_types
             .push(JobType::parse(name, "").map_err(|refused| extract::refuse("job_types", refused.message))?);
     }
-    for id in list("jobs", "job_id") {
+    for id in query.names("jobs", "job_id")? {
         wanted.jobs.push(JobId::parse(id, "").map_err(|refused| extract::refuse("jobs", refused.message))?);
     }
     Ok(wanted)

@@ -1,6 +1,6 @@
 //! From requests: bodies within their limits, ids, queries, and who is asking.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,10 @@ use semel_ojs::{Code, Enqueue, MEDIA_TYPE, Problem};
 
 use crate::App;
 use crate::caller::Caller;
-use crate::load::{Place, Received};
+use crate::load::Place;
 
+/// Names in one filter of a query.
+const NAMES_MAX: usize = 64;
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 /// The header by which a caller may send a request again.
@@ -43,8 +45,7 @@ pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String
     let (parts, mut body) = request.into_parts();
     let place = parts.extensions.get::<Arc<Place>>().cloned();
     let body_time = place.as_ref().map_or(Duration::MAX, |place| place.body_time());
-    let mut received = Received::none(place);
-    match tokio::time::timeout(body_time, read(&parts.headers, &mut body, &mut received, most)).await {
+    match tokio::time::timeout(body_time, read(&parts.headers, &mut body, place.as_deref(), most)).await {
         Ok(text) => Ok((parts, text?)),
         Err(_) => Err(Problem::new(
             Code::Slow,
@@ -69,7 +70,7 @@ pub(crate) fn park(parts: &Parts) -> bool {
 async fn read(
     headers: &HeaderMap,
     body: &mut Body,
-    received: &mut Received,
+    place: Option<&Place>,
     most: usize,
 ) -> Result<String, Problem> {
     let media = check_media_type(headers);
@@ -88,7 +89,9 @@ async fn read(
         if length > most {
             continue;
         }
-        received.add(data.len())?;
+        if let Some(place) = place {
+            place.receive(data.len())?;
+        }
         // Nearly every body is one frame, which need not be copied together.
         match first.take() {
             None if read.is_empty() => first = Some(data),
@@ -165,6 +168,18 @@ impl Parameters {
             .map(str::trim)
             .filter(|item| !item.is_empty())
             .collect()
+    }
+
+    /// The names of two lists, of a parameter and of its singular, each once: there may be [so many](NAMES_MAX).
+    pub(crate) fn names(&self, plural: &str, singular: &str) -> Result<Vec<&str>, Problem> {
+        let mut seen = HashSet::new();
+        let mut names = self.list(plural);
+        names.extend(self.list(singular));
+        names.retain(|name| seen.insert(*name));
+        if names.len() > NAMES_MAX {
+            return Err(refuse(plural, format_args!("has more than {NAMES_MAX} names")));
+        }
+        Ok(names)
     }
 
     /// A number of at least `least` and at most `most`.

@@ -5,7 +5,7 @@
 //! - [`serve`](mod@serve), [`tls`], [`load`], [`drain`]: connections, what may be under way, and the end.
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
-//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `replay`: requests that were sent before; `metrics`: their times.
+//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `sending`: until these are sent; `replay`: requests that were sent before; `metrics`: their times.
 //! - [`templates`]: what holds for jobs of some types, replaced as a whole.
 //! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use bytes::Bytes;
 use semel_core::time::Timestamp;
 use semel_engine::Engine;
 use tokio::sync::Semaphore;
@@ -52,6 +53,7 @@ mod replay;
 mod respond;
 mod routes;
 mod search;
+mod sending;
 mod stream;
 mod system;
 mod tasks;
@@ -84,11 +86,13 @@ pub(crate) struct App {
     /// What is under way.
     pub(crate) load: Arc<Load>,
     /// The OpenAPI document.
-    pub(crate) openapi: Arc<str>,
+    pub(crate) openapi: Bytes,
     /// Streams of events that may still be opened.
     pub(crate) streams: Arc<Semaphore>,
     /// What operators did.
     pub(crate) audit: Arc<audit::Audit>,
+    /// Whether the store was well when it was last asked.
+    pub(crate) health: Arc<system::Health>,
 }
 
 impl App {
@@ -101,6 +105,7 @@ impl App {
             streams: Arc::new(Semaphore::new(config.streams_max)),
             config: Arc::new(config),
             audit: Arc::default(),
+            health: Arc::default(),
         }
     }
 

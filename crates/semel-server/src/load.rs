@@ -14,11 +14,15 @@ use crate::auth::Token;
 pub struct Bounds {
     /// Requests, long polls aside; more are answered 503.
     pub requests: usize,
-    /// Requests of one token, long polls included; more are answered 429.
+    /// Requests of one token, long polls aside; more are answered 429. Fewer than all, so that no token takes every place.
     pub requests_per_token: usize,
     /// Long polls that wait; more are answered at once, with nothing.
     pub polls: usize,
-    /// Bytes of bodies that are being received; more are answered 503.
+    /// Long polls of one token that wait; more are answered at once, with nothing.
+    pub polls_per_token: usize,
+    /// Streams of events of one token; more are answered 429.
+    pub streams_per_token: usize,
+    /// Bytes of bodies whose requests are not answered yet; more are answered 503.
     pub body_bytes: usize,
     /// How long a client may take to send a request's body; longer is answered 408.
     pub body_time: Duration,
@@ -28,8 +32,10 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             requests: 1_024,
-            requests_per_token: 1_024,
+            requests_per_token: 768,
             polls: 4_096,
+            polls_per_token: 3_072,
+            streams_per_token: 768,
             body_bytes: 256 * 1024 * 1024,
             body_time: Duration::from_secs(30),
         }
@@ -42,6 +48,14 @@ pub(crate) struct Load {
     requests: AtomicUsize,
     polls: AtomicUsize,
     body_bytes: AtomicUsize,
+}
+
+/// What one token has under way.
+#[derive(Debug, Default)]
+pub struct Share {
+    requests: AtomicUsize,
+    polls: AtomicUsize,
+    streams: AtomicUsize,
 }
 
 impl Load {
@@ -64,13 +78,15 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> bool {
     fits
 }
 
-/// One request's place among those under way; gives it back when it is dropped.
+/// One request's place among those under way, with the bytes of its body; gives both back when it is dropped, which is
+/// when its answer is sent.
 #[derive(Debug)]
 pub(crate) struct Place {
     load: Arc<Load>,
     bounds: Bounds,
     token: Option<Arc<Token>>,
     is_parked: AtomicBool,
+    received: AtomicUsize,
 }
 
 impl Place {
@@ -81,7 +97,7 @@ impl Place {
         token: Option<&Arc<Token>>,
     ) -> Result<Arc<Self>, Problem> {
         if let Some(token) = token
-            && !take(&token.under_way, 1, bounds.requests_per_token)
+            && !take(&token.share.requests, 1, bounds.requests_per_token)
         {
             return Err(Problem::new(
                 Code::TooManyRequests,
@@ -91,16 +107,15 @@ impl Place {
         }
         if !take(&load.requests, 1, bounds.requests) {
             if let Some(token) = token {
-                token.under_way.fetch_sub(1, Ordering::Relaxed);
+                token.share.requests.fetch_sub(1, Ordering::Relaxed);
             }
             return Err(Problem::new(
                 Code::Unavailable,
                 "the server has as many requests under way as it takes; nothing was done, so try again shortly",
             ));
         }
-        let place =
-            Self { load: Arc::clone(load), bounds, token: token.cloned(), is_parked: AtomicBool::new(false) };
-        Ok(Arc::new(place))
+        let (is_parked, received) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Ok(Arc::new(Self { load: Arc::clone(load), bounds, token: token.cloned(), is_parked, received }))
     }
 
     /// From now on the request only waits; it gives room to others. Whether there was room among those that wait. One
@@ -109,16 +124,38 @@ impl Place {
         if self.is_parked.load(Ordering::Relaxed) {
             return true;
         }
-        if !take(&self.load.polls, 1, self.bounds.polls) {
+        let share = self.token.as_ref().map(|token| &token.share);
+        if share.is_some_and(|share| !take(&share.polls, 1, self.bounds.polls_per_token)) {
             return false;
         }
-        if self.is_parked.swap(true, Ordering::Relaxed) {
-            // Parked by another hand meanwhile, which has its place.
-            self.load.polls.fetch_sub(1, Ordering::Relaxed);
-        } else {
-            self.load.requests.fetch_sub(1, Ordering::Relaxed);
+        let give_back = |polls: bool| {
+            let (all, own) = if polls {
+                (&self.load.polls, share.map(|share| &share.polls))
+            } else {
+                (&self.load.requests, share.map(|share| &share.requests))
+            };
+            all.fetch_sub(1, Ordering::Relaxed);
+            own.map(|own| own.fetch_sub(1, Ordering::Relaxed));
+        };
+        if !take(&self.load.polls, 1, self.bounds.polls) {
+            share.map(|share| share.polls.fetch_sub(1, Ordering::Relaxed));
+            return false;
         }
+        // Where another hand has parked it meanwhile, that one has its place.
+        give_back(self.is_parked.swap(true, Ordering::Relaxed));
         true
+    }
+
+    /// So many more bytes of its body were received.
+    pub(crate) fn receive(&self, bytes: usize) -> Result<(), Problem> {
+        if !take(&self.load.body_bytes, bytes, self.bounds.body_bytes) {
+            return Err(Problem::new(
+                Code::Unavailable,
+                "the server is receiving as much as it takes; nothing was done, so try again shortly",
+            ));
+        }
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// How long the body may take.
@@ -132,42 +169,34 @@ impl Drop for Place {
         let parked = self.is_parked.load(Ordering::Relaxed);
         let count = if parked { &self.load.polls } else { &self.load.requests };
         count.fetch_sub(1, Ordering::Relaxed);
+        self.load.body_bytes.fetch_sub(self.received.load(Ordering::Relaxed), Ordering::Relaxed);
         if let Some(token) = &self.token {
-            token.under_way.fetch_sub(1, Ordering::Relaxed);
+            let count = if parked { &token.share.polls } else { &token.share.requests };
+            count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The bytes of one body that is being received.
-pub(crate) struct Received {
-    place: Option<Arc<Place>>,
-    bytes: usize,
-}
+/// A token's place for a stream; gives it back when it is dropped.
+pub(crate) struct StreamPlace(Option<Arc<Token>>);
 
-impl Received {
-    /// None yet. Without a place nothing is bounded.
-    pub(crate) const fn none(place: Option<Arc<Place>>) -> Self {
-        Self { place, bytes: 0 }
-    }
-
-    /// So many more were received.
-    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), Problem> {
-        let Some(place) = &self.place else { return Ok(()) };
-        if !take(&place.load.body_bytes, bytes, place.bounds.body_bytes) {
+impl StreamPlace {
+    pub(crate) fn take(bounds: Bounds, token: Option<&Arc<Token>>) -> Result<Self, Problem> {
+        if token.is_some_and(|token| !take(&token.share.streams, 1, bounds.streams_per_token)) {
             return Err(Problem::new(
-                Code::Unavailable,
-                "the server is receiving as much as it takes; nothing was done, so try again shortly",
-            ));
+                Code::TooManyRequests,
+                "too many streams of this token are open; close some, or read GET /ojs/v1/events instead",
+            )
+            .with_details(|object| object.number("limit", bounds.streams_per_token)));
         }
-        self.bytes += bytes;
-        Ok(())
+        Ok(Self(token.cloned()))
     }
 }
 
-impl Drop for Received {
+impl Drop for StreamPlace {
     fn drop(&mut self) {
-        if let Some(place) = &self.place {
-            place.load.body_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(token) = &self.0 {
+            token.share.streams.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -215,14 +244,50 @@ mod tests {
         assert!(Place::take(&load, bounds(), Some(&token)).is_ok());
     }
 
+    /// One token once could take every place there is.
+    #[test]
+    fn no_token_takes_every_place() {
+        let (bounds, load) = (Bounds::default(), Arc::new(Load::default()));
+        let (one, other) = (Arc::new(Token::all("a", "x")), Arc::new(Token::all("b", "y")));
+        let taken = |token| -> Vec<_> {
+            std::iter::from_fn(|| Place::take(&load, bounds, Some(token)).ok())
+                .take(bounds.requests)
+                .collect()
+        };
+        let places = taken(&one);
+        assert!(Place::take(&load, bounds, Some(&other)).is_ok(), "{} places are gone", places.len());
+        // Those that wait have a share of their own, which makes room for requests again.
+        assert!(places[0].park() && Place::take(&load, bounds, Some(&one)).is_ok());
+        drop(places);
+        let streams: Vec<_> =
+            std::iter::from_fn(|| StreamPlace::take(bounds, Some(&one)).ok()).take(4_096).collect();
+        assert_eq!(streams.len(), bounds.streams_per_token);
+        assert!(StreamPlace::take(bounds, Some(&other)).is_ok());
+        drop(streams);
+        assert!(StreamPlace::take(bounds, Some(&one)).is_ok());
+        assert_eq!((load.requests(), load.polls()), (0, 0));
+    }
+
+    #[test]
+    fn the_polls_of_a_token_are_bounded() {
+        let load = Arc::new(Load::default());
+        let token = Arc::new(Token::all("a", "x"));
+        let bounds = Bounds { polls: 9, polls_per_token: 1, ..bounds() };
+        let first = Place::take(&load, bounds, Some(&token)).unwrap();
+        assert!(first.park());
+        let second = Place::take(&load, bounds, Some(&token)).unwrap();
+        assert!(!second.park());
+        drop(first);
+        assert!(second.park());
+    }
+
     #[test]
     fn bytes_are_given_back() {
         let load = Arc::new(Load::default());
         let place = Place::take(&load, bounds(), None).unwrap();
-        let mut received = Received::none(Some(Arc::clone(&place)));
-        received.add(10).unwrap();
-        assert_eq!(received.add(1).unwrap_err().code(), Code::Unavailable);
-        drop(received);
+        place.receive(10).unwrap();
+        assert_eq!(place.receive(1).unwrap_err().code(), Code::Unavailable);
+        drop(place);
         assert_eq!(load.body_bytes.load(Ordering::Relaxed), 0);
     }
 }

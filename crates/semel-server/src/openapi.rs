@@ -31,7 +31,7 @@ const WITH_BODY: [Code; 4] = [Code::InvalidPayload, Code::UnsupportedMediaType, 
 
 /// `GET /ojs/v1/openapi.json`.
 pub(crate) async fn show(Scope(app): Scope) -> Answer {
-    Answer::ok(app.openapi.as_ref().to_owned())
+    Answer::ok(app.openapi.clone())
 }
 
 /// The document of this table.

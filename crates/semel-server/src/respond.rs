@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::header::{HeaderName, LOCATION};
 use http::{HeaderValue, StatusCode};
 use semel_core::error::Invalid;
@@ -23,7 +24,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// JSON text with its status.
 pub(crate) struct Answer {
     status: StatusCode,
-    body: String,
+    body: Bytes,
     location: Option<JobId>,
     is_replay: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -31,13 +32,13 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// 200.
-    pub(crate) fn ok(body: String) -> Self {
+    pub(crate) fn ok(body: impl Into<Bytes>) -> Self {
         Self::status(StatusCode::OK, body)
     }
 
     /// Any status.
-    pub(crate) fn status(status: StatusCode, body: String) -> Self {
-        Self { status, body, location: None, is_replay: false, headers: Vec::new() }
+    pub(crate) fn status(status: StatusCode, body: impl Into<Bytes>) -> Self {
+        Self { status, body: body.into(), location: None, is_replay: false, headers: Vec::new() }
     }
 
     /// 201, with the place of the job.

@@ -1,10 +1,16 @@
 //! A page of jobs: those that a filter admits, or those of them that have a value at some place.
 
 use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_engine::{Engine, Job};
+use semel_ojs::JobView;
 use semel_ojs::place::Place;
+use semel_ojs::write::list as put_list;
 use semel_store::StoreError;
 use semel_store::backend::Filter;
+
+use crate::caller::Caller;
+use crate::respond::view_for;
 
 /// Listings of one page: a store looks at a bounded number of rows for each, and people are spared empty pages.
 const LISTINGS_MAX: usize = 17;
@@ -15,18 +21,101 @@ const READ_AT_ONCE: usize = 10;
 /// Bytes of args and meta that one search looks at.
 const LOOKED_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of jobs that an answer tells whole: beyond them a list ends, or goes on with heads alone.
+pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Jobs at or below this size on average are small: more of them are had at once.
+const SMALL_BYTES: usize = 16 << 10;
+/// Small jobs that are had at once.
+const SMALL_AT_ONCE: usize = 64;
+
+/// About how much of an answer a job takes.
+pub(crate) fn weight(job: &Job) -> usize {
+    const HEAD_BYTES: usize = 700;
+    let bytes = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
+    let failures = job.failures.0.iter().map(|failure| {
+        let details = failure.details.as_ref().map_or(0, |details| details.get().len());
+        failure.message.len() + failure.error_type.len() + details
+    });
+    let parts = [&job.result, &job.progress, &job.parent_results].into_iter().map(bytes);
+    HEAD_BYTES + job.body.args.len() + job.body.meta.len() + parts.chain(failures).sum::<usize>()
+}
+
+/// How many jobs are had at once, so that an answer has room for them whatever their size: few at first, more where those
+/// before were small.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    bytes: usize,
+    are_small: bool,
+}
+
+impl Room {
+    /// Whether there is some for more.
+    pub(crate) const fn is_left(self) -> bool {
+        self.bytes < ANSWER_BYTES_MAX
+    }
+
+    /// How many more to have at once.
+    pub(crate) const fn next(self) -> usize {
+        if self.are_small { SMALL_AT_ONCE } else { READ_AT_ONCE }
+    }
+
+    /// These were had.
+    pub(crate) fn take(&mut self, jobs: &[Job]) {
+        let bytes: usize = jobs.iter().map(weight).sum();
+        self.bytes += bytes;
+        self.are_small = bytes <= SMALL_BYTES * jobs.len();
+    }
+}
+
+/// The jobs of these ids as far as an answer has room for them, and how many of the ids were looked at.
+pub(crate) async fn whole(engine: &Engine, ids: &[JobId]) -> Result<(Vec<Job>, usize), StoreError> {
+    let (mut jobs, mut looked, mut room) = (Vec::new(), 0, Room::default());
+    while looked < ids.len() && room.is_left() {
+        let piece: Vec<JobId> = ids.iter().skip(looked).take(room.next()).copied().collect();
+        looked += piece.len();
+        let read = engine.jobs(piece).await?;
+        room.take(&read);
+        jobs.extend(read);
+    }
+    Ok((jobs, looked))
+}
+
+/// A page by its number: all the jobs that are on it, those beyond the room for whole ones by their heads.
+pub(crate) struct Listed<'h> {
+    jobs: Vec<Job>,
+    heads: Vec<&'h Head>,
+}
+
+impl<'h> Listed<'h> {
+    pub(crate) async fn read(engine: &Engine, mut heads: Vec<&'h Head>) -> Result<Self, StoreError> {
+        let ids: Vec<JobId> = heads.iter().map(|head| head.id).collect();
+        let (jobs, looked) = whole(engine, &ids).await?;
+        heads.drain(..looked);
+        Ok(Self { jobs, heads })
+    }
+
+    pub(crate) fn put(&self, out: &mut String, caller: &Caller) {
+        let whole = self.jobs.iter().map(|job| view_for(job, caller));
+        let all = whole.chain(self.heads.iter().map(|head| JobView::bare(head)));
+        put_list(out, all, |out, view| view.write(out));
+    }
+}
+
 /// At most so many, the newest first; and where to go on.
 type Page = (Vec<Job>, Option<JobId>);
 
-/// Those that the filter admits.
+/// Those that the filter admits; fewer where they are large.
 pub(crate) async fn page(engine: &Engine, filter: Filter, most: usize) -> Result<Page, StoreError> {
     let mut filter = Filter { limit: u32::try_from(most).unwrap_or(u32::MAX), ..filter };
     for _ in 0..LISTINGS_MAX {
         let listing = engine.list(filter.clone()).await?;
         filter.before = listing.next;
         if filter.before.is_none() || !listing.heads.is_empty() {
-            let ids = listing.heads.iter().map(|head| head.id).collect();
-            return Ok((engine.jobs(ids).await?, filter.before));
+            let ids: Vec<JobId> = listing.heads.iter().map(|head| head.id).collect();
+            let (jobs, looked) = whole(engine, &ids).await?;
+            let last =
+                if looked < ids.len() { ids.get(looked.saturating_sub(1)).copied() } else { filter.before };
+            return Ok((jobs, last));
         }
     }
     Ok((Vec::new(), filter.before))
@@ -47,7 +136,7 @@ pub(crate) async fn by_place(
         let ids: Vec<JobId> = listing.heads.iter().map(|head| head.id).collect();
         for piece in ids.chunks(READ_AT_ONCE) {
             for job in engine.jobs(piece.to_vec()).await? {
-                bytes += job.body.args.len() + job.body.meta.len();
+                bytes += weight(&job);
                 if place.is_in(&job.body) {
                     found.push(job);
                 }

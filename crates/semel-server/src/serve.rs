@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,13 +26,15 @@ use crate::tls::Tls;
 
 /// How long to rest when the system has no more descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// What is buffered of one connection, in each direction; a request's head must fit into it.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections at one time; more wait to be accepted.
     pub connections: usize,
-    /// Connections of one address, those of this machine aside; more are closed at once.
+    /// Connections of one address (IPv6: of one /64), those of this machine aside; more are closed at once.
     pub connections_per_client: usize,
     /// How long a client may take to send a request's header or to agree on TLS, and how long a kept connection may be
     /// idle.
@@ -153,7 +155,9 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
             .keep_alive(true)
-            .pipeline_flush(true)
+            // Answers to pipelined requests are written one by one: gathered, they would have no bound while nobody reads.
+            .max_buf_size(BUFFER_BYTES_MAX)
+            .max_header_size(BUFFER_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, "a connection ended with an error");
@@ -168,6 +172,7 @@ struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
 impl Clients {
     /// Counts one more, unless there are as many as there may be.
     fn enter(&self, address: IpAddr, most: usize) -> Option<Client> {
+        let address = client_of(address);
         if address.is_loopback() {
             return Some(Client { clients: None, address });
         }
@@ -178,6 +183,18 @@ impl Clients {
         }
         *count += 1;
         Some(Client { clients: Some(self.clone()), address })
+    }
+}
+
+/// Whose an address is: whoever has one of IPv6 has the 2^64 of its network, so that these count as one. One of IPv4 is itself in
+/// either notation.
+fn client_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) if !v6.is_loopback() => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        other => other,
     }
 }
 
@@ -228,5 +245,22 @@ mod tests {
         let own = IpAddr::from([127, 0, 0, 1]);
         let (_one, two) = (clients.enter(own, 1), clients.enter(own, 1));
         assert!(two.is_some(), "a proxy on this machine");
+    }
+
+    /// Who has one address of IPv6 has as many as they like.
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let clients = Clients::default();
+        let enter = |text: &str| clients.enter(text.parse().unwrap(), 1);
+        let first = enter("2001:db8:1:2::1");
+        assert!(first.is_some() && enter("2001:db8:1:2:ffff::9").is_none(), "the same /64");
+        assert!(enter("2001:db8:1:3::1").is_some(), "another one");
+        drop(first);
+        assert!(enter("2001:db8:1:2::2").is_some() && clients.0.lock().unwrap().len() < 3);
+        let mapped = enter("::ffff:192.0.2.1");
+        assert!(mapped.is_some() && enter("192.0.2.1").is_none(), "two notations of one");
+        assert!(enter("::ffff:192.0.2.2").is_some(), "another one of IPv4");
+        let (_one, two) = (enter("::1"), enter("::1"));
+        assert!(two.is_some(), "this machine");
     }
 }

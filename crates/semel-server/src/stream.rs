@@ -31,6 +31,7 @@ use crate::caller::Caller;
 use crate::drain::Drain;
 use crate::events::{Begin, check, cursor, wanted};
 use crate::extract::{self, Parameters};
+use crate::load::StreamPlace;
 use crate::respond::Refused;
 use crate::tenancy::Scope;
 
@@ -48,7 +49,7 @@ pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> 
     let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
     let mut wanted = wanted(&query, &caller)?;
-    for channel in query.list("channel") {
+    for channel in query.names("channel", "channel")? {
         match channel.split_once(':') {
             Some(("job", id)) => wanted
                 .jobs
@@ -100,11 +101,12 @@ struct Going {
     heartbeat: Duration,
     drain: Drain,
     has_ended: bool,
-    _place: OwnedSemaphorePermit,
+    _places: (OwnedSemaphorePermit, StreamPlace),
 }
 
 async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted) -> Streamed {
     let query = Parameters::of(&parts.uri)?;
+    let share = StreamPlace::take(app.config.bounds, caller.token())?;
     let Ok(place) = Arc::clone(&app.streams).try_acquire_owned() else {
         return Err(Problem::new(
             Code::Unavailable,
@@ -126,7 +128,7 @@ async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted) -> Stre
         heartbeat: app.config.stream_heartbeat,
         drain: app.config.drain.clone(),
         has_ended: false,
-        _place: place,
+        _places: (place, share),
     };
     let first = format!("retry: {RETRY_MS}\nid: {}\n: the stream begins\n\n", event::id(from));
     let pieces = stream::once(std::future::ready(Ok::<_, Infallible>(Bytes::from(first))));

@@ -5,6 +5,8 @@ use std::time::Duration;
 use http::StatusCode;
 use semel_core::limits;
 use semel_ojs::write::object;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::App;
 use crate::respond::{Answer, Answered};
@@ -54,6 +56,8 @@ const CAPABILITIES: [(&str, bool); 18] = [
 
 /// How long the store may take to say that it is well.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
+/// For how long what it said holds.
+const HEALTH_AGE_MAX: Duration = Duration::from_millis(250);
 
 /// `GET /ojs/manifest`.
 pub(crate) async fn manifest(Scope(app): Scope) -> Answer {
@@ -127,10 +131,60 @@ pub(crate) async fn live() -> Answer {
     Answer::ok("{\"status\":\"live\"}".to_owned())
 }
 
+/// Whether the store was well when it was last asked, and when that was. Anybody may ask, without a token: one at a time asks
+/// the store, the others wait for what it says.
+#[derive(Debug, Default)]
+pub(crate) struct Health(Mutex<Option<(Instant, bool)>>);
+
+impl Health {
+    async fn is_well<T, E>(&self, ask: impl Future<Output = Result<T, E>>) -> bool {
+        let mut last = self.0.lock().await;
+        if let Some((at, is_well)) = *last
+            && at.elapsed() < HEALTH_AGE_MAX
+        {
+            return is_well;
+        }
+        let is_well = matches!(tokio::time::timeout(HEALTH_PATIENCE, ask).await, Ok(Ok(_)));
+        *last = Some((Instant::now(), is_well));
+        is_well
+    }
+}
+
 async fn is_well(app: &App) -> bool {
-    matches!(tokio::time::timeout(HEALTH_PATIENCE, app.engine.now()).await, Ok(Ok(_)))
+    app.health.is_well(app.engine.now()).await
 }
 
 pub(crate) const fn status(is_well: bool) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_asks_the_store_for_all_who_want_to_know() {
+        let (health, asked) = (Health::default(), AtomicUsize::new(0));
+        let ask = async |says: Result<(), ()>| {
+            health
+                .is_well(async {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    says
+                })
+                .await
+        };
+        let told = futures_util::future::join_all((0..100).map(|_| ask(Ok(())))).await;
+        assert_eq!((told, asked.load(Ordering::Relaxed)), (vec![true; 100], 1));
+        assert!(ask(Err(())).await, "what it said a moment ago");
+        tokio::time::advance(HEALTH_AGE_MAX).await;
+        assert!(!ask(Err(())).await);
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        // One that says nothing is not well, and is not asked again at once.
+        tokio::time::advance(HEALTH_AGE_MAX).await;
+        assert!(!health.is_well(std::future::pending::<Result<(), ()>>()).await);
+        assert!(!ask(Ok(())).await);
+    }
 }

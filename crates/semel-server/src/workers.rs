@@ -1,22 +1,29 @@
 //! `/ojs/v1/workers`: fetch, ack, nack, heartbeat.
 
+use std::time::Duration;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use semel_core::canon::Json;
 use semel_core::ident::JobId;
-use semel_core::lease::Grant;
+use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Refusal, Settled};
-use semel_engine::workers::SaidOfItself;
-use semel_ojs::JobView;
+use semel_engine::Job;
+use semel_engine::workers::{SaidOfItself, WorkerSeen};
 use semel_ojs::answer::{self, Beat};
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
+use semel_ojs::{Code, JobView, Problem};
 use semel_store::backend::Claim;
 
 use crate::App;
 use crate::caller::Caller;
 use crate::extract;
 use crate::respond::{Answer, Answered, Refused, settled, view};
+use crate::search::{Room, weight};
 use crate::tenancy::Scope;
+
+/// The most that a fetch answers. Clients that bound what they read do so at 64 MiB; what escaping adds is beside it.
+const FETCHED_BYTES_MAX: usize = 48 << 20;
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -28,13 +35,16 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
         caller.check_queue(queue.name())?;
     }
     if !fetch.worker.is_empty() {
-        let said = SaidOfItself { queues: &fetch.queues, ..SaidOfItself::default() };
-        let workers = app.engine.workers();
-        workers.heard(app.engine.tenant(), &fetch.worker, app.engine.now().await?, &said);
-        // It has said that it takes no more.
-        if workers.is_draining(app.engine.tenant(), &fetch.worker) {
+        let seen = check_worker(&app, &caller, &fetch.worker)?;
+        let drains = seen.as_ref().is_some_and(|worker| worker.is_draining);
+        // It has said that it takes no more. A fetch is not taken for a heartbeat then: who says so no more and goes on
+        // fetching has begun anew.
+        if drains && seen.is_some_and(|worker| !worker.is_stale()) {
             return Ok(Answer::ok(answer::fetched([])));
         }
+        let is_draining = drains.then_some(false);
+        let said = SaidOfItself { queues: &fetch.queues, is_draining, ..SaidOfItself::default() };
+        app.engine.workers().heard(app.engine.tenant(), &fetch.worker, app.engine.now().await?, &said);
     }
     let claim = Claim {
         queues: fetch.queues,
@@ -44,12 +54,70 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     };
     // A server that ends, or has as many waiting as it takes, answers at once with what there is.
     let waits = !fetch.wait.is_zero() && !app.config.drain.has_begun() && extract::park(&parts);
-    let jobs = if waits {
-        app.engine.claim_or_wait_until(claim, fetch.wait, app.config.drain.begun()).await?
-    } else {
-        app.engine.claim(claim).await?
-    };
+    let jobs = claim_all(&app, &claim, waits.then_some(fetch.wait)).await?;
     Ok(Answer::ok(answer::fetched(jobs.iter().map(view))))
+}
+
+/// The worker of that id, if it has been heard of lately. A token for some queues speaks for no worker that takes jobs of
+/// others: that one's heartbeats and what it is said to be at are its own.
+fn check_worker(app: &App, caller: &Caller, id: &str) -> Result<Option<WorkerSeen>, Problem> {
+    let seen = app.engine.workers().get(app.engine.tenant(), id);
+    if seen.as_ref().is_some_and(|worker| !worker.is_stale() && !caller.sees_worker(worker)) {
+        return Err(Problem::new(
+            Code::Forbidden,
+            "a worker of this id takes jobs of queues that the token is not for; give each worker an id of its own",
+        ));
+    }
+    Ok(seen)
+}
+
+/// As many jobs as are asked for and an answer has room for: piece by piece, because what is leased must be told. What comes
+/// after the first piece is not waited for.
+async fn claim_all(app: &App, claim: &Claim, wait: Option<Duration>) -> Result<Vec<Job>, Refused> {
+    let most = claim.limit as usize;
+    let (mut jobs, mut room) = (Vec::new(), Room::default());
+    loop {
+        let wanted = room.next().min(most - jobs.len());
+        let piece = Claim { limit: u32::try_from(wanted).unwrap_or(u32::MAX), ..claim.clone() };
+        let piece = match wait {
+            Some(wait) if jobs.is_empty() => {
+                app.engine.claim_or_wait_until(piece, wait, app.config.drain.begun()).await
+            }
+            _ => app.engine.claim(piece).await,
+        };
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(error) if jobs.is_empty() => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "a fetch is answered with the jobs that it has");
+                break;
+            }
+        };
+        room.take(&piece);
+        let is_last = piece.len() < wanted;
+        jobs.extend(piece);
+        if is_last || jobs.len() >= most || !room.is_left() {
+            break;
+        }
+    }
+    give_back_beyond(app, &mut jobs).await;
+    Ok(jobs)
+}
+
+/// Gives back what no client would read: where small jobs were followed by many large ones.
+async fn give_back_beyond(app: &App, jobs: &mut Vec<Job>) {
+    let mut bytes = 0;
+    let fits = jobs.iter().position(|job| {
+        bytes += weight(job);
+        bytes > FETCHED_BYTES_MAX
+    });
+    for job in jobs.split_off(fits.unwrap_or(jobs.len())) {
+        let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
+        // One that cannot be given back is free again when its lease ends.
+        if let Err(error) = app.engine.give_back(job.head.id, bearer).await {
+            tracing::warn!(%error, "a job that did not fit into an answer was not given back");
+        }
+    }
 }
 
 /// `POST /workers/ack`.
@@ -97,6 +165,9 @@ async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Reque
 pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let mut beat = Heartbeat::parse(&text)?;
+    if !beat.worker.is_empty() {
+        check_worker(&app, &caller, &beat.worker)?;
+    }
     let (mut extended, mut lost) = (Vec::new(), Vec::new());
     if caller.is_limited() {
         let seen = caller.sees_jobs(&app, beat.jobs.iter().map(|(id, _)| *id).collect()).await?;
@@ -149,4 +220,46 @@ async fn directive(app: &App, jobs: &[JobId]) -> Result<&'static str, Refused> {
         }
     }
     Ok("running")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::body::Body;
+    use http::Request;
+    use http::header::CONTENT_TYPE;
+    use http_body_util::BodyExt as _;
+    use semel_engine::Engine;
+    use semel_engine::workers::STALE_AFTER;
+    use semel_store::memory::Memory;
+    use tower_service::Service as _;
+
+    async fn ask(router: &mut Router, path: &str, body: &str) -> serde_json::Value {
+        let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+        let response = router.call(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    /// A worker that had said it was about to end, and was started again under its id, once got no job ever more: its own
+    /// fetches kept alive what it had said.
+    #[tokio::test(start_paused = true)]
+    async fn who_begins_anew_takes_jobs_again() {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let mut router = crate::router(engine, crate::Config::default());
+        ask(&mut router, "/ojs/v1/jobs", r#"{"type":"a.b","args":[]}"#).await;
+        let beat = r#"{"worker_id":"w","state":"draining","active_jobs":[]}"#;
+        ask(&mut router, "/ojs/v1/workers/heartbeat", beat).await;
+        let fetch = r#"{"queues":["default"],"worker_id":"w"}"#;
+        for _ in 0..3 {
+            let told = ask(&mut router, "/ojs/v1/workers/fetch", fetch).await;
+            assert_eq!(told["jobs"], serde_json::json!([]), "it has said that it takes none");
+            tokio::time::advance(STALE_AFTER / 4).await;
+        }
+        tokio::time::advance(STALE_AFTER / 2).await;
+        let told = ask(&mut router, "/ojs/v1/workers/fetch", fetch).await;
+        assert_eq!(told["jobs"].as_array().unwrap().len(), 1, "{told}");
+    }
 }

@@ -11,6 +11,7 @@ use crate::journal::{Entry, Journal, has_journal, sync_file, sync_folder};
 use crate::lock::{FileLock, lock_path};
 use crate::log;
 use crate::open::{brought, carried, identity, last, load, open, set_identity};
+use crate::private;
 
 /// How long one piece of a round may take that the copy has to wait for.
 const PIECE_MAX: std::time::Duration = std::time::Duration::from_secs(60);
@@ -124,6 +125,8 @@ fn copy_rows(from: &Path, part: &Path, purpose: Purpose) -> Result<(Vec<Entry>, 
     };
     let access = if is_fixed { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
     let db = Connection::open_with_flags(from, access)?;
+    // An empty file is written into.
+    private::make(part);
     db.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
     let last = last(&db)?;
     let (_, journal) = Journal::open(from, identity(&db)?, last)?;

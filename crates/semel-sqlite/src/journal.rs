@@ -20,6 +20,7 @@ use semel_core::planted::{Bug, is_planted};
 use semel_core::time::Timestamp;
 
 use crate::error::SqliteError;
+use crate::private;
 
 /// Bytes before a payload.
 pub const HEADER: usize = 4 + 4 + 8 + 8;
@@ -224,7 +225,7 @@ impl Journal {
         }
         let path = self.path(self.full.len());
         let new = || {
-            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+            let file = private::beside(&self.base).create_new(true).open(&path)?;
             // Its name must be on the disk before anything in it is promised.
             if is_planted(Bug::FolderNotSynced) {
                 return Ok(file);

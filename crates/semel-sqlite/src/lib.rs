@@ -25,6 +25,7 @@ mod names;
 mod open;
 mod packed;
 mod pending;
+mod private;
 mod reader;
 mod replay;
 mod rows;

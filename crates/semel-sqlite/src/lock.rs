@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::SqliteError;
+use crate::private;
 
 /// The right to the file. Given up when dropped, or with the process however it ends.
 #[derive(Debug)]
@@ -28,8 +29,7 @@ impl FileLock {
     pub fn take(store: &Path) -> Result<Self, SqliteError> {
         let path = lock_path(store);
         let io = |source| SqliteError::Io { path: path.display().to_string(), source };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let mut file = private::options().create(true).truncate(false).open(&path).map_err(io)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

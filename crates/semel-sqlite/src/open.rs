@@ -21,6 +21,7 @@ use crate::journal::{Entry, sync_file, sync_folder};
 use crate::log::{self, Log};
 use crate::names::Names;
 use crate::pending::Pending;
+use crate::private;
 use crate::reader;
 use crate::replay::{Journaled, Replay};
 use crate::rows::{self, HEAD_COLUMNS};
@@ -117,6 +118,7 @@ pub fn open(path: &Path) -> Result<Connection, SqliteError> {
     }
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    private::make(path);
     let db = Connection::open_with_flags(path, flags)?;
     // Statements are not prepared anew when other values are bound: a quarter of the time of a write.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;

@@ -31,8 +31,8 @@ Prints one line, `listening on http://ADDR` (https:// with a certificate), on st
 stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens,
 certificates and templates again, and keeps all that it had if anything is wrong with them. It
 ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
-reach it with a token; without TLS tokens cross the network as they are, so put it behind a proxy or give it a
-certificate.
+reach it with a token of --tokens or --token-file (SEMEL_TOKEN is for calling, and lets nobody in); without TLS tokens
+cross the network as they are, so put it behind a proxy or give it a certificate.
 
 Examples:
   semel serve
@@ -97,6 +97,7 @@ impl Serve {
         let settings = self.settings(globals)?;
         start_log(&settings.log, &settings.log_format)?;
         let (stop, hangup) = (signal()?, Hangup::new()?);
+        check_own(&settings)?;
         let tokens = match tokens(&settings)? {
             Some(tokens) if tokens.is_empty() && settings.token_store.is_none() => return Err(no_token()),
             Some(tokens) => Tokens::only(tokens),
@@ -233,12 +234,22 @@ enum Left {
     Nobody,
 }
 
+/// Refuses a token that somebody set to call with, where there is no other: taken to let in by, it would be an admin's, and
+/// passed over, the server would be open to this machine.
+fn check_own(settings: &Settings) -> Result<(), Failure> {
+    if settings.token_store.is_some() || settings.accepted.is_some() || settings.tokens.is_none() {
+        return Ok(());
+    }
+    Err(Failure::usage("SEMEL_TOKEN, or token in semel.toml, is the token to call a server with, and lets nobody in")
+        .next("name the tokens that do: --tokens FILE (of semel token create), or --token-file FILE (one a line); or unset it to serve without tokens"))
+}
+
 /// The tokens of both files; `None` when neither is named.
 fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
-    let plain = settings.tokens.iter().flatten().enumerate();
+    let plain = settings.accepted.iter().flatten().enumerate();
     let plain = plain.map(|(at, secret)| Token::all(format!("line-{}", at + 1), secret.expose()));
     match &settings.token_store {
-        None if settings.tokens.is_none() => Ok(None),
+        None if settings.accepted.is_none() => Ok(None),
         None => Ok(Some(plain.collect())),
         Some(path) => Ok(Some(TokenFile::read(path)?.tokens()?.into_iter().chain(plain).collect())),
     }
@@ -281,6 +292,8 @@ fn start_log(level: &str, format: &str) -> Result<(), Failure> {
     })?;
     let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // Said by what panics where it cannot be said.
+        .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_max_level(level);
     let started = match format {

@@ -21,6 +21,8 @@ mod run;
 mod secrets;
 mod serve;
 mod start;
+#[cfg(target_os = "linux")]
+mod streams;
 mod templates;
 mod tls;
 mod token;

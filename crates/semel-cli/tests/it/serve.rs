@@ -126,6 +126,28 @@ fn a_server_with_tokens_lets_only_those_in() {
     assert_eq!(with.code, 0, "{}", with.err);
 }
 
+/// Whoever had set the token to call with, and ran a server, once let in by it whoever knew it, as an admin.
+#[test]
+fn the_token_to_call_with_lets_nobody_in() {
+    let folder = Folder::new();
+    let serve = ["serve", "--listen", "127.0.0.1:0"];
+    let refused = |ran: Ran| {
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
+        assert!(ran.err.contains("SEMEL_TOKEN") && ran.err.contains("--tokens FILE"), "{}", ran.err);
+        assert!(!ran.err.contains("own-token"), "{}", ran.err);
+    };
+    refused(Ran::of(folder.semel(&serve).env("SEMEL_TOKEN", "own-token")));
+    std::fs::write(folder.path().join("semel.toml"), "token = \"own-token\"\n").unwrap();
+    refused(folder.run(&serve));
+    std::fs::remove_file(folder.path().join("semel.toml")).unwrap();
+    std::fs::write(folder.path().join("tokens"), "of-file\n").unwrap();
+    let mut command = folder.semel(&[&serve[..], &["--token-file", "tokens"]].concat());
+    command.env("SEMEL_TOKEN", "own-token");
+    let server = Server::start_command(command);
+    let jobs = |token| Ran::of(folder.semel(&["jobs", "--server", &server.url]).env("SEMEL_TOKEN", token));
+    assert_eq!((jobs("of-file").code, jobs("own-token").code), (0, 1));
+}
+
 #[test]
 fn settings_come_from_the_environment_and_the_file() {
     let folder = Folder::new();

@@ -98,7 +98,8 @@ fn a_token_that_is_taken_out_is_refused_from_the_next_sighup_on() {
     server.signal("-HUP");
     becomes(&folder, &text, &["jobs"], 1, "(401)");
     server.stop();
-    write("semel.toml", "token = \"third\"\n");
+    write("others", "third\n");
+    write("semel.toml", "token_file = \"others\"\n");
     let server = Server::start(&folder, &[]);
     assert_eq!(ask(&folder, "third", &["jobs"]).code, 0);
     write("semel.toml", "");

@@ -3,13 +3,14 @@
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use http::{StatusCode, Uri};
-use semel_ojs::write::{list as put_list, object};
+use semel_ojs::write::object;
 
 use super::Page;
 use crate::caller::Caller;
 use crate::dead_letter::all;
 use crate::extract::{self, Parameters};
-use crate::respond::{Answer, Answered, settled, view_for};
+use crate::respond::{Answer, Answered, settled};
+use crate::search::Listed;
 use crate::tenancy::Scope;
 
 /// `GET /admin/dead-letter`, newest first: `queue`, `type`, `page`, `per_page`.
@@ -18,10 +19,10 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
     let found = all(&app, crate::jobs::filter(&query)?).await?;
-    let jobs = app.engine.jobs(page.of_items(&found.heads).iter().map(|head| head.id).collect()).await?;
-    let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
+    let listed = Listed::read(&app.engine, page.of_items(&found.heads).iter().collect()).await?;
+    let mut out = String::new();
     object(&mut out, |outer| {
-        put_list(outer.member("items"), &jobs, |out, job| view_for(job, &caller).write(out));
+        listed.put(outer.member("items"), &caller);
         page.put(found.heads.len(), found.rest.is_some(), outer);
     });
     Ok(Answer::ok(out))

@@ -21,6 +21,7 @@ use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::many::{Found, each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_for};
+use crate::search::Listed;
 use crate::tenancy::Scope;
 
 /// Jobs that a listing by page numbers looks through.
@@ -32,10 +33,10 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     caller.check_listed(query.get("queue"))?;
     let page = Page::of(&query)?;
     let found = found(&app, crate::jobs::filter(&query)?, LOOKED_AT_MAX).await?;
-    let jobs = app.engine.jobs(page.of_items(&found.heads).iter().map(|head| head.id).collect()).await?;
-    let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
+    let listed = Listed::read(&app.engine, page.of_items(&found.heads).iter().collect()).await?;
+    let mut out = String::new();
     object(&mut out, |outer| {
-        put_list(outer.member("items"), &jobs, |out, job| view_for(job, &caller).write(out));
+        listed.put(outer.member("items"), &caller);
         page.put(found.heads.len(), found.rest.is_some(), outer);
     });
     Ok(Answer::ok(out))

@@ -5,7 +5,7 @@ use axum::extract::{Path, Request};
 use http::Uri;
 use semel_core::lease::is_worker_id;
 use semel_core::settings::Directive;
-use semel_engine::workers::WorkerSeen;
+use semel_engine::workers::{SaidOfItself, WorkerSeen};
 use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Problem, settings};
 
@@ -65,9 +65,10 @@ fn state(worker: &WorkerSeen, directive: Directive) -> &'static str {
 }
 
 /// `GET /workers/{id}/health`: 503 for a worker that is about to end or has been silent for too long.
-pub(crate) async fn health(Scope(app): Scope, id: Id) -> Answered {
+pub(crate) async fn health(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
     let id = extract::name(id, "worker")?;
-    let Some(worker) = app.engine.workers().get(app.engine.tenant(), &id) else {
+    let worker = app.engine.workers().get(app.engine.tenant(), &id);
+    let Some(worker) = worker.filter(|worker| caller.sees_worker(worker)) else {
         return Err(Problem::not_found("worker").into());
     };
     let directive = app.engine.directive(&id).await?;
@@ -101,6 +102,14 @@ fn worker(caller: &Caller, id: Id) -> Result<String, Refused> {
 
 async fn told(app: &App, id: &str, directive: Directive) -> Answered {
     app.engine.direct(id, directive).await?;
+    // Told to go on, it takes jobs again whatever it has said of itself before.
+    let seen = app.engine.workers().get(app.engine.tenant(), id);
+    if directive == Directive::Run
+        && let Some(worker) = seen.filter(|worker| worker.is_draining && !worker.is_stale())
+    {
+        let said = SaidOfItself { is_draining: Some(false), ..SaidOfItself::default() };
+        app.engine.workers().heard(app.engine.tenant(), &worker.id, worker.last_seen, &said);
+    }
     let mut out = String::with_capacity(64);
     object(&mut out, |object| {
         object.text("worker_id", id);

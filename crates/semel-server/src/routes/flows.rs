@@ -18,7 +18,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .takes("CronRegistration")
             .answers(201, "CronAnswer")
             .answers(200, "CronAnswer")
-            .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Contended]),
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Duplicate, Contended]),
         get("/ojs/v1/cron", Inspect, crons::list)
             .named("listCrons", "Crons, by name.")
             .query(CRONS)
@@ -44,7 +44,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
         post("/ojs/v1/cron/{name}/trigger", Produce, crons::trigger)
             .named("triggerCron", "Does now what a tick does.")
             .answers(200, "CronTriggered")
-            .refuses(&[NotFound, Contended]),
+            .refuses(&[InvalidRequest, NotFound, Contended]),
         post("/ojs/v1/cron/{name}/enable", Produce, crons::enable)
             .named("enableCron", "Lets a cron tick.")
             .answers(200, "CronAnswer")

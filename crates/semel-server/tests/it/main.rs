@@ -7,10 +7,13 @@ mod admin;
 mod admin_ui;
 mod advice;
 mod backpressure;
+mod beats;
+mod bounds;
 #[cfg(unix)]
 mod browser;
 mod cancellation;
 mod catalogue;
+mod crons;
 mod endpoints;
 mod errors;
 mod glance;

@@ -41,6 +41,47 @@ async fn half_a_header_is_not_waited_for() {
     server.stop().await;
 }
 
+/// Whoever sends one request after another and reads no answer once had all of them answered, into memory.
+#[tokio::test]
+async fn who_reads_nothing_is_held_back() {
+    const SENT: usize = 300;
+    let server = Server::with(Config::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let one = "GET /ojs/v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(one.repeat(SENT).as_bytes()).await.unwrap();
+    // Each answer is some 0.4 MB: what the sockets hold of them is a few.
+    let (mut answered, mut same) = (0, 0);
+    while same < 30 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let metrics = server.get_text("/metrics").await;
+        let line = metrics.lines().find(|line| {
+            line.starts_with("semel_http_responses_total")
+                && line.contains("/openapi.json")
+                && line.contains("2xx")
+        });
+        let now: usize = line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+        same = if now > 0 && now == answered { same + 1 } else { 0 };
+        answered = now;
+    }
+    assert!(answered < SENT / 3, "{answered} of {SENT} were answered into memory");
+    drop(stream);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_head_is_bounded() {
+    let server = Server::with(Config::default()).await;
+    let head = |bytes: usize| {
+        let x = "x".repeat(bytes);
+        format!("GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-long: {x}\r\n\r\n")
+    };
+    let answer = say(&server, &head(32 * 1024)).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = say(&server, &head(100 * 1024)).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn half_a_body_is_answered() {
     let server = Server::with(bounded(Bounds { body_time: SHORT, ..Bounds::default() })).await;

@@ -28,6 +28,8 @@ mod kept;
 mod killed;
 mod left_out;
 mod log;
+#[cfg(unix)]
+mod modes;
 #[cfg(target_os = "linux")]
 mod platter;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,120 @@
+//! Crons over HTTP: what a caller of some queues is told of those of others, and what may be sent twice.
+
+use semel_client::Method;
+use semel_server::Config;
+use semel_server::auth::{Queues, Role, Token, Tokens, digest};
+use serde_json::{Value, json};
+
+use crate::harness::{Server, Told, header};
+
+/// A server with an admin, and a producer of one queue.
+async fn server() -> Server {
+    let token = |text: &str, role| Token::new(text, digest(text), vec![role]);
+    let mail = Queues::Only(vec!["mail".to_owned()].into());
+    let tokens = vec![token("admin", Role::Admin), Token { queues: mail, ..token("mail", Role::Producer) }];
+    Server::with(Config { allow_reset: true, tokens: Tokens::only(tokens), ..Config::default() }).await
+}
+
+async fn ask(server: &Server, token: &str, method: Method, path: &str, body: Option<&Value>) -> Told {
+    let headers = header("authorization", &format!("Bearer {token}"));
+    server.ask(method, path, body.map(Value::to_string).as_deref(), headers).await
+}
+
+fn cron(name: &str, queue: &str, unique: &Value) -> Value {
+    let mut options = json!({ "queue": queue });
+    if !unique.is_null() {
+        options["unique"] = unique.clone();
+    }
+    let template = json!({ "type": "a.b", "args": [1], "options": options });
+    json!({ "name": name, "expression": "0 3 1 1 *", "job_template": template })
+}
+
+#[tokio::test]
+async fn a_page_of_crons_names_none_that_the_caller_may_not_see() {
+    let server = server().await;
+    for (name, queue) in [
+        ("a-mail", "mail"),
+        ("b-hidden", "pay"),
+        ("c-hidden", "pay"),
+        ("d-mail", "mail"),
+        ("e-hidden", "pay"),
+    ] {
+        let told =
+            ask(&server, "admin", Method::POST, "/ojs/v1/cron", Some(&cron(name, queue, &Value::Null))).await;
+        assert_eq!(told.status, 201, "{}", told.body);
+    }
+    for limit in 1..=6 {
+        let (mut seen, mut cursor) = (Vec::new(), String::new());
+        for _ in 0..9 {
+            let path = format!("/ojs/v1/cron?limit={limit}{cursor}");
+            let told = ask(&server, "mail", Method::GET, &path, None).await;
+            assert!(!told.body.to_string().contains("hidden"), "{limit}: {}", told.body);
+            seen.extend(told.body["crons"].as_array().unwrap().iter().map(|cron| cron["name"].clone()));
+            let page = &told.body["pagination"];
+            assert_eq!(page["has_more"], page["next_cursor"].is_string());
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(seen, ["a-mail", "d-mail"], "pages of {limit}");
+    }
+    server.stop().await;
+}
+
+/// A name is taken whoever has it; the answer once was that there is no such cron.
+#[tokio::test]
+async fn anothers_name_is_taken() {
+    let server = server().await;
+    let path = "/ojs/v1/cron";
+    ask(&server, "admin", Method::POST, path, Some(&cron("tick", "pay", &Value::Null))).await;
+    let own = cron("tick", "mail", &Value::Null);
+    let told = ask(&server, "mail", Method::POST, path, Some(&own)).await;
+    assert_eq!((told.status, told.code()), (409, "duplicate"), "{}", told.body);
+    assert!(!told.body.to_string().contains("pay"), "{}", told.body);
+    for method in [Method::GET, Method::DELETE] {
+        assert_eq!(ask(&server, "mail", method, "/ojs/v1/cron/tick", None).await.status, 404);
+    }
+    let still = ask(&server, "admin", Method::GET, "/ojs/v1/cron/tick", None).await;
+    assert!(still.body.to_string().contains("pay"), "{}", still.body);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_tick_names_no_job_of_another_queue() {
+    let server = server().await;
+    let unique = json!({ "key": "k", "on_conflict": "ignore" });
+    let job = json!({ "type": "a.b", "args": [1], "options": { "queue": "pay", "unique": unique } });
+    let held = ask(&server, "admin", Method::POST, "/ojs/v1/jobs", Some(&job)).await;
+    assert_eq!(held.status, 201, "{}", held.body);
+    let told =
+        ask(&server, "admin", Method::POST, "/ojs/v1/cron", Some(&cron("tick", "mail", &unique))).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    let trigger = "/ojs/v1/cron/tick/trigger";
+    let history = "/ojs/v1/cron/tick/history";
+    let told = ask(&server, "admin", Method::POST, trigger, Some(&json!({}))).await;
+    assert_eq!(told.body["existing_job_id"], held.job_id(), "{}", told.body);
+    for (method, path) in [(Method::POST, trigger), (Method::GET, history)] {
+        let body = (method == Method::POST).then(|| json!({}));
+        let told = ask(&server, "mail", method, path, body.as_ref()).await;
+        assert_eq!(told.status, 200, "{}", told.body);
+        assert!(!told.body.to_string().contains(held.job_id()), "{}", told.body);
+    }
+    let told = ask(&server, "admin", Method::GET, history, None).await;
+    assert_eq!(told.body["history"][1]["existing_job_id"], held.job_id(), "{}", told.body);
+    server.stop().await;
+}
+
+/// Taken for a promise that is not kept, the header once made two jobs of one request.
+#[tokio::test]
+async fn a_tick_by_hand_takes_no_idempotency_key() {
+    let server = Server::start().await;
+    server.post("/ojs/v1/cron", &cron("tick", "mail", &Value::Null)).await;
+    let path = "/ojs/v1/cron/tick/trigger";
+    let told = server.ask(Method::POST, path, Some("{}"), header("idempotency-key", "once")).await;
+    assert_eq!((told.status, told.code()), (400, "invalid_request"), "{}", told.body);
+    assert_eq!(told.body["error"]["details"]["header"], "Idempotency-Key");
+    assert_eq!(server.stored().await, 0);
+    assert_eq!(server.post(path, &json!({})).await.status, 200);
+    server.stop().await;
+}
