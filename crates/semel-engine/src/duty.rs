@@ -126,7 +126,7 @@ impl Tend {
                 Ok(Tended::Nothing) => {}
                 Ok(Tended::Done) => ran.moved += 1,
                 Ok(Tended::Stopped(corrupt)) => {
-                    tracing::error!(%corrupt, "a cron ticks no more; register it anew");
+                    tracing::error!(%corrupt, "a cron cannot tick; it is looked at again in a minute, or when it is registered anew");
                     ran.moved += 1;
                 }
                 Err(StoreError::Contended) => ran.held_up += 1,
