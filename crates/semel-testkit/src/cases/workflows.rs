@@ -177,7 +177,7 @@ pub async fn a_refused_step_fails_with_the_duplicates_error(f: &Fixture) {
     let duplicates = full.note(NoteKind::Duplicates).unwrap();
     assert!(str::from_utf8(duplicates).unwrap().contains(&format!("workflow {id}")), "{duplicates:?}");
     f.maintain().await;
-    let log = f.backend().events(0, 100).await.unwrap().events;
+    let log = f.log().await;
     let told =
         log.iter().filter(|recorded| recorded.event.job == holder.id).map(|recorded| recorded.event.kind);
     assert_eq!(told.collect::<Vec<_>>(), [EventKind::Enqueued, EventKind::DuplicateRejected]);
@@ -359,7 +359,7 @@ pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
 /// Its own events, from first to last: what happened, and the number of the step or the time it took.
 async fn told(f: &Fixture, id: WorkflowId) -> Vec<(EventKind, String, u32)> {
     f.maintain().await;
-    let log = f.backend().events(0, 1_000).await.unwrap().events;
+    let log = f.log().await;
     let own = log.into_iter().map(|recorded| recorded.event).filter(|event| event.job == id.as_job());
     own.map(|event| (event.kind, format!("{}@{}", event.type_name(), event.queue), event.amount)).collect()
 }
