@@ -288,6 +288,7 @@ macro_rules! conformance {
             results_that_are_too_large_are_named_instead,
             a_refused_step_fails_with_the_duplicates_error,
             a_step_may_stand_for_a_job_that_is_there_already,
+            a_job_that_a_step_amends_is_given_what_the_step_is,
             a_step_may_stand_for_a_job_that_has_ended,
             a_long_line_of_ended_jobs_goes_on_in_pieces,
             a_step_that_was_offered_has_no_list_of_results,
