@@ -1,29 +1,26 @@
 //! Crons: jobs that a schedule offers. Every tick, a skipped one included, is one decision over the cron's document,
 //! which moves its last tick; so it is taken once, however many servers look at it, and nobody is elected.
 
+mod fire;
 mod record;
 mod schedule;
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::body::{Body, Corrupt};
-use crate::deferred;
+use crate::body::Corrupt;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
-use crate::enqueue::{Offer, Outcome, Start};
-use crate::event::{Event, EventKind, Skip};
+use crate::enqueue::Offer;
 use crate::ident::{CronName, JobId};
-use crate::job::{Ending, Head};
-use crate::life::{self, cancel_head};
-use crate::planted::{Bug, is_planted};
 use crate::time::Timestamp;
-use crate::waiting::{self, Added};
 
+use self::fire::fire;
 pub use self::record::{Cron, Decision, Overlap, Tick};
 pub use self::schedule::Schedule;
+
+/// After so long a cron that could not tick is looked at again.
+const STOPPED_REST: Duration = Duration::from_secs(60);
 
 /// What somebody wants a cron to be.
 #[derive(Clone, Debug)]
@@ -92,10 +89,14 @@ pub fn register(
 ) -> Result<Result<Registered, Corrupt>, Missing> {
     let now = draft.now();
     // One that cannot be read is begun anew: what was asked for is at hand, only the history is lost.
-    let known = load(draft, name)?.and_then(Result::ok);
+    let document = draft.document(&key(name))?;
+    let due = document.as_ref().and_then(|document| document.due);
+    let known = document.and_then(|document| Cron::decode(&document.text).ok());
     let is_new = known.is_none();
     if let Some(cron) = &known
         && cron.is(wanted)
+        // Else it could not tick, and is looked at again at once.
+        && due == cron.next_tick.map(Timestamp::from_micros)
     {
         return Ok(Ok(Registered { cron: cron.clone(), is_new: false, is_same: true }));
     }
@@ -182,7 +183,8 @@ pub enum Looked {
     NotDue,
     /// Its tick was decided.
     Ticked(Tick),
-    /// It ticks no more: what is stored of it cannot be read.
+    /// It cannot tick now: what is stored of it cannot be read. It is looked at again a little later, for another program, or
+    /// this one with other zones, may be able to.
     Stopped(Corrupt),
 }
 
@@ -201,7 +203,7 @@ pub fn tick(draft: &mut Draft, name: &CronName) -> Result<Looked, Missing> {
     let (schedule, offer, mut cron) = match read {
         Ok(read) => read,
         Err(corrupt) => {
-            draft.set_document(&key(name), Some((document.text, None)));
+            draft.set_document(&key(name), Some((document.text, Some(now.saturating_add(STOPPED_REST)))));
             return Ok(Looked::Stopped(corrupt));
         }
     };
@@ -212,7 +214,7 @@ pub fn tick(draft: &mut Draft, name: &CronName) -> Result<Looked, Missing> {
     let ticked = match fire(draft, name, &mut cron, offer, due, job_id(due, &hash), false)? {
         Ok(ticked) => ticked,
         Err(corrupt) => {
-            draft.set_document(&key(name), Some((document.text, None)));
+            draft.set_document(&key(name), Some((document.text, Some(now.saturating_add(STOPPED_REST)))));
             return Ok(Looked::Stopped(corrupt));
         }
     };
@@ -257,123 +259,4 @@ pub fn trigger(draft: &mut Draft, name: &CronName) -> Result<Option<Triggered>, 
 fn job_id(tick: Timestamp, hash: &[u8]) -> JobId {
     let bytes = hash.first_chunk::<16>().copied().unwrap_or_default();
     JobId::derived(tick, u128::from_be_bytes(bytes))
-}
-
-/// Applies the overlap policy and offers the job.
-fn fire(
-    draft: &mut Draft,
-    name: &CronName,
-    cron: &mut Cron,
-    mut offer: Offer,
-    tick: Timestamp,
-    id: JobId,
-    by_hand: bool,
-) -> Result<Result<Tick, Corrupt>, Missing> {
-    let now = draft.now();
-    let mut ticked =
-        Tick { tick: tick.as_micros(), at: now.as_micros(), decision: Decision::Fired, by_hand, job: None };
-    let previous = match cron.last_job() {
-        // Those that wait go before: the last of them may have been cancelled while they do.
-        Some(last) if cron.overlap == Overlap::Enqueue => waiting::first_live(draft, last, id)?,
-        Some(last) => draft.head(last)?.filter(|head| head.state.is_live()),
-        None => None,
-    };
-    let mut waits_for = None;
-    match (cron.overlap, previous) {
-        (Overlap::Skip, Some(previous)) if !is_planted(Bug::OverlapIgnored) => {
-            ticked.decision = Decision::Skipped;
-            ticked.job = Some(previous.id.to_string());
-            cron.skip_count += 1;
-            tell(draft, name, &offer, id, &ticked);
-            cron.remember(ticked.clone());
-            return Ok(Ok(ticked));
-        }
-        (Overlap::CancelPrevious, Some(mut previous)) => {
-            // It is live, so it can be cancelled.
-            drop(cancel_head(draft, &mut previous, Ending::Cancelled)?);
-        }
-        (Overlap::Enqueue, Some(previous)) => {
-            offer.start = Start::OnActivation;
-            waits_for = Some(previous.id);
-        }
-        _ => {}
-    }
-    offer.id = Some(id);
-    offer.body = match signed(&offer.body, cron.template(), name, tick) {
-        Ok(body) => body,
-        Err(corrupt) => return Ok(Err(corrupt)),
-    };
-    let outcome = deferred::offer(draft, &offer, &format!("cron {name}"))?;
-    let (decision, job) = decided(&outcome);
-    if let (Decision::Fired, Some(head), Some(previous)) = (decision, job, waits_for) {
-        // The admission itself may have replaced the one that it was to wait for.
-        let held = match waiting::first_live(draft, previous, head.id)? {
-            Some(ahead) => waiting::hold(draft, head.id, ahead.id)?,
-            None => Added::Over,
-        };
-        if held != Added::Waits {
-            // Better beside the other than never.
-            life::activate(draft, head.id)?;
-        }
-    }
-    ticked.decision = decision;
-    ticked.job = job.map(|head| head.id.to_string());
-    match decision {
-        Decision::Fired => {
-            cron.run_count += 1;
-            cron.last_run_at = Some(now.as_micros());
-            cron.last_job.clone_from(&ticked.job);
-        }
-        // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
-        Decision::Duplicate | Decision::Skipped | Decision::Rejected => cron.skip_count += 1,
-    }
-    tell(draft, name, &offer, id, &ticked);
-    cron.remember(ticked.clone());
-    Ok(Ok(ticked))
-}
-
-/// Tells the log what became of a tick, in the commit that decides it.
-fn tell(draft: &mut Draft, name: &CronName, offer: &Offer, id: JobId, tick: &Tick) {
-    let (kind, amount) = match tick.decision {
-        Decision::Fired => (EventKind::CronTriggered, u32::from(tick.by_hand)),
-        Decision::Skipped => (EventKind::CronSkipped, Skip::Overlap as u32),
-        Decision::Duplicate => (EventKind::CronSkipped, Skip::Duplicate as u32),
-        Decision::Rejected => (EventKind::CronSkipped, Skip::Rejected as u32),
-    };
-    draft.tell_of(Event::of_tick(kind, name, id, &offer.job_type, &offer.queue, amount));
-}
-
-/// What an admission means to a tick, and the job it is about.
-fn decided(outcome: &Outcome) -> (Decision, Option<&Head>) {
-    match outcome {
-        Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head) => {
-            (Decision::Fired, Some(head))
-        }
-        Outcome::Repeated(head) | Outcome::Existing(head) | Outcome::Amended(head) => {
-            (Decision::Duplicate, Some(head))
-        }
-        Outcome::Rejected { holder, .. } | Outcome::Mismatch { holder, .. } | Outcome::KeyReused(holder) => {
-            (Decision::Rejected, holder.named())
-        }
-        Outcome::KeySpent
-        | Outcome::IdTaken(_)
-        | Outcome::TooManyHolders
-        | Outcome::QueueFull(_)
-        | Outcome::Corrupt(_) => (Decision::Rejected, None),
-    }
-}
-
-/// The body of a tick's job: the template's, with the cron's name and the tick in its meta (OJS cron 6.3). They are no
-/// part of a unique key: that was made of what the caller sent.
-fn signed(body: &[u8], template: &str, name: &CronName, tick: Timestamp) -> Result<Bytes, Corrupt> {
-    let corrupt = |error: serde_json::Error| Corrupt(error.to_string());
-    let mut body = Body::decode(body)?;
-    let mut meta: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&body.meta).map_err(corrupt)?;
-    for (member, value) in [("cron_name", name.to_string()), ("cron_triggered_at", tick.to_string())] {
-        let text = serde_json::to_string(&value).map_err(corrupt)?;
-        meta.insert(member.to_owned(), RawValue::from_string(text).map_err(corrupt)?);
-    }
-    body.meta = serde_json::to_string(&meta).map_err(corrupt)?.into();
-    body.request_digest = Some(Sha256::digest(template.as_bytes()).into());
-    body.encode()
 }

@@ -166,10 +166,16 @@ pub fn decode(bytes: &[u8]) -> Result<Offer, Corrupt> {
 /// as coming from `source`.
 pub(crate) fn offer(draft: &mut Draft, offer: &Offer, source: &str) -> Result<Outcome, Missing> {
     let outcome = enqueue(draft, offer)?;
+    note(draft, &outcome, source)?;
+    Ok(outcome)
+}
+
+/// Records a duplicate with its holder.
+pub(crate) fn note(draft: &mut Draft, outcome: &Outcome, source: &str) -> Result<(), Missing> {
     if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
         record(draft, holder, told, source)?;
     }
-    Ok(outcome)
+    Ok(())
 }
 
 fn record(draft: &mut Draft, holder: JobId, told: EventKind, source: &str) -> Result<(), Missing> {

@@ -5,6 +5,7 @@
 //! decision stops with [`Missing`], the driver loads what was asked for, and the decision is taken again. Everything
 //! it read is fenced by version as soon as it writes anything.
 
+mod depth;
 mod document;
 mod extend;
 mod missing;
@@ -12,6 +13,7 @@ mod snapshot;
 mod undo;
 mod write;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +24,7 @@ use crate::ident::{JobId, QueueName};
 use crate::job::{Head, NoteKind};
 use crate::partition;
 use crate::planted::{Bug, is_planted};
+use crate::settings::waits;
 use crate::tenant::Namespace;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
@@ -46,8 +49,12 @@ pub struct Draft {
     missing: Reads,
     group: Group,
     undo: Vec<Undo>,
-    /// New jobs of the queues whose depth was loaded, by the decision that added them.
-    arrived: Vec<(u32, QueueName)>,
+    /// Jobs that began or ceased to wait in queues whose depth was loaded, by the decision that moved them.
+    depths: Vec<(u32, QueueName, i64)>,
+    /// Queues with a bound that decisions have added to.
+    met: Vec<(u32, QueueName)>,
+    /// Whether the present decision has taken back a part of itself.
+    went_back: bool,
     command: u32,
     /// In which partition the present decision has put its first job.
     partition: Option<u16>,
@@ -64,7 +71,9 @@ impl Draft {
             missing: Reads::default(),
             group: Group::default(),
             undo: Vec::new(),
-            arrived: Vec::new(),
+            depths: Vec::new(),
+            met: Vec::new(),
+            went_back: false,
             command: 1,
             partition: None,
             entropy,
@@ -233,20 +242,11 @@ impl Draft {
         Ok(row.clone())
     }
 
-    /// How many jobs wait in a queue, those that this group has added included. [`queue`](Self::queue) must have been
-    /// asked for it.
-    pub fn waiting(&self, name: &QueueName) -> u64 {
-        let loaded = self.snapshot.waiting.get(name).copied().unwrap_or(0);
-        loaded + self.arrived.iter().filter(|(_, queue)| queue == name).count() as u64
-    }
-
     /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Its version is set here.
     pub fn insert(&mut self, mut head: Head, body: Bytes, minted: bool) {
         head.version = self.next_version(0);
         let id = head.id;
-        if !self.snapshot.waiting.is_empty() && self.snapshot.waiting.contains_key(&head.queue) {
-            self.arrived.push((self.command, head.queue.clone()));
-        }
+        self.move_depth(&head.queue, i64::from(waits(head.state)));
         match (minted, head.key) {
             // A later decision of this group may have its id from the document of whoever awaits it.
             (true, _) if head.awaited => {
@@ -301,6 +301,8 @@ impl Draft {
         let (held, version) = previous.map_or((head.key, head.version), |head| (head.key, head.version));
         head.version = self.next_version(version);
         let id = head.id;
+        let before = previous.map(|head| head.state);
+        self.note_depth(head, before);
         match self.snapshot.jobs.get_mut(&id) {
             Some(row) => {
                 expect_row(&mut self.group, self.command, id, row);
@@ -415,6 +417,11 @@ impl Draft {
         self.partition = None;
         self.undo.clear();
         let mut group = std::mem::take(&mut self.group);
+        if std::mem::take(&mut self.went_back) {
+            // What was looked at before and after may be there twice.
+            let mut seen = HashSet::new();
+            group.expect.retain(|expect| seen.insert(expect.record.clone()));
+        }
         if group.writes.is_empty() {
             // An answer that writes nothing is right at the moment of the load, unless it was taken on top of a write that
             // would be applied to other holders too: then they must be those that were loaded.
@@ -434,7 +441,8 @@ impl Draft {
         while let Some(undo) = self.undo.pop() {
             undo.take_back(&mut self.snapshot);
         }
-        self.arrived.retain(|(command, _)| *command != self.command);
+        self.depths.retain(|(command, ..)| *command != self.command);
+        self.went_back = false;
         self.group = Group::default();
         self.command += 1;
         self.partition = None;

@@ -20,7 +20,7 @@ use crate::job::{Head, Role};
 use crate::limit::{self, Limit};
 use crate::lineage::Lineage;
 use crate::planted::{Bug, is_planted};
-use crate::settings::{Depth, QueueSettings};
+use crate::settings::{Backpressure, Depth, QueueSettings};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::{Admission, Hold, OnMismatch, admit};
@@ -209,16 +209,25 @@ fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outc
     create(draft, offer, &placing, Lineage::default(), fence).map(|head| Outcome::Created(Box::new(head)))
 }
 
-/// How full the job's queue is, if another job may not wait in it. A duplicate is never asked, nor a job that takes
-/// another's place.
+/// How full the job's queue is, if another job may not wait in it. A duplicate is never asked, nor a job that takes the place of
+/// one that waits there. Whoever is told that there is room adds to the queue: two who see the last of it at once meet.
 pub(crate) fn no_room(draft: &mut Draft, offer: &Offer) -> Result<Option<Depth>, Missing> {
+    let Some((bound, waiting)) = room(draft, offer)? else { return Ok(None) };
+    if !bound.admits(waiting) {
+        return Ok(Some(Depth { waiting, bound: bound.max_depth }));
+    }
+    draft.meet_at_bound(&offer.queue)?;
+    Ok(None)
+}
+
+/// The bound of a job's queue and how many wait in it, if it has one.
+fn room(draft: &mut Draft, offer: &Offer) -> Result<Option<(Backpressure, u64)>, Missing> {
     if !offer.bounded {
         return Ok(None);
     }
     let row = draft.queue(&offer.queue)?;
-    let Some(bound) = QueueSettings::decode(row.settings.as_deref()).backpressure else { return Ok(None) };
-    let waiting = draft.waiting(&offer.queue);
-    Ok((!bound.admits(waiting)).then_some(Depth { waiting, bound: bound.max_depth }))
+    let bound = QueueSettings::decode(row.settings.as_deref()).backpressure;
+    Ok(bound.map(|bound| (bound, draft.waiting(&offer.queue))))
 }
 
 fn create(

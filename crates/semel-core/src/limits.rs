@@ -72,6 +72,9 @@ pub const CRON_NAME_BYTES_MAX: usize = 255;
 pub const CRON_EXPRESSION_BYTES_MAX: usize = 255;
 /// Ticks a cron's history keeps; the oldest go first.
 pub const CRON_HISTORY_MAX: usize = 50;
+/// Jobs of one cron that are known to go on. Where each waits for the end of the one before no more are admitted; of more that
+/// may run beside each other the oldest are forgotten.
+pub const CRON_JOBS_LIVE_MAX: usize = 1_000;
 /// Most steps of one workflow, callbacks included: each step's end writes the states of all.
 pub const WORKFLOW_STEPS_MAX: usize = 1_000;
 /// The context of a task and what its template adds to it, over all steps together, in bytes: each step is given all of it.

@@ -17,6 +17,11 @@ impl QueueName {
         Self::from_stored(&format!("{NO_QUEUE}{kind}/{which}"))
     }
 
+    /// The row at which those meet who add to a queue with a bound: each of them moves its version, and nobody else does.
+    pub(crate) fn bound_row(&self) -> Self {
+        Self::of_row("bound", self.as_str())
+    }
+
     /// Whether the row of this name is a queue's.
     pub fn is_queue(&self) -> bool {
         !self.as_str().starts_with(NO_QUEUE)
@@ -77,10 +82,15 @@ impl QueueSettings {
     }
 }
 
+/// Whether a job in that state waits in its queue.
+pub fn waits(state: State) -> bool {
+    state.is_live() && state != State::Active
+}
+
 /// Jobs that wait in a queue, by the numbers in its states: all live ones that no worker has.
 pub fn waiting(counts: &[u64; State::ALL.len()]) -> u64 {
-    let waits = StateSet::LIVE.iter().filter(|state| *state != State::Active);
-    waits.map(|state| counts[usize::from(state.code())]).sum()
+    let waiting = StateSet::LIVE.iter().filter(|state| waits(*state));
+    waiting.map(|state| counts[usize::from(state.code())]).sum()
 }
 
 /// What a worker is told at its next heartbeat, until the operator takes it back.

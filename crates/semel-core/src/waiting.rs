@@ -1,9 +1,10 @@
 //! Who is told of a job's end, in the commit that ends it: the steps of workflows that stand for the job, jobs that are
 //! held back until it is over, and the steps of the task that it is.
 
-use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::body::Corrupt;
 use crate::draft::{Draft, Full, Missing, each};
@@ -17,9 +18,10 @@ use crate::state::State;
 use crate::trail::Marks;
 use crate::workflow;
 
-/// Jobs that are looked at for the one that goes on, of those that were held back one behind the other. Each may be a
-/// load of its own.
+/// How far is looked from a job that has ended for those that go on in its stead. Each step may be a load of its own.
 const HELD_LOOKS_MAX: usize = 32;
+/// So many jobs that wait for one are tried for one more to wait behind, where the one can have no more.
+const BEHIND_TRIES: usize = 8;
 
 /// One who waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +106,9 @@ pub(crate) fn add(draft: &mut Draft, id: JobId, waiter: Waiter) -> Result<Added,
     // Of a note that cannot be read nobody could be told anything.
     let mut waiters = noted.and_then(Result::ok).unwrap_or_default();
     if waiters.0.len() >= WAITERS_PER_JOB_MAX {
+        forget_the_gone(draft, &mut waiters)?;
+    }
+    if waiters.0.len() >= WAITERS_PER_JOB_MAX {
         return Ok(Added::TooMany);
     }
     waiters.0.push(waiter);
@@ -112,6 +117,20 @@ pub(crate) fn add(draft: &mut Draft, id: JobId, waiter: Waiter) -> Result<Added,
     draft.update(&mut head);
     draft.note(id, NoteKind::Waiters, Some(waiters.encode()));
     Ok(Added::Waits)
+}
+
+/// Leaves out held-back jobs that wait no more: nobody took them out when they ended.
+fn forget_the_gone(draft: &mut Draft, waiters: &mut Waiters) -> Result<(), Missing> {
+    let waits = each(&waiters.0, |waiter| match waiter {
+        Waiter::Held { job } => match JobId::parse(job, "") {
+            Ok(id) => Ok(draft.head(id)?.is_some_and(|head| head.state == State::Pending)),
+            Err(_) => Ok(false),
+        },
+        Waiter::Step { .. } | Waiter::Task { .. } => Ok(true),
+    })?;
+    let mut waits = waits.into_iter();
+    waiters.0.retain(|_| waits.next().unwrap_or(true));
+    Ok(())
 }
 
 /// Adds the one for whose sake a job was created in this very decision, as its offer announced.
@@ -133,52 +152,126 @@ pub(crate) fn take(draft: &mut Draft, head: &mut Head) -> Result<Waiters, Missin
 
 /// Those who waited for jobs that a new one replaced wait for the new one, and then for whom the replaced were held
 /// back.
-pub(crate) fn hand_over(draft: &mut Draft, head: &Head, waiters: &Waiters, ahead: Option<JobId>) {
+pub(crate) fn hand_over(draft: &mut Draft, head: &Head, waiters: &Waiters, ahead: &[JobId]) {
     if waiters.0.is_empty() {
         return;
     }
     draft.note(head.id, NoteKind::Waiters, Some(waiters.encode()));
-    if let Some(ahead) = ahead {
+    if !ahead.is_empty() {
         draft.note(head.id, NoteKind::Ahead, Some(encode(ahead)));
     }
 }
 
-/// Holds a pending job back until one that goes on has ended. The head of the pending job must have been written in
-/// this decision.
-pub(crate) fn hold(draft: &mut Draft, id: JobId, ahead: JobId) -> Result<Added, Missing> {
-    let added = add(draft, ahead, Waiter::Held { job: id.to_string() })?;
-    if added == Added::Waits {
-        draft.note(id, NoteKind::Ahead, Some(encode(ahead)));
-    }
-    Ok(added)
-}
-
-/// For whose end the job was held back.
-pub(crate) fn ahead_of(full: &Full) -> Option<JobId> {
-    let text: String = serde_json::from_slice(full.note(NoteKind::Ahead)?).ok()?;
-    JobId::parse(&text, "").ok()
-}
-
-fn encode(ahead: JobId) -> Bytes {
-    format!("\"{ahead}\"").into()
-}
-
-/// The first that goes on, of a job and those that were held back one behind the other before it: one that was
-/// cancelled while it was held back has ended before the one it waited for. One that was replaced goes on as the job
-/// that took its place, unless that is `but`.
-pub(crate) fn first_live(draft: &mut Draft, job: JobId, but: JobId) -> Result<Option<Head>, Missing> {
-    let mut id = job;
-    for _ in 0..HELD_LOOKS_MAX {
-        let Some((head, full)) = draft.full(id)? else { return Ok(None) };
-        if head.state.is_live() {
-            return Ok(Some(head));
+/// Holds a pending job back until all of these have ended. It is told of the end of one of them and then looks at the others. The
+/// head of the pending job must have been written in this decision.
+pub(crate) fn hold(draft: &mut Draft, id: JobId, ahead: &[JobId]) -> Result<Added, Missing> {
+    let mut too_many = Vec::new();
+    for other in ahead {
+        match add(draft, *other, held(id))? {
+            Added::Waits => {
+                draft.note(id, NoteKind::Ahead, Some(encode(ahead)));
+                return Ok(Added::Waits);
+            }
+            Added::TooMany => too_many.push(*other),
+            Added::Over => {}
         }
-        let Some(next) = replaced_by(&full).filter(|next| *next != but).or_else(|| ahead_of(&full)) else {
-            return Ok(None);
-        };
-        id = next;
     }
-    Ok(None)
+    // Behind one that waits for such a one itself.
+    for other in &too_many {
+        for behind in held_behind(draft, *other)? {
+            if behind != id && add(draft, behind, held(id))? == Added::Waits {
+                let all: Vec<JobId> = ahead.iter().copied().chain([behind]).collect();
+                draft.note(id, NoteKind::Ahead, Some(encode(&all)));
+                return Ok(Added::Waits);
+            }
+        }
+    }
+    Ok(if too_many.is_empty() { Added::Over } else { Added::TooMany })
+}
+
+fn held(id: JobId) -> Waiter {
+    Waiter::Held { job: id.to_string() }
+}
+
+/// The last jobs that are held back for the end of another.
+fn held_behind(draft: &mut Draft, id: JobId) -> Result<Vec<JobId>, Missing> {
+    let noted = draft.full(id)?.and_then(|(_, full)| full.note(NoteKind::Waiters).cloned());
+    let waiters = noted.and_then(|text| Waiters::decode(&text).ok()).unwrap_or_default();
+    let held = waiters.0.iter().rev().filter_map(|waiter| match waiter {
+        Waiter::Held { job } => JobId::parse(job, "").ok(),
+        Waiter::Step { .. } | Waiter::Task { .. } => None,
+    });
+    Ok(held.take(BEHIND_TRIES).collect())
+}
+
+/// For whose ends the job was held back.
+pub(crate) fn ahead_of(full: &Full) -> Vec<JobId> {
+    let Some(text) = full.note(NoteKind::Ahead) else { return Vec::new() };
+    let ids = match serde_json::from_slice(text) {
+        Ok(Ahead::One(id)) => vec![id],
+        Ok(Ahead::Some(ids)) => ids,
+        Err(_) => Vec::new(),
+    };
+    ids.iter().filter_map(|id| JobId::parse(id, "").ok()).collect()
+}
+
+/// As it is stored. One is written as it is.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Ahead {
+    One(String),
+    Some(Vec<String>),
+}
+
+fn encode(ahead: &[JobId]) -> Bytes {
+    let stored = match ahead {
+        [one] => Ahead::One(one.to_string()),
+        some => Ahead::Some(some.iter().map(ToString::to_string).collect()),
+    };
+    // Strings only: nothing here can fail to serialise.
+    serde_json::to_vec(&stored).unwrap_or_default().into()
+}
+
+/// Those that go on, of these jobs and of those that stand for one that has ended: the job that took its place, unless that is
+/// `but`, else those for which it was held back itself. One that was cancelled while it was held back has ended before the one
+/// it waited for.
+pub(crate) fn still_live(draft: &mut Draft, jobs: &[JobId], but: JobId) -> Result<Vec<JobId>, Missing> {
+    let mut live = Vec::new();
+    let (mut seen, mut next) = (HashSet::from([but]), jobs.to_vec());
+    for _ in 0..HELD_LOOKS_MAX {
+        next.retain(|id| seen.insert(*id));
+        if next.is_empty() {
+            break;
+        }
+        let found = each(&next, |id| stands_for(draft, *id, but))?;
+        next.clear();
+        for stands_for in found {
+            match stands_for {
+                StandsFor::Itself(id) => live.push(id),
+                StandsFor::Others(others) => next.extend(others),
+            }
+        }
+    }
+    Ok(live)
+}
+
+enum StandsFor {
+    /// It goes on.
+    Itself(JobId),
+    /// It has ended.
+    Others(Vec<JobId>),
+}
+
+fn stands_for(draft: &mut Draft, id: JobId, but: JobId) -> Result<StandsFor, Missing> {
+    // What goes on is not loaded as a whole.
+    match draft.head(id)? {
+        Some(head) if head.state.is_live() => return Ok(StandsFor::Itself(id)),
+        Some(_) => {}
+        None => return Ok(StandsFor::Others(Vec::new())),
+    }
+    let Some((_, full)) = draft.full(id)? else { return Ok(StandsFor::Others(Vec::new())) };
+    let replaced = replaced_by(&full).filter(|next| *next != but);
+    Ok(StandsFor::Others(replaced.map_or_else(|| ahead_of(&full), |next| vec![next])))
 }
 
 fn replaced_by(full: &Full) -> Option<JobId> {
@@ -206,17 +299,19 @@ pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result
     told.map(drop)
 }
 
-/// A job that was held back for one that has ended goes on: it becomes available, or waits for whom that one was held
-/// back itself and who has not ended.
+/// A job that was held back for one that has ended goes on: it becomes available, or waits for others for which it was held
+/// back, or for whom the one that has ended was held back itself, and who have not ended.
 fn let_go(draft: &mut Draft, id: JobId, ended: &Head) -> Result<(), Missing> {
-    let ahead = if is_planted(Bug::HeldBackOnce) { None } else { first_live(draft, ended.id, id)? };
-    if let Some(ahead) = ahead {
-        let Some(mut head) = draft.head(id)?.filter(|head| head.state == State::Pending) else {
-            return Ok(());
-        };
+    let Some((mut head, full)) = draft.full(id)?.filter(|(head, _)| head.state == State::Pending) else {
+        return Ok(());
+    };
+    let mut ahead = vec![ended.id];
+    ahead.extend(ahead_of(&full));
+    let ahead = if is_planted(Bug::HeldBackOnce) { Vec::new() } else { still_live(draft, &ahead, id)? };
+    if !ahead.is_empty() {
         // Written with the note, so that two writers of one job's notes meet by its version.
         draft.update(&mut head);
-        if hold(draft, id, ahead.id)? == Added::Waits {
+        if hold(draft, id, &ahead)? == Added::Waits {
             return Ok(());
         }
     }

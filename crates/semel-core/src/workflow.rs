@@ -124,6 +124,7 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
         is_own: false,
         error: None,
         has_result: false,
+        result_bytes: None,
     });
     let mut workflow = Workflow {
         form: plan.form,

@@ -11,6 +11,8 @@ use semel_core::time::Timestamp;
 use semel_core::trail::Duplicates;
 use semel_store::{Store, StoreError};
 
+use crate::apart::{Apart, PATIENCE, apart};
+
 /// Holders written in one go.
 const FLUSH_JOBS_MAX: usize = 500;
 /// Holders remembered between two writes; beyond it only counters move.
@@ -87,11 +89,37 @@ impl DuplicateLog {
         if records.is_empty() {
             return Ok(false);
         }
-        let reads = Reads { fulls: records.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        let written = store.decide(reads, move |draft| record(draft, &records)).await;
-        // Where nobody knows whether it was written it is not written again: at most once.
-        self.settle(matches!(written, Ok(()) | Err(StoreError::Unknown(_))));
-        written.map(|()| more)
+        let decided = apart(records, |records: Vec<(JobId, Absorbed)>| {
+            let reads = Reads { fulls: records.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+            store.decide_within(PATIENCE, reads, move |draft| record(draft, &records))
+        });
+        let (mut failed, mut has_written) = (None, false);
+        for (records, decided) in decided.await {
+            let is_written = match decided {
+                Apart::Done(()) => true,
+                Apart::HeldUp => false,
+                Apart::Unreadable(why) => {
+                    let job = records.first().map(|(id, _)| id.to_string());
+                    tracing::error!(job, %why, "a job cannot be read, and who was turned away for it is not recorded");
+                    true
+                }
+                // Where nobody knows whether it was written it is not written again: at most once.
+                Apart::Failed(error) => {
+                    let is_unknown = matches!(error, StoreError::Unknown(_));
+                    failed = Some(error);
+                    is_unknown
+                }
+            };
+            has_written |= is_written;
+            if is_written {
+                self.forget(&records);
+            }
+        }
+        self.put_back();
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(more && has_written),
+        }
     }
 
     /// Takes a piece of what is waiting. One piece is written at a time: the duty that calls this is one task.
@@ -110,16 +138,22 @@ impl DuplicateLog {
         (piece, !records.waiting.is_empty())
     }
 
-    /// The piece has been written, or goes back among the waiting.
-    fn settle(&self, written: bool) {
+    /// These have been written.
+    fn forget(&self, written: &[(JobId, Absorbed)]) {
+        let writing = &mut self.records().writing;
+        for (id, _) in written {
+            writing.remove(id);
+        }
+    }
+
+    /// What has not been written goes back among the waiting.
+    fn put_back(&self) {
         let mut records = self.records();
         for (id, mut earlier) in std::mem::take(&mut records.writing) {
-            if !written {
-                if let Some(later) = records.waiting.remove(&id) {
-                    earlier.merge(later);
-                }
-                records.waiting.insert(id, earlier);
+            if let Some(later) = records.waiting.remove(&id) {
+                earlier.merge(later);
             }
+            records.waiting.insert(id, earlier);
         }
     }
 }

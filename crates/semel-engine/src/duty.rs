@@ -1,6 +1,8 @@
 //! What runs by the clock. Each duty is a struct with `run_once`, bounded; the loop is written once, in
 //! [`engine`](crate::engine).
 
+use std::time::Duration;
+
 use semel_core::body::Corrupt;
 use semel_core::cron::{self, Looked};
 use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads, each};
@@ -11,6 +13,8 @@ use semel_core::time::Timestamp;
 use semel_core::{life, settle, workflow};
 use semel_store::backend::Seek;
 use semel_store::{Store, StoreError};
+
+use crate::apart::{Apart, PATIENCE, apart};
 
 /// Jobs one run of a duty looks at.
 const RUN_JOBS_MAX: u32 = 500;
@@ -24,6 +28,8 @@ const RUN_DECISIONS_MAX: usize = 100;
 pub struct Ran {
     /// Jobs moved.
     pub moved: usize,
+    /// Jobs and documents that somebody's open transaction holds; they are left for a later run.
+    pub held_up: usize,
     /// When the next job of that kind falls due; in the past when more is waiting already.
     pub next: Option<Timestamp>,
     /// The store's time at the look.
@@ -32,7 +38,7 @@ pub struct Ran {
 
 async fn due(store: &Store, kind: Due) -> Result<(Vec<JobId>, Ran), StoreError> {
     let due = store.due(kind, RUN_JOBS_MAX).await?;
-    Ok((due.ids, Ran { moved: 0, next: due.next, now: due.now }))
+    Ok((due.ids, Ran { next: due.next, now: due.now, ..Ran::default() }))
 }
 
 macro_rules! duty {
@@ -42,7 +48,8 @@ macro_rules! duty {
         pub struct $name;
 
         impl $name {
-            /// Does a bounded piece of the duty.
+            /// Does a bounded piece of the duty. One job that somebody's open transaction holds, or that cannot be read, keeps
+            /// no other from its turn.
             ///
             /// # Errors
             /// When the store cannot read or commit. Of a piece in which something cannot be read a part may have been done.
@@ -51,26 +58,22 @@ macro_rules! duty {
                 if ids.is_empty() {
                     return Ok(ran);
                 }
-                let act = async |ids: Vec<JobId>| {
+                let decided = apart(ids, |ids: Vec<JobId>| {
                     let reads = Reads { $read: ids.clone(), ..Reads::default() };
-                    let decide = move |$draft: &mut Draft| {
+                    store.decide_within(PATIENCE, reads, move |$draft: &mut Draft| {
                         let did = each(&ids, |$id| $act)?;
                         Ok(did.into_iter().filter(|did| *did).count())
-                    };
-                    store.decide(reads, decide).await
-                };
-                let mut pieces = vec![ids];
-                while let Some(mut piece) = pieces.pop() {
-                    match (act(piece.clone()).await, piece.as_slice()) {
-                        (Err(StoreError::Corrupt(why)), [id]) => {
-                            tracing::error!(job = %id, %why, "a job that is due cannot be read, and is left as it is");
+                    })
+                });
+                for (ids, decided) in decided.await {
+                    match decided {
+                        Apart::Done(moved) => ran.moved += moved,
+                        Apart::HeldUp => ran.held_up += ids.len(),
+                        Apart::Unreadable(why) => {
+                            let job = ids.first().map(ToString::to_string);
+                            tracing::error!(job, %why, "a job that is due cannot be read, and is left as it is");
                         }
-                        // One that cannot be read keeps no other from its turn.
-                        (Err(StoreError::Corrupt(_)), _) => {
-                            let rest = piece.split_off(piece.len() / 2);
-                            pieces.extend([rest, piece]);
-                        }
-                        (moved, _) => ran.moved += moved?,
+                        Apart::Failed(error) => return Err(error),
                     }
                 }
                 Ok(ran)
@@ -105,7 +108,7 @@ impl Tend {
     /// When the store cannot read, or could commit none of them.
     pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
         let found = store.documents(Seek::Due { limit: RUN_DOCUMENTS_MAX }).await?;
-        let mut ran = Ran { moved: 0, next: found.next, now: found.now };
+        let mut ran = Ran { next: found.next, now: found.now, ..Ran::default() };
         let mut failed = None;
         let (requests, others): (Vec<DocumentKey>, Vec<DocumentKey>) = found
             .documents
@@ -117,19 +120,21 @@ impl Tend {
         }
         for key in others.into_iter().take(RUN_DECISIONS_MAX) {
             let reads = Reads { documents: vec![key.clone()], ..Reads::default() };
-            match store.decide(reads, move |draft| tend(draft, &key)).await {
+            // Who has waited for one waits for no other.
+            let patience = if ran.held_up == 0 { PATIENCE } else { Duration::ZERO };
+            match store.decide_within(patience, reads, move |draft| tend(draft, &key)).await {
                 Ok(Tended::Nothing) => {}
                 Ok(Tended::Done) => ran.moved += 1,
                 Ok(Tended::Stopped(corrupt)) => {
-                    tracing::error!(%corrupt, "a cron ticks no more; register it anew");
+                    tracing::error!(%corrupt, "a cron cannot tick; it is looked at again in a minute, or when it is registered anew");
                     ran.moved += 1;
                 }
+                Err(StoreError::Contended) => ran.held_up += 1,
                 Err(error) => failed = Some(error),
             }
         }
-        match forget(store, requests).await {
-            Ok(forgotten) => ran.moved += forgotten,
-            Err(error) => failed = Some(error),
+        if let Err(error) = forget(store, requests, &mut ran).await {
+            failed = Some(error);
         }
         match failed {
             Some(error) if ran.moved == 0 => Err(error),
@@ -138,17 +143,30 @@ impl Tend {
     }
 }
 
-/// Forgets those of these requests whose time is over, in one decision.
-async fn forget(store: &Store, requests: Vec<DocumentKey>) -> Result<usize, StoreError> {
+/// Forgets those of these requests whose time is over, in one decision if nobody holds one of them.
+async fn forget(store: &Store, requests: Vec<DocumentKey>, ran: &mut Ran) -> Result<(), StoreError> {
     if requests.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
-    let reads = Reads { documents: requests.clone(), ..Reads::default() };
-    let decide = move |draft: &mut Draft| {
-        let forgotten = each(&requests, |key| once::forget(draft, key))?;
-        Ok(forgotten.into_iter().filter(|was| *was).count())
-    };
-    store.decide(reads, decide).await
+    let decided = apart(requests, |requests: Vec<DocumentKey>| {
+        let reads = Reads { documents: requests.clone(), ..Reads::default() };
+        store.decide_within(PATIENCE, reads, move |draft: &mut Draft| {
+            let forgotten = each(&requests, |key| once::forget(draft, key))?;
+            Ok(forgotten.into_iter().filter(|was| *was).count())
+        })
+    });
+    for (requests, decided) in decided.await {
+        match decided {
+            Apart::Done(forgotten) => ran.moved += forgotten,
+            Apart::HeldUp => ran.held_up += requests.len(),
+            Apart::Unreadable(why) => {
+                let request = requests.first().map(|key| &*key.name);
+                tracing::error!(request, %why, "a request cannot be read, and is left as it is");
+            }
+            Apart::Failed(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// What looking at a document came to.

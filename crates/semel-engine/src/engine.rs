@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::counters::{Counters, outcome_name};
 use crate::duplicates::DuplicateLog;
-use crate::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
+use crate::duty::{Expire, Promote, Purge, Reap, Tend};
 use crate::held::LastLook;
 use crate::hottest::Hottest;
 use crate::job::Job;
@@ -413,22 +413,30 @@ async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: wat
     }
 }
 
-/// Runs the duties that hang on a time, until nothing is due. Says how long nothing will be.
+/// Runs the duties that hang on a time, until nothing is due. Says how long nothing will be. One that fails keeps no other from
+/// its run.
 async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
     loop {
-        let runs: [Ran; 4] = [
-            Promote.run_once(store).await?,
-            Reap.run_once(store).await?,
-            Expire.run_once(store).await?,
-            Tend.run_once(store).await?,
+        let runs = [
+            Promote.run_once(store).await,
+            Reap.run_once(store).await,
+            Expire.run_once(store).await,
+            Tend.run_once(store).await,
         ];
-        if runs[3].moved > 0 {
+        let mut ran = Vec::with_capacity(runs.len());
+        for run in runs {
+            ran.push(run?);
+        }
+        if ran.last().is_some_and(|tended| tended.moved > 0) {
             // A cron that ticked has a next tick, which this look did not see.
             continue;
         }
-        let now = runs.iter().map(|ran| ran.now).max().unwrap_or_default();
-        let next = runs.iter().filter_map(|ran| ran.next).min();
+        let now = ran.iter().map(|ran| ran.now).max().unwrap_or_default();
+        let next = ran.iter().filter_map(|ran| ran.next).min();
+        let is_held_up = ran.iter().all(|ran| ran.moved == 0) && ran.iter().any(|ran| ran.held_up > 0);
         match next {
+            // There is more, and nothing of it could be had.
+            Some(at) if at <= now && is_held_up => return Ok(REST_AFTER_FAILURE),
             Some(at) if at <= now => {}
             Some(at) => {
                 let rest = at.since(now).min(LOOK_AT_LEAST_EVERY);

@@ -12,7 +12,9 @@
 //! - [`held`], [`hottest`], [`policies`]: keys that are held, keys and holders that absorbed most, policies in use.
 //! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
+//! - `apart`: what is decided together until one of it stands in the way of the others.
 
+mod apart;
 pub mod counters;
 pub mod crons;
 pub mod duplicates;

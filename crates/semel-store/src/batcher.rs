@@ -293,11 +293,18 @@ impl Traffic {
     }
 }
 
-/// The records that a decision says it reads, but for queues: those are seldom written.
+/// The records that a decision says it reads, but for limits: those are seldom written by whoever reads them. Of a queue with a
+/// bound only one group is under way at a time, for all who add to it write the one record at which they meet.
 fn records_of(reads: &Reads) -> Vec<Record> {
+    let queues = reads.queues.iter().filter(|name| name.is_queue());
+    let queues = queues.map(|name| Record::Queue(name.clone()));
     let jobs = reads.heads.iter().chain(&reads.fulls).map(|id| Record::Job(*id));
     let keys = reads.keys.iter().map(|read| Record::Key(read.key));
-    jobs.chain(keys).chain(reads.documents.iter().map(|key| Record::Document(key.clone()))).collect()
+    queues
+        .chain(jobs)
+        .chain(keys)
+        .chain(reads.documents.iter().map(|key| Record::Document(key.clone())))
+        .collect()
 }
 
 /// Load, decide, commit, without a batcher: for tests and tools that drive a backend step by step.

@@ -1,5 +1,7 @@
 //! What callers ask of the batcher, and whom it answers.
 
+use std::time::Duration;
+
 use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
 use tokio::sync::oneshot;
@@ -18,6 +20,8 @@ pub(crate) trait Decide: Send {
     fn reads(&self, reads: &mut Reads);
     /// How many records that are.
     fn size(&self) -> usize;
+    /// How long it waits for somebody else's transaction before its caller is told that a record is busy.
+    fn patience(&self) -> Duration;
     /// Takes the decision.
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing>;
     /// Hands the outcome to the caller, who may be gone.
@@ -28,6 +32,7 @@ pub(crate) trait Decide: Send {
 pub(crate) struct Decision<T, D> {
     pub(crate) reads: Reads,
     pub(crate) decide: D,
+    pub(crate) patience: Duration,
     pub(crate) outcome: Option<T>,
     pub(crate) reply: oneshot::Sender<Result<T, StoreError>>,
 }
@@ -48,6 +53,10 @@ where
     fn size(&self) -> usize {
         let Reads { heads, fulls, keys, documents, .. } = &self.reads;
         heads.len() + fulls.len() + keys.len() + documents.len()
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing> {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
@@ -17,6 +18,7 @@ use crate::hints::Hints;
 use crate::log::LogPage;
 use crate::random;
 use crate::request::{Decision, Outcome, Request};
+use crate::waitlist::WAIT_MAX;
 
 /// Requests that may wait for the batcher before callers wait to offer theirs.
 const WAITING_MAX: usize = 16 * 1024;
@@ -120,7 +122,27 @@ impl Store {
         T: Send + 'static,
         D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
     {
-        self.ask(|reply| Request::Decide(Box::new(Decision { reads, decide, outcome: None, reply }))).await
+        self.decide_within(WAIT_MAX, reads, decide).await
+    }
+
+    /// The same, for who would rather do something else than wait for somebody else's transaction: where that holds a record
+    /// of it for longer than `patience`, the answer is [`StoreError::Contended`], and nothing was written.
+    ///
+    /// # Errors
+    /// As [`decide`](Self::decide).
+    pub async fn decide_within<T, D>(
+        &self,
+        patience: Duration,
+        reads: Reads,
+        decide: D,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
+    {
+        let patience = patience.min(WAIT_MAX);
+        let decision = |reply| Decision { reads, decide, patience, outcome: None, reply };
+        self.ask(|reply| Request::Decide(Box::new(decision(reply)))).await
     }
 
     /// The outcome of a decision that writes nothing, without a wait: where the store can [say](Peek) what `reads` names,

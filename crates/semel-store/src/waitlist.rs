@@ -27,7 +27,7 @@ impl Waitlist {
         let now = Instant::now();
         for mut tried in busy {
             let (since, rested) = tried.waits.unwrap_or((now, Duration::ZERO));
-            if now.duration_since(since) >= WAIT_MAX {
+            if now.duration_since(since) >= tried.decision.patience() {
                 tried.decision.answer(Err(StoreError::Contended));
                 continue;
             }

@@ -8,6 +8,7 @@
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
 //! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
+//! - `log`: the event log of a store that may keep it back for a while.
 //! - [`logbook`]: a store that tells after each commit what is in it.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`traffic`]: callers and workers who go on through outages of their store.
@@ -39,6 +40,8 @@ pub mod fixture;
 pub mod flows;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod history;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+mod log;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod logbook;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

@@ -9,7 +9,7 @@ use crate::deferred;
 use crate::enqueue::Offer;
 use crate::error::Invalid;
 use crate::ident::JobId;
-use crate::limits::CRON_HISTORY_MAX;
+use crate::limits::{CRON_HISTORY_MAX, CRON_JOBS_LIVE_MAX};
 use crate::time::Timestamp;
 
 use super::{Registration, Schedule};
@@ -125,6 +125,10 @@ pub struct Cron {
     /// The last job it admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_job: Option<String>,
+    /// The jobs it has admitted of which it is not known that they have ended, oldest first: whatever the overlap policy was
+    /// when they came, the present one is about all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    live: Vec<String>,
     /// Jobs it has admitted.
     pub run_count: u64,
     /// Ticks that admitted none.
@@ -153,6 +157,7 @@ impl Cron {
             last_tick: None,
             last_run_at: None,
             last_job: None,
+            live: Vec::new(),
             run_count: 0,
             skip_count: 0,
             history: Vec::new(),
@@ -199,9 +204,17 @@ impl Cron {
         Schedule::parse(&self.expression, &self.timezone)
     }
 
-    /// The job of the last tick that admitted one.
-    pub(super) fn last_job(&self) -> Option<JobId> {
-        self.last_job.as_deref().and_then(|id| JobId::parse(id, "").ok())
+    /// The jobs that may go on. One that was stored by a program which knew of the last alone names that.
+    pub(super) fn live(&self) -> Vec<JobId> {
+        let last = self.last_job.as_ref().filter(|_| self.live.is_empty());
+        self.live.iter().chain(last).filter_map(|id| JobId::parse(id, "").ok()).collect()
+    }
+
+    /// Those of them that do.
+    pub(super) fn set_live(&mut self, ids: impl Iterator<Item = JobId>) {
+        self.live = ids.map(|id| id.to_string()).collect();
+        let beyond = self.live.len().saturating_sub(CRON_JOBS_LIVE_MAX);
+        self.live.drain(..beyond);
     }
 
     /// Adds the newest tick to the history.

@@ -4,6 +4,7 @@ use crate::ident::{JobId, QueueName};
 use crate::job::Head;
 use crate::unique::UniqueKey;
 
+use super::Draft;
 use super::document::{DocumentKey, Sheet};
 use super::snapshot::{KeyView, QueueRow, Row, Snapshot};
 
@@ -16,6 +17,40 @@ pub(super) enum Undo {
     Fresh(JobId),
     Queue(QueueName, Option<(QueueRow, u32)>),
     Document(DocumentKey, Option<Box<Sheet>>),
+}
+
+/// A place within a decision, to which it may go back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    undo: usize,
+    writes: usize,
+    events: usize,
+    depths: usize,
+}
+
+impl Draft {
+    /// The present place of the decision.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            undo: self.undo.len(),
+            writes: self.group.writes.len(),
+            events: self.group.events.len(),
+            depths: self.depths.len(),
+        }
+    }
+
+    /// Takes back what the decision has written since. What it has read since it still relies on.
+    pub(crate) fn back_to(&mut self, mark: Mark) {
+        while self.undo.len() > mark.undo
+            && let Some(undo) = self.undo.pop()
+        {
+            undo.take_back(&mut self.snapshot);
+        }
+        self.group.writes.truncate(mark.writes);
+        self.group.events.truncate(mark.events);
+        self.depths.truncate(mark.depths);
+        self.went_back = true;
+    }
 }
 
 impl Undo {

@@ -117,7 +117,7 @@ impl Offer {
             reads.queues.push(limit.lane().row());
         }
         if self.bounded {
-            reads.queues.push(self.queue.clone());
+            reads.queues.extend([self.queue.clone(), self.queue.bound_row()]);
         }
     }
 }

@@ -5,12 +5,13 @@ use crate::ident::JobId;
 use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
 use crate::lineage::Lineage;
+use crate::settings::Depth;
 use crate::time::Timestamp;
 use crate::trail::Marks;
 use crate::unique::{Admission, Disclose, admit};
 use crate::waiting::{self, Waiters};
 
-use super::{Identity, Offer, Outcome, Placing, create};
+use super::{Identity, Offer, Outcome, Placing, create, room};
 
 /// Cancels whatever blocks and creates the job. `admission` is the decision about the holders as they are; `fence` is
 /// the highest of theirs.
@@ -28,7 +29,8 @@ pub(super) fn replace(
     let now = draft.now();
     let mut placing = Placing::of(offer, now);
     let mut cancelled: Vec<JobId> = Vec::new();
-    let (mut waiters, mut ahead) = (Waiters::default(), None);
+    let (mut waiters, mut ahead) = (Waiters::default(), Vec::new());
+    let (before, room) = (draft.mark(), room(draft, offer)?);
     let mut hidden = identity.policy.disclose();
     // By the policies alone: what is stored does not depend on who asked.
     let mut kept = hidden;
@@ -38,7 +40,7 @@ pub(super) fn replace(
         let burned = cancel(draft, identity, holders)?;
         fence = fence.max(burned.fence);
         waiters.0.extend(burned.waiters.0);
-        ahead = ahead.or(burned.ahead);
+        ahead.extend(burned.ahead);
         // Whether or not this job waits for it: one that takes its place may have to.
         placing.burned_until = placing.burned_until.max(burned.until.filter(|until| *until > now));
         if let Some(at) = scheduled_at {
@@ -57,6 +59,15 @@ pub(super) fn replace(
         cancelled.extend_from_slice(holders);
         admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.sight());
     }
+    // It takes the place of one that waited in its queue; one that ran, or waited elsewhere, leaves it none.
+    if let Some((bound, waited)) = room {
+        let waiting = draft.waiting(&offer.queue);
+        if waiting >= waited && !bound.admits(waiting) {
+            draft.back_to(before);
+            return Ok(Outcome::QueueFull(Depth { waiting: waited, bound: bound.max_depth }));
+        }
+        draft.meet_at_bound(&offer.queue)?;
+    }
     placing.awaited = !waiters.0.is_empty();
     let undisclosed = kept != Disclose::Always;
     let lineage = if undisclosed { Lineage::default() } else { Lineage::replacing(&cancelled) };
@@ -66,7 +77,7 @@ pub(super) fn replace(
     for id in &cancelled {
         draft.note(*id, NoteKind::Marks, Some(marks.clone()));
     }
-    waiting::hand_over(draft, &head, &waiters, ahead);
+    waiting::hand_over(draft, &head, &waiters, &ahead);
     Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose: hidden })
 }
 
@@ -81,8 +92,8 @@ struct Burned {
     moved: bool,
     /// Who waited for their ends.
     waiters: Waiters,
-    /// For whose end one of them that somebody waited for was held back.
-    ahead: Option<JobId>,
+    /// For whose ends those of them that somebody waited for were held back.
+    ahead: Vec<JobId>,
 }
 
 /// Cancels these holders.
@@ -102,8 +113,9 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
             let mut waiters = waiting::take(draft, &mut head)?;
             own = waiters.split_off_own();
             burned.waiters.0.extend(waiters.0);
-            let ahead = draft.full(head.id)?.and_then(|(_, full)| waiting::ahead_of(&full));
-            burned.ahead = burned.ahead.or(ahead);
+            if let Some((_, full)) = draft.full(head.id)? {
+                burned.ahead.extend(waiting::ahead_of(&full));
+            }
         }
         burned.moved |= cancel_head(draft, &mut head, Ending::Replaced)?.is_ok();
         waiting::tell(draft, &head, &own)?;

@@ -167,7 +167,15 @@ fn offer(
             waiting::begin(draft, head.id, waiter())?;
             bind(workflow, at, &head, true);
         }
-        Outcome::Existing(head) | Outcome::Amended(head) | Outcome::Repeated(head) => {
+        Outcome::Existing(_) | Outcome::Amended(_) | Outcome::Repeated(_) => {
+            let is_amended = matches!(outcome, Outcome::Amended(_));
+            let (Outcome::Existing(head) | Outcome::Amended(head) | Outcome::Repeated(head)) = outcome else {
+                return Ok(());
+            };
+            if is_amended {
+                // The job runs with this step's args, so with what this step is given.
+                draft.note(head.id, NoteKind::ParentResults, results);
+            }
             match waiting::add(draft, head.id, waiter())? {
                 Added::Waits => bind(workflow, at, &head, false),
                 Added::Over => {
@@ -247,9 +255,14 @@ pub(super) fn settle(
     if is_asked_for {
         let result = draft.full(ended.id)?.and_then(|(_, full)| full.note(NoteKind::Result).cloned());
         if let Some(result) = result {
+            // What no step can be given is not kept beside the job that has it.
+            let is_too_long = result.len() >= PARENT_RESULTS_BYTES_MAX;
+            let result = if is_too_long { omitted(&ended.id.to_string()).into() } else { result };
+            let bytes = u64::try_from(result.len()).ok();
             draft.set_document(&which.part(DocumentKind::StepResult, at), Some((result, None)));
             if let Some(step) = workflow.steps.get_mut(at) {
                 step.has_result = true;
+                step.result_bytes = bytes;
             }
         }
     }
@@ -285,29 +298,45 @@ fn parent_results(
     };
     let mut text = b"[".to_vec();
     let mut missing = Ok(());
+    let mut given = 0;
     for other in asked {
-        let has_result = workflow.steps.get(*other as usize).is_some_and(|step| step.has_result);
-        let key = which.part(DocumentKind::StepResult, *other as usize);
-        let result = if has_result { draft.document(&key) } else { Ok(None) };
+        let step = workflow.steps.get(*other as usize).filter(|step| step.has_result);
+        let fits = |bytes: usize| given + bytes < PARENT_RESULTS_BYTES_MAX;
+        let known = step.and_then(|step| step.result_bytes).and_then(|bytes| usize::try_from(bytes).ok());
+        // What does not fit is not loaded: of many steps it would be more than a server has.
+        let result = match step {
+            Some(_) if known.is_none_or(fits) => {
+                draft.document(&which.part(DocumentKind::StepResult, *other as usize))
+            }
+            _ => Ok(None),
+        };
         if text.len() > 1 {
             text.push(b',');
         }
-        match result {
-            Ok(Some(result)) if text.len() + result.text.len() <= PARENT_RESULTS_BYTES_MAX => {
+        match (result, step) {
+            (Ok(Some(result)), _) if fits(result.text.len()) => {
+                given += result.text.len() + 1;
                 text.extend_from_slice(&result.text);
             }
             // Too large to be handed on: the step's job has it.
-            Ok(Some(_)) => {
-                let job = workflow.steps.get(*other as usize).and_then(|step| step.job.as_deref());
-                text.extend_from_slice(omitted(job.unwrap_or_default()).as_bytes());
+            (Ok(Some(_)), Some(step)) => text.extend_from_slice(omitted_of(step).as_bytes()),
+            (Ok(None), Some(step)) if !known.is_none_or(fits) => {
+                text.extend_from_slice(omitted_of(step).as_bytes());
             }
-            Ok(None) => text.extend_from_slice(b"null"),
-            Err(Missing) => missing = Err(Missing),
+            (Ok(_), _) => text.extend_from_slice(b"null"),
+            (Err(Missing), _) => {
+                given += known.unwrap_or(0) + 1;
+                missing = Err(Missing);
+            }
         }
     }
     missing?;
     text.push(b']');
     Ok(Some(text.into()))
+}
+
+fn omitted_of(step: &Step) -> String {
+    omitted(step.job.as_deref().unwrap_or_default())
 }
 
 /// Deletes what was kept for later steps.

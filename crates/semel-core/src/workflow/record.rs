@@ -187,6 +187,10 @@ pub struct Step {
     /// Whether its result is kept for later steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) has_result: bool,
+    /// How long that is, so that nobody loads what is too long to be handed on. Not known of what was kept by a program that
+    /// did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) result_bytes: Option<u64>,
 }
 
 impl Step {

@@ -2,20 +2,26 @@
 
 use std::time::Duration;
 
-use semel_core::draft::{Full, Reads, each};
+use semel_core::draft::{Draft, Full, Reads, each};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::lease::{Grant, Unclaimable};
 use semel_core::life;
-use semel_core::limit::{self, Gate, Turn};
+use semel_core::limit::{self, Gate, Lane, Turn};
 use semel_store::StoreError;
 use semel_store::backend::Claim;
 
 use super::Engine;
+use crate::apart::{Apart, PATIENCE, apart};
 use crate::job::Job;
 use crate::latency::What;
 use crate::limits::LimitSeen;
+
+/// How often a claim looks again because somebody else was quicker with what it saw.
+const VAIN_LOOKS_MAX: u32 = 16;
+/// For how long a limit is taken for closed whose next job somebody's open transaction holds.
+const HELD_UP_REST: Duration = Duration::from_millis(250);
 
 impl Engine {
     /// Takes up to `claim.limit` ready jobs for a worker.
@@ -27,20 +33,33 @@ impl Engine {
             *queue = self.space.stored_queue(queue);
         }
         let limit = claim.limit as usize;
+        // Limits that this claim has found closed. It looks at none of them twice, however soon each may open: with many of them
+        // it would never come to the end of them.
+        let mut passed: Vec<Lane> = Vec::new();
+        let mut vain = 0;
         loop {
-            let (closed, _) = self.shared.store.hints().closed_lanes().now();
+            let (mut closed, _) = self.shared.store.hints().closed_lanes().now();
+            closed.extend_from_slice(&passed);
+            closed.sort_unstable();
+            closed.dedup();
             let mut claimed = self.shared.store.claim(Claim { closed, ..claim.clone() }).await?;
             let room = limit.saturating_sub(claimed.jobs.len());
-            let settled = match self.not_granted(claimed.unclaimable, room, &claim.grant).await {
-                Ok((granted, settled)) => {
-                    claimed.jobs.extend(granted);
-                    settled
+            let has_way = match self.not_granted(claimed.unclaimable, room, &claim.grant).await {
+                Ok(seen) => {
+                    claimed.jobs.extend(seen.granted);
+                    let before = passed.len();
+                    passed.extend(seen.closed);
+                    passed.sort_unstable();
+                    passed.dedup();
+                    // Somebody else may have been quicker with all that was seen, but hardly again and again.
+                    vain += u32::from(seen.is_lost);
+                    seen.settled > 0 || passed.len() > before || seen.is_lost && vain < VAIN_LOOKS_MAX
                 }
                 Err(error) if claimed.jobs.is_empty() => return Err(error),
                 // What the store has leased is the worker's, whatever became of the others.
                 Err(error) => {
                     tracing::warn!(%error, "jobs that could not be granted are left for the next claim");
-                    0
+                    false
                 }
             };
             let jobs = self.readable(claimed.jobs)?;
@@ -49,29 +68,29 @@ impl Engine {
                 self.shared.latencies.count(self.tenant(), head.queue.name(), What::Wait, waited);
             }
             // Behind jobs that could not be granted there may be some that can.
-            if !jobs.is_empty() || settled == 0 || limit == 0 {
+            if !jobs.is_empty() || !has_way || limit == 0 {
                 return Ok(jobs);
             }
         }
     }
 
     /// Sees to jobs that a claim met and the store could not grant by itself: those under a limit, up to `room`, are decided
-    /// about, the others settled. Gives those granted after all, and how many others make way.
+    /// about, the others settled.
     async fn not_granted(
         &self,
         jobs: Vec<(JobId, Unclaimable)>,
         room: usize,
         grant: &Grant,
-    ) -> Result<(Vec<(Head, Full)>, usize), StoreError> {
+    ) -> Result<Seen, StoreError> {
         let (limited, unclaimable): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|(_, reason)| *reason == Unclaimable::Limited);
         let settled = if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
-        if limited.is_empty() || room == 0 {
-            return Ok((Vec::new(), settled));
+        let mut seen = Seen { settled, ..Seen::default() };
+        if !limited.is_empty() && room > 0 {
+            let ids = limited.into_iter().take(room).map(|(id, _)| id).collect();
+            self.claim_limited(ids, grant, &mut seen).await?;
         }
-        let ids = limited.into_iter().take(room).map(|(id, _)| id).collect();
-        let (granted, moved) = self.claim_limited(ids, grant.clone()).await?;
-        Ok((granted, settled + moved))
+        Ok(seen)
     }
 
     /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something.
@@ -116,41 +135,79 @@ impl Engine {
         }
     }
 
-    /// Has the core decide about jobs under a limit. Besides those it grants, says how many others make way: settled, or
-    /// passed over from now on because their limit is closed.
-    async fn claim_limited(
-        &self,
-        ids: Vec<JobId>,
-        grant: Grant,
-    ) -> Result<(Vec<(Head, Full)>, usize), StoreError> {
-        let reads = Reads { fulls: ids.clone(), ..Reads::default() };
-        let look = self.shared.store.hints().closed_lanes().look();
-        let (turns, now) = self
-            .shared
-            .store
-            .decide(reads, move |draft| Ok((limit::claim(draft, &ids, &grant)?, draft.now())))
-            .await?;
-        let (mut granted, mut unclaimable, mut moved) = (Vec::new(), Vec::new(), 0);
-        for (id, turn) in turns {
-            match turn {
-                Turn::Granted(job) => granted.push(*job),
-                Turn::HeldBack(lane, gate) => {
-                    let wait = match gate {
-                        Gate::Open => Duration::ZERO,
-                        Gate::Until(at) => at.since(now),
-                        Gate::Full(soonest) => soonest.map_or(Duration::MAX, |at| at.since(now)),
-                    };
-                    self.shared.store.hints().closed_lanes().close(lane, wait, look);
-                    moved += 1;
+    /// Has the core decide about jobs under a limit. One that somebody's open transaction holds delays those of its own limit
+    /// and nobody else.
+    async fn claim_limited(&self, ids: Vec<JobId>, grant: &Grant, seen: &mut Seen) -> Result<(), StoreError> {
+        let store = &self.shared.store;
+        let look = store.hints().closed_lanes().look();
+        let decided = apart(ids, |ids: Vec<JobId>| {
+            let reads = Reads { fulls: ids.clone(), ..Reads::default() };
+            let grant = grant.clone();
+            let decide = move |draft: &mut Draft| Ok((limit::claim(draft, &ids, &grant)?, draft.now()));
+            store.decide_within(PATIENCE, reads, decide)
+        });
+        let (mut unclaimable, mut held_up) = (Vec::new(), Vec::new());
+        let mut failed = None;
+        for (ids, decided) in decided.await {
+            let (turns, now) = match decided {
+                Apart::Done(decided) => decided,
+                Apart::HeldUp => {
+                    held_up.extend(ids);
+                    continue;
                 }
-                Turn::Unclaimable(reason) => unclaimable.push((id, reason)),
-                Turn::Gone => {}
+                Apart::Unreadable(why) => {
+                    failed = Some(StoreError::Corrupt(why));
+                    continue;
+                }
+                Apart::Failed(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
+            for (id, turn) in turns {
+                match turn {
+                    Turn::Granted(job) => seen.granted.push(*job),
+                    Turn::HeldBack(lane, gate) => {
+                        let wait = match gate {
+                            Gate::Open => Duration::ZERO,
+                            Gate::Until(at) => at.since(now),
+                            Gate::Full(soonest) => soonest.map_or(Duration::MAX, |at| at.since(now)),
+                        };
+                        store.hints().closed_lanes().close(lane, wait, look);
+                        seen.closed.push(lane);
+                    }
+                    Turn::Unclaimable(Unclaimable::NotReady | Unclaimable::Limited) | Turn::Gone => {
+                        seen.is_lost = true;
+                    }
+                    Turn::Unclaimable(reason) => unclaimable.push((id, reason)),
+                }
+            }
+        }
+        if !held_up.is_empty() {
+            match store.load(Reads { heads: held_up.clone(), ..Reads::default() }).await {
+                Ok(heads) => {
+                    for lane in held_up.iter().filter_map(|id| heads.peek(*id)?.0.lane) {
+                        store.hints().closed_lanes().close(lane, HELD_UP_REST, look);
+                        seen.closed.push(lane);
+                    }
+                }
+                Err(error) => failed = Some(error),
             }
         }
         if !unclaimable.is_empty() {
-            moved += self.settle_unclaimable(unclaimable).await?;
+            match self.settle_unclaimable(unclaimable).await {
+                Ok(settled) => seen.settled += settled,
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok((granted, moved))
+        match failed {
+            Some(error) if seen.granted.is_empty() => Err(error),
+            Some(error) => {
+                tracing::warn!(%error, "jobs that could not be granted are left for the next claim");
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// A limit by its key: what holds, and how much of it is used.
@@ -185,11 +242,12 @@ impl Engine {
         }
     }
 
+    /// How many were settled. One that somebody's open transaction holds is left for another claim.
     async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {
-        let reads = Reads { fulls: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        self.shared
-            .store
-            .decide(reads, move |draft| {
+        let store = &self.shared.store;
+        let decided = apart(jobs, |jobs: Vec<(JobId, Unclaimable)>| {
+            let reads = Reads { fulls: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+            store.decide_within(PATIENCE, reads, move |draft: &mut Draft| {
                 let did = each(&jobs, |(id, reason)| match reason {
                     Unclaimable::Expired => life::expire(draft, *id),
                     Unclaimable::Exhausted => life::exhaust(draft, *id),
@@ -198,6 +256,28 @@ impl Engine {
                 })?;
                 Ok(did.into_iter().filter(|did| *did).count())
             })
-            .await
+        });
+        let mut settled = 0;
+        for (_, decided) in decided.await {
+            match decided {
+                Apart::Done(did) => settled += did,
+                Apart::HeldUp => {}
+                Apart::Unreadable(why) => return Err(StoreError::Corrupt(why)),
+                Apart::Failed(error) => return Err(error),
+            }
+        }
+        Ok(settled)
     }
+}
+
+/// What became of jobs that a claim met and the store could not grant by itself.
+#[derive(Default)]
+struct Seen {
+    granted: Vec<(Head, Full)>,
+    /// How many were settled, so that they stand in nobody's way.
+    settled: usize,
+    /// Limits that let nothing start.
+    closed: Vec<Lane>,
+    /// Whether one of them was somebody else's by then.
+    is_lost: bool,
 }

@@ -5,5 +5,6 @@
 mod answers;
 mod duties;
 mod following;
+mod held_up;
 mod limits;
 mod samples;

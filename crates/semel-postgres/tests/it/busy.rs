@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::cron::Overlap;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant};
 use semel_core::state::StateSet;
 use semel_engine::Engine;
+use semel_engine::duty::{Expire, Promote, Reap, Tend};
 use semel_postgres::Postgres;
 use semel_store::StoreError;
 use semel_store::backend::Claim;
+use semel_testkit::fixture::claim;
+use semel_testkit::flows::{cron_name, registration};
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 use semel_testkit::{Fixture, Step};
 use tokio_postgres::Client;
@@ -173,4 +177,53 @@ async fn an_id_that_somebody_is_about_to_store_delays_its_own_callers_only() {
     assert!(!waiting.is_finished());
     held.rollback().await.unwrap();
     assert!(matches!(waiting.await.unwrap(), Outcome::Created(_)));
+}
+
+/// Nor the duties of all servers. What somebody holds is left for later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_somebody_holds_keeps_no_other_from_its_time() {
+    let place = Place::new();
+    let engine = engine(&place).await;
+    let soon = Duration::from_millis(1);
+    let offers = [job().later(soon), job().queue("expires").expires(soon), job().queue("runs").times(1, 0)];
+    let mut ids = Vec::new();
+    for want in &offers {
+        for _ in 0..4 {
+            match engine.enqueue(want.offer(), "").await.unwrap() {
+                Outcome::Created(head) => ids.push(head.id),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let runs = claim(&["runs"], 4);
+    assert_eq!(engine.claim(runs).await.unwrap().len(), 4);
+    for name in ["a", "b", "c", "d"] {
+        let every_second = registration("* * * * * *", Overlap::Allow, job().queue("ticks").offer());
+        engine.register_cron(cron_name(name), every_second).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (mut client, schema) = (other().await, place.schema());
+    let held = client.transaction().await.unwrap();
+    let some: Vec<String> = [ids[1], ids[5], ids[9]].iter().map(ToString::to_string).collect();
+    let lock = format!("SELECT 1 FROM {schema}.head WHERE id::text = ANY ($1) FOR UPDATE");
+    assert_eq!(held.query(&lock, &[&some]).await.unwrap().len(), 3);
+    let lock = format!("SELECT 1 FROM {schema}.document WHERE name = 'b' FOR UPDATE");
+    assert_eq!(held.query(&lock, &[]).await.unwrap().len(), 1);
+    for is_held in [true, false] {
+        let begun = std::time::Instant::now();
+        let ran = [
+            Promote.run_once(engine.store()).await.unwrap(),
+            Expire.run_once(engine.store()).await.unwrap(),
+            Reap.run_once(engine.store()).await.unwrap(),
+        ];
+        let expected = if is_held { (3, 1) } else { (1, 0) };
+        assert_eq!(ran.map(|ran| (ran.moved, ran.held_up)), [expected; 3]);
+        let tended = Tend.run_once(engine.store()).await.unwrap();
+        assert_eq!(tended.held_up, usize::from(is_held));
+        assert!(tended.moved >= if is_held { 3 } else { 1 });
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        if is_held {
+            held.batch_execute("ROLLBACK").await.unwrap();
+        }
+    }
 }

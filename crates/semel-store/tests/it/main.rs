@@ -10,6 +10,7 @@ mod faults;
 mod long;
 mod mixed;
 mod silent;
+mod waiters;
 
 use std::sync::Arc;
 use std::time::Duration;

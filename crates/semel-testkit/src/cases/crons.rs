@@ -235,7 +235,7 @@ pub async fn a_tick_goes_by_its_jobs_unique_policy(f: &Fixture) {
     let ignoring = keyed("a").on_conflict("ignore").offer();
     register(f, "a", &registration("* * * * *", Overlap::Allow, ignoring)).await;
     assert_eq!(next(f, "a").await, (Decision::Duplicate, Some(holder.id)));
-    let known = f.backend().events(0, 100).await.unwrap().events;
+    let known = f.log().await;
     let told = known.iter().filter(|told| told.event.job == holder.id).map(|told| told.event.kind);
     let expected = [EventKind::Enqueued, EventKind::DuplicateRejected, EventKind::Deduplicated];
     assert_eq!(told.collect::<Vec<_>>(), expected);
@@ -257,7 +257,7 @@ pub async fn what_becomes_of_a_tick_is_in_the_log(f: &Fixture) {
     f.cancel(holder.id).await;
     f.decide(|draft| cron::trigger(draft, &cron_name("c"))).await.unwrap().unwrap();
     f.maintain().await;
-    let log = f.backend().events(0, 100).await.unwrap().events;
+    let log = f.log().await;
     let ticks = log.iter().map(|recorded| &recorded.event).filter(|event| event.cron().is_some());
     let told: Vec<_> = ticks.clone().map(|event| (event.kind, event.cron().unwrap(), event.amount)).collect();
     let expected = [

@@ -15,7 +15,7 @@ use semel_core::state::State;
 use semel_store::backend::{Claim, Verdict};
 
 use crate::fixture::{Fixture, claim};
-use crate::make::{job, keyed};
+use crate::make::{Want, job, keyed};
 
 fn limited(key: &str, concurrency: u32) -> Offer {
     let limit = Limit { key: key.into(), concurrency: Some(concurrency), rate: None };
@@ -200,4 +200,90 @@ pub async fn a_bound_counts_the_jobs_that_wait(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
     let again = Offer { bounded: true, ..keyed("a").on_conflict("ignore").offer() };
     assert!(matches!(f.enqueue(&again).await, Outcome::Existing(_)));
+}
+
+fn into(want: &Want, queue: &str) -> Offer {
+    Offer { bounded: true, queue: QueueName::from_stored(queue), ..want.offer() }
+}
+
+async fn bound(f: &Fixture, queue: &str, max_depth: u64) {
+    let set = QueueSettings { backpressure: Some(Backpressure { max_depth, warning_threshold: 1.0 }) };
+    f.decide(|draft| set_queue(draft, &QueueName::from_stored(queue), &set)).await;
+}
+
+/// Load, load, commit, commit: as two servers do.
+pub async fn two_who_see_the_last_place_of_a_queue_meet(f: &Fixture) {
+    bound(f, "q", 2).await;
+    let offer = into(&job(), "q");
+    assert!(f.enqueue(&offer).await.is_inserted());
+    for name in ["plain", "keyed"] {
+        let offer = if name == "keyed" { into(&keyed(name), "q") } else { offer.clone() };
+        let mut groups = Vec::new();
+        for _ in 0..2 {
+            let (outcome, group) = f.decided(&Reads::default(), |draft| enqueue(draft, &offer)).await;
+            assert!(outcome.is_inserted(), "{outcome:?}");
+            groups.push(group);
+        }
+        let second = groups.pop().unwrap();
+        assert_eq!(f.commit(groups).await, [Verdict::Applied]);
+        assert_eq!(f.commit(vec![second]).await, [Verdict::Stale]);
+        let other = into(&job(), "q");
+        assert_eq!(f.enqueue(&other).await, Outcome::QueueFull(Depth { waiting: 2, bound: 2 }));
+        assert_eq!(f.claim("q", 1).await.jobs.len(), 1);
+    }
+    // Those who add to other queues do not meet.
+    bound(f, "r", 2).await;
+    let mut groups = Vec::new();
+    for queue in ["q", "r"] {
+        let offer = into(&job(), queue);
+        groups.push(f.decided(&Reads::default(), |draft| enqueue(draft, &offer)).await.1);
+    }
+    assert_eq!(f.commit(groups).await, [Verdict::Applied, Verdict::Applied]);
+}
+
+/// One that waited elsewhere, or ran, leaves it none; and then nothing is ended.
+pub async fn a_replacement_needs_room_unless_it_takes_the_place_of_one_that_waited_there(f: &Fixture) {
+    bound(f, "a", 1).await;
+    bound(f, "b", 1).await;
+    let replacing = keyed("k").on_conflict("replace");
+    assert!(f.enqueue(&into(&job(), "b")).await.is_inserted());
+    let Outcome::Created(first) = f.enqueue(&into(&replacing, "a")).await else { panic!("not created") };
+    let full = Outcome::QueueFull(Depth { waiting: 1, bound: 1 });
+    assert_eq!(f.enqueue(&into(&replacing, "b")).await, full);
+    assert_eq!(f.head(first.id).await.unwrap(), *first, "it is as it was");
+    let Outcome::Replaced { head: second, .. } = f.enqueue(&into(&replacing, "a")).await else {
+        panic!("not replaced")
+    };
+    assert_eq!(f.claim("a", 1).await.jobs[0].0.id, second.id);
+    assert!(f.enqueue(&into(&job(), "a")).await.is_inserted());
+    assert_eq!(f.enqueue(&into(&replacing, "a")).await, full);
+    assert_eq!(f.head(second.id).await.unwrap().state, State::Active);
+    assert_eq!(f.claim("b", 1).await.jobs.len(), 1);
+    assert!(matches!(f.enqueue(&into(&replacing, "b")).await, Outcome::Replaced { .. }));
+    assert_eq!(f.head(second.id).await.unwrap().state, State::Cancelled);
+}
+
+/// And no more.
+pub async fn a_batch_has_the_room_that_its_replacements_leave(f: &Fixture) {
+    bound(f, "a", 2).await;
+    bound(f, "b", 9).await;
+    let replacing = keyed("k").on_conflict("replace");
+    let outcomes = f
+        .decide(|draft| {
+            [
+                into(&replacing, "a"),
+                into(&replacing, "a"),
+                into(&job(), "a"),
+                into(&job(), "a"),
+                into(&replacing, "b"),
+                into(&job(), "a"),
+                into(&job(), "a"),
+            ]
+            .iter()
+            .map(|offer| enqueue(draft, offer))
+            .collect::<Result<Vec<_>, _>>()
+        })
+        .await;
+    let inserted: Vec<bool> = outcomes.iter().map(Outcome::is_inserted).collect();
+    assert_eq!(inserted, [true, true, true, false, true, true, false], "{outcomes:?}");
 }

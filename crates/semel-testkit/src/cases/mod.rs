@@ -15,6 +15,7 @@ pub mod leases;
 pub mod limits;
 pub mod meetings;
 pub mod once;
+pub mod overlaps;
 pub mod people;
 pub mod remembering;
 pub mod replacing;
@@ -94,6 +95,9 @@ macro_rules! conformance {
             a_rate_counts_starts_by_the_stores_time,
             settings_are_kept_with_their_queue,
             a_bound_counts_the_jobs_that_wait,
+            two_who_see_the_last_place_of_a_queue_meet,
+            a_replacement_needs_room_unless_it_takes_the_place_of_one_that_waited_there,
+            a_batch_has_the_room_that_its_replacements_leave,
         );
         $crate::conformance!(@$how $fixture; replacing:
             a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
@@ -284,6 +288,7 @@ macro_rules! conformance {
             results_that_are_too_large_are_named_instead,
             a_refused_step_fails_with_the_duplicates_error,
             a_step_may_stand_for_a_job_that_is_there_already,
+            a_job_that_a_step_amends_is_given_what_the_step_is,
             a_step_may_stand_for_a_job_that_has_ended,
             a_long_line_of_ended_jobs_goes_on_in_pieces,
             a_step_that_was_offered_has_no_list_of_results,
@@ -344,6 +349,13 @@ macro_rules! conformance {
             a_triggered_cron_fires_now_and_keeps_its_schedule,
             a_removed_cron_is_gone_and_its_name_begins_anew,
             a_tick_signs_its_job,
+        );
+        $crate::conformance!(@$how $fixture; overlaps:
+            a_tick_waits_behind_any_number_of_cancelled_ones,
+            a_policy_holds_for_the_runs_of_the_one_before,
+            a_tick_waits_for_those_that_were_let_beside_a_held_one,
+            a_tick_that_admits_nothing_cancels_nothing,
+            a_cron_that_could_not_tick_ticks_again,
         );
         $crate::conformance!(@$how $fixture; copies:
             a_copy_answers_as_its_original,

@@ -13,8 +13,6 @@ use crate::fixture::{Fixture, claim};
 use crate::make::{foreign_id, job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How often the log is looked at until it has all. A store that is waiting for somebody waits a while each time.
-const LOG_TRIES: usize = 300;
 
 async fn pages(f: &Fixture, filter: &Filter) -> Vec<JobId> {
     let mut filter = filter.clone();
@@ -136,7 +134,7 @@ pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
     f.advance(SECOND * 3).await;
     f.create(&keyed("a").on_conflict("replace").queue("q").offer()).await;
     f.maintain().await;
-    let log = f.backend().events(0, 100).await.unwrap().events;
+    let log = f.log().await;
     let kinds: Vec<_> = log.iter().map(|recorded| recorded.event.kind).collect();
     assert_eq!(kinds, [EventKind::Enqueued, EventKind::Started, EventKind::Replaced, EventKind::Enqueued]);
     let started = &log[1];
@@ -162,7 +160,7 @@ pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
         })
         .await;
     }
-    let all = f.backend().events(0, 100).await.unwrap().events;
+    let all = f.log_page(0, 100, 15).await.events;
     assert_eq!(all.len(), 15);
     for size in [1, 2, 7, 15] {
         let (mut cursor, mut found) = (0, Vec::new());
@@ -176,7 +174,7 @@ pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
         assert_eq!(found, all);
     }
     f.create(&job().offer()).await;
-    assert_eq!(f.backend().events(all[14].cursor, 100).await.unwrap().events.len(), 1);
+    assert_eq!(f.log_page(all[14].cursor, 100, 1).await.events.len(), 1);
 }
 
 /// Where one commit tells in several pieces, as groups and claims do: pages of every size, each full but the last one, because
@@ -194,14 +192,7 @@ pub async fn only_the_last_page_of_the_log_is_short(f: &Fixture) {
             f.create(&job().queue("z").offer()).await;
         }
     }
-    let mut all = Vec::new();
-    // Somebody else's transaction, older than these, may keep a store from telling of them for a while.
-    for _ in 0..LOG_TRIES {
-        all = f.backend().events(0, 100).await.unwrap().events;
-        if all.len() == 2 * (4 + 4 + 2) {
-            break;
-        }
-    }
+    let all = f.log_page(0, 100, 2 * (4 + 4 + 2)).await.events;
     assert_eq!(all.len(), 2 * (4 + 4 + 2));
     for size in 1..=all.len() {
         let mut cursor = 0;
@@ -225,7 +216,7 @@ pub async fn the_log_says_how_far_it_reaches(f: &Fixture) {
     assert_eq!((empty.place(0), empty.place(empty.newest + 1)), (Place::Kept, Place::Ahead));
     f.create(&job().offer()).await;
     f.create(&job().offer()).await;
-    let page = f.backend().events(empty.newest, 9).await.unwrap();
+    let page = f.log_page(empty.newest, 9, 2).await;
     assert_eq!(page.events.len(), 2, "what came after the newest place is all that is new");
     let (first, last) = (page.events[0].cursor, page.events[1].cursor);
     assert!(first > empty.newest && last <= page.newest);
@@ -242,7 +233,7 @@ pub async fn the_log_says_how_far_it_reaches(f: &Fixture) {
     assert_eq!(cleared.place(cleared.newest), Place::Kept);
     assert_eq!(cleared.place(0), Place::Kept);
     f.create(&job().offer()).await;
-    let again = f.backend().events(cleared.newest, 9).await.unwrap();
+    let again = f.log_page(cleared.newest, 9, 1).await;
     assert_eq!((again.events.len(), again.place(cleared.newest)), (1, Place::Kept));
     assert_eq!(again.place(last), Place::TooOld);
 }

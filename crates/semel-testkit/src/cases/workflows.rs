@@ -159,6 +159,10 @@ pub async fn results_that_are_too_large_are_named_instead(f: &Fixture) {
     let (id, _) = create(f, &plan).await;
     let large = format!("\"{}\"", "a".repeat(PARENT_RESULTS_BYTES_MAX));
     let first = run(f, Some(&large)).await;
+    let kind = semel_core::draft::DocumentKind::StepResult;
+    let seek = semel_store::backend::Seek::Kind { kind, from: None, descending: false, limit: 9 };
+    let kept = f.backend().documents(seek).await.unwrap().documents;
+    assert!(kept.iter().all(|(_, kept)| kept.text.len() < 200), "nor kept twice");
     run(f, Some("2")).await;
     let found = parents(f, job_of(f, id, 2).await).await.unwrap();
     assert_eq!(found, format!("[{{\"semel.omitted\":true,\"job_id\":\"{first}\"}},2]"));
@@ -177,7 +181,7 @@ pub async fn a_refused_step_fails_with_the_duplicates_error(f: &Fixture) {
     let duplicates = full.note(NoteKind::Duplicates).unwrap();
     assert!(str::from_utf8(duplicates).unwrap().contains(&format!("workflow {id}")), "{duplicates:?}");
     f.maintain().await;
-    let log = f.backend().events(0, 100).await.unwrap().events;
+    let log = f.log().await;
     let told =
         log.iter().filter(|recorded| recorded.event.job == holder.id).map(|recorded| recorded.event.kind);
     assert_eq!(told.collect::<Vec<_>>(), [EventKind::Enqueued, EventKind::DuplicateRejected]);
@@ -193,6 +197,22 @@ pub async fn a_step_may_stand_for_a_job_that_is_there_already(f: &Fixture) {
     assert_eq!(run(f, Some("7")).await, holder.id);
     assert_eq!(statuses(f, id).await, "cr");
     assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[7]");
+}
+
+/// A job that has not begun takes over the args of who asks again, and then what that one is given.
+pub async fn a_job_that_a_step_amends_is_given_what_the_step_is(f: &Fixture) {
+    let newest = keyed("a").on_conflict("follow_up").queue("other").offer();
+    let (first, _) = create(f, &chain([once(), newest.clone()])).await;
+    run(f, Some("1")).await;
+    let waiting = job_of(f, first, 1).await;
+    assert_eq!(parents(f, waiting).await.unwrap(), "[1]");
+    let (second, _) = create(f, &chain([once(), newest.clone()])).await;
+    run(f, Some("2")).await;
+    assert_eq!(job_of(f, second, 1).await, waiting);
+    assert_eq!(parents(f, waiting).await.unwrap(), "[2]");
+    let (third, _) = create(f, &group([newest])).await;
+    assert_eq!(job_of(f, third, 0).await, waiting);
+    assert_eq!(parents(f, waiting).await, None);
 }
 
 /// At once, for its policy looks at jobs that have ended.
@@ -359,7 +379,7 @@ pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
 /// Its own events, from first to last: what happened, and the number of the step or the time it took.
 async fn told(f: &Fixture, id: WorkflowId) -> Vec<(EventKind, String, u32)> {
     f.maintain().await;
-    let log = f.backend().events(0, 1_000).await.unwrap().events;
+    let log = f.log().await;
     let own = log.into_iter().map(|recorded| recorded.event).filter(|event| event.job == id.as_job());
     own.map(|event| (event.kind, format!("{}@{}", event.type_name(), event.queue), event.amount)).collect()
 }

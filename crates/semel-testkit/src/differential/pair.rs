@@ -412,7 +412,7 @@ impl Pair {
     async fn compare_all(&self) -> Checked {
         let is_divided = self.store.partitions > 1;
         let told = both!(self, |f| async {
-            let log = f.backend().events(0, 100_000).await.unwrap().events;
+            let log = f.log().await;
             // Of ended holders a store may have fewer, and of those it has less.
             let told = log.into_iter().filter(|told| told.event.kind != EventKind::KeyReleased);
             let mut told: Vec<_> = told.map(|recorded| (recorded.at, recorded.event)).collect();

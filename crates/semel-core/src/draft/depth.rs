@@ -1,0 +1,54 @@
+//! How many jobs wait in queues with a bound, as the decisions of one group change it.
+
+use std::sync::Arc;
+
+use crate::ident::QueueName;
+use crate::job::Head;
+use crate::settings::waits;
+use crate::state::State;
+
+use super::{Draft, Missing};
+
+impl Draft {
+    /// How many jobs wait in a queue, after what this group has added and taken away. [`queue`](Self::queue) must have been
+    /// asked for it.
+    pub fn waiting(&self, name: &QueueName) -> u64 {
+        let loaded = self.snapshot.waiting.get(name).copied().unwrap_or(0);
+        let moved = self.depths.iter().filter(|(_, queue, _)| queue == name).map(|(_, _, by)| by).sum();
+        loaded.saturating_add_signed(moved)
+    }
+
+    /// Moves the record at which those meet who add to a queue with a bound, once in a decision.
+    ///
+    /// # Errors
+    /// [`Missing`] when it was not loaded.
+    pub(crate) fn meet_at_bound(&mut self, queue: &QueueName) -> Result<(), Missing> {
+        let mut row = self.queue(&queue.bound_row())?;
+        let mut met = self.met.iter().rev().take_while(|(command, _)| *command == self.command);
+        if !met.any(|(_, name)| name == queue) {
+            row.settings = Some(Arc::from("{}"));
+            self.set_queue(row);
+            self.met.push((self.command, queue.clone()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn move_depth(&mut self, name: &QueueName, by: i64) {
+        if by != 0 && !self.snapshot.waiting.is_empty() && self.snapshot.waiting.contains_key(name) {
+            self.depths.push((self.command, name.clone(), by));
+        }
+    }
+
+    /// A job that was in the state `before`, if its row says so, comes to another.
+    pub(super) fn note_depth(&mut self, head: &Head, before: Option<State>) {
+        if let Some(before) = before.or_else(|| self.state_of_holder(head)) {
+            self.move_depth(&head.queue, i64::from(waits(head.state)) - i64::from(waits(before)));
+        }
+    }
+
+    /// The state of a job that is known as a holder of its key alone.
+    fn state_of_holder(&self, head: &Head) -> Option<State> {
+        let view = self.snapshot.keys.get(head.key.as_ref()?)?;
+        view.holders.iter().find(|holder| holder.id == head.id).map(|holder| holder.state)
+    }
+}

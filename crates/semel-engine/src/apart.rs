@@ -1,0 +1,86 @@
+//! What is decided together until one of it stands in the way of the others, then apart.
+
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use semel_store::StoreError;
+
+/// How long what is decided for many waits for somebody's open transaction: as long as another server's commit may take, and
+/// not as long as a caller would, for all others wait with it.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What became of a piece.
+pub(crate) enum Apart<T> {
+    /// It was decided.
+    Done(T),
+    /// Somebody's open transaction holds it.
+    HeldUp,
+    /// It cannot be read.
+    Unreadable(String),
+    /// The store failed; what came after it was not tried.
+    Failed(StoreError),
+}
+
+/// Has `act` decide all of it in one commit. Where something of it is held by somebody's open transaction, each is decided in a
+/// commit of its own, all at once; where something cannot be read, it is looked for by halves.
+pub(crate) async fn apart<I, T, F>(items: Vec<I>, mut act: impl FnMut(Vec<I>) -> F) -> Vec<(Vec<I>, Apart<T>)>
+where
+    I: Clone,
+    F: Future<Output = Result<T, StoreError>> + Send,
+{
+    let mut told = Vec::new();
+    let mut pieces = vec![items];
+    while let Some(mut piece) = pieces.pop() {
+        let decided = match act(piece.clone()).await {
+            Ok(outcome) => Apart::Done(outcome),
+            Err(StoreError::Contended) if piece.len() > 1 => {
+                let singles: Vec<Vec<I>> = piece.into_iter().map(|item| vec![item]).collect();
+                let decided = all(singles.iter().cloned().map(&mut act)).await;
+                told.extend(singles.into_iter().zip(decided.into_iter().map(told_of)));
+                continue;
+            }
+            Err(StoreError::Corrupt(_)) if piece.len() > 1 => {
+                let rest = piece.split_off(piece.len() / 2);
+                pieces.extend([rest, piece]);
+                continue;
+            }
+            Err(error) => told_of(Err(error)),
+        };
+        let has_failed = matches!(decided, Apart::Failed(_));
+        told.push((piece, decided));
+        if has_failed {
+            break;
+        }
+    }
+    told
+}
+
+fn told_of<T>(decided: Result<T, StoreError>) -> Apart<T> {
+    match decided {
+        Ok(outcome) => Apart::Done(outcome),
+        Err(StoreError::Contended) => Apart::HeldUp,
+        Err(StoreError::Corrupt(why)) => Apart::Unreadable(why),
+        Err(error) => Apart::Failed(error),
+    }
+}
+
+/// Waits for all of them at once.
+async fn all<F: Future + Send>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<(Option<Pin<Box<F>>>, Option<F::Output>)> =
+        futures.map(|future| (Some(Box::pin(future)), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut is_over = true;
+        for (future, output) in &mut running {
+            if let Some(waiting) = future {
+                match waiting.as_mut().poll(context) {
+                    Poll::Ready(ready) => (*future, *output) = (None, Some(ready)),
+                    Poll::Pending => is_over = false,
+                }
+            }
+        }
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, output)| output).collect()
+}

@@ -1,0 +1,184 @@
+//! What a cron's overlap policy promises, whatever was before it and whatever becomes of the jobs.
+
+use std::time::Duration;
+
+use semel_core::cron::{self, Cron, Decision, Looked, Overlap};
+use semel_core::draft::{Document, Reads};
+use semel_core::enqueue::Offer;
+use semel_core::ident::JobId;
+use semel_core::job::{Head, NoteKind};
+use semel_core::state::State;
+use semel_store::backend::Seek;
+
+use crate::fixture::Fixture;
+use crate::flows::{cron_name, look, register, registration};
+use crate::make::{job, keyed};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn long() -> Offer {
+    job().times(36_000_000, 36_000_000).offer()
+}
+
+async fn put(f: &Fixture, overlap: Overlap, offer: Offer) {
+    register(f, "a", &registration("* * * * *", overlap, offer)).await;
+}
+
+/// Moves the clock by a minute and decides the tick that came.
+async fn next(f: &Fixture) -> (Decision, Option<JobId>) {
+    f.advance(MINUTE).await;
+    match look(f, "a").await {
+        Looked::Ticked(tick) => (tick.decision, tick.job.map(|id| JobId::parse(&id, "").unwrap())),
+        other => panic!("no tick: {other:?}"),
+    }
+}
+
+async fn fired(f: &Fixture) -> JobId {
+    match next(f).await {
+        (Decision::Fired, Some(id)) => id,
+        other => panic!("not fired: {other:?}"),
+    }
+}
+
+async fn started(f: &Fixture) -> Head {
+    f.claim_one().await.0
+}
+
+async fn states(f: &Fixture, ids: &[JobId]) -> Vec<State> {
+    let mut states = Vec::new();
+    for id in ids {
+        states.push(f.head(*id).await.unwrap().state);
+    }
+    states
+}
+
+async fn document(f: &Fixture) -> Document {
+    let key = cron::key(&cron_name("a"));
+    let snapshot = f.load(&Reads { documents: vec![key.clone()], ..Reads::default() }).await;
+    snapshot.peek_document(&key).unwrap().clone()
+}
+
+/// However many there are between the run and the tick, and in whatever order they were cancelled.
+pub async fn a_tick_waits_behind_any_number_of_cancelled_ones(f: &Fixture) {
+    put(f, Overlap::Enqueue, long()).await;
+    let first = fired(f).await;
+    assert_eq!(started(f).await.id, first);
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        held.push(fired(f).await);
+    }
+    for id in held.iter().rev() {
+        f.cancel(*id).await;
+    }
+    let last = fired(f).await;
+    assert_eq!(states(f, &[first, last]).await, [State::Active, State::Pending]);
+    f.complete(&f.head(first).await.unwrap()).await;
+    assert_eq!(states(f, &[last]).await, [State::Available]);
+}
+
+/// The policy of now is about every job of the cron that goes on, not about the last alone.
+pub async fn a_policy_holds_for_the_runs_of_the_one_before(f: &Fixture) {
+    put(f, Overlap::Allow, long()).await;
+    let runs = [fired(f).await, fired(f).await, fired(f).await];
+    let heads = f.claim("default", 9).await.jobs;
+    let head = |id: JobId| &heads.iter().find(|(head, _)| head.id == id).unwrap().0;
+    f.complete(head(runs[2])).await;
+    put(f, Overlap::Skip, long()).await;
+    assert_eq!(next(f).await, (Decision::Skipped, Some(runs[1])));
+    // It waits for both of them, whichever ends first.
+    put(f, Overlap::Enqueue, long()).await;
+    let held = fired(f).await;
+    let behind = fired(f).await;
+    assert_eq!(states(f, &[held, behind]).await, [State::Pending; 2]);
+    f.complete(head(runs[1])).await;
+    assert_eq!(states(f, &[held, behind]).await, [State::Pending; 2], "the first runs");
+    put(f, Overlap::Skip, long()).await;
+    assert_eq!(next(f).await.0, Decision::Skipped);
+    f.complete(head(runs[0])).await;
+    assert_eq!(states(f, &[held, behind]).await, [State::Available, State::Pending]);
+    put(f, Overlap::CancelPrevious, long()).await;
+    let only = fired(f).await;
+    assert_eq!(
+        states(f, &[held, behind, only]).await,
+        [State::Cancelled, State::Cancelled, State::Available]
+    );
+}
+
+/// Held back for one that ends, a tick still waits for those that were let beside it.
+pub async fn a_tick_waits_for_those_that_were_let_beside_a_held_one(f: &Fixture) {
+    put(f, Overlap::Enqueue, long()).await;
+    let (first, held) = (fired(f).await, fired(f).await);
+    let first_run = started(f).await;
+    assert_eq!(first_run.id, first);
+    put(f, Overlap::Allow, long()).await;
+    let beside = fired(f).await;
+    let run = started(f).await;
+    assert_eq!(run.id, beside);
+    put(f, Overlap::Enqueue, long()).await;
+    let last = fired(f).await;
+    f.complete(&first_run).await;
+    let held_run = started(f).await;
+    assert_eq!(held_run.id, held);
+    f.complete(&held_run).await;
+    assert_eq!(states(f, &[last]).await, [State::Pending], "the one beside runs");
+    f.complete(&run).await;
+    assert_eq!(states(f, &[last]).await, [State::Available]);
+}
+
+/// Both or neither: a run is ended by what takes its place.
+pub async fn a_tick_that_admits_nothing_cancels_nothing(f: &Fixture) {
+    put(f, Overlap::CancelPrevious, long()).await;
+    let first = fired(f).await;
+    let run = started(f).await;
+    let stranger = f.create(&keyed("a").queue("other").offer()).await;
+    put(f, Overlap::CancelPrevious, keyed("a").offer()).await;
+    assert_eq!(next(f).await, (Decision::Rejected, Some(stranger.id)));
+    assert_eq!(f.head(first).await.unwrap(), run, "it is as it was");
+    put(f, Overlap::CancelPrevious, keyed("a").on_conflict("ignore").offer()).await;
+    assert_eq!(next(f).await, (Decision::Duplicate, Some(stranger.id)));
+    assert_eq!(f.head(first).await.unwrap(), run);
+    let (_, noted) = f.full(stranger.id).await.unwrap();
+    assert!(noted.note(NoteKind::Duplicates).is_some(), "and who was turned away is recorded");
+    f.cancel(stranger.id).await;
+    fired(f).await;
+    assert_eq!(states(f, &[first]).await, [State::Cancelled]);
+}
+
+/// What it was that cannot be read: another program may, or this one later.
+pub async fn a_cron_that_could_not_tick_ticks_again(f: &Fixture) {
+    put(f, Overlap::Allow, long()).await;
+    let key = cron::key(&cron_name("a"));
+    let whole = document(f).await;
+    let broken = String::from_utf8(whole.text.to_vec()).unwrap().replace("UTC", "Nowhere/Land");
+    f.decide(|draft| {
+        draft.document(&key)?;
+        draft.set_document(&key, Some((broken.clone().into(), whole.due)));
+        Ok(())
+    })
+    .await;
+    f.advance(MINUTE).await;
+    assert!(matches!(look(f, "a").await, Looked::Stopped(_)));
+    let stopped = document(f).await;
+    assert!(stopped.due.is_some_and(|due| due > whole.due.unwrap()));
+    f.decide(|draft| {
+        let due = draft.document(&key)?.unwrap().due;
+        draft.set_document(&key, Some((whole.text.clone(), due)));
+        Ok(())
+    })
+    .await;
+    // Whoever registers it as it is has it tick at once.
+    f.advance(MINUTE * 10).await;
+    let due = f.backend().documents(Seek::Due { limit: 9 }).await.unwrap().documents;
+    assert_eq!(due.len(), 1);
+    let Looked::Ticked(tick) = look(f, "a").await else { panic!("no tick") };
+    assert_eq!(tick.decision, Decision::Fired);
+    let cron = Cron::decode(&document(f).await.text).unwrap();
+    f.decide(|draft| {
+        let text = draft.document(&key)?.unwrap().text;
+        draft.set_document(&key, Some((text, None)));
+        Ok(())
+    })
+    .await;
+    put(f, Overlap::Allow, long()).await;
+    assert_eq!(document(f).await.due.map(|due| due.as_micros()), cron.next_tick);
+}
