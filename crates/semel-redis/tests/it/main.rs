@@ -13,6 +13,8 @@ mod damage;
 mod fresh;
 mod halves;
 #[cfg(unix)]
+mod heirs;
+#[cfg(unix)]
 mod kills;
 mod lost;
 #[cfg(unix)]
