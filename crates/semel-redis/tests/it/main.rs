@@ -16,6 +16,8 @@ mod halves;
 mod heirs;
 #[cfg(unix)]
 mod kills;
+#[cfg(unix)]
+mod loading;
 mod lost;
 #[cfg(unix)]
 mod many;
