@@ -10,6 +10,8 @@ mod against_the_model;
 mod cluster;
 mod crash;
 mod damage;
+#[cfg(unix)]
+mod encrypted;
 mod fresh;
 mod halves;
 #[cfg(unix)]

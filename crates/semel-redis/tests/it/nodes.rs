@@ -47,7 +47,9 @@ impl Node {
         for _ in 0..100 {
             let (port, bus) = (some_port(), some_port());
             let (port_text, bus_text) = (port.to_string(), bus.to_string());
-            let mut all = vec!["--bind", "127.0.0.1", "--port", &port_text, "--cluster-port", &bus_text];
+            // One that speaks TLS to its like speaks nothing else to anybody.
+            let kind = if settings.contains(&"--tls-replication") { "--tls-port" } else { "--port" };
+            let mut all = vec!["--bind", "127.0.0.1", kind, &port_text, "--cluster-port", &bus_text];
             all.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
             all.extend(settings);
             if let Some(own) = Own::try_start(folder.path(), &all).await {
@@ -212,6 +214,11 @@ pub struct Sentinel {
 
 impl Watched {
     pub async fn start(more: &[&str], password: Option<&str>) -> Self {
+        Self::start_named("127.0.0.1", more, password, "").await
+    }
+
+    /// Those of a machine that goes by this name, with what sentinels are told besides.
+    pub async fn start_named(name: &str, more: &[&str], password: Option<&str>, told: &str) -> Self {
         let primary = Node::start(more).await;
         let port = primary.port.to_string();
         let mut settings = vec!["--replicaof", "127.0.0.1", &port];
@@ -220,7 +227,7 @@ impl Watched {
         until("the replica catches up", async || primary.has_replicas(1).await).await;
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            sentinels.push(Sentinel::start(primary.port, password).await);
+            sentinels.push(Sentinel::start(name, primary.port, password, told).await);
         }
         for sentinel in &sentinels {
             until("they know each other", async || {
@@ -244,12 +251,15 @@ impl Watched {
 }
 
 impl Sentinel {
-    async fn start(primary: u16, password: Option<&str>) -> Self {
+    async fn start(name: &str, primary: u16, password: Option<&str>, more: &str) -> Self {
         let folder = TempDir::new();
         for _ in 0..100 {
             let port = some_port();
+            let ports =
+                if more.is_empty() { format!("port {port}") } else { format!("port 0\ntls-port {port}") };
             let mut told = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {primary} 2\n\
+                "{ports}\n{more}bind 127.0.0.1\ndir {}\nsentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n\
+                 sentinel announce-ip {name}\nsentinel monitor main {name} {primary} 2\n\
                  sentinel down-after-milliseconds main 5000\nsentinel failover-timeout main 5000\n",
                 folder.path().display()
             );
