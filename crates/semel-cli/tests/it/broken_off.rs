@@ -97,7 +97,7 @@ impl Wire {
                 let (asks, answers) = (server.try_clone().unwrap(), client.try_clone().unwrap());
                 std::thread::spawn(move || hand_on(client, asks, &sent, &limit));
                 std::thread::spawn(move || {
-                    hand_on(server, answers, &AtomicU64::new(0), &AtomicU64::new(u64::MAX))
+                    hand_on(server, answers, &AtomicU64::new(0), &AtomicU64::new(u64::MAX));
                 });
             }
         });

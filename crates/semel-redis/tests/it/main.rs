@@ -9,7 +9,11 @@ mod against_the_model;
 #[cfg(unix)]
 mod cluster;
 mod crash;
+#[cfg(target_os = "linux")]
+mod cut_off;
 mod damage;
+#[cfg(target_os = "linux")]
+mod doors;
 #[cfg(unix)]
 mod encrypted;
 mod fresh;

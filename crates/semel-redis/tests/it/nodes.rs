@@ -36,7 +36,7 @@ fn some_port() -> u16 {
 pub struct Node {
     pub own: Own,
     pub port: u16,
-    bus: u16,
+    pub bus: u16,
     /// Goes after the process.
     _folder: TempDir,
 }
@@ -121,6 +121,14 @@ impl Cluster {
         settings.extend(more);
         let starting = (0..3 + replicas).map(|_| Node::start(&settings));
         let nodes = futures_util::future::join_all(starting).await;
+        let places: Vec<(u16, u16)> = nodes.iter().map(|node| (node.port, node.bus)).collect();
+        Self::of(nodes, &places).await
+    }
+
+    /// Of nodes that know nobody, and the ports that they are known by, their own or others': where clients speak to them, and where
+    /// they speak to each other. Those behind the third are replicas.
+    pub async fn of(nodes: Vec<Node>, places: &[(u16, u16)]) -> Self {
+        let replicas = nodes.len() - 3;
         let cluster = Self { nodes };
         for (place, node) in cluster.nodes.iter().enumerate() {
             node.tell(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]).await;
@@ -130,8 +138,8 @@ impl Cluster {
                 node.tell(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
             }
         }
-        for node in &cluster.nodes[1..] {
-            let (port, bus) = (node.port.to_string(), node.bus.to_string());
+        for (port, bus) in &places[1..] {
+            let (port, bus) = (port.to_string(), bus.to_string());
             cluster.nodes[0].tell(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
         }
         let all = format!("cluster_known_nodes:{}", cluster.nodes.len());
