@@ -7,6 +7,7 @@ mod pgbouncer;
 mod postgres;
 mod redis;
 pub mod valgrind;
+pub mod valkey;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,9 +49,8 @@ impl Services {
         let mut variables = vec![
             (postgres::VARIABLE, self.postgres.url()),
             (postgres::PROGRAMS, self.postgres.programs().display().to_string()),
-            (redis::VARIABLE, self.redis.url()),
-            (redis::PROGRAM, self.redis.program().display().to_string()),
         ];
+        variables.extend(self.redis.variables());
         variables.extend(self.pooler.iter().map(|found| (pgbouncer::VARIABLE, found.display().to_string())));
         variables.extend(self.browser.iter().map(|found| (chromium::VARIABLE, found.display().to_string())));
         // Tests that start programs of their own must not do so as root either.

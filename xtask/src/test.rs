@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::absent::{self, Absent};
 use crate::api;
 use crate::bench::instructions;
-use crate::services::{Services, valgrind};
+use crate::services::{Services, valgrind, valkey};
 use crate::steps::{Action, Step, run as run_steps};
 use crate::tidy;
 use crate::workspace::Workspace;
@@ -18,6 +18,10 @@ const SUITES_VARIABLE: &str = "OJS_SUITES";
 const SUITES_BESIDE: &str = "../shared/ojs/suites";
 /// Events that the demo plays as a smoke test.
 const DEMO_EVENTS: &str = "2000";
+/// Of the store in Redis, what is tried on Valkey too: names begin so.
+const ON_VALKEY: [&str; 5] = ["as_it_is::", "divided_as_it_is::", "cluster::", "sentinels::", "replicas::"];
+/// How long that may take; it needs about a minute.
+const VALKEY_LIMIT: Duration = Duration::from_secs(900);
 /// How long the demo may take; it needs a few seconds.
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
 
@@ -33,7 +37,9 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     );
     let services = Services::start()?;
     let absent = [absent::drivers(&workspace.target()?), absent::programs(), services.absent()].concat();
-    absent.iter().for_each(|absent| println!("{absent}"));
+    let valkey = (!is_quick).then(|| workspace.target().map(|target| valkey::start(&target))).transpose()?;
+    let missing = || absent.iter().chain(valkey.iter().filter_map(|found| found.as_ref().err()));
+    missing().for_each(|absent| println!("{absent}"));
     let mut steps = vec![
         format(workspace),
         clippy(workspace),
@@ -44,9 +50,13 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     ];
     if is_quick {
         println!(
-            "--quick: without doc tests, cargo-deny, the demo on a release build, and counted instructions"
+            "--quick: without Valkey, doc tests, cargo-deny, the demo on a release build, and counted instructions"
         );
     } else {
+        if let Some(Ok(valkey)) = &valkey {
+            let has_nextest = workspace.has_cargo_command("nextest");
+            steps.push(on_valkey(workspace, &valkey.variables(), has_nextest));
+        }
         steps.push(doc_tests(workspace));
         if workspace.has_cargo_command("deny") {
             steps.push(deny(workspace));
@@ -60,7 +70,7 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         }
     }
     run_steps(steps)?;
-    absent.iter().for_each(|absent| println!("{absent}"));
+    missing().for_each(|absent| println!("{absent}"));
     Ok(())
 }
 
@@ -176,6 +186,24 @@ fn tests(
     step
 }
 
+/// The store in Redis, on Valkey.
+fn on_valkey(workspace: &Workspace, variables: &[(&'static str, String)], has_nextest: bool) -> Step {
+    let named = ON_VALKEY.map(|name| format!("test(/^{name}/)")).join(" + ");
+    let package = ["--package", "semel-redis", "--test", "it"];
+    let args = if has_nextest {
+        [&["nextest", "run", "--no-fail-fast"], &package[..], &["-E", &named]].concat()
+    } else {
+        [&["test", "--no-fail-fast"], &package[..], &["--"], &ON_VALKEY].concat()
+    };
+    let remedy = "what fails here alone is something that Valkey does otherwise than Redis; take it off the PATH to go on without it";
+    let mut step = cargo_step(workspace, "valkey", &args, remedy);
+    if let Action::Run(mut command) = step.action {
+        command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
+        step.action = Action::RunWithin(command, VALKEY_LIMIT);
+    }
+    step
+}
+
 fn doc_tests(workspace: &Workspace) -> Step {
     cargo_step(
         workspace,
@@ -246,7 +274,7 @@ fn counted(workspace: &Workspace) -> Step {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{Absent, Suites, tests};
+    use super::{Absent, ON_VALKEY, Suites, tests};
     use crate::steps::Action;
     use crate::workspace::Workspace;
 
@@ -273,6 +301,23 @@ mod tests {
         let step = tests(&Workspace::here(), &Suites::Missing, &[], &absent, true);
         assert!(step.shown.ends_with("-E not (test(pooler::))"), "{}", step.shown);
         assert!(absent[0].to_string().starts_with("NOT TESTED HERE"));
+    }
+
+    #[test]
+    fn a_part_of_the_tests_is_run_on_valkey() {
+        for has_nextest in [true, false] {
+            let variables = [("SEMEL_TEST_REDIS", "valkey".to_owned())];
+            let step = super::on_valkey(&Workspace::here(), &variables, has_nextest);
+            assert!(ON_VALKEY.iter().all(|name| step.shown.contains(name)), "{}", step.shown);
+            let Action::RunWithin(command, _) = step.action else { unreachable!("it may hang") };
+            let told = |(name, value): (&_, Option<&_>)| name == "SEMEL_TEST_REDIS" && value.is_some();
+            assert!(command.get_envs().any(told));
+        }
+        let main = include_str!("../../crates/semel-redis/tests/it/main.rs");
+        for name in ON_VALKEY.map(|name| name.trim_end_matches(':')) {
+            let is_there = [format!("mod {name};"), format!("conformance!({name},")];
+            assert!(is_there.iter().any(|part| main.contains(part)), "{name}");
+        }
     }
 
     #[test]

@@ -131,7 +131,8 @@ impl Server {
                 }
                 Some(("run_id" | "master_replid", part)) => server.run.push_str(part.trim()),
                 Some(("role", role)) => server.is_primary = role.trim() == "master",
-                Some(("redis_mode", mode)) => server.is_cluster = mode.trim() == "cluster",
+                // The second is Valkey's name for it.
+                Some(("redis_mode" | "server_mode", mode)) => server.is_cluster = mode.trim() == "cluster",
                 _ => {}
             }
         }
@@ -167,5 +168,15 @@ mod tests {
         assert_eq!(Server::of(said), read);
         assert!(!Server::of("role:slave\r\n").is_primary);
         assert!(Server::of("redis_mode:cluster\r\n").is_cluster);
+    }
+
+    /// Valkey says what Redis says, but for the name of its mode.
+    #[test]
+    fn what_valkey_says_of_itself_is_read() {
+        let said = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\nserver_mode:cluster\r\n\
+                    run_id:abc\r\n# Replication\r\nrole:master\r\nmaster_replid:def\r\n";
+        let read = Server { version: 7, run: "abcdef".to_owned(), is_primary: true, is_cluster: true };
+        assert_eq!(Server::of(said), read);
+        assert!(!Server::of(&said.replace("mode:cluster", "mode:standalone")).is_cluster);
     }
 }

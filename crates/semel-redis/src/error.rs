@@ -50,6 +50,12 @@ pub enum RedisError {
     /// Nobody is the primary now, or nobody knows who is.
     #[error("redis: {0}")]
     Astray(String),
+    /// It was started, and has not read its data yet.
+    #[error(
+        "redis: it is still reading its data from the disk, and takes no requests before it has: wait until INFO says loading:0, and \
+         try again"
+    )]
+    Loading,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -71,6 +77,11 @@ impl RedisError {
     /// Whether Redis answered that it cannot do it right now: it reads its files, or another script is at work. Nothing was done.
     pub(crate) fn is_not_yet(&self) -> bool {
         matches!(self.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN"))
+    }
+
+    /// Whether Redis reads its data. Nothing was done.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.code() == Some("LOADING")
     }
 
     fn server(&self) -> Option<ServerErrorKind> {
@@ -158,6 +169,7 @@ impl From<RedisError> for StoreError {
             | RedisError::Silent
             | RedisError::Behind
             | RedisError::Locked
+            | RedisError::Loading
             | RedisError::Astray(_) => Self::Unavailable(message),
         }
     }

@@ -1,5 +1,7 @@
 //! What is asked of a store by who carries it over into another, or another into it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::future::join_all;
 use semel_core::ident::QueueName;
@@ -13,6 +15,7 @@ use crate::load::{queue_row, stored};
 use crate::partitions::Partitions;
 use crate::store::Shared;
 use crate::values::{Values, bytes, id_of, list, maybe_bytes, number};
+use crate::writers::Writers;
 
 /// Keys of the server that are looked at in one go, to find rows among them.
 const LOOKS: u32 = 10_000;
@@ -91,9 +94,20 @@ impl Partitions {
         Ok(piece)
     }
 
-    /// Takes the place of another store.
+    /// Takes the place of another store. The first partition is told last, once the others have it for good: it says what the whole
+    /// store is, and they go on as part of the old one until then.
     pub async fn inherit(&self, heritage: &Heritage) -> Result<(), RedisError> {
         for shared in self.parts() {
+            let commits = shared.writers.iter().flat_map(Writers::links);
+            commits.chain([&shared.link]).for_each(|link| link.expect_heir(heritage.secret));
+        }
+        let (first, others) = self.parts().split_first().ok_or(RedisError::Answer("no partition"))?;
+        self.inherit_in(others, heritage).await?;
+        self.inherit_in(std::slice::from_ref(first), heritage).await
+    }
+
+    async fn inherit_in(&self, parts: &[Arc<Shared>], heritage: &Heritage) -> Result<(), RedisError> {
+        for shared in parts {
             // The log of all of them is in the first.
             let last = if shared.partition == 0 { heritage.log.div_ceil(1 << PLACE_BITS) } else { 0 };
             let inherit = || {
@@ -103,7 +117,7 @@ impl Partitions {
             };
             self.patiently(shared.partition, inherit).await?;
         }
-        Ok(())
+        self.confirm().await
     }
 
     /// How many servers want to be told of commits. An account that may not ask is told of none, and in a cluster a node knows

@@ -47,6 +47,7 @@ mod heritage;
 mod link;
 mod listener;
 mod load;
+mod loading;
 mod opinion;
 mod partitions;
 mod people;

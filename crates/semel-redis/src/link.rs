@@ -20,7 +20,7 @@ use crate::times::Times;
 use crate::values;
 
 /// How long a connection may take, on a machine that does other things as well.
-const CONNECT: Duration = Duration::from_secs(20);
+pub const CONNECT: Duration = Duration::from_secs(20);
 /// How long an answer may take: whoever is silent for so long is taken for lost.
 const ANSWER: Duration = Duration::from_secs(30);
 /// The layout that this program reads and writes.
@@ -87,6 +87,8 @@ pub struct Link {
 #[derive(Default)]
 struct Now {
     connection: Option<(MultiplexedConnection, Client, Place)>,
+    /// The secret of the store whose place this one is about to take.
+    heir: Option<[u8; 16]>,
     /// The number of the connection, so that one is given up once.
     number: u64,
     known: Option<Known>,
@@ -124,6 +126,10 @@ impl Link {
 
     /// Another link to the same store: should it have to make it anew, then with the same secret.
     pub fn beside(&self) -> Self {
+        let (known, heir) = {
+            let now = self.now();
+            (now.known, now.heir)
+        };
         Self {
             finder: Arc::clone(&self.finder),
             base: self.base.clone(),
@@ -132,7 +138,7 @@ impl Link {
             replicas: self.replicas,
             times: Arc::clone(&self.times),
             sums: OnceLock::new(),
-            now: Mutex::new(Now { known: self.known(), ..Now::default() }),
+            now: Mutex::new(Now { known, heir, ..Now::default() }),
             connecting: tokio::sync::Mutex::default(),
         }
     }
@@ -208,7 +214,8 @@ impl Link {
         let known = self.unless_it_leaves(&place, self.introduce(&mut connection)).await?;
         let mut now = self.now();
         // Keys of tenants are made with it: with another one they would be others.
-        if now.known.is_some_and(|before| before.secret != known.secret) {
+        let is_heir = now.heir == Some(known.secret);
+        if now.known.is_some_and(|before| before.secret != known.secret) && !is_heir {
             return Err(RedisError::Unsupported(
                 "another store is at this address than the one that was opened: start the program again to use it"
                     .to_owned(),
@@ -230,6 +237,11 @@ impl Link {
         let now = self.now();
         let (connection, _, place) = now.connection.as_ref()?;
         (!self.finder.has_left(place)).then(|| (connection.clone(), now.number, Place::clone(place)))
+    }
+
+    /// The store takes the place of the one with this secret from now on: whoever connects anew finds the one or the other.
+    pub fn expect_heir(&self, secret: [u8; 16]) {
+        self.now().heir = Some(secret);
     }
 
     /// The connection of that number is lost.
@@ -316,7 +328,7 @@ impl Link {
         for script in Script::ALL {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text());
         }
-        let sums: Vec<String> = pipeline.query_async(connection).await?;
+        let sums = each(connection, &pipeline, Script::ALL.len()).await?;
         // The same text has the same sum.
         self.sums.get_or_init(|| sums);
         Ok(())
@@ -327,8 +339,7 @@ impl Link {
         // One section each: those that are too old know no more.
         let mut asked = redis::pipe();
         asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
-        let (server, replication): (String, String) = asked.query_async(connection).await?;
-        let server = Server::of(&(server + &replication));
+        let server = Server::of(&each(connection, &asked, 2).await?.concat());
         if server.version < OLDEST {
             return Err(RedisError::Unsupported(format!(
                 "this is Redis {}: the store needs {OLDEST} or later",
@@ -386,6 +397,16 @@ async fn sent(mut connection: MultiplexedConnection, request: &Request) -> Resul
             Ok(values.into_iter().map(|value| value.extract_error().map_err(lost)).collect())
         }
     }
+}
+
+/// The texts that so many commands are answered with. Where all fail for one reason, that is said once.
+async fn each(
+    connection: &mut MultiplexedConnection,
+    asked: &Pipeline,
+    count: usize,
+) -> Result<Vec<String>, RedisError> {
+    let said = connection.send_packed_commands(asked, 0, count).await.map_err(lost)?;
+    said.into_iter().map(|said| values::text(said.extract_error().map_err(lost)?)).collect()
 }
 
 /// What Redis says, or that the connection failed.

@@ -29,6 +29,7 @@ use crate::durability::Durability;
 use crate::error::RedisError;
 use crate::link::{Link, Request};
 use crate::listener;
+use crate::loading::when_loaded;
 use crate::partitions::Partitions;
 use crate::scripts::Script;
 use crate::survey::Survey;
@@ -164,7 +165,8 @@ impl Redis {
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn is_there(address: &Address) -> Result<bool, RedisError> {
-        Link::new(address, Times::default())?.is_there().await
+        let link = Link::new(address, Times::default())?;
+        when_loaded(|| link.is_there()).await
     }
 
     /// Deletes the store at `address`, its secret too. Nobody may use it any more.
@@ -185,14 +187,14 @@ impl Redis {
 
     async fn open_with(address: &Address, clock: Option<Arc<dyn Clock>>) -> Result<Self, RedisError> {
         let link = Link::new(address, Times::new(clock))?;
-        link.connection().await?;
+        when_loaded(|| link.connection()).await?;
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let mut parts = Vec::with_capacity(usize::from(known.partitions));
         for partition in 1..known.partitions {
             parts.push(Shared::new(link.to_partition(address, partition)?, partition, address));
         }
         parts.insert(0, Shared::new(link, 0, address));
-        let connecting = parts.iter().skip(1).map(|shared| shared.link.connection());
+        let connecting = parts.iter().skip(1).map(|shared| when_loaded(|| shared.link.connection()));
         for connected in join_all(connecting).await {
             connected?;
         }
@@ -251,7 +253,8 @@ impl Redis {
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn survey_at(address: &Address) -> Result<Survey, RedisError> {
-        Link::new(address, Times::default())?.survey().await
+        let link = Link::new(address, Times::default())?;
+        when_loaded(|| link.survey()).await
     }
 
     /// Does a unit of work to its end, whoever waits for it.

@@ -60,6 +60,11 @@ impl Writers {
         self.links.get(self.next.fetch_add(1, Ordering::Relaxed) % self.links.len())
     }
 
+    /// All of them.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
     /// Whether it is to be seen first that replicas are there again. Otherwise claims would go on to take jobs for whoever is told of
     /// a failure, until these have no attempt left.
     pub fn is_behind(&self) -> bool {

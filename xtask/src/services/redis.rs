@@ -64,6 +64,18 @@ impl Redis {
                 on_path("redis-server").ok_or_else(missing)?
             }
         };
+        Self::run_program(program, settings)
+    }
+
+    /// One of this program, for tests.
+    ///
+    /// # Errors
+    /// Why it does not run.
+    pub fn start_program(program: PathBuf) -> Result<Self, String> {
+        Self::run_program(program, &[])
+    }
+
+    fn run_program(program: PathBuf, settings: &'static [&'static str]) -> Result<Self, String> {
         let version = version(&program)?;
         if version < OLDEST {
             return Err(format!(
@@ -77,7 +89,7 @@ impl Redis {
         let mut server = Self { program, folder, port, settings, process: None };
         server.run()?;
         println!(
-            "Redis {version} of {}: one of this run on port {}, {VARIABLE}={}",
+            "version {version} of {}: one of this run on port {}, {VARIABLE}={}",
             server.program.display(),
             server.port,
             server.url()
@@ -103,6 +115,11 @@ impl Redis {
     /// The program.
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// What tests are told of it: names of variables and their values.
+    pub fn variables(&self) -> [(&'static str, String); 2] {
+        [(VARIABLE, self.url()), (PROGRAM, self.program().display().to_string())]
     }
 
     fn run(&mut self) -> Result<(), String> {

@@ -6,6 +6,8 @@
 )]
 
 #[cfg(unix)]
+mod broken_off;
+#[cfg(unix)]
 mod browser;
 mod copies;
 mod demo;

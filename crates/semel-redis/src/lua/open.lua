@@ -64,6 +64,15 @@ local function begin_run(seen)
     end
     call('HSET', fact, 'run', ARGV[3])
 end
+-- The store's secret as it stands here. One that takes another's place tells its partitions so one after the other, the first one last: until
+-- that one has it, the others are what they were before, and whoever broke off in between has left one store.
+local function secret_here()
+    local before = call('HGET', fact, 'before')
+    if before and before == ARGV[2] then
+        return before
+    end
+    return call('HGET', fact, 'secret')
+end
 local layout = call('HGET', fact, 'layout')
 if not layout then
     if call('EXISTS', fact) == 1 then
@@ -84,9 +93,9 @@ end
 local parts = call('HGET', fact, 'partitions') or '1'
 if ARGV[4] ~= '' and ARGV[4] ~= parts then
     -- Who asks is to say so himself, before anything is written.
-    return { layout, call('HGET', fact, 'secret'), parts }
+    return { layout, secret_here(), parts }
 end
 if call('HGET', fact, 'run') ~= ARGV[3] then
     begin_run(ARGV[10])
 end
-return { layout, call('HGET', fact, 'secret'), parts }
+return { layout, secret_here(), parts }

@@ -100,6 +100,11 @@ elseif what == 'inherit' then
         last = max(last, tonumber(call('HGET', fact, count) or 0))
         call('HSET', fact, count, digits(last), dropped, digits(last))
     end
+    local before = call('HGET', fact, 'secret')
+    if before ~= ARGV[5] and (call('HGET', fact, 'partition') or '0') ~= '0' then
+        -- The first partition has this one still, and is told last.
+        call('HSET', fact, 'before', before)
+    end
     call('HSET', fact, 'secret', ARGV[5], 'gone', digits(max(GONE, tonumber(ARGV[7]))))
     return 0
 elseif what == 'clear' then

@@ -9,11 +9,21 @@ mod against_the_model;
 #[cfg(unix)]
 mod cluster;
 mod crash;
+#[cfg(target_os = "linux")]
+mod cut_off;
 mod damage;
+#[cfg(target_os = "linux")]
+mod doors;
+#[cfg(unix)]
+mod encrypted;
 mod fresh;
 mod halves;
 #[cfg(unix)]
+mod heirs;
+#[cfg(unix)]
 mod kills;
+#[cfg(unix)]
+mod loading;
 mod lost;
 #[cfg(unix)]
 mod many;

@@ -36,7 +36,7 @@ fn some_port() -> u16 {
 pub struct Node {
     pub own: Own,
     pub port: u16,
-    bus: u16,
+    pub bus: u16,
     /// Goes after the process.
     _folder: TempDir,
 }
@@ -47,7 +47,9 @@ impl Node {
         for _ in 0..100 {
             let (port, bus) = (some_port(), some_port());
             let (port_text, bus_text) = (port.to_string(), bus.to_string());
-            let mut all = vec!["--bind", "127.0.0.1", "--port", &port_text, "--cluster-port", &bus_text];
+            // One that speaks TLS to its like speaks nothing else to anybody.
+            let kind = if settings.contains(&"--tls-replication") { "--tls-port" } else { "--port" };
+            let mut all = vec!["--bind", "127.0.0.1", kind, &port_text, "--cluster-port", &bus_text];
             all.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
             all.extend(settings);
             if let Some(own) = Own::try_start(folder.path(), &all).await {
@@ -119,6 +121,14 @@ impl Cluster {
         settings.extend(more);
         let starting = (0..3 + replicas).map(|_| Node::start(&settings));
         let nodes = futures_util::future::join_all(starting).await;
+        let places: Vec<(u16, u16)> = nodes.iter().map(|node| (node.port, node.bus)).collect();
+        Self::of(nodes, &places).await
+    }
+
+    /// Of nodes that know nobody, and the ports that they are known by, their own or others': where clients speak to them, and where
+    /// they speak to each other. Those behind the third are replicas.
+    pub async fn of(nodes: Vec<Node>, places: &[(u16, u16)]) -> Self {
+        let replicas = nodes.len() - 3;
         let cluster = Self { nodes };
         for (place, node) in cluster.nodes.iter().enumerate() {
             node.tell(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]).await;
@@ -128,8 +138,8 @@ impl Cluster {
                 node.tell(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
             }
         }
-        for node in &cluster.nodes[1..] {
-            let (port, bus) = (node.port.to_string(), node.bus.to_string());
+        for (port, bus) in &places[1..] {
+            let (port, bus) = (port.to_string(), bus.to_string());
             cluster.nodes[0].tell(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
         }
         let all = format!("cluster_known_nodes:{}", cluster.nodes.len());
@@ -212,6 +222,11 @@ pub struct Sentinel {
 
 impl Watched {
     pub async fn start(more: &[&str], password: Option<&str>) -> Self {
+        Self::start_named("127.0.0.1", more, password, "").await
+    }
+
+    /// Those of a machine that goes by this name, with what sentinels are told besides.
+    pub async fn start_named(name: &str, more: &[&str], password: Option<&str>, told: &str) -> Self {
         let primary = Node::start(more).await;
         let port = primary.port.to_string();
         let mut settings = vec!["--replicaof", "127.0.0.1", &port];
@@ -220,7 +235,7 @@ impl Watched {
         until("the replica catches up", async || primary.has_replicas(1).await).await;
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            sentinels.push(Sentinel::start(primary.port, password).await);
+            sentinels.push(Sentinel::start(name, primary.port, password, told).await);
         }
         for sentinel in &sentinels {
             until("they know each other", async || {
@@ -244,12 +259,15 @@ impl Watched {
 }
 
 impl Sentinel {
-    async fn start(primary: u16, password: Option<&str>) -> Self {
+    async fn start(name: &str, primary: u16, password: Option<&str>, more: &str) -> Self {
         let folder = TempDir::new();
         for _ in 0..100 {
             let port = some_port();
+            let ports =
+                if more.is_empty() { format!("port {port}") } else { format!("port 0\ntls-port {port}") };
             let mut told = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {primary} 2\n\
+                "{ports}\n{more}bind 127.0.0.1\ndir {}\nsentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n\
+                 sentinel announce-ip {name}\nsentinel monitor main {name} {primary} 2\n\
                  sentinel down-after-milliseconds main 5000\nsentinel failover-timeout main 5000\n",
                 folder.path().display()
             );

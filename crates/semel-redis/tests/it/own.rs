@@ -84,6 +84,13 @@ impl Own {
         self.start_again().await;
     }
 
+    /// SIGKILL, and a new start with these settings too, which is not waited for.
+    pub fn restart_with(&mut self, more: &[&str]) {
+        self.end();
+        self.settings.extend(more.iter().map(|setting| (*setting).to_owned()));
+        self.process = run(&self.folder, &self.settings);
+    }
+
     /// SIGKILL.
     pub fn end(&mut self) {
         self.process.kill().unwrap();

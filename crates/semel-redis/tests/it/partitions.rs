@@ -136,17 +136,35 @@ pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsiz
             redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await.unwrap();
         sums.push(sum);
     }
+    // That it goes on is said now and then, and is no step.
+    let is_step = move |asked: &[u8]| {
+        sums.iter().any(|sum| has(asked, sum.as_bytes())) && !has(asked, b"\r\nalive\r\n")
+    };
+    cut(steps, loses_answer, is_step).await
+}
+
+/// Whether this is in what is asked.
+pub fn has(asked: &[u8], what: &[u8]) -> bool {
+    asked.windows(what.len()).any(|part| part == what)
+}
+
+/// The same, by what a step is.
+pub async fn cut(
+    steps: usize,
+    loses_answer: bool,
+    is_step: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let seen = Arc::new(AtomicUsize::new(0));
-    let (sums, counted) = (Arc::new(sums), Arc::clone(&seen));
+    let (is_step, counted) = (Arc::new(is_step), Arc::clone(&seen));
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             if counted.load(Ordering::SeqCst) > steps {
                 continue;
             }
             let upstream = TcpStream::connect(url().strip_prefix("redis://").unwrap()).await.unwrap();
-            let (sums, counted) = (Arc::clone(&sums), Arc::clone(&counted));
+            let (is_step, counted) = (Arc::clone(&is_step), Arc::clone(&counted));
             tokio::spawn(async move {
                 let (mut from_client, mut to_client) = client.into_split();
                 let (mut from_upstream, mut to_upstream) = upstream.into_split();
@@ -154,9 +172,7 @@ pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsiz
                 let asks = async move {
                     let mut buffer = vec![0; 1 << 18];
                     while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
-                        let has = |what: &[u8]| buffer[..read].windows(what.len()).any(|part| part == what);
-                        // That it goes on is said now and then, and is no step.
-                        let is_step = sums.iter().any(|sum| has(sum.as_bytes())) && !has(b"\r\nalive\r\n");
+                        let is_step = is_step(&buffer[..read]);
                         let before = if is_step {
                             counted.fetch_add(1, Ordering::SeqCst)
                         } else {

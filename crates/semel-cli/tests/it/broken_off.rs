@@ -1,0 +1,259 @@
+//! `semel copy`, killed (SIGKILL) at points spread over its run, and asked for again: the program itself, between real engines.
+//!
+//! How far a run has come is told by what it has sent, or by what it has written to files. Behind that point nothing that it sends is
+//! heard, so it ends there.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use semel_core::time::Timestamp;
+use semel_postgres::Postgres;
+use semel_redis::Redis;
+use semel_sqlite::Sqlite;
+use semel_store::Backend;
+use semel_store::backend::Filter;
+use semel_store::clock::{Clock, ManualClock, SystemClock};
+use semel_store::copy::unfinished;
+use semel_testkit::copying::{Filled, fill, same};
+use semel_testkit::make::keyed;
+use semel_testkit::{Fixture, Step, database, redis};
+
+use crate::run::Folder;
+
+/// Jobs beside one of every kind, so that there is more than one page of them.
+const MORE: usize = 300;
+/// How long ago the store was begun: what it is filled by takes two days and some seconds of its clock. In microseconds.
+const AGE: i64 = (2 * 86_400 + 60) * 1_000_000;
+/// How long a copy may take on a machine that does other things as well.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn open(url: &str, clock: &ManualClock) -> Arc<dyn Backend> {
+    let (url, clock) = (url.to_owned(), clock.clone());
+    let opening = async move {
+        let opened: Arc<dyn Backend> = if let Some(path) = url.strip_prefix("sqlite:") {
+            Arc::new(Sqlite::open_with_clock(path, clock).unwrap())
+        } else if url.starts_with("postgres:") {
+            let address = semel_postgres::Address::parse(&url).unwrap();
+            Arc::new(Postgres::open_with_clock(&address, clock).await.unwrap())
+        } else {
+            let address = semel_redis::Address::parse(&url).unwrap();
+            Arc::new(Redis::open_with_clock(&address, clock).await.unwrap())
+        };
+        opened
+    };
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(opening))
+}
+
+/// A file with something of everything, and what is known of it. Nobody has it open.
+async fn original(path: &Path) -> Filled {
+    let url = format!("sqlite:{}", path.display());
+    let fixture = Fixture::new(Step::Nothing, move |clock| {
+        clock.set(Timestamp::from_micros(SystemClock.now().as_micros() - AGE));
+        open(&url, clock)
+    });
+    let filled = fill(&fixture).await;
+    for number in 0..MORE {
+        fixture.create(&keyed(&format!("more {number}")).queue("more").offer()).await;
+    }
+    filled
+}
+
+/// Says how far a run has come, and can have it come no further.
+trait Way {
+    /// The target, as it is named to a run that is to come so far.
+    fn target(&self, limit: u64) -> String;
+    /// How far the last run has come.
+    fn come(&self) -> u64;
+}
+
+/// A target that is reached by connections.
+struct Wire {
+    /// What stands between the scheme and the port's end: `redis://127.0.0.1:1`.
+    upstream: String,
+    url: String,
+    port: u16,
+    sent: Arc<AtomicU64>,
+    limit: Arc<AtomicU64>,
+}
+
+impl Wire {
+    fn new(server: &str, url: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let host = server.split("://").nth(1).unwrap().rsplit('@').next().unwrap();
+        let host = host.split('/').next().unwrap().to_owned();
+        let (sent, limit) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(u64::MAX)));
+        let wire =
+            Self { upstream: host.clone(), url, port, sent: Arc::clone(&sent), limit: Arc::clone(&limit) };
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(&host)) else { return };
+                let (sent, limit) = (Arc::clone(&sent), Arc::clone(&limit));
+                let (asks, answers) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || hand_on(client, asks, &sent, &limit));
+                std::thread::spawn(move || {
+                    hand_on(server, answers, &AtomicU64::new(0), &AtomicU64::new(u64::MAX));
+                });
+            }
+        });
+        wire
+    }
+}
+
+/// Hands on what comes until so much has been sent. What is behind that is not heard, and nobody is told so.
+fn hand_on(mut from: TcpStream, mut to: TcpStream, sent: &AtomicU64, limit: &AtomicU64) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        let before = sent.fetch_add(read as u64, Ordering::SeqCst);
+        let room = limit.load(Ordering::SeqCst).saturating_sub(before);
+        let heard = usize::try_from(room).unwrap_or(usize::MAX).min(read);
+        if to.write_all(&buffer[..heard]).is_err() {
+            break;
+        }
+    }
+    drop(to.shutdown(Shutdown::Both));
+}
+
+impl Way for Wire {
+    fn target(&self, limit: u64) -> String {
+        self.sent.store(0, Ordering::SeqCst);
+        self.limit.store(limit, Ordering::SeqCst);
+        self.url.replace(&self.upstream, &format!("127.0.0.1:{}", self.port))
+    }
+
+    fn come(&self) -> u64 {
+        self.sent.load(Ordering::SeqCst)
+    }
+}
+
+/// A file.
+struct Files {
+    folder: std::path::PathBuf,
+    name: String,
+}
+
+impl Way for Files {
+    fn target(&self, _limit: u64) -> String {
+        format!("sqlite:{}", self.name)
+    }
+
+    fn come(&self) -> u64 {
+        let files = std::fs::read_dir(&self.folder).unwrap().map(Result::unwrap);
+        let own = files.filter(|file| file.file_name().to_string_lossy().starts_with(&self.name));
+        own.map(|file| file.metadata().map_or(0, |found| found.len())).sum()
+    }
+}
+
+/// Starts a copy and kills it once it has come so far. Says whether it was done before that.
+fn killed(folder: &Folder, way: &dyn Way, limit: u64) -> bool {
+    let mut command = folder.semel(&["copy", "sqlite:a.db", &way.target(limit)]);
+    let mut child: Child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while way.come() < limit {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.success();
+        }
+        assert!(begun.elapsed() < PATIENCE, "it does not come so far: {} of {limit}", way.come());
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    // What is on its way arrives, and nothing behind it.
+    std::thread::sleep(Duration::from_millis(20));
+    child.kill().unwrap();
+    child.wait().unwrap().success()
+}
+
+/// Whether it is a copy that has not everything, and whether it has jobs.
+fn looked_at(url: &str) -> (bool, bool) {
+    let store = open(url, &ManualClock::at(SystemClock.now()));
+    tokio::runtime::Handle::current().block_on(async {
+        let listing = store.list(Filter { limit: 1, ..Filter::default() }).await.unwrap();
+        (unfinished(&*store).await.unwrap(), !listing.heads.is_empty())
+    })
+}
+
+/// Kills copies into new targets at so many points of their way, the more the later, and has each finished by another.
+async fn broken_off(make: impl Fn(&Folder, usize) -> (Box<dyn Way>, String)) {
+    const POINTS: u64 = 6;
+    /// The last commits are less than this.
+    const STEP: u64 = 350;
+    let folder = Folder::new();
+    let filled = original(&folder.path().join("a.db")).await;
+    let original_url = format!("sqlite:{}", folder.path().join("a.db").display());
+    let (way, _) = make(&folder, 0);
+    let whole = tokio::task::block_in_place(|| {
+        let told = folder.run(&["copy", "sqlite:a.db", &way.target(u64::MAX)]);
+        assert_eq!(told.code, 0, "{}", told.err);
+        way.come()
+    });
+    let spread = (1..=POINTS).map(|point| whole * point / (POINTS + 1));
+    let late = (1..=POINTS).rev().map(|point| whole.saturating_sub(point * STEP));
+    let (mut halves, mut gone_on) = (0, 0);
+    for (number, limit) in (1..).zip(spread.chain(late)) {
+        let (way, url) = make(&folder, number);
+        let found = tokio::task::block_in_place(|| {
+            let was_told = killed(&folder, &*way, limit);
+            let (is_half, has_jobs) = looked_at(&url);
+            // Verbs see to what is due, so they are asked of halves alone: these nobody opens.
+            if is_half {
+                let told = folder.run(&["jobs", "--store", &url]);
+                assert!(told.err.contains("broken off"), "{limit} of {whole}: {} {}", told.out, told.err);
+            }
+            // It may have been done, and its end had still to come.
+            let is_done = has_jobs && !is_half;
+            assert!(is_done || !was_told, "{limit} of {whole}");
+            halves += usize::from(is_half);
+            let told = folder.run(&["copy", "sqlite:a.db", &url, "--json"]);
+            if is_done {
+                assert!(told.err.contains("not empty"), "{limit} of {whole}: {}", told.err);
+                return 0;
+            }
+            assert_eq!(told.code, 0, "{limit} of {whole}: {}", told.err);
+            let said: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+            said["found"].as_u64().unwrap()
+        });
+        gone_on += usize::from(found > 0);
+        let (from, to) = (original_url.clone(), url.clone());
+        // The program goes by the machine's clock. What is due is due by one clock.
+        let clock = ManualClock::at(SystemClock.now());
+        let (one, other) = (clock.clone(), clock);
+        let original = Fixture::new(Step::Nothing, move |_| open(&from, &one));
+        let copy = Fixture::new(Step::Nothing, move |_| open(&to, &other));
+        assert!(!unfinished(&*copy.backend()).await.unwrap());
+        assert_eq!(copy.backend().secret(), original.backend().secret());
+        same(&original, &copy, &filled).await;
+    }
+    assert!(halves > 1 && gone_on > 0, "{halves} were halves, {gone_on} had something");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn into_a_file() {
+    broken_off(|folder, number| {
+        let name = format!("copy{number}.db");
+        let url = format!("sqlite:{}", folder.path().join(&name).display());
+        (Box::new(Files { folder: folder.path().to_owned(), name }), url)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn into_a_redis_of_four_partitions() {
+    broken_off(|_, _| {
+        let url = format!("{}&partitions=4", redis::store_url());
+        (Box::new(Wire::new(&redis::url(), url.clone())), url)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn into_a_database() {
+    broken_off(|_, _| {
+        let url = database::store_url();
+        (Box::new(Wire::new(&database::url(), url.clone())), url)
+    })
+    .await;
+}
