@@ -47,6 +47,12 @@ impl Drop for Piece {
 }
 
 impl Postgres {
+    async fn has_no_entries(&self) -> Result<bool, PostgresError> {
+        let sql = format!("SELECT 1 FROM {} WHERE outcome IS NULL LIMIT 1", self.shared.name("outbox"));
+        let connection = self.shared.connection().await?;
+        Ok(ask(&connection, &sql, &Params::default()).await?.is_empty())
+    }
+
     async fn take_entries(&self, limit: u32, skip: &[JobId]) -> Result<Option<Piece>, PostgresError> {
         let table = self.shared.name("outbox");
         let connection = self.shared.connection().await?;
@@ -107,6 +113,10 @@ impl Outbox for Postgres {
             let taken = self.take_entries(limit, skip).await.map_err(PostgresError::inside)?;
             Ok(taken.map(|piece| Box::new(piece) as Box<dyn Taken>))
         })
+    }
+
+    fn is_empty(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move { self.has_no_entries().await.map_err(PostgresError::inside) })
     }
 }
 

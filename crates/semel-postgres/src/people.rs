@@ -168,17 +168,17 @@ impl Shared {
     pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {
         let mut looks = 0;
         loop {
-            let (page, waits) = self.page(cursor, limit).await?;
+            let page = self.page(cursor, limit).await?;
             looks += 1;
-            if !waits || page.events.len() >= limit as usize || looks == LOG_LOOKS {
+            if !page.waits || page.events.len() >= limit as usize || looks == LOG_LOOKS {
                 return Ok(page);
             }
             tokio::time::sleep(LOG_PAUSE).await;
         }
     }
 
-    /// A piece of the log, and whether records are there that wait for older transactions.
-    async fn page(&self, cursor: u64, limit: u32) -> Result<(LogPage, bool), PostgresError> {
+    /// A piece of the log.
+    async fn page(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {
         let mut params = Params::default();
         params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
         params.number((cursor & PLACE_MAX).cast_signed());
@@ -206,11 +206,12 @@ impl Shared {
                 continue;
             };
             if transaction >= running {
-                return Ok((page, true));
+                page.waits = true;
+                return Ok(page);
             }
             take(&row, cursor, limit as usize, &mut page.events)?;
         }
-        Ok((page, false))
+        Ok(page)
     }
 }
 

@@ -141,7 +141,7 @@ impl Log {
         if let Some(from) = gap_around(db, cursor)? {
             kept_after = kept_after.max(from);
         }
-        Ok(LogPage { events, kept_after, newest: end_of(last) })
+        Ok(LogPage { events, kept_after, newest: end_of(last), waits: false })
     }
 
     fn read(

@@ -23,6 +23,7 @@ pub use self::error::CopyError;
 use crate::backend::{Applied, Backend, Batch, Filter, Seek, Verdict};
 use crate::carry::{Heritage, Part};
 use crate::error::StoreError;
+use crate::outbox::Outbox;
 
 /// Records that are read in one go, and written in one commit if they are not long.
 const PAGE: u32 = 200;
@@ -32,6 +33,8 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 const TRIES: u32 = 50;
 /// How long between two tries.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+/// How often the source's log is looked at while something in it waits for older transactions; each look waits a while itself.
+const LOG_TRIES: u32 = 100;
 
 /// What was carried over so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,6 +91,21 @@ pub async fn copy(
     to: &dyn Backend,
     progress: &mut (dyn FnMut(&Copied) + Send),
 ) -> Result<Copied, CopyError> {
+    copy_beside(from, None, to, progress).await
+}
+
+/// As [`copy`], of a store that may have an outbox: what is in it must have been relayed, for it is not carried over. Those who
+/// put jobs there know nothing of the store, and so are easily forgotten to be stopped: it is looked at once more at the end.
+///
+/// # Errors
+/// As [`copy`].
+pub async fn copy_beside(
+    from: &dyn Backend,
+    outbox: Option<&dyn Outbox>,
+    to: &dyn Backend,
+    progress: &mut (dyn FnMut(&Copied) + Send),
+) -> Result<Copied, CopyError> {
+    look_beside(outbox).await?;
     for (company, is_source) in [(from.company().await, true), (to.company().await, false)] {
         let others = company.map_err(|error| CopyError::of(error, is_source))?;
         if others > 0 {
@@ -98,7 +116,7 @@ pub async fn copy(
         return Err(CopyError::SourceUnfinished);
     }
     // Read before anything else: whatever happens from now on is behind it.
-    let read_to = from.events(0, 1).await.map_err(CopyError::Source)?.newest;
+    let read_to = end_of_log(from).await?;
     let (mark, is_again) = begin(from, to, read_to).await?;
     let mut copy = Copy {
         from,
@@ -115,8 +133,30 @@ pub async fn copy(
     copy.remembered().await?;
     copy.look_back(read_to).await?;
     copy.look_over().await?;
+    look_beside(outbox).await?;
     copy.finish(&mark).await?;
     Ok(copy.copied)
+}
+
+/// The last place of the source's log, once nothing before it can still appear.
+async fn end_of_log(from: &dyn Backend) -> Result<u64, CopyError> {
+    for _ in 0..LOG_TRIES {
+        let newest = from.events(0, 1).await.map_err(CopyError::Source)?.newest;
+        let behind = from.events(newest, 1).await.map_err(CopyError::Source)?;
+        if !behind.waits && behind.events.is_empty() {
+            return Ok(newest);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(CopyError::SourceWaits)
+}
+
+/// Fails when something waits in the outbox.
+async fn look_beside(outbox: Option<&dyn Outbox>) -> Result<(), CopyError> {
+    match outbox {
+        Some(outbox) if !outbox.is_empty().await.map_err(CopyError::Source)? => Err(CopyError::OutboxWaits),
+        _ => Ok(()),
+    }
 }
 
 /// Marks the target, or finds it marked: by which version, and whether it was.
@@ -172,7 +212,7 @@ async fn is_empty(store: &dyn Backend) -> Result<bool, StoreError> {
 /// Fails when anything is in the source's log behind that place.
 async fn has_moved(from: &dyn Backend, place: u64) -> Result<(), CopyError> {
     let page = from.events(place, 1).await.map_err(CopyError::Source)?;
-    if page.place(place) != Place::Kept || !page.events.is_empty() {
+    if page.place(place) != Place::Kept || !page.events.is_empty() || page.waits {
         return Err(CopyError::SourceMoved);
     }
     Ok(())

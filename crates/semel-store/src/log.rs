@@ -23,6 +23,8 @@ pub struct LogPage {
     pub kept_after: u64,
     /// No event has a later place yet. Whoever reads on from here misses nothing that is still to come.
     pub newest: u64,
+    /// Whether something behind this is stored and not shown yet, because a transaction that began before it may still tell something.
+    pub waits: bool,
 }
 
 impl LogPage {

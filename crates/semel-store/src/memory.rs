@@ -288,6 +288,7 @@ impl Backend for Memory {
             events: inner.events.iter().skip(from).take(limit as usize).cloned().collect(),
             kept_after: inner.dropped,
             newest: inner.cursor,
+            waits: false,
         })
     }
 

@@ -21,6 +21,9 @@ pub trait Outbox: Send + Sync + 'static {
         limit: u32,
         skip: &'a [JobId],
     ) -> BoxFuture<'a, Result<Option<Box<dyn Taken>>, StoreError>>;
+
+    /// Whether no entry waits, be it one that somebody has taken.
+    fn is_empty(&self) -> BoxFuture<'_, Result<bool, StoreError>>;
 }
 
 /// Entries that were taken, in a transaction of their own. Dropped, they wait again and nothing was done.

@@ -7,7 +7,7 @@ use semel_core::draft::DocumentKind;
 use semel_core::state::State;
 use semel_postgres::Postgres;
 use semel_redis::Redis;
-use semel_store::copy::{Copied, CopyError, copy};
+use semel_store::copy::{Copied, CopyError, copy_beside};
 use serde_json::{Map, Value, json};
 
 use crate::config::Globals;
@@ -28,7 +28,7 @@ written. TO is made if it is not there, and must have nothing in it. What is car
 events: jobs in every state with their leases, unique keys, crons, workflows, settings, webhooks, and what tenants see of ids.
 
 A copy that is broken off leaves a store that no other verb and no server opens; the same command goes on with it.
-A server that still uses FROM is noticed, if it writes or listens there, and the copy fails.
+A server that still uses FROM is noticed, if it writes or listens there, and so is a job that is put into its outbox: the copy fails.
 
 Examples:
   semel copy redis://redis.example 'redis://redis.example?prefix=semel2' --partitions 16
@@ -67,15 +67,6 @@ impl Copy {
                 .next("name sqlite:PATH, postgres://… or redis://…"));
         }
         let source = Opened::open_as_it_is(&from).await?;
-        let outbox = match source.outbox() {
-            Some(outbox) => outbox.take(1, &[]).await.context("cannot look at the outbox")?,
-            None => None,
-        };
-        if outbox.is_some() {
-            return Err(Failure::failed(format!("{from} has jobs in its outbox that were not relayed yet"))
-                .next("let a server of that store run until its outbox is empty, and stop it again"));
-        }
-        drop(outbox);
         let target = Opened::open_as_it_is(&to).await?;
         let mut said = Instant::now();
         let mut progress = |copied: &Copied| {
@@ -84,7 +75,7 @@ impl Copy {
                 printer.remark(format_args!("{} records carried over ...", copied.total()));
             }
         };
-        let copied = copy(source.store(), target.store(), &mut progress).await;
+        let copied = copy_beside(source.store(), source.outbox(), target.store(), &mut progress).await;
         show(printer, &from, &to, &copied.map_err(|error| explained(&error, &from, &to))?);
         Ok(())
     }
@@ -121,6 +112,12 @@ fn explained(error: &CopyError, from: &Place, to: &Place) -> Failure {
     match error {
         CopyError::InUse { .. } => {
             failure.next("stop the servers and programs that use either store, and run it again")
+        }
+        CopyError::OutboxWaits => failure.next(
+            "stop the programs that write to the outbox, let a server of that store run until it is empty, stop it again, and copy into an empty place",
+        ),
+        CopyError::SourceWaits => {
+            failure.next("end it (pg_stat_activity shows who has one open, xact_start since when), and run it again")
         }
         CopyError::SourceUnfinished => failure.next("copy the store that it is a copy of"),
         CopyError::NotEmpty => failure.next(

@@ -11,6 +11,7 @@ mod busy;
 mod connections;
 #[cfg(unix)]
 mod contention;
+mod copies;
 mod cuts;
 #[cfg(unix)]
 mod elsewhere;

@@ -32,6 +32,14 @@ pub enum CopyError {
     /// Somebody wrote to the source.
     #[error("the source was written to since the copy began: a server or a program still uses it")]
     SourceMoved,
+    /// What was written last cannot be seen yet.
+    #[error(
+        "a transaction that is open in the source's database, somebody's own, hides what was written last"
+    )]
+    SourceWaits,
+    /// Programs have put jobs into the source's outbox that are not relayed.
+    #[error("the source has jobs in its outbox that were not relayed yet")]
+    OutboxWaits,
     /// Somebody wrote to the target.
     #[error("the target has something else than what was copied: it was written to by somebody else")]
     TargetMoved,
