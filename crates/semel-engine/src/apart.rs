@@ -67,20 +67,18 @@ fn told_of<T>(decided: Result<T, StoreError>) -> Apart<T> {
 
 /// Waits for all of them at once.
 async fn all<F: Future + Send>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<(Option<Pin<Box<F>>>, Option<F::Output>)> =
-        futures.map(|future| (Some(Box::pin(future)), None)).collect();
+    let mut running: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
+    let mut outputs: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
-        let mut is_over = true;
-        for (future, output) in &mut running {
-            if let Some(waiting) = future {
-                match waiting.as_mut().poll(context) {
-                    Poll::Ready(ready) => (*future, *output) = (None, Some(ready)),
-                    Poll::Pending => is_over = false,
-                }
+        for (future, output) in running.iter_mut().zip(&mut outputs) {
+            if output.is_none()
+                && let Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                *output = Some(ready);
             }
         }
-        if is_over { Poll::Ready(()) } else { Poll::Pending }
+        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    running.into_iter().filter_map(|(_, output)| output).collect()
+    outputs.into_iter().flatten().collect()
 }
