@@ -76,11 +76,18 @@ async fn a_transaction_that_was_open_before_the_last_write_keeps_a_copy_waiting(
     let transaction = client.transaction().await.unwrap();
     transaction.query("SELECT pg_current_xact_id()", &[]).await.unwrap();
     engine.enqueue(job().offer(), "").await.unwrap();
-    let store_too = Arc::clone(&store);
-    let copy = tokio::spawn(async move { copied(&store_too, || {}).await });
+    let is_over = std::cell::Cell::new(false);
+    let copy = async {
+        let copied = copied(&store, || {}).await;
+        is_over.set(true);
+        copied
+    };
     // It is over in the middle of what the copy does: nothing was written since then.
-    store.events(0, 100).await.unwrap();
-    assert!(!copy.is_finished());
-    transaction.commit().await.unwrap();
-    assert_eq!(copy.await.unwrap().unwrap().jobs.iter().sum::<u64>(), 2);
+    let ended = async {
+        store.events(0, 100).await.unwrap();
+        assert!(!is_over.get());
+        transaction.commit().await.unwrap();
+    };
+    let (copied, ()) = tokio::join!(copy, ended);
+    assert_eq!(copied.unwrap().jobs.iter().sum::<u64>(), 2);
 }
