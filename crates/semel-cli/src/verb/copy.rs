@@ -11,7 +11,7 @@ use semel_store::copy::{Copied, CopyError, copy_beside};
 use serde_json::{Map, Value, json};
 
 use crate::config::Globals;
-use crate::failure::{Context, Exit, Failure};
+use crate::failure::{Exit, Failure};
 use crate::host::Opened;
 use crate::link::{no_postgres, no_redis};
 use crate::place::Place;
