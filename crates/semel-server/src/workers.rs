@@ -109,8 +109,10 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
         let answers = app.engine.extend(beat.jobs, beat.visibility_ms).await?;
         for (id, settled) in ids.iter().zip(answers) {
             match settled {
-                Settled::Done(_) | Settled::Repeated(_) => extended.push(*id),
-                Settled::Refused(refusal) => lost.push((*id, reason(&refusal))),
+                Some(Settled::Done(_) | Settled::Repeated(_)) => extended.push(*id),
+                Some(Settled::Refused(refusal)) => lost.push((*id, reason(&refusal))),
+                // Neither: the worker still holds it, and says so again.
+                None => {}
             }
         }
     }

@@ -129,17 +129,25 @@ impl Beats {
         let mut due = Vec::new();
         let mut patience = BEAT_IDLE_EVERY;
         for beating in self.held().values_mut() {
+            // Also of what is not due yet: it may be before this one is answered.
+            patience = patience.min(beating.every);
             if beating.next <= now + beating.every / 4 {
                 due.push(beating.held);
-                patience = patience.min(beating.every);
                 beating.next = now + beating.every;
             }
         }
         // One that hangs must not keep the next one from being sent in time.
         let beaten = tokio::time::timeout(patience.max(PATIENCE_MIN), link.beat(worker, &due, lease)).await;
         match beaten.unwrap_or_else(|_| Err(unheard())) {
-            Ok(Beaten { lost, directive }) => {
+            Ok(Beaten { lost, unheard, directive }) => {
                 self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
+                if !unheard.is_empty() {
+                    tracing::debug!(
+                        jobs = unheard.len(),
+                        "leases that could not be extended are spoken of again"
+                    );
+                    self.again(unheard);
+                }
                 let held = self.held();
                 // By its fence: meanwhile the job may have been given to this worker again.
                 for job in due.iter().filter(|job| lost.contains(&job.id)) {
@@ -151,13 +159,18 @@ impl Beats {
             }
             Err(error) => {
                 tracing::warn!(%error, jobs = due.len(), "a heartbeat failed; it is sent again");
-                let again = Instant::now() + AGAIN_AFTER;
-                let mut held = self.held();
-                for job in due {
-                    if let Some(beating) = held.get_mut(&job.id) {
-                        beating.next = beating.next.min(again);
-                    }
-                }
+                self.again(due.into_iter().map(|job| job.id));
+            }
+        }
+    }
+
+    /// Has heartbeats for these sent again soon.
+    fn again(&self, jobs: impl IntoIterator<Item = JobId>) {
+        let again = Instant::now() + AGAIN_AFTER;
+        let mut held = self.held();
+        for id in jobs {
+            if let Some(beating) = held.get_mut(&id) {
+                beating.next = beating.next.min(again);
             }
         }
     }
@@ -165,8 +178,12 @@ impl Beats {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use semel_core::time::Timestamp;
+    use semel_store::backend::BoxFuture;
 
+    use super::super::link::{Ask, Reported};
+    use super::super::verdict::Outcome;
     use super::*;
 
     fn granted(fence: u64) -> Delivery {
@@ -188,6 +205,69 @@ mod tests {
             timeout: Duration::from_secs(60),
             parent_results: None,
         }
+    }
+
+    /// A link that never answers for the first job, and keeps when it was spoken of the other.
+    #[derive(Default)]
+    struct Hangs(Mutex<Vec<Instant>>);
+
+    impl Link for Hangs {
+        fn beat<'a>(
+            &'a self,
+            _: &'a str,
+            jobs: &'a [Held],
+            _: Option<Duration>,
+        ) -> BoxFuture<'a, Result<Beaten, Error>> {
+            let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
+            if is_of(2) {
+                self.0.lock().unwrap().push(Instant::now());
+            }
+            if is_of(1) {
+                Box::pin(std::future::pending())
+            } else {
+                Box::pin(async { Ok(Beaten::default()) })
+            }
+        }
+
+        fn fetch<'a>(
+            &'a self,
+            _: &'a Ask,
+            _: &'a CancellationToken,
+        ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_heartbeat_that_is_not_answered_is_waited_for_no_longer_than_the_shortest_lease_allows() {
+        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
+        let stop = CancellationToken::new();
+        let other = JobId::mint(Timestamp::EPOCH, 2, 2);
+        let short = Delivery { id: other, lease: Duration::from_secs(6), ..granted(2) };
+        let _held = [granted(1), short].map(|job| beats.hold(&job, CancellationToken::new()));
+        let begun = Instant::now();
+        let running = tokio::spawn(beats.run(link.clone(), "w".into(), None, stop.clone()));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let mut before = begun;
+        for at in link.0.lock().unwrap().iter() {
+            assert!(*at - before < Duration::from_secs(6), "{:?} after {:?}", *at - begun, before - begun);
+            before = *at;
+        }
+        assert!(begun.elapsed() - (before - begun) < Duration::from_secs(6));
+        stop.cancel();
+        running.await.unwrap();
     }
 
     /// Nobody else would tell it: from then on heartbeats speak of the newer lease.

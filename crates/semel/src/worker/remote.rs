@@ -1,5 +1,6 @@
 //! The jobs of a server that speaks Open Job Spec.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -185,6 +186,14 @@ impl Remote {
     }
 }
 
+fn items(list: &Value) -> Option<&[Value]> {
+    list.as_array().map(Vec::as_slice)
+}
+
+fn id_of(value: &Value) -> Option<JobId> {
+    JobId::parse(value.as_str()?, "").ok()
+}
+
 impl Link for Remote {
     fn fetch<'a>(
         &'a self,
@@ -299,7 +308,7 @@ impl Link for Remote {
         lease: Option<Duration>,
     ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
-            let mut lost = Vec::new();
+            let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             let mut directive = Directive::Run;
             for (own, lease) in [(true, None), (false, lease)] {
                 let held: Vec<&Held> = jobs.iter().filter(|held| held.has_own_lease == own).collect();
@@ -317,15 +326,21 @@ impl Link for Remote {
                     }
                     let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
                     directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
-                    let told = answer["jobs_lost"].as_array().map(Vec::as_slice).unwrap_or_default();
-                    lost.extend(
-                        told.iter()
-                            .filter_map(|job| job["job_id"].as_str())
-                            .filter_map(|id| JobId::parse(id, "").ok()),
-                    );
+                    let gone: Vec<JobId> = items(&answer["jobs_lost"])
+                        .into_iter()
+                        .flatten()
+                        .filter_map(|job| id_of(&job["job_id"]))
+                        .collect();
+                    // A server that does not say which it extended has extended the others.
+                    if let Some(extended) = items(&answer["jobs_extended"]) {
+                        let extended: HashSet<JobId> = extended.iter().filter_map(id_of).collect();
+                        let told = |id: &JobId| extended.contains(id) || gone.contains(id);
+                        unheard.extend(held.iter().map(|held| held.id).filter(|id| !told(id)));
+                    }
+                    lost.extend(gone);
                 }
             }
-            Ok(Beaten { lost, directive })
+            Ok(Beaten { lost, unheard, directive })
         })
     }
 

@@ -1,12 +1,13 @@
 //! Heartbeats, by a clock that the tests hold: the store's time and the worker's are tokio's, which stands still but
 //! for sleeps.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
+use semel_core::draft::{Group, Record};
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Claimed, Verdict};
 use semel_store::clock::Clock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
@@ -115,6 +116,66 @@ async fn a_heartbeat_that_failed_is_sent_again_before_the_next_one_is_due() {
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
     // After one second, and every half second from then on, until it was heard.
     assert_eq!(refused.load(Ordering::SeqCst), 3);
+    working.stop().await;
+}
+
+/// A store in which somebody's open transaction holds a job.
+struct Held {
+    inner: Memory,
+    held: Arc<Mutex<Option<JobId>>>,
+}
+
+impl Layer for Held {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, semel_store::StoreError>> {
+        let held = *self.held.lock().unwrap();
+        let is_held = |group: &Group| {
+            group.expect.iter().any(|expect| held.is_some_and(|id| expect.record == Record::Job(id)))
+        };
+        if !batch.groups.iter().any(is_held) {
+            return self.inner.commit(batch);
+        }
+        // Whoever is in one commit with it begins again.
+        let verdict = |group: &Group| if is_held(group) { Verdict::Busy } else { Verdict::Stale };
+        let groups = batch.groups.iter().map(verdict).collect();
+        let claims = batch.claims.iter().map(|_| Claimed::default()).collect();
+        Box::pin(async move { Ok(Applied { groups, claims }) })
+    }
+}
+
+/// Also of those whose leases are much shorter.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
+    let held = Arc::new(Mutex::new(None));
+    let store = Held { inner: Memory::new(TokioTime(Instant::now())), held: Arc::clone(&held) };
+    let semel = Semel::on(Arc::new(store)).unwrap();
+    let (began, mut has_begun) = mpsc::unbounded_channel::<JobId>();
+    let working = Worker::new(&semel)
+        .lease(9 * SECOND)
+        .state(began)
+        .handle(async |_: Add, id: JobId, State(began): State<mpsc::UnboundedSender<JobId>>| {
+            began.send(id).unwrap();
+            tokio::time::sleep(20 * SECOND).await;
+        })
+        .start()
+        .unwrap();
+    let first = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    let second = semel.enqueue(semel::Envelope::of(&Add { a: 2, b: 1 }).lease(SECOND)).await.unwrap();
+    for _ in 0..2 {
+        has_begun.recv().await.unwrap();
+    }
+    *held.lock().unwrap() = first.id();
+    tokio::time::sleep(8 * SECOND).await;
+    *held.lock().unwrap() = None;
+    for job in [first, second] {
+        let ended = job.wait().await.unwrap();
+        assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
+    }
     working.stop().await;
 }
 
