@@ -7,7 +7,7 @@ use bytes::Bytes;
 use semel_client::Client;
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
-use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
+use semel_core::limits::{EXECUTION_DEFAULT_MS, TIMEOUT_MS_MAX, VISIBILITY_DEFAULT_MS};
 use semel_core::settings::Directive;
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
@@ -152,10 +152,23 @@ struct ErrorBody<'a> {
     retry_after_ms: Option<u32>,
 }
 
+/// A wait as the server reads it. A longer one it would refuse, and with it the end of the run.
+fn put_off(wait: Duration) -> u32 {
+    let most = u32::try_from(TIMEOUT_MS_MAX).unwrap_or(u32::MAX);
+    let asked = millis(wait);
+    if asked > most {
+        tracing::warn!(
+            ?wait,
+            "a job is put off by no more than 30 days at a time, and by no more than that now"
+        );
+    }
+    asked.min(most)
+}
+
 impl<'a> Nacked<'a> {
     fn failed(failure: &'a Failure, retryable: Option<bool>) -> Self {
         let Failure { code, message, error_type, retry_in } = failure;
-        let retry_after_ms = retry_in.map(millis);
+        let retry_after_ms = retry_in.map(put_off);
         Self::Failed { error: ErrorBody { code, error_type, message, retryable, retry_after_ms } }
     }
 }
@@ -275,7 +288,7 @@ impl Link for Remote {
                     self.tell(NACK, &nack(Nacked::failed(failure, Some(false)))).await
                 }
                 Outcome::Snooze(wait) => {
-                    let back = Nacked::Back { requeue: true, delay_ms: Some(millis(*wait)) };
+                    let back = Nacked::Back { requeue: true, delay_ms: Some(put_off(*wait)) };
                     self.tell(NACK, &nack(back)).await
                 }
                 Outcome::GiveBack => {
@@ -291,7 +304,8 @@ impl Link for Remote {
             let Err(Error::Server(reason)) = &told else { return told };
             let retryable = match outcome {
                 Outcome::GiveBack | Outcome::Cancel => return told,
-                Outcome::Retry(_) => None,
+                // What is wanted is another run.
+                Outcome::Retry(_) | Outcome::Snooze(_) => None,
                 _ => Some(false),
             };
             tracing::error!(job = %run.id, reason, "the server refuses the end of a run; it is told as a failure");
