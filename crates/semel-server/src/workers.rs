@@ -6,6 +6,7 @@ use semel_core::canon::Json;
 use semel_core::ident::JobId;
 use semel_core::lease::Grant;
 use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State;
 use semel_engine::workers::SaidOfItself;
 use semel_ojs::JobView;
 use semel_ojs::answer::{self, Beat};
@@ -132,6 +133,8 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
 const fn reason(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NotFound => "not_found",
+        // A worker that has ended it itself may have more to do than the job.
+        Refusal::WrongState(State::Completed) => "completed",
         Refusal::WrongState(_) => "not_active",
         Refusal::StaleLease(_) => "stale_lease",
         Refusal::OtherWorker => "other_worker",

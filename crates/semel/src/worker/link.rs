@@ -6,9 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::draft::Reads;
 use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Ending;
 use semel_core::lease::{Bearer, Grant, LeaseToken, Standing, standing};
 use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State;
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Claim};
 use tokio::time::Instant;
@@ -225,6 +227,8 @@ impl Link for Local {
                 for (id, answered) in ids.into_iter().zip(engine.extend(these, lease.map(millis)).await?) {
                     match answered {
                         Some(Settled::Done(_) | Settled::Repeated(_)) => {}
+                        // By this very lease: its handler has said so itself, and goes on.
+                        Some(Settled::Refused(Refusal::WrongState(State::Completed))) => {}
                         Some(Settled::Refused(_)) => lost.push(id),
                         // Such as one that its handler's own transaction has locked.
                         None => unheard.push(id),
@@ -249,11 +253,13 @@ impl Link for Local {
                 let reads = Reads { heads: vec![run.id], ..Reads::default() };
                 // A store that cannot be read says nothing about the lease; the next heartbeat will.
                 let Ok(snapshot) = engine.store().load(reads).await else { continue };
-                let is_held = snapshot
-                    .peek(run.id)
-                    .is_some_and(|(head, _)| standing(head, &bearer(run)) == Standing::Current);
-                if !is_held {
-                    return;
+                match snapshot.peek(run.id).map(|(head, _)| (standing(head, &bearer(run)), head.ending)) {
+                    Some((Standing::Current, _)) => {}
+                    // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs the job.
+                    Some((Standing::Settled, Some(Ending::Completed))) => {
+                        return std::future::pending().await;
+                    }
+                    _ => return,
                 }
             }
         })

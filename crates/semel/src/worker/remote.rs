@@ -100,6 +100,8 @@ const REST_MIN: Duration = Duration::from_millis(250);
 const LEASES_MAX: usize = 1_000;
 /// What is told of a refusal, in characters.
 const REASON_CHARS_MAX: usize = 500;
+/// Why a lease is over that was ended by a success.
+const COMPLETED: &str = "completed";
 const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
 const NACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/nack");
 
@@ -340,6 +342,13 @@ impl Link for Remote {
                     }
                     let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
                     directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
+                    let ended: Vec<JobId> = items(&answer["jobs_lost"])
+                        .into_iter()
+                        .flatten()
+                        // By this very lease: its handler has said so itself, and goes on.
+                        .filter(|job| job["reason"] == COMPLETED)
+                        .filter_map(|job| id_of(&job["job_id"]))
+                        .collect();
                     let gone: Vec<JobId> = items(&answer["jobs_lost"])
                         .into_iter()
                         .flatten()
@@ -351,7 +360,7 @@ impl Link for Remote {
                         let told = |id: &JobId| extended.contains(id) || gone.contains(id);
                         unheard.extend(held.iter().map(|held| held.id).filter(|id| !told(id)));
                     }
-                    lost.extend(gone);
+                    lost.extend(gone.into_iter().filter(|id| !ended.contains(id)));
                 }
             }
             Ok(Beaten { lost, unheard, directive })

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
 use semel_core::draft::{Group, Record};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::settle::Settled;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Claimed, Verdict};
 use semel_store::clock::Clock;
 use semel_store::layer::Layer;
@@ -209,6 +211,36 @@ async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() 
     assert!(after >= 3 * SECOND && after < 4 * SECOND, "{after:?}");
     let ended = job.wait().await.unwrap();
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 2));
+    working.stop().await;
+}
+
+/// Its end may be one commit with its effect, and not the last thing it does.
+#[tokio::test(start_paused = true)]
+async fn a_handler_goes_on_that_has_ended_its_job_itself() {
+    let semel = queue();
+    let (told, mut was_told) = mpsc::unbounded_channel::<bool>();
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .state((semel.clone(), told))
+        .handle(
+            async |_: Add,
+                   id: JobId,
+                   lease: semel::Lease,
+                   token: CancellationToken,
+                   State((semel, told)): State<(Semel, mpsc::UnboundedSender<bool>)>| {
+                let bearer = Bearer { lease: Some(LeaseToken(lease.fence().cast_unsigned())), worker: None };
+                let ended = semel.engine().unwrap().complete(id, bearer, None).await.unwrap();
+                assert!(matches!(ended, Settled::Done(_)), "{ended:?}");
+                tokio::time::sleep(60 * SECOND).await;
+                told.send(token.is_cancelled()).unwrap();
+            },
+        )
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    assert_eq!(was_told.recv().await, Some(false));
+    let ended = job.wait().await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
     working.stop().await;
 }
 

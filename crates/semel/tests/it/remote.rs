@@ -180,6 +180,35 @@ async fn a_cancelled_run_is_told_at_the_next_heartbeat() {
 }
 
 #[tokio::test]
+async fn a_handler_goes_on_that_has_ended_its_job_itself() {
+    let (semel, admin) = served().await;
+    let (told, mut was_told) = mpsc::unbounded_channel::<bool>();
+    let working = remote(&admin)
+        .lease(Duration::from_millis(300))
+        .state((semel.clone(), told))
+        .handle(
+            async |_: Add,
+                   id: JobId,
+                   lease: semel::Lease,
+                   token: CancellationToken,
+                   State((semel, told)): State<(Semel, mpsc::UnboundedSender<bool>)>| {
+                let lease = Some(semel_core::lease::LeaseToken(lease.fence().cast_unsigned()));
+                let bearer = semel_core::lease::Bearer { lease, worker: None };
+                semel.engine().unwrap().complete(id, bearer, None).await.unwrap();
+                // Several heartbeats.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                told.send(token.is_cancelled()).unwrap();
+            },
+        )
+        .start()
+        .unwrap();
+    semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(soon(was_told.recv()).await, Some(false));
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_shutdown_gives_back_what_does_not_end() {
     let (semel, admin) = served().await;
     let (told, mut was_told) = mpsc::unbounded_channel::<&'static str>();
