@@ -32,6 +32,8 @@ struct Piece {
     shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
     entries: Vec<(JobId, String)>,
+    /// The place of the last of them.
+    last: i64,
     /// Entries that are too long to be read. They are without a text here, which is no request.
     too_long: HashSet<JobId>,
     connection: Option<Object>,
@@ -53,15 +55,14 @@ impl Postgres {
         Ok(ask(&connection, &sql, &Params::default()).await?.is_empty())
     }
 
-    async fn take_entries(&self, limit: u32, skip: &[JobId]) -> Result<Option<Piece>, PostgresError> {
+    async fn take_entries(&self, limit: u32, after: i64) -> Result<Option<Piece>, PostgresError> {
         let table = self.shared.name("outbox");
         let connection = self.shared.connection().await?;
         let mut params = Params::default();
-        params.ids(skip.to_vec());
+        params.number(after);
         params.number(i64::from(limit));
         // Mostly there is none, and then there is no transaction either.
-        let any =
-            format!("SELECT 1 FROM {table} WHERE outcome IS NULL AND id <> ALL ($1) LIMIT least($2, 1)");
+        let any = format!("SELECT 1 FROM {table} WHERE outcome IS NULL AND place > $1 LIMIT least($2, 1)");
         if ask(&connection, &any, &params).await?.is_empty() {
             return Ok(None);
         }
@@ -71,6 +72,7 @@ impl Postgres {
             shared,
             rows,
             entries: Vec::new(),
+            last: after,
             too_long: HashSet::new(),
             connection: Some(connection),
         };
@@ -81,10 +83,10 @@ impl Postgres {
         params.number(PIECE_BYTES_MAX);
         // What is locked and not answered waits for the next piece.
         let sql = format!(
-            "SELECT id, CASE WHEN bytes <= $3 THEN envelope::text END FROM ( \
+            "SELECT id, CASE WHEN bytes <= $3 THEN envelope::text END, place FROM ( \
              SELECT *, sum(least(bytes, $3)) OVER (ORDER BY place) AS total FROM ( \
              SELECT id, place, envelope, octet_length(envelope::text) AS bytes FROM {table} \
-             WHERE outcome IS NULL AND id <> ALL ($1) ORDER BY place LIMIT $2 FOR UPDATE SKIP LOCKED) AS locked) AS summed \
+             WHERE outcome IS NULL AND place > $1 ORDER BY place LIMIT $2 FOR UPDATE SKIP LOCKED) AS locked) AS summed \
              WHERE total <= $4 ORDER BY place"
         );
         let rows = client.query_typed(&sql, &params.typed()).await?;
@@ -93,6 +95,7 @@ impl Postgres {
             if text.is_none() {
                 piece.too_long.insert(id);
             }
+            piece.last = row.try_get(2)?;
             piece.entries.push((id, text.unwrap_or_default()));
         }
         if piece.entries.is_empty() {
@@ -104,13 +107,9 @@ impl Postgres {
 }
 
 impl Outbox for Postgres {
-    fn take<'a>(
-        &'a self,
-        limit: u32,
-        skip: &'a [JobId],
-    ) -> BoxFuture<'a, Result<Option<Box<dyn Taken>>, StoreError>> {
+    fn take(&self, limit: u32, after: i64) -> BoxFuture<'_, Result<Option<Box<dyn Taken>>, StoreError>> {
         Box::pin(async move {
-            let taken = self.take_entries(limit, skip).await.map_err(PostgresError::inside)?;
+            let taken = self.take_entries(limit, after).await.map_err(PostgresError::inside)?;
             Ok(taken.map(|piece| Box::new(piece) as Box<dyn Taken>))
         })
     }
@@ -129,8 +128,19 @@ impl Taken for Piece {
         Ok(Box::new(Transaction::on(Arc::clone(&self.shared), Arc::clone(&self.rows), self.client()?)))
     }
 
-    fn finish(mut self: Box<Self>, relayed: Vec<Relayed>) -> BoxFuture<'static, Result<(), StoreError>> {
+    fn last(&self) -> i64 {
+        self.last
+    }
+
+    fn finish(
+        mut self: Box<Self>,
+        relayed: Vec<Option<Relayed>>,
+    ) -> BoxFuture<'static, Result<(), StoreError>> {
         Box::pin(async move { self.finished(relayed).await.map_err(PostgresError::inside) })
+    }
+
+    fn give_back(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StoreError>> {
+        Box::pin(async move { self.end("ROLLBACK").await.map_err(PostgresError::inside) })
     }
 }
 
@@ -146,12 +156,14 @@ impl Piece {
         Ok(())
     }
 
-    async fn finished(&mut self, relayed: Vec<Relayed>) -> Result<(), PostgresError> {
-        let reasons: Vec<Option<String>> = self
-            .entries
+    async fn finished(&mut self, relayed: Vec<Option<Relayed>>) -> Result<(), PostgresError> {
+        let ids = self.entries.iter().map(|(id, _)| *id);
+        let (ids, relayed): (Vec<JobId>, Vec<Relayed>) =
+            ids.zip(relayed).filter_map(|(id, relayed)| Some((id, relayed?))).unzip();
+        let reasons: Vec<Option<String>> = ids
             .iter()
             .zip(&relayed)
-            .map(|((id, _), relayed)| {
+            .map(|(id, relayed)| {
                 if self.too_long.contains(id) {
                     return Some(format!("the envelope is longer than {ENVELOPE_BYTES_MAX} bytes"));
                 }
@@ -160,7 +172,7 @@ impl Piece {
             })
             .collect();
         let mut params = Params::default();
-        params.ids(self.entries.iter().map(|(id, _)| *id).collect());
+        params.ids(ids);
         params.texts(relayed.iter().map(|relayed| relayed.outcome).collect());
         params.maybe_ids(relayed.iter().map(|relayed| relayed.job).collect());
         params.maybe_texts(reasons.iter().map(Option::as_deref).collect());

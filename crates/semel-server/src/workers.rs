@@ -8,6 +8,7 @@ use semel_core::canon::Json;
 use semel_core::ident::JobId;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State;
 use semel_engine::Job;
 use semel_engine::workers::{SaidOfItself, WorkerSeen};
 use semel_ojs::answer::{self, Beat};
@@ -180,8 +181,10 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
         let answers = app.engine.extend(beat.jobs, beat.visibility_ms).await?;
         for (id, settled) in ids.iter().zip(answers) {
             match settled {
-                Settled::Done(_) | Settled::Repeated(_) => extended.push(*id),
-                Settled::Refused(refusal) => lost.push((*id, reason(&refusal))),
+                Some(Settled::Done(_) | Settled::Repeated(_)) => extended.push(*id),
+                Some(Settled::Refused(refusal)) => lost.push((*id, reason(&refusal))),
+                // Neither: the worker still holds it, and says so again.
+                None => {}
             }
         }
     }
@@ -201,6 +204,8 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
 const fn reason(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NotFound => "not_found",
+        // A worker that has ended it itself may have more to do than the job.
+        Refusal::WrongState(State::Completed) => "completed",
         Refusal::WrongState(_) => "not_active",
         Refusal::StaleLease(_) => "stale_lease",
         Refusal::OtherWorker => "other_worker",

@@ -14,13 +14,9 @@ pub type Read = Arc<dyn Fn(JobId, &str) -> Result<Offer, String> + Send + Sync>;
 
 /// A store's outbox.
 pub trait Outbox: Send + Sync + 'static {
-    /// Takes up to `limit` entries that wait, in the order they were put in, but for those of `skip`. Nobody else takes them
-    /// until they are [finished](Taken::finish) or dropped.
-    fn take<'a>(
-        &'a self,
-        limit: u32,
-        skip: &'a [JobId],
-    ) -> BoxFuture<'a, Result<Option<Box<dyn Taken>>, StoreError>>;
+    /// Takes up to `limit` entries that wait, in the order they were put in, behind the one in the place `after`. Nobody else
+    /// takes them until they are [finished](Taken::finish), [given back](Taken::give_back) or dropped.
+    fn take(&self, limit: u32, after: i64) -> BoxFuture<'_, Result<Option<Box<dyn Taken>>, StoreError>>;
 
     /// Whether no entry waits, be it one that somebody has taken.
     fn is_empty(&self) -> BoxFuture<'_, Result<bool, StoreError>>;
@@ -37,8 +33,14 @@ pub trait Taken: Send + Sync {
     /// When it has ended.
     fn transaction(&self) -> Result<Box<dyn Inside + '_>, StoreError>;
 
-    /// Writes what became of the entries beside them, in order, and commits all of it.
-    fn finish(self: Box<Self>, relayed: Vec<Relayed>) -> BoxFuture<'static, Result<(), StoreError>>;
+    /// The place of the last of them.
+    fn last(&self) -> i64;
+
+    /// Writes what became of the entries beside them, in order, and commits all of it. One that nothing became of waits again.
+    fn finish(self: Box<Self>, relayed: Vec<Option<Relayed>>) -> BoxFuture<'static, Result<(), StoreError>>;
+
+    /// Ends the transaction with nothing done: the entries wait again.
+    fn give_back(self: Box<Self>) -> BoxFuture<'static, Result<(), StoreError>>;
 }
 
 /// What became of an entry.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::{Draft, Missing, Reads};
+use semel_core::draft::{Draft, Missing, Reads, each};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::lease::Bearer;
@@ -14,6 +14,7 @@ use semel_core::unique::UniqueKey;
 use semel_store::StoreError;
 
 use super::Engine;
+use crate::apart::{Apart, PATIENCE, apart};
 use crate::hottest::Hot;
 use crate::latency::What;
 
@@ -73,32 +74,48 @@ impl Engine {
         self.settle(head_of, id, move |draft, id| settle::progress(draft, id, &bearer, &value)).await
     }
 
-    /// A heartbeat for these jobs: one answer per job, in order.
+    /// A heartbeat for these jobs: one answer per job, in order. None for a job that could not be had, because somebody's open
+    /// transaction holds it or because it cannot be read: it is neither extended nor lost, and keeps no other from being extended.
     ///
     /// # Errors
     /// When the store cannot commit.
     pub async fn extend(
         &self,
-        mut jobs: Vec<(JobId, Bearer)>,
+        jobs: Vec<(JobId, Bearer)>,
         visibility_ms: Option<u32>,
-    ) -> Result<Vec<Settled>, StoreError> {
-        jobs.iter_mut().for_each(|(id, _)| *id = self.space.stored_id(*id));
-        let space = Arc::clone(&self.space);
-        let reads = Reads { heads: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
-        let extended: Vec<Settled> = self
-            .shared
-            .store
-            .decide(reads, move |draft| {
-                let extend = |(id, bearer): &(JobId, Bearer)| {
+    ) -> Result<Vec<Option<Settled>>, StoreError> {
+        let mut answers = vec![None; jobs.len()];
+        let named = jobs.into_iter().enumerate();
+        let jobs = named.map(|(place, (id, bearer))| (place, self.space.stored_id(id), bearer)).collect();
+        let decided = apart(jobs, |jobs: Vec<(usize, JobId, Bearer)>| {
+            let space = Arc::clone(&self.space);
+            let reads = Reads { heads: jobs.iter().map(|(_, id, _)| *id).collect(), ..Reads::default() };
+            self.shared.store.decide_within(PATIENCE, reads, move |draft| {
+                each(&jobs, |(_, id, bearer)| {
                     if draft.is_elsewhere(*id, &space) {
                         return Ok(Settled::Refused(Refusal::NotFound));
                     }
                     settle::extend(draft, *id, bearer, visibility_ms)
-                };
-                jobs.iter().map(extend).collect()
+                })
             })
-            .await?;
-        Ok(self.space.shown(extended))
+        });
+        for (jobs, decided) in decided.await {
+            match decided {
+                Apart::Done(extended) => {
+                    for ((place, ..), settled) in jobs.into_iter().zip(extended) {
+                        if let Some(answer) = answers.get_mut(place) {
+                            *answer = Some(self.space.shown(settled));
+                        }
+                    }
+                }
+                Apart::HeldUp => {}
+                Apart::Unreadable(why) => {
+                    tracing::error!(why, "a lease cannot be extended, for the job cannot be read");
+                }
+                Apart::Failed(error) => return Err(error),
+            }
+        }
+        Ok(answers)
     }
 
     /// CANCEL.

@@ -1,11 +1,13 @@
 //! Relays the outbox: each entry is offered once, in the transaction that writes its outcome beside it. No leader: whichever
 //! server comes first takes an entry.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
+use semel_core::unique::UniqueKey;
 use semel_store::StoreError;
 use semel_store::outbox::{Outbox, Read, Relayed, Taken};
 
@@ -16,8 +18,8 @@ use crate::counters::outcome_name;
 const PIECE_MAX: u32 = 200;
 /// How long the relay rests when nothing waits.
 const REST: Duration = Duration::from_millis(100);
-/// Entries that are left for later at most: others hold their keys.
-const LEFT_MAX: usize = 1_000;
+/// Entries relayed until it is begun again at the first that waits: those that were passed over are tried again then.
+const ROUND_MAX: usize = 4_000;
 /// Who the duplicates record says it was.
 const SOURCE: &str = "outbox";
 
@@ -56,26 +58,43 @@ impl Engine {
         }
     }
 
-    /// Relays a piece. Says how many entries.
+    /// Goes through the entries that wait, once, and relays those whose keys nobody holds. Says how many.
     ///
     /// # Errors
-    /// When the store cannot be written; nothing of the piece was relayed then.
+    /// When the store cannot be written; nothing was relayed then.
     pub async fn relay_once(&self, outbox: &dyn Outbox, read: &Read) -> Result<usize, StoreError> {
-        let (mut left, mut relayed, mut failed, mut piece) = (Vec::new(), 0, None, PIECE_MAX);
-        while left.len() < LEFT_MAX && relayed < PIECE_MAX as usize {
-            let Some(taken) = outbox.take(piece, &left).await? else { break };
-            let ids: Vec<JobId> = taken.entries().iter().map(|(id, _)| *id).collect();
-            match self.relay_taken(taken, read).await {
+        let (mut relayed, mut failed, mut piece, mut after) = (0, None, PIECE_MAX, 0);
+        // Keys that somebody's open transaction holds. What has one is passed over without another try, so that the first of a
+        // key is still the first when it is relayed.
+        let mut held: HashSet<UniqueKey> = HashSet::new();
+        while relayed < ROUND_MAX {
+            let Some(taken) = outbox.take(piece, after).await? else { break };
+            let last = taken.last();
+            let offers: Vec<Result<Offer, String>> =
+                taken.entries().iter().map(|(id, text)| read(*id, text)).collect();
+            let is_held =
+                |offer: &Result<Offer, String>| key_of(offer).is_some_and(|key| held.contains(&key));
+            let tried: Vec<Option<Result<Offer, String>>> =
+                offers.into_iter().map(|offer| (!is_held(&offer)).then_some(offer)).collect();
+            let number = tried.iter().flatten().count();
+            let keys: Vec<Option<UniqueKey>> = tried.iter().flatten().map(key_of).collect();
+            match self.relay_taken(taken, tried).await {
                 Ok(()) => {
-                    relayed += ids.len();
+                    relayed += number;
+                    after = last;
                     piece = (piece * 4).min(PIECE_MAX);
                 }
                 // One of them cannot be relayed now, because somebody holds its key: in smaller pieces, the others go on.
-                Err(_) if ids.len() > 1 => piece = (piece / 4).max(1),
+                Err(_) if number > 1 => piece = (piece / 4).max(1),
                 Err(error) => {
-                    left.extend(ids);
-                    failed = Some(error);
-                    piece = 1;
+                    after = last;
+                    held.extend(keys.into_iter().flatten());
+                    match error {
+                        StoreError::Contended | StoreError::Undone(_) => {
+                            tracing::debug!(%error, "an entry of the outbox waits for a key that somebody's transaction holds");
+                        }
+                        error => failed = Some(error),
+                    }
                 }
             }
         }
@@ -85,29 +104,56 @@ impl Engine {
         }
     }
 
-    async fn relay_taken(&self, taken: Box<dyn Taken>, read: &Read) -> Result<(), StoreError> {
-        let read: Vec<Result<Offer, String>> =
-            taken.entries().iter().map(|(id, text)| read(*id, text)).collect();
-        let offers: Vec<Offer> = read.iter().filter_map(|offer| offer.as_ref().ok().cloned()).collect();
-        let mut transaction = taken.transaction()?;
-        let batch = self.enqueue_batch_inside(&mut *transaction, offers, Mode::Each, SOURCE).await?;
-        drop(transaction);
+    /// Relays what was taken, but for those entries that are not to be tried.
+    async fn relay_taken(
+        &self,
+        taken: Box<dyn Taken>,
+        tried: Vec<Option<Result<Offer, String>>>,
+    ) -> Result<(), StoreError> {
+        if tried.iter().all(Option::is_none) {
+            return taken.give_back().await;
+        }
+        match self.admit_taken(&*taken, tried).await {
+            Ok(relayed) => taken.finish(relayed).await,
+            Err(error) => {
+                taken.give_back().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn admit_taken(
+        &self,
+        taken: &dyn Taken,
+        tried: Vec<Option<Result<Offer, String>>>,
+    ) -> Result<Vec<Option<Relayed>>, StoreError> {
+        let offers: Vec<Offer> =
+            tried.iter().flatten().filter_map(|offer| offer.as_ref().ok().cloned()).collect();
+        let batch = {
+            let mut transaction = taken.transaction()?;
+            self.enqueue_batch_inside(&mut *transaction, offers, Mode::Each, SOURCE).await?
+        };
         let mut outcomes = match batch {
             Batch::Done(outcomes) => outcomes.into_iter(),
             Batch::Refused { .. } => return Err(StoreError::Contended),
         };
-        let mut relayed = Vec::with_capacity(read.len());
-        for offer in read {
+        let mut relayed = Vec::with_capacity(tried.len());
+        for offer in tried {
             relayed.push(match offer {
-                Err(reason) => Relayed { outcome: "invalid", job: None, reason: Some(reason) },
-                Ok(_) => {
+                None => None,
+                Some(Err(reason)) => Some(Relayed { outcome: "invalid", job: None, reason: Some(reason) }),
+                Some(Ok(_)) => {
                     let outcome = outcomes.next().ok_or(StoreError::Contended)?;
-                    Relayed { outcome: outcome_name(&outcome), job: answering(&outcome), reason: None }
+                    Some(Relayed { outcome: outcome_name(&outcome), job: answering(&outcome), reason: None })
                 }
             });
         }
-        taken.finish(relayed).await
+        Ok(relayed)
     }
+}
+
+fn key_of(offer: &Result<Offer, String>) -> Option<UniqueKey> {
+    Some(offer.as_ref().ok()?.unique.as_ref()?.key)
 }
 
 /// The job that an outcome names.

@@ -11,6 +11,7 @@ use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::job::NoteKind;
 use semel_core::limit::Limit;
+use semel_core::settle::Settled;
 use semel_core::state::State;
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
@@ -19,7 +20,7 @@ use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
-use semel_testkit::fixture::claim;
+use semel_testkit::fixture::{bearer, claim};
 use semel_testkit::flows::{cron_name, registration};
 use semel_testkit::make::{Want, job, key, keyed};
 
@@ -230,6 +231,34 @@ async fn duplicates_of_a_job_that_somebody_holds_are_written_later_and_those_of_
     bench.let_go();
     assert_eq!(written().await, [true; 3]);
     assert_eq!(bench.engine.job(ids[1]).await.unwrap().unwrap().duplicates.count, 1);
+}
+
+/// It is neither extended nor lost: its worker says again that it holds it.
+#[tokio::test]
+async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
+    let bench = Bench::new();
+    for _ in 0..3 {
+        bench.create(job().offer()).await;
+    }
+    let jobs = bench.engine.claim(claim(&["default"], 3)).await.unwrap();
+    bench.hold(Record::Job(jobs[1].head.id));
+    bench.clock.advance(SECOND);
+    let beat = async || {
+        let named = jobs.iter().map(|job| (job.head.id, bearer(&job.head))).collect();
+        let answers = bench.engine.extend(named, Some(60_000)).await.unwrap();
+        let lasts = |answer: &Option<Settled>| match answer {
+            Some(Settled::Done(head)) => Some(head.lease.as_ref().unwrap().visible_until),
+            None => None,
+            other => panic!("{other:?}"),
+        };
+        answers.iter().map(lasts).collect::<Vec<_>>()
+    };
+    let begun = Instant::now();
+    let until = Some(bench.engine.now().await.unwrap().saturating_add(60 * SECOND));
+    assert_eq!(beat().await, [until, None, until]);
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    bench.let_go();
+    assert_eq!(beat().await, [until; 3]);
 }
 
 /// Those of its limit wait with it, and nobody else.

@@ -316,7 +316,12 @@ BEGIN
                 ON CONFLICT DO NOTHING;
             GET DIAGNOSTICS v_count = ROW_COUNT;
             IF v_count <> cardinality(v_inserted) THEN
-                -- Somebody else stored a job with that id at this moment: to be decided again, seeing it.
+                -- Somebody else stored a job with that id at this moment: to be decided again, seeing it. Inside a caller's
+                -- transaction an error would be the end of that; whoever is told so there rolls back to its savepoint.
+                IF p_waits THEN
+                    RETURN QUERY SELECT v_now, ARRAY(SELECT generate_series(0, p_groups - 1)), v_crowded, v_busy;
+                    RETURN;
+                END IF;
                 RAISE EXCEPTION 'an id was taken meanwhile' USING ERRCODE = 'serialization_failure';
             END IF;
             INSERT INTO @.body (id, body)

@@ -1,11 +1,14 @@
-//! Entries of the outbox that are larger than any job may be.
+//! Entries of the outbox that are larger than any job may be, and many that wait for somebody.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use semel_core::enqueue::Mode;
 use semel_engine::Engine;
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_store::outbox::{Outbox, Read};
+use semel_testkit::make::{job, keyed};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -61,7 +64,7 @@ async fn a_piece_of_large_entries_is_a_small_one() {
     let place = Place::new();
     let (store, engine, client) = opened(&place).await;
     client.execute(&insert(&place), &[&MEGABYTE, &40_i32]).await.unwrap();
-    let taken = store.take(200, &[]).await.unwrap().unwrap();
+    let taken = store.take(200, 0).await.unwrap().unwrap();
     let bytes: usize = taken.entries().iter().map(|(_, text)| text.len()).sum();
     assert!((1..=16 * 1024 * 1024).contains(&bytes), "{bytes} bytes at once");
     drop(taken);
@@ -70,5 +73,47 @@ async fn a_piece_of_large_entries_is_a_small_one() {
     while relayed < 40 {
         relayed += engine.relay_once(&*store, &read).await.unwrap();
     }
-    assert!(store.take(200, &[]).await.unwrap().is_none());
+    assert!(store.take(200, 0).await.unwrap().is_none());
+}
+
+/// However many entries wait for a key that somebody's transaction holds, and they cost no connection each time they are tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_behind_many_of_a_key_that_is_held_are_relayed() {
+    let name = semel_testkit::database::schema_name();
+    let place = Place::at(&format!("{}?application_name={name}", url()));
+    let (store, engine, mut client) = opened(&place).await;
+    let read: Read = Arc::new(|id, text| {
+        let want = if text == "\"held\"" { keyed("held").on_conflict("ignore") } else { job() };
+        Ok(want.id(id).offer())
+    });
+    let held = client.transaction().await.unwrap();
+    let mut inside = store.inside(&held);
+    let offers = vec![keyed("held").offer()];
+    engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "test").await.unwrap();
+    let other = crate::place::client(&url()).await;
+    let insert = format!(
+        "INSERT INTO {}.outbox (envelope) SELECT to_json($1::text) FROM generate_series(1, $2)",
+        place.schema()
+    );
+    other.execute(&insert, &[&"held", &1_050_i32]).await.unwrap();
+    other.execute(&insert, &[&"other", &1_i32]).await.unwrap();
+    let begun = Instant::now();
+    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let open = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}' AND backend_start > $1::text::timestamptz"
+    );
+    let now: String = other.query_one("SELECT clock_timestamp()::text", &[]).await.unwrap().get(0);
+    for _ in 0..5 {
+        assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 0);
+    }
+    let begun: i64 = other.query_one(&open, &[&now]).await.unwrap().get(0);
+    assert_eq!(begun, 0, "a try costs a connection");
+    drop(inside);
+    held.commit().await.unwrap();
+    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1_050);
+    let told = format!("SELECT outcome, count(*) FROM {}.outbox GROUP BY 1 ORDER BY 1", place.schema());
+    let rows = other.query(&told, &[]).await.unwrap();
+    let told: Vec<(&str, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(told, [("created", 1), ("existing", 1_050)]);
 }

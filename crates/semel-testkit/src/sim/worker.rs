@@ -141,7 +141,7 @@ async fn beat(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: &Bearer) {
     let (from, sent) = (world.store.seq(), vec![(id, bearer.clone())]);
     let length = dice.chance(512).then_some(LEASE.as_millis() as u32);
     let heard = world.ask(dice, move |engine| async move { engine.extend(sent, length).await }).await;
-    for settled in heard.answer().unwrap_or_default() {
+    for settled in heard.answer().unwrap_or_default().into_iter().flatten() {
         judge(world, id, bearer, &settled, from, false);
     }
 }

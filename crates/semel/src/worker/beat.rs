@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use semel_core::ident::JobId;
 use semel_core::settings::Directive;
 use semel_store::StoreError;
@@ -44,7 +46,14 @@ struct Beating {
     held: Held,
     every: Duration,
     next: Instant,
+    /// It is spoken of right now; until that is answered, or given up, it is not spoken of again.
+    is_under_way: bool,
     lost: CancellationToken,
+}
+
+/// When the next is to be spoken of.
+fn soonest_of(jobs: &HashMap<JobId, Beating>) -> Option<Instant> {
+    jobs.values().filter(|beating| !beating.is_under_way).map(|beating| beating.next).min()
 }
 
 /// A job is held for as long as this is kept.
@@ -76,8 +85,9 @@ impl Beats {
         let next = Instant::now() + every;
         let is_soonest = {
             let mut jobs = self.held();
-            let soonest = jobs.values().map(|beating| beating.next).min();
-            if let Some(old) = jobs.insert(job.id, Beating { held, every, next, lost }) {
+            let soonest = soonest_of(&jobs);
+            let beating = Beating { held, every, next, is_under_way: false, lost };
+            if let Some(old) = jobs.insert(job.id, beating) {
                 // Granted again, so the run before it has lost its lease, whoever told of that.
                 old.lost.cancel();
             }
@@ -95,7 +105,7 @@ impl Beats {
     }
 
     fn soonest(&self) -> Option<Instant> {
-        self.held().values().map(|beating| beating.next).min()
+        soonest_of(&self.held())
     }
 
     /// Sends heartbeats until `stop` fires.
@@ -107,16 +117,16 @@ impl Beats {
         stop: CancellationToken,
     ) {
         let mut idle = Instant::now();
+        // Beside each other: one that is not answered keeps nobody from speaking of other jobs.
+        let mut under_way = FuturesUnordered::new();
         loop {
             let next = self.soonest().unwrap_or(idle).min(idle);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {
-                    tokio::select! {
-                        () = self.beat(&*link, &worker, lease) => {}
-                        () = stop.cancelled() => return,
-                    }
                     idle = Instant::now() + BEAT_IDLE_EVERY;
+                    under_way.push(self.beat(&*link, &worker, lease));
                 }
+                Some(()) = under_way.next() => {}
                 () = self.added.notified() => {}
                 () = stop.cancelled() => return,
             }
@@ -124,22 +134,55 @@ impl Beats {
     }
 
     /// One heartbeat, for what is due and for what would be due soon.
-    async fn beat(&self, link: &dyn Link, worker: &str, lease: Option<Duration>) {
+    fn beat<'a>(
+        &'a self,
+        link: &'a dyn Link,
+        worker: &'a str,
+        lease: Option<Duration>,
+    ) -> impl Future<Output = ()> {
         let now = Instant::now();
         let mut due = Vec::new();
         let mut patience = BEAT_IDLE_EVERY;
-        for beating in self.held().values_mut() {
+        for beating in self.held().values_mut().filter(|beating| !beating.is_under_way) {
             if beating.next <= now + beating.every / 4 {
                 due.push(beating.held);
                 patience = patience.min(beating.every);
                 beating.next = now + beating.every;
+                beating.is_under_way = true;
             }
         }
+        self.speak(link, worker, lease, due, patience.max(PATIENCE_MIN))
+    }
+
+    async fn speak(
+        &self,
+        link: &dyn Link,
+        worker: &str,
+        lease: Option<Duration>,
+        due: Vec<Held>,
+        patience: Duration,
+    ) {
         // One that hangs must not keep the next one from being sent in time.
-        let beaten = tokio::time::timeout(patience.max(PATIENCE_MIN), link.beat(worker, &due, lease)).await;
+        let beaten = tokio::time::timeout(patience, link.beat(worker, &due, lease)).await;
+        {
+            let mut held = self.held();
+            for job in &due {
+                if let Some(beating) = held.get_mut(&job.id).filter(|beating| beating.held.fence == job.fence)
+                {
+                    beating.is_under_way = false;
+                }
+            }
+        }
         match beaten.unwrap_or_else(|_| Err(unheard())) {
-            Ok(Beaten { lost, directive }) => {
+            Ok(Beaten { lost, unheard, directive }) => {
                 self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
+                if !unheard.is_empty() {
+                    tracing::debug!(
+                        jobs = unheard.len(),
+                        "leases that could not be extended are spoken of again"
+                    );
+                    self.again(unheard);
+                }
                 let held = self.held();
                 // By its fence: meanwhile the job may have been given to this worker again.
                 for job in due.iter().filter(|job| lost.contains(&job.id)) {
@@ -151,13 +194,18 @@ impl Beats {
             }
             Err(error) => {
                 tracing::warn!(%error, jobs = due.len(), "a heartbeat failed; it is sent again");
-                let again = Instant::now() + AGAIN_AFTER;
-                let mut held = self.held();
-                for job in due {
-                    if let Some(beating) = held.get_mut(&job.id) {
-                        beating.next = beating.next.min(again);
-                    }
-                }
+                self.again(due.into_iter().map(|job| job.id));
+            }
+        }
+    }
+
+    /// Has heartbeats for these sent again soon.
+    fn again(&self, jobs: impl IntoIterator<Item = JobId>) {
+        let again = Instant::now() + AGAIN_AFTER;
+        let mut held = self.held();
+        for id in jobs {
+            if let Some(beating) = held.get_mut(&id) {
+                beating.next = beating.next.min(again);
             }
         }
     }
@@ -165,8 +213,12 @@ impl Beats {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use semel_core::time::Timestamp;
+    use semel_store::backend::BoxFuture;
 
+    use super::super::link::{Ask, Reported};
+    use super::super::verdict::Outcome;
     use super::*;
 
     fn granted(fence: u64) -> Delivery {
@@ -188,6 +240,72 @@ mod tests {
             timeout: Duration::from_secs(60),
             parent_results: None,
         }
+    }
+
+    /// A link that never answers for the first job, and keeps when it was spoken of the other.
+    #[derive(Default)]
+    struct Hangs(Mutex<Vec<Instant>>);
+
+    impl Link for Hangs {
+        fn beat<'a>(
+            &'a self,
+            _: &'a str,
+            jobs: &'a [Held],
+            _: Option<Duration>,
+        ) -> BoxFuture<'a, Result<Beaten, Error>> {
+            let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
+            if is_of(2) {
+                self.0.lock().unwrap().push(Instant::now());
+            }
+            if is_of(1) {
+                Box::pin(std::future::pending())
+            } else {
+                Box::pin(async { Ok(Beaten::default()) })
+            }
+        }
+
+        fn fetch<'a>(
+            &'a self,
+            _: &'a Ask,
+            _: &'a CancellationToken,
+        ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_heartbeat_that_is_not_answered_keeps_no_other_job_from_being_spoken_of() {
+        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
+        let stop = CancellationToken::new();
+        let _first = beats.hold(&granted(1), CancellationToken::new());
+        let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), "w".into(), None, stop.clone()));
+        // The first heartbeat for it is under way.
+        tokio::time::sleep(Duration::from_millis(10_500)).await;
+        let lease = Duration::from_secs(1);
+        let short = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), lease, ..granted(2) };
+        let _second = beats.hold(&short, CancellationToken::new());
+        let begun = Instant::now();
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        let mut before = begun;
+        let spoken = link.0.lock().unwrap().clone();
+        for at in spoken.into_iter().chain([Instant::now()]) {
+            assert!(at - before < lease, "{:?} after {:?}", at - begun, before - begun);
+            before = at;
+        }
+        stop.cancel();
+        running.await.unwrap();
     }
 
     /// Nobody else would tell it: from then on heartbeats speak of the newer lease.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use semel_core::draft::Reads;
 use semel_core::ident::{JobId, QueueName};
+use semel_core::job::Ending;
 use semel_core::lease::{Bearer, Grant, LeaseToken, Standing, standing};
 use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
+use semel_core::state::State;
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Claim};
 use tokio::time::Instant;
@@ -45,6 +46,8 @@ pub(crate) struct Held {
 pub(crate) struct Beaten {
     /// Jobs that are the worker's no more.
     pub(crate) lost: Vec<JobId>,
+    /// Jobs of which nothing could be said: they are still the worker's, and to be spoken of again soon.
+    pub(crate) unheard: Vec<JobId>,
     /// What an operator tells the worker.
     pub(crate) directive: Directive,
 }
@@ -209,7 +212,7 @@ impl Link for Local {
     ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
             let engine = self.engine()?;
-            let mut lost = Vec::new();
+            let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             // A job that says how long its lease lasts is extended by that, the others by what the worker asked for.
             for (own, lease) in [(true, None), (false, lease)] {
                 let these: Vec<(JobId, Bearer)> = jobs
@@ -220,33 +223,19 @@ impl Link for Local {
                 if these.is_empty() {
                     continue;
                 }
-                // Each is a decision of its own, in one commit with the others: a job that its handler's transaction has locked keeps
-                // none of them.
-                let extended = these.into_iter().map(|one| {
-                    let (engine, id) = (&engine, one.0);
-                    async move { (id, engine.extend(vec![one], lease.map(millis)).await) }
-                });
-                let (mut heard, mut failure) = (false, None);
-                for (id, answered) in join_all(extended).await {
+                let ids: Vec<JobId> = these.iter().map(|(id, _)| *id).collect();
+                for (id, answered) in ids.into_iter().zip(engine.extend(these, lease.map(millis)).await?) {
                     match answered {
-                        Ok(settled) => {
-                            heard = true;
-                            lost.extend(
-                                settled.iter().any(|one| matches!(one, Settled::Refused(_))).then_some(id),
-                            );
-                        }
-                        Err(error) => failure = Some((id, error)),
+                        Some(Settled::Done(_) | Settled::Repeated(_)) => {}
+                        // By this very lease: its handler has said so itself, and goes on.
+                        Some(Settled::Refused(Refusal::WrongState(State::Completed))) => {}
+                        Some(Settled::Refused(_)) => lost.push(id),
+                        // Such as one that its handler's own transaction has locked.
+                        None => unheard.push(id),
                     }
-                }
-                match failure {
-                    Some((_, error)) if !heard => return Err(error.into()),
-                    Some((job, error)) => {
-                        tracing::warn!(%error, %job, "a heartbeat failed; the next one is sent in time");
-                    }
-                    None => {}
                 }
             }
-            Ok(Beaten { lost, directive: engine.directive(worker).await? })
+            Ok(Beaten { lost, unheard, directive: engine.directive(worker).await? })
         })
     }
 
@@ -264,11 +253,13 @@ impl Link for Local {
                 let reads = Reads { heads: vec![run.id], ..Reads::default() };
                 // A store that cannot be read says nothing about the lease; the next heartbeat will.
                 let Ok(snapshot) = engine.store().load(reads).await else { continue };
-                let is_held = snapshot
-                    .peek(run.id)
-                    .is_some_and(|(head, _)| standing(head, &bearer(run)) == Standing::Current);
-                if !is_held {
-                    return;
+                match snapshot.peek(run.id).map(|(head, _)| (standing(head, &bearer(run)), head.ending)) {
+                    Some((Standing::Current, _)) => {}
+                    // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs the job.
+                    Some((Standing::Settled, Some(Ending::Completed))) => {
+                        return std::future::pending().await;
+                    }
+                    _ => return,
                 }
             }
         })

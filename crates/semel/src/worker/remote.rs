@@ -1,12 +1,13 @@
 //! The jobs of a server that speaks Open Job Spec.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use semel_client::Client;
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
-use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
+use semel_core::limits::{EXECUTION_DEFAULT_MS, TIMEOUT_MS_MAX, VISIBILITY_DEFAULT_MS};
 use semel_core::settings::Directive;
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
@@ -99,6 +100,8 @@ const REST_MIN: Duration = Duration::from_millis(250);
 const LEASES_MAX: usize = 1_000;
 /// What is told of a refusal, in characters.
 const REASON_CHARS_MAX: usize = 500;
+/// Why a lease is over that was ended by a success.
+const COMPLETED: &str = "completed";
 const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
 const NACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/nack");
 
@@ -151,10 +154,23 @@ struct ErrorBody<'a> {
     retry_after_ms: Option<u32>,
 }
 
+/// A wait as the server reads it. A longer one it would refuse, and with it the end of the run.
+fn put_off(wait: Duration) -> u32 {
+    let most = u32::try_from(TIMEOUT_MS_MAX).unwrap_or(u32::MAX);
+    let asked = millis(wait);
+    if asked > most {
+        tracing::warn!(
+            ?wait,
+            "a job is put off by no more than 30 days at a time, and by no more than that now"
+        );
+    }
+    asked.min(most)
+}
+
 impl<'a> Nacked<'a> {
     fn failed(failure: &'a Failure, retryable: Option<bool>) -> Self {
         let Failure { code, message, error_type, retry_in } = failure;
-        let retry_after_ms = retry_in.map(millis);
+        let retry_after_ms = retry_in.map(put_off);
         Self::Failed { error: ErrorBody { code, error_type, message, retryable, retry_after_ms } }
     }
 }
@@ -183,6 +199,14 @@ impl Remote {
             }
         }
     }
+}
+
+fn items(list: &Value) -> Option<&[Value]> {
+    list.as_array().map(Vec::as_slice)
+}
+
+fn id_of(value: &Value) -> Option<JobId> {
+    JobId::parse(value.as_str()?, "").ok()
 }
 
 impl Link for Remote {
@@ -266,7 +290,7 @@ impl Link for Remote {
                     self.tell(NACK, &nack(Nacked::failed(failure, Some(false)))).await
                 }
                 Outcome::Snooze(wait) => {
-                    let back = Nacked::Back { requeue: true, delay_ms: Some(millis(*wait)) };
+                    let back = Nacked::Back { requeue: true, delay_ms: Some(put_off(*wait)) };
                     self.tell(NACK, &nack(back)).await
                 }
                 Outcome::GiveBack => {
@@ -282,7 +306,8 @@ impl Link for Remote {
             let Err(Error::Server(reason)) = &told else { return told };
             let retryable = match outcome {
                 Outcome::GiveBack | Outcome::Cancel => return told,
-                Outcome::Retry(_) => None,
+                // What is wanted is another run.
+                Outcome::Retry(_) | Outcome::Snooze(_) => None,
                 _ => Some(false),
             };
             tracing::error!(job = %run.id, reason, "the server refuses the end of a run; it is told as a failure");
@@ -299,7 +324,7 @@ impl Link for Remote {
         lease: Option<Duration>,
     ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
-            let mut lost = Vec::new();
+            let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             let mut directive = Directive::Run;
             for (own, lease) in [(true, None), (false, lease)] {
                 let held: Vec<&Held> = jobs.iter().filter(|held| held.has_own_lease == own).collect();
@@ -317,15 +342,28 @@ impl Link for Remote {
                     }
                     let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
                     directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
-                    let told = answer["jobs_lost"].as_array().map(Vec::as_slice).unwrap_or_default();
-                    lost.extend(
-                        told.iter()
-                            .filter_map(|job| job["job_id"].as_str())
-                            .filter_map(|id| JobId::parse(id, "").ok()),
-                    );
+                    let ended: Vec<JobId> = items(&answer["jobs_lost"])
+                        .into_iter()
+                        .flatten()
+                        // By this very lease: its handler has said so itself, and goes on.
+                        .filter(|job| job["reason"] == COMPLETED)
+                        .filter_map(|job| id_of(&job["job_id"]))
+                        .collect();
+                    let gone: Vec<JobId> = items(&answer["jobs_lost"])
+                        .into_iter()
+                        .flatten()
+                        .filter_map(|job| id_of(&job["job_id"]))
+                        .collect();
+                    // A server that does not say which it extended has extended the others.
+                    if let Some(extended) = items(&answer["jobs_extended"]) {
+                        let extended: HashSet<JobId> = extended.iter().filter_map(id_of).collect();
+                        let told = |id: &JobId| extended.contains(id) || gone.contains(id);
+                        unheard.extend(held.iter().map(|held| held.id).filter(|id| !told(id)));
+                    }
+                    lost.extend(gone.into_iter().filter(|id| !ended.contains(id)));
                 }
             }
-            Ok(Beaten { lost, directive })
+            Ok(Beaten { lost, unheard, directive })
         })
     }
 

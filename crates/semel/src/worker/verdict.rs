@@ -16,7 +16,8 @@ pub enum Outcome {
     Returned(Box<RawValue>),
     /// The attempt failed; whether there is another is the retry policy's to say.
     Retry(Failure),
-    /// The job is put off by so long; the attempt does not count.
+    /// The job is put off by so long; the attempt does not count. A remote worker puts it off by 30 days at most: then the
+    /// handler is asked again.
     Snooze(Duration),
     /// The work is not wanted any more.
     Cancel,
@@ -49,7 +50,8 @@ impl Failure {
         Self { code: error_type.clone(), message: message.into(), error_type, retry_in: None }
     }
 
-    /// The next attempt, if there is one, waits so long instead of what the retry policy says.
+    /// The next attempt, if there is one, waits so long instead of what the retry policy says; at most 30 days, where a remote
+    /// worker says so.
     #[must_use]
     pub fn after(mut self, wait: Duration) -> Self {
         self.retry_in = Some(wait);

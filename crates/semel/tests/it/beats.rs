@@ -1,12 +1,15 @@
 //! Heartbeats, by a clock that the tests hold: the store's time and the worker's are tokio's, which stands still but
 //! for sleeps.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
+use semel_core::draft::{Group, Record};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::settle::Settled;
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Claimed, Verdict};
 use semel_store::clock::Clock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
@@ -118,6 +121,63 @@ async fn a_heartbeat_that_failed_is_sent_again_before_the_next_one_is_due() {
     working.stop().await;
 }
 
+/// A store in which somebody's open transaction holds a job.
+struct Held {
+    inner: Memory,
+    held: Arc<Mutex<Option<JobId>>>,
+}
+
+impl Layer for Held {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, semel_store::StoreError>> {
+        let held = *self.held.lock().unwrap();
+        let is_held = |group: &Group| {
+            group.expect.iter().any(|expect| held.is_some_and(|id| expect.record == Record::Job(id)))
+        };
+        if !batch.groups.iter().any(is_held) {
+            return self.inner.commit(batch);
+        }
+        // Whoever is in one commit with it begins again.
+        let verdict = |group: &Group| if is_held(group) { Verdict::Busy } else { Verdict::Stale };
+        let groups = batch.groups.iter().map(verdict).collect();
+        let claims = batch.claims.iter().map(|_| Claimed::default()).collect();
+        Box::pin(async move { Ok(Applied { groups, claims }) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
+    let held = Arc::new(Mutex::new(None));
+    let store = Held { inner: Memory::new(TokioTime(Instant::now())), held: Arc::clone(&held) };
+    let semel = Semel::on(Arc::new(store)).unwrap();
+    let (began, mut has_begun) = mpsc::unbounded_channel::<JobId>();
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .state(began)
+        .handle(async |_: Add, id: JobId, State(began): State<mpsc::UnboundedSender<JobId>>| {
+            began.send(id).unwrap();
+            tokio::time::sleep(10 * SECOND).await;
+        })
+        .start()
+        .unwrap();
+    let first = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    let second = semel.enqueue(Add { a: 2, b: 1 }).await.unwrap();
+    for _ in 0..2 {
+        has_begun.recv().await.unwrap();
+    }
+    *held.lock().unwrap() = first.id();
+    tokio::time::sleep(6 * SECOND).await;
+    *held.lock().unwrap() = None;
+    let ended = second.wait().await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
+    working.stop().await;
+}
+
 type Told = mpsc::UnboundedSender<(JobId, Duration)>;
 
 /// The first run is told that its lease is gone, and the second one counts.
@@ -151,6 +211,36 @@ async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() 
     assert!(after >= 3 * SECOND && after < 4 * SECOND, "{after:?}");
     let ended = job.wait().await.unwrap();
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 2));
+    working.stop().await;
+}
+
+/// Its end may be one commit with its effect, and not the last thing it does.
+#[tokio::test(start_paused = true)]
+async fn a_handler_goes_on_that_has_ended_its_job_itself() {
+    let semel = queue();
+    let (told, mut was_told) = mpsc::unbounded_channel::<bool>();
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .state((semel.clone(), told))
+        .handle(
+            async |_: Add,
+                   id: JobId,
+                   lease: semel::Lease,
+                   token: CancellationToken,
+                   State((semel, told)): State<(Semel, mpsc::UnboundedSender<bool>)>| {
+                let bearer = Bearer { lease: Some(LeaseToken(lease.fence().cast_unsigned())), worker: None };
+                let ended = semel.engine().unwrap().complete(id, bearer, None).await.unwrap();
+                assert!(matches!(ended, Settled::Done(_)), "{ended:?}");
+                tokio::time::sleep(60 * SECOND).await;
+                told.send(token.is_cancelled()).unwrap();
+            },
+        )
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    assert_eq!(was_told.recv().await, Some(false));
+    let ended = job.wait().await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
     working.stop().await;
 }
 

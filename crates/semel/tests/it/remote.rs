@@ -99,6 +99,43 @@ async fn each_outcome_does_the_same_as_at_home() {
     admin.stop().await.unwrap();
 }
 
+/// The server takes no longer wait, and a refusal would be the end of the job.
+#[tokio::test]
+async fn what_is_put_off_for_longer_than_the_server_takes_is_put_off_by_what_it_takes() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let (semel, admin) = served().await;
+    let working = remote(&admin)
+        .handle(async |job: Add| {
+            let wait = DAY * u32::try_from(job.b).unwrap();
+            if job.a == 0 {
+                Outcome::Snooze(wait)
+            } else {
+                Outcome::Retry(Failure::new("Busy", "later").after(wait))
+            }
+        })
+        .start()
+        .unwrap();
+    for (a, days) in [(0, 40), (0, 60), (1, 40), (1, 60)] {
+        let job = semel.enqueue(Add { a, b: days }).await.unwrap();
+        let stored = soon(async {
+            loop {
+                let stored = job.job().unwrap().load().await.unwrap().unwrap();
+                if !matches!(stored.state(), JobState::Available | JobState::Active) {
+                    return stored;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        let expected = if a == 0 { (JobState::Scheduled, 0) } else { (JobState::Retryable, 1) };
+        assert_eq!((stored.state(), stored.attempt()), expected);
+        let waits = stored.available_at().since(stored.created_at());
+        assert!(waits >= 30 * DAY && waits < 31 * DAY, "{waits:?}");
+    }
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
 /// Neither the worker nor the client reads it as something else first.
 #[tokio::test]
 async fn a_result_keeps_its_digits_on_the_way() {
@@ -138,6 +175,35 @@ async fn a_cancelled_run_is_told_at_the_next_heartbeat() {
     assert_eq!(soon(was_told.recv()).await, Some("begun"));
     job.job().unwrap().cancel().await.unwrap();
     assert_eq!(soon(was_told.recv()).await, Some("told"));
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handler_goes_on_that_has_ended_its_job_itself() {
+    let (semel, admin) = served().await;
+    let (told, mut was_told) = mpsc::unbounded_channel::<bool>();
+    let working = remote(&admin)
+        .lease(Duration::from_millis(300))
+        .state((semel.clone(), told))
+        .handle(
+            async |_: Add,
+                   id: JobId,
+                   lease: semel::Lease,
+                   token: CancellationToken,
+                   State((semel, told)): State<(Semel, mpsc::UnboundedSender<bool>)>| {
+                let lease = Some(semel_core::lease::LeaseToken(lease.fence().cast_unsigned()));
+                let bearer = semel_core::lease::Bearer { lease, worker: None };
+                semel.engine().unwrap().complete(id, bearer, None).await.unwrap();
+                // Several heartbeats.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                told.send(token.is_cancelled()).unwrap();
+            },
+        )
+        .start()
+        .unwrap();
+    semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(soon(was_told.recv()).await, Some(false));
     soon(working.stop()).await;
     admin.stop().await.unwrap();
 }

@@ -12,6 +12,7 @@ use crate::harness::{Add, Welcome, memory, soon};
 on_every_driver! {
     a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback,
     whoever_comes_second_waits_and_then_skips_or_goes_ahead,
+    an_id_that_is_offered_twice_at_once_is_one_job_and_both_transactions_go_on,
     stricter_levels_demand_to_begin_again_and_have_a_name_for_it,
     callers_outside_wait_for_the_transaction_and_strangers_do_not,
     a_duplicate_holds_nothing,
@@ -94,6 +95,39 @@ async fn whoever_comes_second_waits_and_then_skips_or_goes_ahead<D: Driver>() {
     let read_committed = "BEGIN ISOLATION LEVEL READ COMMITTED";
     assert!(matches!(after::<D>(true, read_committed).await, Ok(Enqueued::Existing(_))));
     assert!(matches!(after::<D>(false, read_committed).await, Ok(Enqueued::Created(_))));
+}
+
+async fn an_id_that_is_offered_twice_at_once_is_one_job_and_both_transactions_go_on<D: Driver>() {
+    let id = semel::JobId::parse("01900000-0000-7000-8000-000000000001", "").unwrap();
+    for same in [true, false] {
+        let (semel, mut first, mut second) = (queue().await, D::connect().await, D::connect().await);
+        first.begin().await;
+        let offer = |b| semel.enqueue(Add { a: 1, b }).id(id).no_unique();
+        let created = first.inside(&semel).enqueue(offer(1)).await.unwrap();
+        assert!(created.is_inserted());
+        second.begin_by("BEGIN ISOLATION LEVEL READ COMMITTED").await;
+        let pid = second.ask("SELECT pg_backend_pid()".to_owned()).await;
+        let inside = second.inside(&semel);
+        let waiting = async { inside.enqueue(offer(if same { 1 } else { 2 })).await };
+        let ends = async {
+            until_it_waits(&pid).await;
+            first.end(true).await;
+        };
+        let (answer, ()) = soon(async { tokio::join!(waiting, ends) }).await;
+        drop(inside);
+        match answer {
+            Ok(again) if same => assert_eq!(again.id(), Some(id)),
+            Err(error) if !same => assert!(!error.is_retryable(), "{error:?}"),
+            Ok(refused) if !same => assert!(!refused.is_inserted(), "{refused:?}"),
+            answer => panic!("{answer:?}"),
+        }
+        // Its transaction goes on.
+        assert_eq!(second.ask("SELECT 1".to_owned()).await, "1");
+        let more = second.inside(&semel).enqueue(Add { a: 2, b: 2 }).await.unwrap();
+        second.end(true).await;
+        assert!(more.job().unwrap().load().await.unwrap().is_some());
+        semel.close().await.unwrap();
+    }
 }
 
 async fn stricter_levels_demand_to_begin_again_and_have_a_name_for_it<D: Driver>() {
