@@ -238,12 +238,12 @@ fn encode(ahead: &[JobId]) -> Bytes {
 pub(crate) fn still_live(draft: &mut Draft, jobs: &[JobId], but: JobId) -> Result<Vec<JobId>, Missing> {
     let mut live = Vec::new();
     let (mut seen, mut next) = (HashSet::from([but]), jobs.to_vec());
-    for _ in 0..HELD_LOOKS_MAX {
+    for look in 0..HELD_LOOKS_MAX {
         next.retain(|id| seen.insert(*id));
         if next.is_empty() {
             break;
         }
-        let found = each(&next, |id| stands_for(draft, *id, but))?;
+        let found = each(&next, |id| stands_for(draft, *id, but, look > 0))?;
         next.clear();
         for stands_for in found {
             match stands_for {
@@ -262,9 +262,15 @@ enum StandsFor {
     Others(Vec<JobId>),
 }
 
-fn stands_for(draft: &mut Draft, id: JobId, but: JobId) -> Result<StandsFor, Missing> {
+/// `is_link` says that it is one of a chain, of which most have ended: those are loaded as a whole at once, so that a chain costs one
+/// load a link, and a decision has enough of them.
+fn stands_for(draft: &mut Draft, id: JobId, but: JobId, is_link: bool) -> Result<StandsFor, Missing> {
+    let found = draft.head(id);
+    if found.is_err() && is_link {
+        draft.full(id)?;
+    }
     // What goes on is not loaded as a whole.
-    match draft.head(id)? {
+    match found? {
         Some(head) if head.state.is_live() => return Ok(StandsFor::Itself(id)),
         Some(_) => {}
         None => return Ok(StandsFor::Others(Vec::new())),

@@ -317,6 +317,20 @@ impl Engine {
         Ok(jobs)
     }
 
+    /// The heads of those of these jobs that are there, in order: for who wants nothing else of them, whatever they carry.
+    ///
+    /// # Errors
+    /// As [`job`](Self::job).
+    pub async fn heads(&self, mut ids: Vec<JobId>) -> Result<Vec<Head>, StoreError> {
+        ids.iter_mut().for_each(|id| *id = self.space.stored_id(*id));
+        let snapshot = self.shared.store.load(Reads { heads: ids.clone(), ..Reads::default() }).await?;
+        let found = ids.into_iter().filter_map(|id| snapshot.peek(id)).map(|(head, _)| head);
+        Ok(found
+            .filter(|head| self.space.owns(&head.queue))
+            .map(|head| self.space.shown(head.clone()))
+            .collect())
+    }
+
     /// What would happen to a job if it were offered now: the decision of [`enqueue`](Self::enqueue), not written.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What workers send: fetch, ack, nack, heartbeat.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -195,7 +196,9 @@ impl Heartbeat {
             .into_iter()
             .filter_map(|name| members.get("", name))
             .find(|value| !value.is_number());
-        let mut jobs = Vec::new();
+        let mut jobs: Vec<(JobId, Bearer)> = Vec::new();
+        // One that is listed twice is spoken for once.
+        let mut places = HashMap::new();
         if let Some(value) = listed {
             let base = value.pointer();
             let items = value.items()?;
@@ -203,7 +206,10 @@ impl Heartbeat {
             for (at, raw) in items.into_iter().enumerate() {
                 let text = Value::new(raw, &base, &at.to_string()).string()?.into_owned();
                 let id = JobId::parse(&text, &below(&base, &at.to_string()))?;
-                jobs.push((id, Bearer { lease: None, worker: worker.clone() }));
+                if let Entry::Vacant(place) = places.entry(id) {
+                    place.insert(jobs.len());
+                    jobs.push((id, Bearer { lease: None, worker: worker.clone() }));
+                }
             }
         }
         if let Some(value) = members.get("", "lease") {
@@ -216,11 +222,6 @@ impl Heartbeat {
             bearer.lease = Some(lease);
         }
         if let Some(value) = members.get("", "leases") {
-            // Where an id is listed twice, the first speaks for it.
-            let mut places = HashMap::with_capacity(jobs.len());
-            for (place, (id, _)) in jobs.iter().enumerate() {
-                places.entry(*id).or_insert(place);
-            }
             for (id, value) in value.members()?.iter("/leases") {
                 let lease = LeaseToken::parse(&value.string()?, &value.pointer())?;
                 let id = JobId::parse(id, &value.pointer())?;

@@ -23,7 +23,7 @@ use crate::extract;
 use crate::jobs::told;
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, view};
-use crate::search;
+use crate::search::{self, ANSWER_BYTES_MAX, weight};
 use crate::tenancy::Scope;
 
 /// Bytes an answer takes for each job, about.
@@ -246,8 +246,12 @@ fn put_result(index: usize, verdict: Result<(&JobView<'_>, Admitted<'_>), Proble
     });
 }
 
-/// The jobs that answer items without having been created by them: each once, as far as an answer has room for them.
-struct Stored(Map<JobId, Job>);
+/// The jobs that answer items without having been created by them, as far as an answer has room for them.
+struct Stored {
+    jobs: Map<JobId, Job>,
+    /// Bytes of them that were shown whole.
+    shown: usize,
+}
 
 impl Stored {
     async fn read(app: &App, outcomes: &[Outcome]) -> Result<Self, Refused> {
@@ -258,11 +262,11 @@ impl Stored {
         });
         let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
         let (jobs, _) = search::whole(&app.engine, &ids).await?;
-        Ok(Self(jobs.into_iter().map(|job| (job.head.id, job)).collect()))
+        Ok(Self { jobs: jobs.into_iter().map(|job| (job.head.id, job)).collect(), shown: 0 })
     }
 
-    /// Shows an item's job: what was created by it as it was asked for; another one whole at its first item, and by its
-    /// head alone at the others and where there was no room for it.
+    /// Shows an item's job: what was created by it as it was asked for; another one whole, and by its head alone where there is
+    /// no room for that.
     fn show<T>(
         &mut self,
         head: &Head,
@@ -274,10 +278,15 @@ impl Stored {
             Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => {
                 show(&JobView::fresh(head, body))
             }
-            Admitted::Repeated | Admitted::Amended | Admitted::Existing => match self.0.remove(&head.id) {
-                Some(job) => show(&view(&job)),
-                None => show(&JobView::bare(head)),
-            },
+            Admitted::Repeated | Admitted::Amended | Admitted::Existing => {
+                match self.jobs.get(&head.id).filter(|_| self.shown < ANSWER_BYTES_MAX) {
+                    Some(job) => {
+                        self.shown += weight(job);
+                        show(&view(job))
+                    }
+                    None => show(&JobView::bare(head)),
+                }
+            }
         }
     }
 }

@@ -249,9 +249,8 @@ impl Caller {
         if !self.is_limited() {
             return Ok(ids);
         }
-        let jobs = app.engine.jobs(ids).await?;
-        let seen = jobs.iter().filter(|job| self.sees(job.head.queue.name()));
-        Ok(seen.map(|job| job.head.id).collect())
+        let heads = app.engine.heads(ids).await?;
+        Ok(heads.iter().filter(|head| self.sees(head.queue.name())).map(|head| head.id).collect())
     }
 }
 

@@ -24,6 +24,11 @@ pub struct Bounds {
     pub streams_per_token: usize,
     /// Bytes of bodies whose requests are not answered yet; more are answered 503.
     pub body_bytes: usize,
+    /// Of those, bytes of one token's; more are answered 429.
+    pub body_bytes_per_token: usize,
+    /// The first bytes of each body, which do not count: so many requests as there may be are let in with small ones, such as
+    /// heartbeats, whoever has all the others.
+    pub body_bytes_free: usize,
     /// How long a client may take to send a request's body; longer is answered 408.
     pub body_time: Duration,
 }
@@ -37,6 +42,8 @@ impl Default for Bounds {
             polls_per_token: 3_072,
             streams_per_token: 768,
             body_bytes: 256 * 1024 * 1024,
+            body_bytes_per_token: 192 * 1024 * 1024,
+            body_bytes_free: 64 * 1024,
             body_time: Duration::from_secs(30),
         }
     }
@@ -56,6 +63,7 @@ pub struct Share {
     requests: AtomicUsize,
     polls: AtomicUsize,
     streams: AtomicUsize,
+    body_bytes: AtomicUsize,
 }
 
 impl Load {
@@ -87,6 +95,8 @@ pub(crate) struct Place {
     token: Option<Arc<Token>>,
     is_parked: AtomicBool,
     received: AtomicUsize,
+    /// Bytes of those that count.
+    counted: AtomicUsize,
 }
 
 impl Place {
@@ -114,8 +124,10 @@ impl Place {
                 "the server has as many requests under way as it takes; nothing was done, so try again shortly",
             ));
         }
-        let (is_parked, received) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Ok(Arc::new(Self { load: Arc::clone(load), bounds, token: token.cloned(), is_parked, received }))
+        let (load, token) = (Arc::clone(load), token.cloned());
+        let (is_parked, received, counted) =
+            (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Arc::new(Self { load, bounds, token, is_parked, received, counted }))
     }
 
     /// From now on the request only waits; it gives room to others. Whether there was room among those that wait. One
@@ -148,13 +160,25 @@ impl Place {
 
     /// So many more bytes of its body were received.
     pub(crate) fn receive(&self, bytes: usize) -> Result<(), Problem> {
-        if !take(&self.load.body_bytes, bytes, self.bounds.body_bytes) {
+        let free = self.bounds.body_bytes_free;
+        let before = self.received.fetch_add(bytes, Ordering::Relaxed);
+        let more = before.saturating_add(bytes).saturating_sub(free) - before.saturating_sub(free);
+        let own = self.token.as_ref().map(|token| &token.share.body_bytes);
+        if own.is_some_and(|own| !take(own, more, self.bounds.body_bytes_per_token)) {
+            return Err(Problem::new(
+                Code::TooManyRequests,
+                "too much of this token's is being received; wait for answers before sending more",
+            )
+            .with_details(|object| object.number("limit_bytes", self.bounds.body_bytes_per_token)));
+        }
+        if !take(&self.load.body_bytes, more, self.bounds.body_bytes) {
+            own.map(|own| own.fetch_sub(more, Ordering::Relaxed));
             return Err(Problem::new(
                 Code::Unavailable,
                 "the server is receiving as much as it takes; nothing was done, so try again shortly",
             ));
         }
-        self.received.fetch_add(bytes, Ordering::Relaxed);
+        self.counted.fetch_add(more, Ordering::Relaxed);
         Ok(())
     }
 
@@ -169,8 +193,10 @@ impl Drop for Place {
         let parked = self.is_parked.load(Ordering::Relaxed);
         let count = if parked { &self.load.polls } else { &self.load.requests };
         count.fetch_sub(1, Ordering::Relaxed);
-        self.load.body_bytes.fetch_sub(self.received.load(Ordering::Relaxed), Ordering::Relaxed);
+        let counted = self.counted.load(Ordering::Relaxed);
+        self.load.body_bytes.fetch_sub(counted, Ordering::Relaxed);
         if let Some(token) = &self.token {
+            token.share.body_bytes.fetch_sub(counted, Ordering::Relaxed);
             let count = if parked { &token.share.polls } else { &token.share.requests };
             count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -206,7 +232,14 @@ mod tests {
     use super::*;
 
     fn bounds() -> Bounds {
-        Bounds { requests: 2, requests_per_token: 1, polls: 1, body_bytes: 10, ..Bounds::default() }
+        Bounds {
+            requests: 2,
+            requests_per_token: 1,
+            polls: 1,
+            body_bytes: 10,
+            body_bytes_free: 0,
+            ..Bounds::default()
+        }
     }
 
     #[test]

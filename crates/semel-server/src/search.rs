@@ -32,12 +32,16 @@ const SMALL_AT_ONCE: usize = 64;
 pub(crate) fn weight(job: &Job) -> usize {
     const HEAD_BYTES: usize = 700;
     let bytes = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
-    let failures = job.failures.0.iter().map(|failure| {
+    // The last of them is told twice, as the job's error too.
+    let failures = job.failures.0.iter().chain(job.failures.0.last()).map(|failure| {
         let details = failure.details.as_ref().map_or(0, |details| details.get().len());
-        failure.message.len() + failure.error_type.len() + details
+        let code = failure.code.len();
+        failure.message.len() + failure.error_type.len() + code + details
     });
+    let tags = job.body.tags.iter().map(|tag| tag.len());
     let parts = [&job.result, &job.progress, &job.parent_results].into_iter().map(bytes);
-    HEAD_BYTES + job.body.args.len() + job.body.meta.len() + parts.chain(failures).sum::<usize>()
+    let own = job.body.args.len() + job.body.meta.len() + job.body.extra.len();
+    HEAD_BYTES + own + parts.chain(failures).chain(tags).sum::<usize>()
 }
 
 /// How many jobs are had at once, so that an answer has room for them whatever their size: few at first, more where those
@@ -49,6 +53,11 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// For jobs that can be given back if they do not fit after all: mostly they are small.
+    pub(crate) const fn hopeful() -> Self {
+        Self { bytes: 0, are_small: true }
+    }
+
     /// Whether there is some for more.
     pub(crate) const fn is_left(self) -> bool {
         self.bytes < ANSWER_BYTES_MAX

@@ -1,5 +1,6 @@
 //! `/ojs/v1/workers`: fetch, ack, nack, heartbeat.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
@@ -11,9 +12,9 @@ use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
 use semel_engine::Job;
 use semel_engine::workers::{SaidOfItself, WorkerSeen};
+use semel_ojs::JobView;
 use semel_ojs::answer::{self, Beat};
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
-use semel_ojs::{Code, JobView, Problem};
 use semel_store::backend::Claim;
 
 use crate::App;
@@ -35,8 +36,8 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     for queue in &fetch.queues {
         caller.check_queue(queue.name())?;
     }
-    if !fetch.worker.is_empty() {
-        let seen = check_worker(&app, &caller, &fetch.worker)?;
+    let seen = app.engine.workers().get(app.engine.tenant(), &fetch.worker);
+    if !fetch.worker.is_empty() && speaks_for(&caller, seen.as_ref()) {
         let drains = seen.as_ref().is_some_and(|worker| worker.is_draining);
         // It has said that it takes no more. A fetch is not taken for a heartbeat then: who says so no more and goes on
         // fetching has begun anew.
@@ -59,36 +60,51 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     Ok(Answer::ok(answer::fetched(jobs.iter().map(view))))
 }
 
-/// The worker of that id, if it has been heard of lately. A token for some queues speaks for no worker that takes jobs of
-/// others: that one's heartbeats and what it is said to be at are its own.
-fn check_worker(app: &App, caller: &Caller, id: &str) -> Result<Option<WorkerSeen>, Problem> {
-    let seen = app.engine.workers().get(app.engine.tenant(), id);
-    if seen.as_ref().is_some_and(|worker| !worker.is_stale() && !caller.sees_worker(worker)) {
-        return Err(Problem::new(
-            Code::Forbidden,
-            "a worker of this id takes jobs of queues that the token is not for; give each worker an id of its own",
-        ));
-    }
-    Ok(seen)
+/// Whether what the caller says of the worker of this id is taken for its word. A token for some queues speaks for no worker that
+/// takes jobs of others. Two may have one id without knowing of each other, so nobody is refused jobs or leases for it.
+fn speaks_for(caller: &Caller, seen: Option<&WorkerSeen>) -> bool {
+    seen.is_none_or(|worker| worker.is_stale() || caller.sees_worker(worker))
 }
+
+/// For so long more jobs are leased for one answer: the leases of the first run already.
+const CLAIM_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// As many jobs as are asked for and an answer has room for: piece by piece, because what is leased must be told. What comes
 /// after the first piece is not waited for.
-async fn claim_all(app: &App, claim: &Claim, wait: Option<Duration>) -> Result<Vec<Job>, Refused> {
+async fn claim_all(app: &Arc<App>, claim: &Claim, wait: Option<Duration>) -> Result<Vec<Job>, Refused> {
     let most = claim.limit as usize;
-    let (mut jobs, mut room) = (Vec::new(), Room::default());
-    loop {
+    let mut room = Room::hopeful();
+    let wanted = room.next().min(most);
+    let piece = Claim { limit: u32::try_from(wanted).unwrap_or(u32::MAX), ..claim.clone() };
+    let jobs = match wait {
+        Some(wait) => app.engine.claim_or_wait_until(piece, wait, app.config.drain.begun()).await?,
+        None => app.engine.claim(piece).await?,
+    };
+    room.take(&jobs);
+    if jobs.len() < wanted || jobs.len() >= most || !room.is_left() {
+        return Ok(give_back_beyond(app, jobs).await);
+    }
+    // Beside the request, which may be given up at any time: what is leased by then is given back.
+    let (app, claim) = (Arc::clone(app), claim.clone());
+    let (tell, told) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let jobs = claim_more(&app, &claim, jobs, room).await;
+        let jobs = give_back_beyond(&app, jobs).await;
+        if let Err(jobs) = tell.send(jobs) {
+            give_back(&app, jobs).await;
+        }
+    });
+    told.await.map_err(|_| Refused::out_of_step())
+}
+
+/// More jobs, until the answer is full or there are none.
+async fn claim_more(app: &App, claim: &Claim, mut jobs: Vec<Job>, mut room: Room) -> Vec<Job> {
+    let (most, began) = (claim.limit as usize, tokio::time::Instant::now());
+    while jobs.len() < most && room.is_left() && began.elapsed() < CLAIM_TIME_MAX {
         let wanted = room.next().min(most - jobs.len());
         let piece = Claim { limit: u32::try_from(wanted).unwrap_or(u32::MAX), ..claim.clone() };
-        let piece = match wait {
-            Some(wait) if jobs.is_empty() => {
-                app.engine.claim_or_wait_until(piece, wait, app.config.drain.begun()).await
-            }
-            _ => app.engine.claim(piece).await,
-        };
-        let piece = match piece {
+        let piece = match app.engine.claim(piece).await {
             Ok(piece) => piece,
-            Err(error) if jobs.is_empty() => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(%error, "a fetch is answered with the jobs that it has");
                 break;
@@ -97,22 +113,27 @@ async fn claim_all(app: &App, claim: &Claim, wait: Option<Duration>) -> Result<V
         room.take(&piece);
         let is_last = piece.len() < wanted;
         jobs.extend(piece);
-        if is_last || jobs.len() >= most || !room.is_left() {
+        if is_last {
             break;
         }
     }
-    give_back_beyond(app, &mut jobs).await;
-    Ok(jobs)
+    jobs
 }
 
 /// Gives back what no client would read: where small jobs were followed by many large ones.
-async fn give_back_beyond(app: &App, jobs: &mut Vec<Job>) {
+async fn give_back_beyond(app: &App, mut jobs: Vec<Job>) -> Vec<Job> {
     let mut bytes = 0;
     let fits = jobs.iter().position(|job| {
         bytes += weight(job);
         bytes > FETCHED_BYTES_MAX
     });
-    for job in jobs.split_off(fits.unwrap_or(jobs.len())) {
+    let beyond = jobs.split_off(fits.unwrap_or(jobs.len()).max(1).min(jobs.len()));
+    give_back(app, beyond).await;
+    jobs
+}
+
+async fn give_back(app: &App, jobs: Vec<Job>) {
+    for job in jobs {
         let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
         // One that cannot be given back is free again when its lease ends.
         if let Err(error) = app.engine.give_back(job.head.id, bearer).await {
@@ -166,9 +187,6 @@ async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Reque
 pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let mut beat = Heartbeat::parse(&text)?;
-    if !beat.worker.is_empty() {
-        check_worker(&app, &caller, &beat.worker)?;
-    }
     let (mut extended, mut lost) = (Vec::new(), Vec::new());
     if caller.is_limited() {
         let seen = caller.sees_jobs(&app, beat.jobs.iter().map(|(id, _)| *id).collect()).await?;
@@ -190,7 +208,8 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
     }
     let now = app.engine.now().await?;
     let mut state = "running";
-    if !beat.worker.is_empty() {
+    let seen = app.engine.workers().get(app.engine.tenant(), &beat.worker);
+    if !beat.worker.is_empty() && speaks_for(&caller, seen.as_ref()) {
         let said = SaidOfItself { active_jobs: beat.count, is_draining: beat.is_draining, queues: &[] };
         app.engine.workers().heard(app.engine.tenant(), &beat.worker, now, &said);
         state = app.engine.directive(&beat.worker).await?.name();

@@ -129,7 +129,7 @@ pub(crate) async fn states_of_running(
     let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
     let ids: Vec<JobId> = running.filter_map(Step::job).collect();
     let states: Map<JobId, JobState> =
-        app.engine.jobs(ids).await?.into_iter().map(|job| (job.head.id, job.head.state)).collect();
+        app.engine.heads(ids).await?.into_iter().map(|head| (head.id, head.state)).collect();
     Ok(move |step: &Step| {
         let state = step.job().and_then(|job| states.get(&job))?;
         Some(if *state == JobState::Active { "active" } else { "pending" })

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior, params};
 
 use semel_core::planted::{Bug, is_planted};
+use semel_store::random;
 
 use crate::error::SqliteError;
 use crate::journal::{Entry, Journal, has_journal, sync_file, sync_folder};
@@ -16,8 +17,9 @@ use crate::private;
 /// How long one piece of a round may take that the copy has to wait for.
 const PIECE_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Numbers of records that a restored store leaves out behind those of its backup: more than the store that is lost can have given
-/// since the backup was made. Whoever has read what only that one told stands among them, and is told so.
+/// Numbers of records that a restored store leaves out behind those of its backup, at least: more than the store that is lost can have
+/// given since the backup was made. Whoever has read what only that one told stands among them, and is told so. As many more as
+/// chance will have it, so that of two stores that are restored from one backup the later one does not give the numbers of the other.
 const NUMBERS_LEFT_OUT: u64 = 1 << 32;
 
 /// What a copy is made for.
@@ -66,6 +68,8 @@ fn make(from: &Path, to: &Path, purpose: Purpose) -> Result<(), SqliteError> {
     clean_up(&part);
     let made = fill(from, &part, purpose).and_then(|()| {
         refuse_existing(to)?;
+        // What a lost store has left beside this name is not this one's: SQLite would take it for what was written last.
+        clean_beside(to);
         let io = |source| SqliteError::Io { path: to.display().to_string(), source };
         std::fs::rename(&part, to).map_err(io)?;
         if is_planted(Bug::BackupNotSynced) { Ok(()) } else { sync_folder(to).map_err(io) }
@@ -78,10 +82,16 @@ fn make(from: &Path, to: &Path, purpose: Purpose) -> Result<(), SqliteError> {
     made
 }
 
-/// Removes what there is of a copy that is not whole, and what SQLite has beside it.
+/// Removes what there is of a copy that is not whole.
 fn clean_up(part: &Path) {
-    for suffix in ["", "-journal", "-wal", "-shm"] {
-        let mut name = part.as_os_str().to_owned();
+    drop(std::fs::remove_file(part));
+    clean_beside(part);
+}
+
+/// Removes what SQLite has beside a database that is not there.
+fn clean_beside(database: &Path) {
+    for suffix in ["-journal", "-wal", "-shm"] {
+        let mut name = database.as_os_str().to_owned();
         name.push(suffix);
         drop(std::fs::remove_file(PathBuf::from(name)));
     }
@@ -101,7 +111,8 @@ fn fill(from: &Path, part: &Path, purpose: Purpose) -> Result<(), SqliteError> {
     drop(insert);
     set_identity(&transaction)?;
     if purpose == Purpose::Restore {
-        log::leave_out(&transaction, last, last.saturating_add(NUMBERS_LEFT_OUT))?;
+        let chance = random::number() % NUMBERS_LEFT_OUT;
+        log::leave_out(&transaction, last, last.saturating_add(NUMBERS_LEFT_OUT + chance))?;
     }
     transaction.commit()?;
     drop(copy);

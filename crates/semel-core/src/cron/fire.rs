@@ -73,12 +73,18 @@ pub(super) fn fire(
         Overlap::Enqueue if !going.is_empty() => offer.start = Start::OnActivation,
         Overlap::Enqueue | Overlap::Skip | Overlap::Allow => {}
     }
-    let outcome = enqueue(draft, &offer)?;
-    let (decision, job) = decided(&outcome);
-    if decision != Decision::Fired && cron.overlap == Overlap::CancelPrevious {
-        // Nothing has taken their place.
+    let mut outcome = enqueue(draft, &offer)?;
+    if !own.is_empty() && cron.overlap == Overlap::CancelPrevious && decided(&outcome).0 != Decision::Fired {
+        // Nothing has taken their place, so they go on; what a duplicate writes, it writes beside them.
         draft.back_to(before);
+        let beside = enqueue(draft, &offer)?;
+        if decided(&beside).0 == Decision::Fired {
+            draft.back_to(before);
+        } else {
+            outcome = beside;
+        }
     }
+    let (decision, job) = decided(&outcome);
     deferred::note(draft, &outcome, &format!("cron {name}"))?;
     if let (Decision::Fired, Some(head), false, Overlap::Enqueue) =
         (decision, job, going.is_empty(), cron.overlap)

@@ -26,6 +26,7 @@ pub(crate) struct Mark {
     writes: usize,
     events: usize,
     depths: usize,
+    met: usize,
 }
 
 impl Draft {
@@ -36,6 +37,7 @@ impl Draft {
             writes: self.group.writes.len(),
             events: self.group.events.len(),
             depths: self.depths.len(),
+            met: self.met.len(),
         }
     }
 
@@ -49,6 +51,7 @@ impl Draft {
         self.group.writes.truncate(mark.writes);
         self.group.events.truncate(mark.events);
         self.depths.truncate(mark.depths);
+        self.met.truncate(mark.met);
         self.went_back = true;
     }
 }

@@ -104,7 +104,8 @@ async fn too_much_at_once_is_refused_at_once() {
     assert_eq!(server.get("/health").await.status, 200, "whoever watches the server still sees it");
     server.stop().await;
 
-    let server = Server::with(bounded(Bounds { body_bytes: 10, ..Bounds::default() })).await;
+    let server =
+        Server::with(bounded(Bounds { body_bytes: 10, body_bytes_free: 0, ..Bounds::default() })).await;
     let told = server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [] })).await;
     assert_eq!((told.status, told.code()), (503, "unavailable"));
     server.stop().await;

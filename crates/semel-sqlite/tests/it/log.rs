@@ -127,3 +127,30 @@ async fn a_backup_that_fails_leaves_nothing_that_could_be_taken_for_one() {
     assert_eq!(left(), ["copy.db"]);
     assert!(Sqlite::open(path("copy.db")).is_ok());
 }
+
+#[tokio::test]
+async fn what_a_lost_store_left_beside_its_name_is_not_taken_for_the_restored_ones() {
+    let dir = TempDir::new();
+    let path = |name: &str| dir.path().join(name);
+    let lost = Arc::new(Sqlite::open(path("jobs.db")).unwrap().filing_at_once());
+    let store = Store::open(lost.clone()).unwrap();
+    offer(&store, 0, 10).await.unwrap();
+    lost.backup(path("copy.db")).await.unwrap();
+    for number in 1..50 {
+        offer(&store, number, 10).await.unwrap();
+    }
+    while lost.maintain().await.unwrap() {}
+    // As a disk that fails leaves it: SQLite's own log beside the name, the rows gone.
+    let kept = std::fs::read(path("jobs.db-wal")).unwrap();
+    assert!(!kept.is_empty());
+    store.close().await;
+    drop((store, lost));
+    while semel_sqlite::lock::owner(&path("jobs.db")).is_some() {
+        std::thread::yield_now();
+    }
+    std::fs::remove_file(path("jobs.db")).unwrap();
+    std::fs::write(path("jobs.db-wal"), kept).unwrap();
+    semel_sqlite::backup::restore(&path("copy.db"), &path("jobs.db")).unwrap();
+    let restored = Sqlite::open(path("jobs.db")).unwrap();
+    assert_eq!(page(&restored, 0).await.events.len(), 1);
+}

@@ -352,6 +352,8 @@ macro_rules! conformance {
         );
         $crate::conformance!(@$how $fixture; overlaps:
             a_tick_waits_behind_any_number_of_cancelled_ones,
+            a_tick_is_decided_however_often_its_job_was_replaced,
+            a_duplicate_tick_moves_its_holders_window,
             a_policy_holds_for_the_runs_of_the_one_before,
             a_tick_waits_for_those_that_were_let_beside_a_held_one,
             a_tick_that_admits_nothing_cancels_nothing,

@@ -7,7 +7,7 @@ use semel_core::draft::{Document, Reads};
 use semel_core::enqueue::Offer;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
-use semel_core::state::State;
+use semel_core::state::{State, StateSet};
 use semel_store::backend::Seek;
 
 use crate::fixture::Fixture;
@@ -74,6 +74,32 @@ pub async fn a_tick_waits_behind_any_number_of_cancelled_ones(f: &Fixture) {
     assert_eq!(states(f, &[first, last]).await, [State::Active, State::Pending]);
     f.complete(&f.head(first).await.unwrap()).await;
     assert_eq!(states(f, &[last]).await, [State::Available]);
+}
+
+/// Who replaces a cron's job again and again, as who debounces does, stops no tick: each link of the chain is looked at, and there is a
+/// bound to what a decision may load.
+pub async fn a_tick_is_decided_however_often_its_job_was_replaced(f: &Fixture) {
+    let replacing = keyed("chain").on_conflict("replace");
+    for overlap in [Overlap::Skip, Overlap::Enqueue, Overlap::CancelPrevious] {
+        put(f, overlap, replacing.offer()).await;
+        fired(f).await;
+        for _ in 0..40 {
+            f.enqueue(&replacing.offer()).await;
+        }
+        next(f).await;
+    }
+}
+
+/// Where nothing is cancelled for it, a tick that is a duplicate leaves what every duplicate does.
+pub async fn a_duplicate_tick_moves_its_holders_window(f: &Fixture) {
+    let sliding = keyed("slides").on_conflict("ignore").states(StateSet::ALL).period(MINUTE * 90, "last_duplicate");
+    put(f, Overlap::CancelPrevious, sliding.offer()).await;
+    let first = fired(f).await;
+    f.complete(&started(f).await).await;
+    for _ in 0..3 {
+        assert_eq!(next(f).await, (Decision::Duplicate, Some(first)));
+        assert_eq!(f.head(first).await.unwrap().renewed_at, Some(f.now().await));
+    }
 }
 
 /// The policy of now is about every job of the cron that goes on, not about the last alone.

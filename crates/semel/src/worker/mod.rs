@@ -15,8 +15,8 @@ mod working;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use semel_core::ident::{JobType, QueueName};
@@ -46,6 +46,12 @@ pub const CONCURRENCY_MAX: u32 = 100_000;
 
 /// Tells the workers of one process apart.
 static WORKERS: AtomicU64 = AtomicU64::new(1);
+
+/// What tells the workers of this process from those of another that has its number, as the first of every container has: 1.
+fn chance() -> u32 {
+    static CHANCE: OnceLock<u32> = OnceLock::new();
+    *CHANCE.get_or_init(|| (semel_store::random::number() >> 32) as u32)
+}
 
 /// Runs jobs.
 ///
@@ -123,7 +129,7 @@ impl Worker {
         let number = WORKERS.fetch_add(1, Ordering::Relaxed);
         Self {
             link,
-            name: format!("semel-{}-{number}", std::process::id()).into(),
+            name: format!("semel-{}-{number}-{:08x}", std::process::id(), chance()).into(),
             handlers: HashMap::new(),
             layers: Vec::new(),
             states: States::default(),
