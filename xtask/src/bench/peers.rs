@@ -123,7 +123,7 @@ const APALIS_POSTGRES: Peer = Peer {
     store: Store::Postgres,
     program: Program::Rust("apalis-postgres"),
     setup: "idempotency_key (a duplicate is an SQL error that the caller gets), pool of 16; fetches of 1,000, woken by LISTEN/NOTIFY \
-            and every 100 ms; finished jobs kept",
+            and every 10 ms; finished jobs kept",
     backlog: 50_000,
 };
 
@@ -132,7 +132,7 @@ const APALIS_REDIS: Peer = Peer {
     store: Store::RedisAlways,
     program: Program::Rust("apalis-redis"),
     setup: "idempotency_key with idempotency_ttl of an hour (its default lets duplicates in); fetches of 1,000, woken by \
-            publish/subscribe and every 100 ms",
+            publish/subscribe and every 10 ms",
     backlog: 50_000,
 };
 

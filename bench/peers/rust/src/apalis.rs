@@ -15,7 +15,7 @@ const NAME: &str = "bench";
 /// Jobs of one fetch.
 const FETCH: usize = 1_000;
 /// How often a worker looks that was not woken: a wake-up tells of one push, whatever else is there.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(10);
 
 fn task(args: Args) -> Task<Args> {
     let key = format!("{}-{}", std::process::id(), args.order);
