@@ -92,7 +92,8 @@ pub async fn a_tick_is_decided_however_often_its_job_was_replaced(f: &Fixture) {
 
 /// Where nothing is cancelled for it, a tick that is a duplicate leaves what every duplicate does.
 pub async fn a_duplicate_tick_moves_its_holders_window(f: &Fixture) {
-    let sliding = keyed("slides").on_conflict("ignore").states(StateSet::ALL).period(MINUTE * 90, "last_duplicate");
+    let sliding =
+        keyed("slides").on_conflict("ignore").states(StateSet::ALL).period(MINUTE * 90, "last_duplicate");
     put(f, Overlap::CancelPrevious, sliding.offer()).await;
     let first = fired(f).await;
     f.complete(&started(f).await).await;
