@@ -9,7 +9,7 @@
 //! - [`templates`]: what holds for jobs of some types, replaced as a whole.
 //! - `dashboard`: the files of the page for people.
 //! - `many`: jobs found by a filter, and one thing done to each of them.
-//! - one file per resource: `jobs`, `batch`, `progress`, `workers`, `dead_letter`, `queues`, `limits`, `events`,
+//! - one file per resource: `jobs`, `batch`, `progress`, `workers` and what is `leased` for them, `dead_letter`, `queues`, `limits`, `events`,
 //!   `stream`, `explain`, `tasks`, `unique_jobs`, `key_events`, `hot_keys`, [`webhooks`], `admin`, `audit`, `whoami`, `system`.
 
 use std::sync::Arc;
@@ -42,6 +42,7 @@ mod extract;
 mod hot_keys;
 mod jobs;
 mod key_events;
+mod leased;
 mod limits;
 mod many;
 mod metrics;

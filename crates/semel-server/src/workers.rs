@@ -1,16 +1,12 @@
 //! `/ojs/v1/workers`: fetch, ack, nack, heartbeat.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use semel_core::canon::Json;
 use semel_core::ident::JobId;
-use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::lease::Grant;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
-use semel_engine::Job;
 use semel_engine::workers::{SaidOfItself, WorkerSeen};
 use semel_ojs::JobView;
 use semel_ojs::answer::{self, Beat};
@@ -20,12 +16,9 @@ use semel_store::backend::Claim;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract;
+use crate::leased::Leased;
 use crate::respond::{Answer, Answered, Refused, settled, view};
-use crate::search::{Room, weight};
 use crate::tenancy::Scope;
-
-/// The most that a fetch answers. Clients that bound what they read do so at 64 MiB; what escaping adds is beside it.
-const FETCHED_BYTES_MAX: usize = 48 << 20;
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -56,90 +49,16 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     };
     // A server that ends, or has as many waiting as it takes, answers at once with what there is.
     let waits = !fetch.wait.is_zero() && !app.config.drain.has_begun() && extract::park(&parts);
-    let jobs = claim_all(&app, &claim, waits.then_some(fetch.wait)).await?;
-    Ok(Answer::ok(answer::fetched(jobs.iter().map(view))))
+    let leased = Leased::claim(&app, &claim, waits.then_some(fetch.wait)).await?;
+    let answer = Answer::ok(answer::fetched(leased.jobs().iter().map(view)));
+    leased.told();
+    Ok(answer)
 }
 
 /// Whether what the caller says of the worker of this id is taken for its word. A token for some queues speaks for no worker that
 /// takes jobs of others. Two may have one id without knowing of each other, so nobody is refused jobs or leases for it.
 fn speaks_for(caller: &Caller, seen: Option<&WorkerSeen>) -> bool {
     seen.is_none_or(|worker| worker.is_stale() || caller.sees_worker(worker))
-}
-
-/// For so long more jobs are leased for one answer: the leases of the first run already.
-const CLAIM_TIME_MAX: Duration = Duration::from_secs(1);
-
-/// As many jobs as are asked for and an answer has room for: piece by piece, because what is leased must be told. What comes
-/// after the first piece is not waited for.
-async fn claim_all(app: &Arc<App>, claim: &Claim, wait: Option<Duration>) -> Result<Vec<Job>, Refused> {
-    let most = claim.limit as usize;
-    let mut room = Room::hopeful();
-    let wanted = room.next().min(most);
-    let piece = Claim { limit: u32::try_from(wanted).unwrap_or(u32::MAX), ..claim.clone() };
-    let jobs = match wait {
-        Some(wait) => app.engine.claim_or_wait_until(piece, wait, app.config.drain.begun()).await?,
-        None => app.engine.claim(piece).await?,
-    };
-    room.take(&jobs);
-    if jobs.len() < wanted || jobs.len() >= most || !room.is_left() {
-        return Ok(give_back_beyond(app, jobs).await);
-    }
-    // Beside the request, which may be given up at any time: what is leased by then is given back.
-    let (app, claim) = (Arc::clone(app), claim.clone());
-    let (tell, told) = tokio::sync::oneshot::channel();
-    tokio::spawn(async move {
-        let jobs = claim_more(&app, &claim, jobs, room).await;
-        let jobs = give_back_beyond(&app, jobs).await;
-        if let Err(jobs) = tell.send(jobs) {
-            give_back(&app, jobs).await;
-        }
-    });
-    told.await.map_err(|_| Refused::out_of_step())
-}
-
-/// More jobs, until the answer is full or there are none.
-async fn claim_more(app: &App, claim: &Claim, mut jobs: Vec<Job>, mut room: Room) -> Vec<Job> {
-    let (most, began) = (claim.limit as usize, tokio::time::Instant::now());
-    while jobs.len() < most && room.is_left() && began.elapsed() < CLAIM_TIME_MAX {
-        let wanted = room.next().min(most - jobs.len());
-        let piece = Claim { limit: u32::try_from(wanted).unwrap_or(u32::MAX), ..claim.clone() };
-        let piece = match app.engine.claim(piece).await {
-            Ok(piece) => piece,
-            Err(error) => {
-                tracing::warn!(%error, "a fetch is answered with the jobs that it has");
-                break;
-            }
-        };
-        room.take(&piece);
-        let is_last = piece.len() < wanted;
-        jobs.extend(piece);
-        if is_last {
-            break;
-        }
-    }
-    jobs
-}
-
-/// Gives back what no client would read: where small jobs were followed by many large ones.
-async fn give_back_beyond(app: &App, mut jobs: Vec<Job>) -> Vec<Job> {
-    let mut bytes = 0;
-    let fits = jobs.iter().position(|job| {
-        bytes += weight(job);
-        bytes > FETCHED_BYTES_MAX
-    });
-    let beyond = jobs.split_off(fits.unwrap_or(jobs.len()).max(1).min(jobs.len()));
-    give_back(app, beyond).await;
-    jobs
-}
-
-async fn give_back(app: &App, jobs: Vec<Job>) {
-    for job in jobs {
-        let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
-        // One that cannot be given back is free again when its lease ends.
-        if let Err(error) = app.engine.give_back(job.head.id, bearer).await {
-            tracing::warn!(%error, "a job that did not fit into an answer was not given back");
-        }
-    }
 }
 
 /// `POST /workers/ack`.
@@ -224,7 +143,7 @@ const fn reason(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NotFound => "not_found",
         // A worker that has ended it itself may have more to do than the job.
-        Refusal::WrongState(State::Completed) => "completed",
+        Refusal::WrongState(State::Completed) => State::Completed.name(),
         Refusal::WrongState(_) => "not_active",
         Refusal::StaleLease(_) => "stale_lease",
         Refusal::OtherWorker => "other_worker",
@@ -248,13 +167,18 @@ async fn directive(app: &App, jobs: &[JobId]) -> Result<&'static str, Refused> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future as _;
+    use std::pin::Pin;
     use std::sync::Arc;
+    use std::task::Poll;
+    use std::time::Duration;
 
     use axum::Router;
     use axum::body::Body;
     use http::Request;
     use http::header::CONTENT_TYPE;
     use http_body_util::BodyExt as _;
+    use semel_core::state::State;
     use semel_engine::Engine;
     use semel_engine::workers::STALE_AFTER;
     use semel_store::memory::Memory;
@@ -265,6 +189,39 @@ mod tests {
         let response = router.call(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         serde_json::from_slice(&bytes).unwrap()
+    }
+
+    async fn active(engine: &Engine) -> u64 {
+        let queues = engine.queues().await.unwrap();
+        queues.iter().map(|queue| queue.counts[usize::from(State::Active.code())]).sum()
+    }
+
+    /// Whoever has hung up is told of no lease.
+    #[tokio::test]
+    async fn a_fetch_that_is_given_up_gives_back_what_was_leased_for_it() {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let mut router = crate::router(engine.clone(), crate::Config::default());
+        let jobs = vec![r#"{"type":"a.b","args":[]}"#; 1_000].join(",");
+        ask(&mut router, "/ojs/v1/jobs/bulk", &format!(r#"{{"jobs":[{jobs}]}}"#)).await;
+        let body = Body::from(r#"{"queues":["default"],"count":1000}"#);
+        let request = Request::post("/ojs/v1/workers/fetch").header(CONTENT_TYPE, "application/json");
+        let mut fetch = router.call(request.body(body).unwrap());
+        // Until there is more than is had at once.
+        loop {
+            let has_ended =
+                std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut fetch).poll(context).is_ready()));
+            assert!(!has_ended.await, "it was not given up");
+            if active(&engine).await > 64 {
+                break;
+            }
+        }
+        drop(fetch);
+        let given_back = async {
+            while active(&engine).await > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), given_back).await.unwrap();
     }
 
     /// A worker that had said it was about to end, and was started again under its id, once got no job ever more: its own
