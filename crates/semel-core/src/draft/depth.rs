@@ -10,12 +10,13 @@ use crate::state::State;
 use super::{Draft, Missing};
 
 impl Draft {
-    /// How many jobs wait in a queue, after what this group has added and taken away. [`queue`](Self::queue) must have been
-    /// asked for it.
+    /// How many jobs wait in a queue, after what this group has added and this decision has taken away: what another decision takes
+    /// away may not come to pass, and nobody who relied on it would be told. [`queue`](Self::queue) must have been asked for it.
     pub fn waiting(&self, name: &QueueName) -> u64 {
         let loaded = self.snapshot.waiting.get(name).copied().unwrap_or(0);
-        let moved = self.depths.iter().filter(|(_, queue, _)| queue == name).map(|(_, _, by)| by).sum();
-        loaded.saturating_add_signed(moved)
+        let of_queue = self.depths.iter().filter(|(_, queue, _)| queue == name);
+        let counted = of_queue.filter(|(command, _, by)| *by > 0 || *command == self.command);
+        loaded.saturating_add_signed(counted.map(|(_, _, by)| by).sum())
     }
 
     /// Moves the record at which those meet who add to a queue with a bound, once in a decision.

@@ -7,10 +7,11 @@ use semel_core::draft::Reads;
 use semel_core::enqueue::{Offer, Outcome, enqueue};
 use semel_core::ident::QueueName;
 use semel_core::job::Head;
-use semel_core::lease::{Grant, Unclaimable};
-use semel_core::life::set_queue;
+use semel_core::lease::{Bearer, Grant, Unclaimable};
+use semel_core::life::{cancel, set_queue};
 use semel_core::limit::{self, Gate, Lane, Limit, Rate, Turn};
 use semel_core::settings::{Backpressure, Depth, QueueSettings};
+use semel_core::settle::Settled;
 use semel_core::state::State;
 use semel_store::backend::{Claim, Verdict};
 
@@ -239,6 +240,22 @@ pub async fn two_who_see_the_last_place_of_a_queue_meet(f: &Fixture) {
         groups.push(f.decided(&Reads::default(), |draft| enqueue(draft, &offer)).await.1);
     }
     assert_eq!(f.commit(groups).await, [Verdict::Applied, Verdict::Applied]);
+}
+
+/// What another decision of the same group takes away may not come to pass: its place is nobody's yet.
+pub async fn a_place_that_a_neighbour_leaves_is_not_given_away_with_it(f: &Fixture) {
+    bound(f, "q", 1).await;
+    let offer = into(&job(), "q");
+    let Outcome::Created(head) = f.enqueue(&offer).await else { panic!("not created") };
+    let mut reads = Reads { fulls: vec![head.id], ..Reads::default() };
+    offer.reads(&mut reads);
+    let mut draft = f.draft(&reads).await;
+    assert!(matches!(cancel(&mut draft, head.id, &Bearer::default()).unwrap(), Settled::Done(_)));
+    let neighbours = draft.finish();
+    let full = Outcome::QueueFull(Depth { waiting: 1, bound: 1 });
+    assert_eq!(enqueue(&mut draft, &offer).unwrap(), full);
+    assert_eq!(f.commit(vec![neighbours]).await, [Verdict::Applied]);
+    assert!(f.enqueue(&offer).await.is_inserted());
 }
 
 /// One that waited elsewhere, or ran, leaves it none; and then nothing is ended.

@@ -96,6 +96,7 @@ macro_rules! conformance {
             settings_are_kept_with_their_queue,
             a_bound_counts_the_jobs_that_wait,
             two_who_see_the_last_place_of_a_queue_meet,
+            a_place_that_a_neighbour_leaves_is_not_given_away_with_it,
             a_replacement_needs_room_unless_it_takes_the_place_of_one_that_waited_there,
             a_batch_has_the_room_that_its_replacements_leave,
         );
