@@ -1,8 +1,13 @@
 //! The verbs that talk to a server, with one and without one.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
 use serde_json::{Value, json};
 
-use crate::run::{Folder, Server};
+use crate::run::{Folder, Ran, Server, without_settings};
 
 const PAY: [&str; 4] = ["invoice.pay", "42", "--key", "invoice-42"];
 
@@ -178,6 +183,34 @@ fn looking_makes_no_store() {
     assert!(jobs.err.contains("semel serve"), "{}", jobs.err);
     assert_eq!(folder.json(&with("explain", &[]))["decision"], "create");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// By somebody who is not root, whom no mode keeps from anything.
+#[test]
+fn a_backup_is_restored_from_where_nobody_can_write() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path().join(name);
+    let mode = |name: &str, mode| std::fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+    folder.json(&["enqueue", "email.send", "--store", "sqlite:semel.db"]);
+    std::fs::create_dir(path("kept")).unwrap();
+    std::fs::create_dir(path("new")).unwrap();
+    assert_eq!(folder.run(&["backup", "kept/copy.db", "--store", "sqlite:semel.db"]).code, 0);
+    mode("kept/copy.db", 0o444);
+    mode("kept", 0o555);
+    mode("new", 0o777);
+    // Where the program itself lies not everybody may come.
+    std::fs::copy(env!("CARGO_BIN_EXE_semel"), path("program")).unwrap();
+    let mut restore = Command::new(path("program"));
+    restore.current_dir(folder.path()).args(["restore", "kept/copy.db", "sqlite:new/semel.db"]);
+    if let Ok(account) = std::env::var("SEMEL_TEST_ACCOUNT") {
+        let (user, group) = account.split_once(':').unwrap();
+        restore.uid(user.parse().unwrap()).gid(group.parse().unwrap());
+    }
+    without_settings(&mut restore);
+    let ran = Ran::of(&mut restore);
+    mode("kept", 0o755);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(folder.json(&["jobs", "--store", "sqlite:new/semel.db"])["jobs"].as_array().unwrap().len(), 1);
 }
 
 #[test]
