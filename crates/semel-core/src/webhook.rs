@@ -75,10 +75,9 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Subscription {
-    /// The log is another one from now on, whose last place is `newest`. What happens there is told, whatever the old one told of the
-    /// same places.
-    pub fn begin_anew(&mut self, newest: u64) {
-        self.after = self.after.min(newest);
+    /// The log is another one from now on. What happens there after this place is told, whatever the old one told of the same places.
+    pub fn begin_anew(&mut self, after: u64) {
+        self.after = after;
         self.epoch = self.epoch.wrapping_add(1);
     }
 
@@ -117,10 +116,7 @@ pub fn begun_at(full: &Full, begin: u64) -> Result<Vec<(NoteKind, Bytes)>, Corru
     let mut notes = Vec::new();
     if full.note(NoteKind::Payload).is_some() {
         let mut known = Subscriptions::of(full)?;
-        for subscription in &mut known.0 {
-            subscription.begin_anew(begin);
-            subscription.after = begin;
-        }
+        known.0.iter_mut().for_each(|subscription| subscription.begin_anew(begin));
         notes.push((NoteKind::Payload, known.payload()));
     }
     if full.note(NoteKind::Progress).is_some() {

@@ -1,9 +1,8 @@
 //! What is decided together until one of it stands in the way of the others, then apart.
 
-use std::pin::Pin;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use semel_store::StoreError;
 
 /// How long what is decided for many waits for somebody's open transaction: as long as another server's commit may take, and
@@ -36,7 +35,7 @@ where
             Ok(outcome) => Apart::Done(outcome),
             Err(StoreError::Contended) if piece.len() > 1 => {
                 let singles: Vec<Vec<I>> = piece.into_iter().map(|item| vec![item]).collect();
-                let decided = all(singles.iter().cloned().map(&mut act)).await;
+                let decided = join_all(singles.iter().cloned().map(&mut act)).await;
                 told.extend(singles.into_iter().zip(decided.into_iter().map(told_of)));
                 continue;
             }
@@ -63,22 +62,4 @@ fn told_of<T>(decided: Result<T, StoreError>) -> Apart<T> {
         Err(StoreError::Corrupt(why)) => Apart::Unreadable(why),
         Err(error) => Apart::Failed(error),
     }
-}
-
-/// Waits for all of them at once.
-async fn all<F: Future + Send>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
-    let mut outputs: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        for (future, output) in running.iter_mut().zip(&mut outputs) {
-            if output.is_none()
-                && let Poll::Ready(ready) = future.as_mut().poll(context)
-            {
-                *output = Some(ready);
-            }
-        }
-        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
 }

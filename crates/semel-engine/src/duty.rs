@@ -41,6 +41,29 @@ async fn due(store: &Store, kind: Due) -> Result<(Vec<JobId>, Ran), StoreError> 
     Ok((due.ids, Ran { next: due.next, now: due.now, ..Ran::default() }))
 }
 
+impl Ran {
+    /// Adds what became of pieces; `name` says which thing it was that cannot be read, and `what` of what kind.
+    fn add<I>(
+        &mut self,
+        decided: Vec<(Vec<I>, Apart<usize>)>,
+        what: &'static str,
+        name: impl Fn(&I) -> String,
+    ) -> Result<(), StoreError> {
+        for (items, decided) in decided {
+            match decided {
+                Apart::Done(moved) => self.moved += moved,
+                Apart::HeldUp => self.held_up += items.len(),
+                Apart::Unreadable(why) => {
+                    let name = items.first().map(&name);
+                    tracing::error!(name, %why, "{what} that is due cannot be read, and is left as it is");
+                }
+                Apart::Failed(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 macro_rules! duty {
     ($(#[$doc:meta])* $name:ident, $kind:expr, $read:ident, |$draft:ident, $id:ident| $act:expr) => {
         $(#[$doc])*
@@ -65,17 +88,7 @@ macro_rules! duty {
                         Ok(did.into_iter().filter(|did| *did).count())
                     })
                 });
-                for (ids, decided) in decided.await {
-                    match decided {
-                        Apart::Done(moved) => ran.moved += moved,
-                        Apart::HeldUp => ran.held_up += ids.len(),
-                        Apart::Unreadable(why) => {
-                            let job = ids.first().map(ToString::to_string);
-                            tracing::error!(job, %why, "a job that is due cannot be read, and is left as it is");
-                        }
-                        Apart::Failed(error) => return Err(error),
-                    }
-                }
+                ran.add(decided.await, "a job", ToString::to_string)?;
                 Ok(ran)
             }
         }
@@ -155,18 +168,7 @@ async fn forget(store: &Store, requests: Vec<DocumentKey>, ran: &mut Ran) -> Res
             Ok(forgotten.into_iter().filter(|was| *was).count())
         })
     });
-    for (requests, decided) in decided.await {
-        match decided {
-            Apart::Done(forgotten) => ran.moved += forgotten,
-            Apart::HeldUp => ran.held_up += requests.len(),
-            Apart::Unreadable(why) => {
-                let request = requests.first().map(|key| &*key.name);
-                tracing::error!(request, %why, "a request cannot be read, and is left as it is");
-            }
-            Apart::Failed(error) => return Err(error),
-        }
-    }
-    Ok(())
+    ran.add(decided.await, "a request", |key| key.name.to_string())
 }
 
 /// What looking at a document came to.

@@ -437,10 +437,7 @@ async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
             Expire.run_once(store).await,
             Tend.run_once(store).await,
         ];
-        let mut ran = Vec::with_capacity(runs.len());
-        for run in runs {
-            ran.push(run?);
-        }
+        let ran = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
         if ran.last().is_some_and(|tended| tended.moved > 0) {
             // A cron that ticked has a next tick, which this look did not see.
             continue;

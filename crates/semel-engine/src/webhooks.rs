@@ -182,7 +182,7 @@ impl Webhooks {
         if offers.is_empty() && self.looked_at < LOOKED_AT_MAX {
             self.cursor = Some(cursor);
         } else {
-            self.keep(cursor, offers, Some(kept)).await?;
+            self.keep(cursor, offers, kept).await?;
         }
         Ok(Relayed::Some)
     }
@@ -211,7 +211,7 @@ impl Webhooks {
                 if kept <= newest && known.0.iter().all(|of| of.after <= newest) {
                     return Ok(Ok(kept));
                 }
-                known.0.iter_mut().for_each(|of| of.begin_anew(newest));
+                known.0.iter_mut().for_each(|of| of.begin_anew(of.after.min(newest)));
                 draft.update(&mut head);
                 draft.note(list, NoteKind::Payload, Some(known.payload()));
                 draft.update(&mut relay);
@@ -224,7 +224,7 @@ impl Webhooks {
     }
 
     /// Keeps the place, with the deliveries up to it, unless somebody else has gone on from `from`.
-    async fn keep(&mut self, cursor: u64, offers: Vec<Offer>, from: Option<u64>) -> Result<(), StoreError> {
+    async fn keep(&mut self, cursor: u64, offers: Vec<Offer>, from: u64) -> Result<(), StoreError> {
         let id = self.make("relay").await?;
         let offers: Vec<Offer> =
             offers.into_iter().map(|offer| self.engine.space().stored_offer(offer)).collect();
@@ -233,7 +233,7 @@ impl Webhooks {
         let kept = self.engine.store().decide(reads, move |draft| {
             let Some((mut head, full)) = draft.full(id)? else { return Ok(None) };
             let known = place(&full);
-            if from.is_some_and(|from| known > from) {
+            if known > from {
                 return Ok(Some(known));
             }
             deliver(draft, &offers)?;

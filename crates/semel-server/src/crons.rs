@@ -180,15 +180,8 @@ pub(crate) async fn remove(Scope(app): Scope, caller: Caller, name: Name) -> Ans
 pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = cron_name(name)?;
     let (parts, _) = request.into_parts();
-    if extract::idempotency(&parts, &app, &caller, None)?.is_some() {
-        // Taken for a promise that is not kept, it would make two jobs of one request.
-        return Err(Problem::new(
-            Code::InvalidRequest,
-            "the header Idempotency-Key is not understood for a cron's tick; leave it out, or enqueue the job itself under it",
-        )
-        .with_details(|object| object.text("header", "Idempotency-Key"))
-        .into());
-    }
+    let why = "a cron's tick; leave it out, or enqueue the job itself under it";
+    extract::no_idempotency(&parts, &app, &caller, why)?;
     one(&app, &caller, &name).await?;
     let (cron, mut tick) = found(app.engine.trigger_cron(name.clone()).await?)?;
     hide_jobs(&app, &caller, std::slice::from_mut(&mut tick)).await?;

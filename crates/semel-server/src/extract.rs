@@ -207,6 +207,20 @@ pub(crate) fn refuse(name: &str, message: impl std::fmt::Display) -> Problem {
     .with_details(|object| object.text("parameter", name))
 }
 
+fn refuse_key(why: &str) -> Problem {
+    Problem::new(Code::InvalidRequest, format!("the header Idempotency-Key {why}"))
+        .with_details(|object| object.text("header", "Idempotency-Key"))
+}
+
+/// Refuses the header where it is not understood: taken for a promise that is not kept, it would make two of one request. `why` says of what, and
+/// what to do instead.
+pub(crate) fn no_idempotency(parts: &Parts, app: &App, caller: &Caller, why: &str) -> Result<(), Problem> {
+    match idempotency(parts, app, caller, None)? {
+        Some(_) => Err(refuse_key(&format!("is not understood for {why}"))),
+        None => Ok(()),
+    }
+}
+
 /// The request's `Idempotency-Key`, inside its tenant and credential (SEMANTICS 7): `of` is the number of an item of a
 /// batch, each of which has a key of its own. None where the header is not sent.
 pub(crate) fn idempotency(
@@ -216,11 +230,9 @@ pub(crate) fn idempotency(
     of: Option<usize>,
 ) -> Result<Option<UniqueKey>, Problem> {
     let refuse = |why: &str| {
-        Problem::new(
-            Code::InvalidRequest,
-            format!("the header Idempotency-Key {why}; send 1 to {IDEMPOTENCY_BYTES_MAX} visible ASCII characters, the same for each try of one request"),
-        )
-        .with_details(|object| object.text("header", "Idempotency-Key"))
+        refuse_key(&format!(
+            "{why}; send 1 to {IDEMPOTENCY_BYTES_MAX} visible ASCII characters, the same for each try of one request"
+        ))
     };
     let mut sent = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = sent.next() else { return Ok(None) };

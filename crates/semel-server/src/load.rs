@@ -49,15 +49,11 @@ impl Default for Bounds {
     }
 }
 
-/// What is under way.
+/// What is under way, of all.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
-    requests: AtomicUsize,
-    polls: AtomicUsize,
-    body_bytes: AtomicUsize,
-}
+pub(crate) struct Load(Share);
 
-/// What one token has under way.
+/// What is under way, of all or of one token.
 #[derive(Debug, Default)]
 pub struct Share {
     requests: AtomicUsize,
@@ -68,11 +64,11 @@ pub struct Share {
 
 impl Load {
     pub(crate) fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
+        self.0.requests.load(Ordering::Relaxed)
     }
 
     pub(crate) fn polls(&self) -> usize {
-        self.polls.load(Ordering::Relaxed)
+        self.0.polls.load(Ordering::Relaxed)
     }
 }
 
@@ -84,6 +80,41 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> bool {
         count.fetch_sub(more, Ordering::Relaxed);
     }
     fits
+}
+
+/// Whose bound is reached.
+enum Full {
+    All,
+    Token,
+}
+
+/// One count, of all and of a token if there is one.
+struct Both<'a> {
+    all: &'a AtomicUsize,
+    token: Option<&'a AtomicUsize>,
+}
+
+impl<'a> Both<'a> {
+    fn of(load: &'a Load, token: Option<&'a Arc<Token>>, which: fn(&Share) -> &AtomicUsize) -> Self {
+        Self { all: which(&load.0), token: token.map(|token| which(&token.share)) }
+    }
+
+    /// Takes so many more of both, or of neither.
+    fn take(&self, more: usize, most: usize, most_of_token: usize) -> Result<(), Full> {
+        if self.token.is_some_and(|own| !take(own, more, most_of_token)) {
+            return Err(Full::Token);
+        }
+        if !take(self.all, more, most) {
+            self.token.map(|own| own.fetch_sub(more, Ordering::Relaxed));
+            return Err(Full::All);
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, count: usize) {
+        self.all.fetch_sub(count, Ordering::Relaxed);
+        self.token.map(|own| own.fetch_sub(count, Ordering::Relaxed));
+    }
 }
 
 /// One request's place among those under way, with the bytes of its body; gives both back when it is dropped, which is
@@ -106,24 +137,18 @@ impl Place {
         bounds: Bounds,
         token: Option<&Arc<Token>>,
     ) -> Result<Arc<Self>, Problem> {
-        if let Some(token) = token
-            && !take(&token.share.requests, 1, bounds.requests_per_token)
-        {
-            return Err(Problem::new(
+        let requests = Both::of(load, token, |share| &share.requests);
+        requests.take(1, bounds.requests, bounds.requests_per_token).map_err(|full| match full {
+            Full::Token => Problem::new(
                 Code::TooManyRequests,
                 "too many requests with this token are under way; wait for answers before sending more",
             )
-            .with_details(|object| object.number("limit", bounds.requests_per_token)));
-        }
-        if !take(&load.requests, 1, bounds.requests) {
-            if let Some(token) = token {
-                token.share.requests.fetch_sub(1, Ordering::Relaxed);
-            }
-            return Err(Problem::new(
+            .with_details(|object| object.number("limit", bounds.requests_per_token)),
+            Full::All => Problem::new(
                 Code::Unavailable,
                 "the server has as many requests under way as it takes; nothing was done, so try again shortly",
-            ));
-        }
+            ),
+        })?;
         let (load, token) = (Arc::clone(load), token.cloned());
         let (is_parked, received, counted) =
             (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -136,26 +161,21 @@ impl Place {
         if self.is_parked.load(Ordering::Relaxed) {
             return true;
         }
-        let share = self.token.as_ref().map(|token| &token.share);
-        if share.is_some_and(|share| !take(&share.polls, 1, self.bounds.polls_per_token)) {
+        let polls = self.both(|share| &share.polls);
+        if polls.take(1, self.bounds.polls, self.bounds.polls_per_token).is_err() {
             return false;
         }
-        let give_back = |polls: bool| {
-            let (all, own) = if polls {
-                (&self.load.polls, share.map(|share| &share.polls))
-            } else {
-                (&self.load.requests, share.map(|share| &share.requests))
-            };
-            all.fetch_sub(1, Ordering::Relaxed);
-            own.map(|own| own.fetch_sub(1, Ordering::Relaxed));
-        };
-        if !take(&self.load.polls, 1, self.bounds.polls) {
-            share.map(|share| share.polls.fetch_sub(1, Ordering::Relaxed));
-            return false;
+        if self.is_parked.swap(true, Ordering::Relaxed) {
+            // Parked by another hand meanwhile, which has its place.
+            polls.give_back(1);
+        } else {
+            self.both(|share| &share.requests).give_back(1);
         }
-        // Where another hand has parked it meanwhile, that one has its place.
-        give_back(self.is_parked.swap(true, Ordering::Relaxed));
         true
+    }
+
+    fn both(&self, which: fn(&Share) -> &AtomicUsize) -> Both<'_> {
+        Both::of(&self.load, self.token.as_ref(), which)
     }
 
     /// So many more bytes of its body were received.
@@ -163,21 +183,18 @@ impl Place {
         let free = self.bounds.body_bytes_free;
         let before = self.received.fetch_add(bytes, Ordering::Relaxed);
         let more = before.saturating_add(bytes).saturating_sub(free) - before.saturating_sub(free);
-        let own = self.token.as_ref().map(|token| &token.share.body_bytes);
-        if own.is_some_and(|own| !take(own, more, self.bounds.body_bytes_per_token)) {
-            return Err(Problem::new(
+        let (most, most_of_token) = (self.bounds.body_bytes, self.bounds.body_bytes_per_token);
+        self.both(|share| &share.body_bytes).take(more, most, most_of_token).map_err(|full| match full {
+            Full::Token => Problem::new(
                 Code::TooManyRequests,
                 "too much of this token's is being received; wait for answers before sending more",
             )
-            .with_details(|object| object.number("limit_bytes", self.bounds.body_bytes_per_token)));
-        }
-        if !take(&self.load.body_bytes, more, self.bounds.body_bytes) {
-            own.map(|own| own.fetch_sub(more, Ordering::Relaxed));
-            return Err(Problem::new(
+            .with_details(|object| object.number("limit_bytes", most_of_token)),
+            Full::All => Problem::new(
                 Code::Unavailable,
                 "the server is receiving as much as it takes; nothing was done, so try again shortly",
-            ));
-        }
+            ),
+        })?;
         self.counted.fetch_add(more, Ordering::Relaxed);
         Ok(())
     }
@@ -190,16 +207,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let parked = self.is_parked.load(Ordering::Relaxed);
-        let count = if parked { &self.load.polls } else { &self.load.requests };
-        count.fetch_sub(1, Ordering::Relaxed);
-        let counted = self.counted.load(Ordering::Relaxed);
-        self.load.body_bytes.fetch_sub(counted, Ordering::Relaxed);
-        if let Some(token) = &self.token {
-            token.share.body_bytes.fetch_sub(counted, Ordering::Relaxed);
-            let count = if parked { &token.share.polls } else { &token.share.requests };
-            count.fetch_sub(1, Ordering::Relaxed);
-        }
+        let is_parked = self.is_parked.load(Ordering::Relaxed);
+        self.both(if is_parked { |share| &share.polls } else { |share| &share.requests }).give_back(1);
+        self.both(|share| &share.body_bytes).give_back(self.counted.load(Ordering::Relaxed));
     }
 }
 
@@ -321,6 +331,29 @@ mod tests {
         place.receive(10).unwrap();
         assert_eq!(place.receive(1).unwrap_err().code(), Code::Unavailable);
         drop(place);
-        assert_eq!(load.body_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(load.0.body_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// One token's large bodies once made the server refuse everybody's heartbeats.
+    #[test]
+    fn the_bytes_of_a_token_are_bounded_and_small_bodies_are_free_of_it() {
+        let load = Arc::new(Load::default());
+        let (one, other) = (Arc::new(Token::all("a", "x")), Arc::new(Token::all("b", "y")));
+        let bounds =
+            Bounds { body_bytes: 10, body_bytes_per_token: 8, body_bytes_free: 2, ..Bounds::default() };
+        let place = |token| Place::take(&load, bounds, Some(token)).unwrap();
+        let first = place(&one);
+        first.receive(1).unwrap();
+        first.receive(9).unwrap();
+        let second = place(&one);
+        second.receive(2).unwrap();
+        assert_eq!(second.receive(1).unwrap_err().code(), Code::TooManyRequests);
+        let third = place(&other);
+        third.receive(4).unwrap();
+        assert_eq!(third.receive(1).unwrap_err().code(), Code::Unavailable, "all of them are taken");
+        place(&other).receive(2).unwrap();
+        drop((first, second, third));
+        place(&one).receive(10).unwrap();
+        assert_eq!(load.0.body_bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -34,15 +34,9 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let templates = app.templates();
     let plan = parse(&text, caller.terms(&templates))?;
-    if plan.id.is_none() && extract::idempotency(&parts, &app, &caller, None)?.is_some() {
-        // Taken for a promise that is not kept, it would make two workflows of one.
-        return Err(Problem::new(
-            Code::InvalidRequest,
-            "the header Idempotency-Key is not understood for workflows; send an `id` (a UUID of version 7) in the request, the same for each \
-             try: it makes sending it again safe",
-        )
-        .with_details(|object| object.text("header", "Idempotency-Key"))
-        .into());
+    if plan.id.is_none() {
+        let why = "workflows; send an `id` (a UUID of version 7) in the request, the same for each try: it makes sending it again safe";
+        extract::no_idempotency(&parts, &app, &caller, why)?;
     }
     for step in &plan.steps {
         caller.check_queue(step.offer.queue.as_str())?;

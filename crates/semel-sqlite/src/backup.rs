@@ -130,11 +130,12 @@ fn copy_rows(from: &Path, part: &Path, purpose: Purpose) -> Result<(Vec<Entry>, 
     holder.busy_timeout(PIECE_MAX)?;
     // A backup may lie where nobody can write; then nobody has to be kept from it.
     let is_fixed = purpose == Purpose::Restore && holder.is_readonly(MAIN_DB)? && !has_journal(from);
-    let hold = match is_fixed {
-        true => None,
-        false => Some(holder.transaction_with_behavior(TransactionBehavior::Immediate)?),
+    let (hold, access) = if is_fixed {
+        (None, OpenFlags::SQLITE_OPEN_READ_ONLY)
+    } else {
+        let hold = holder.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        (Some(hold), OpenFlags::SQLITE_OPEN_READ_WRITE)
     };
-    let access = if is_fixed { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
     let db = Connection::open_with_flags(from, access)?;
     // An empty file is written into.
     private::make(part);

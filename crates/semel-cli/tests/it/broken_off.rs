@@ -12,10 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use semel_core::time::Timestamp;
-use semel_postgres::Postgres;
-use semel_redis::Redis;
-use semel_sqlite::Sqlite;
-use semel_store::Backend;
 use semel_store::backend::Filter;
 use semel_store::clock::{Clock, ManualClock, SystemClock};
 use semel_store::copy::unfinished;
@@ -23,6 +19,7 @@ use semel_testkit::copying::{Filled, fill, same};
 use semel_testkit::make::keyed;
 use semel_testkit::{Fixture, Step, database, redis};
 
+use crate::copies::open;
 use crate::run::Folder;
 
 /// Jobs beside one of every kind, so that there is more than one page of them.
@@ -31,23 +28,6 @@ const MORE: usize = 300;
 const AGE: i64 = (2 * 86_400 + 60) * 1_000_000;
 /// How long a copy may take on a machine that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-fn open(url: &str, clock: &ManualClock) -> Arc<dyn Backend> {
-    let (url, clock) = (url.to_owned(), clock.clone());
-    let opening = async move {
-        let opened: Arc<dyn Backend> = if let Some(path) = url.strip_prefix("sqlite:") {
-            Arc::new(Sqlite::open_with_clock(path, clock).unwrap())
-        } else if url.starts_with("postgres:") {
-            let address = semel_postgres::Address::parse(&url).unwrap();
-            Arc::new(Postgres::open_with_clock(&address, clock).await.unwrap())
-        } else {
-            let address = semel_redis::Address::parse(&url).unwrap();
-            Arc::new(Redis::open_with_clock(&address, clock).await.unwrap())
-        };
-        opened
-    };
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(opening))
-}
 
 /// A file with something of everything, and what is known of it. Nobody has it open.
 async fn original(path: &Path) -> Filled {

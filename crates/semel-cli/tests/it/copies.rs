@@ -16,7 +16,7 @@ use semel_testkit::{database, redis};
 use crate::run::{Folder, Server};
 
 /// Opens a store, and again to have it as one that comes later does.
-fn open(url: &str, clock: &ManualClock) -> Arc<dyn Backend> {
+pub fn open(url: &str, clock: &ManualClock) -> Arc<dyn Backend> {
     let (url, clock) = (url.to_owned(), clock.clone());
     let opening = async move {
         let opened: Arc<dyn Backend> = if let Some(path) = url.strip_prefix("sqlite:") {

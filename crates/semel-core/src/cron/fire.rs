@@ -101,9 +101,8 @@ pub(super) fn fire(
             cron.run_count += 1;
             cron.last_run_at = Some(now.as_micros());
             cron.last_job.clone_from(&ticked.job);
-            let known = cron.live().into_iter().filter(|known| *known != head.id);
-            let known: Vec<JobId> = if going.is_empty() { Vec::new() } else { known.collect() };
-            cron.set_live(known.into_iter().chain([head.id]));
+            let others = going.iter().map(|going| going.id).filter(|id| *id != head.id);
+            cron.set_live(others.chain([head.id]));
         }
         // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
         _ => cron.skip_count += 1,

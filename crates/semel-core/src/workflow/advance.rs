@@ -159,6 +159,7 @@ fn offer(
     let outcome = deferred::offer(draft, &offer, &format!("workflow {}", which.id))?;
     let waiter =
         || Waiter::Step { workflow: which.id.to_string(), step: u32::try_from(at).unwrap_or(u32::MAX) };
+    let is_amended = matches!(outcome, Outcome::Amended(_));
     match outcome {
         Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head) => {
             if let Some(results) = results {
@@ -167,11 +168,7 @@ fn offer(
             waiting::begin(draft, head.id, waiter())?;
             bind(workflow, at, &head, true);
         }
-        Outcome::Existing(_) | Outcome::Amended(_) | Outcome::Repeated(_) => {
-            let is_amended = matches!(outcome, Outcome::Amended(_));
-            let (Outcome::Existing(head) | Outcome::Amended(head) | Outcome::Repeated(head)) = outcome else {
-                return Ok(());
-            };
+        Outcome::Existing(head) | Outcome::Amended(head) | Outcome::Repeated(head) => {
             if is_amended {
                 // The job runs with this step's args, so with what this step is given.
                 draft.note(head.id, NoteKind::ParentResults, results);

@@ -9,6 +9,7 @@ use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::{EXECUTION_DEFAULT_MS, TIMEOUT_MS_MAX, VISIBILITY_DEFAULT_MS};
 use semel_core::settings::Directive;
+use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
@@ -100,8 +101,6 @@ const REST_MIN: Duration = Duration::from_millis(250);
 const LEASES_MAX: usize = 1_000;
 /// What is told of a refusal, in characters.
 const REASON_CHARS_MAX: usize = 500;
-/// Why a lease is over that was ended by a success.
-const COMPLETED: &str = "completed";
 const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
 const NACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/nack");
 
@@ -199,10 +198,6 @@ impl Remote {
             }
         }
     }
-}
-
-fn items(list: &Value) -> Option<&[Value]> {
-    list.as_array().map(Vec::as_slice)
 }
 
 fn id_of(value: &Value) -> Option<JobId> {
@@ -342,25 +337,20 @@ impl Link for Remote {
                     }
                     let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
                     directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
-                    let ended: Vec<JobId> = items(&answer["jobs_lost"])
-                        .into_iter()
-                        .flatten()
-                        // By this very lease: its handler has said so itself, and goes on.
-                        .filter(|job| job["reason"] == COMPLETED)
-                        .filter_map(|job| id_of(&job["job_id"]))
-                        .collect();
-                    let gone: Vec<JobId> = items(&answer["jobs_lost"])
-                        .into_iter()
-                        .flatten()
-                        .filter_map(|job| id_of(&job["job_id"]))
-                        .collect();
-                    // A server that does not say which it extended has extended the others.
-                    if let Some(extended) = items(&answer["jobs_extended"]) {
-                        let extended: HashSet<JobId> = extended.iter().filter_map(id_of).collect();
-                        let told = |id: &JobId| extended.contains(id) || gone.contains(id);
-                        unheard.extend(held.iter().map(|held| held.id).filter(|id| !told(id)));
+                    let mut told = HashSet::new();
+                    for job in answer["jobs_lost"].as_array().into_iter().flatten() {
+                        let Some(id) = id_of(&job["job_id"]) else { continue };
+                        told.insert(id);
+                        // Ended by this very lease: its handler has said so itself, and goes on.
+                        if job["reason"] != State::Completed.name() {
+                            lost.push(id);
+                        }
                     }
-                    lost.extend(gone.into_iter().filter(|id| !ended.contains(id)));
+                    // A server that does not say which it extended has extended the others.
+                    if let Some(extended) = answer["jobs_extended"].as_array() {
+                        told.extend(extended.iter().filter_map(id_of));
+                        unheard.extend(held.iter().map(|held| held.id).filter(|id| !told.contains(id)));
+                    }
                 }
             }
             Ok(Beaten { lost, unheard, directive })
