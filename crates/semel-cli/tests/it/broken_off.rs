@@ -1,12 +1,13 @@
-//! `semel copy`, killed (SIGKILL) at points spread over its run, and asked for again: the program itself, between real engines.
+//! `semel copy`, killed at points spread over its run, and asked for again: the program itself, between real engines.
 //!
-//! How far a run has come is told by what it has sent, or by what it has written to files. Behind that point nothing that it sends is
-//! heard, so it ends there.
+//! How far a run has come is told by what it has sent, or by how long its files are. Behind that point nothing that it sends is heard, and
+//! no file becomes longer, so it ends there.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use semel_testkit::make::keyed;
 use semel_testkit::{Fixture, Step, database, redis};
 
 use crate::copies::open;
-use crate::run::Folder;
+use crate::run::{Folder, without_settings};
 
 /// Jobs beside one of every kind, so that there is more than one page of them.
 const MORE: usize = 300;
@@ -45,10 +46,14 @@ async fn original(path: &Path) -> Filled {
 
 /// Says how far a run has come, and can have it come no further.
 trait Way {
+    /// The last commits are less than this.
+    const STEP: u64;
     /// The target, as it is named to a run that is to come so far.
     fn target(&self, limit: u64) -> String;
     /// How far the last run has come.
     fn come(&self) -> u64;
+    /// Starts a copy that is killed once it has come so far. Says whether it was done before that.
+    fn killed(&self, folder: &Folder, limit: u64) -> bool;
 }
 
 /// A target that is reached by connections.
@@ -100,6 +105,8 @@ fn hand_on(mut from: TcpStream, mut to: TcpStream, sent: &AtomicU64, limit: &Ato
 }
 
 impl Way for Wire {
+    const STEP: u64 = 350;
+
     fn target(&self, limit: u64) -> String {
         self.sent.store(0, Ordering::SeqCst);
         self.limit.store(limit, Ordering::SeqCst);
@@ -109,15 +116,34 @@ impl Way for Wire {
     fn come(&self) -> u64 {
         self.sent.load(Ordering::SeqCst)
     }
+
+    fn killed(&self, folder: &Folder, limit: u64) -> bool {
+        let mut command = folder.semel(&["copy", "sqlite:a.db", &self.target(limit)]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while self.come() < limit {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status.success();
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not come so far: {} of {limit}", self.come());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // What is on its way arrives, and nothing behind it.
+        std::thread::sleep(Duration::from_millis(20));
+        child.kill().unwrap();
+        child.wait().unwrap().success()
+    }
 }
 
-/// A file.
+/// A file. Whoever would have it, or one beside it, be longer than it may is killed by the system (SIGXFSZ) in the middle of that write.
 struct Files {
     folder: std::path::PathBuf,
     name: String,
 }
 
 impl Way for Files {
+    const STEP: u64 = 4096;
+
     fn target(&self, _limit: u64) -> String {
         format!("sqlite:{}", self.name)
     }
@@ -125,26 +151,25 @@ impl Way for Files {
     fn come(&self) -> u64 {
         let files = std::fs::read_dir(&self.folder).unwrap().map(Result::unwrap);
         let own = files.filter(|file| file.file_name().to_string_lossy().starts_with(&self.name));
-        own.map(|file| file.metadata().map_or(0, |found| found.len())).sum()
+        own.map(|file| file.metadata().map_or(0, |found| found.len())).max().unwrap_or(0)
     }
-}
 
-/// Starts a copy and kills it once it has come so far. Says whether it was done before that.
-fn killed(folder: &Folder, way: &dyn Way, limit: u64) -> bool {
-    let mut command = folder.semel(&["copy", "sqlite:a.db", &way.target(limit)]);
-    let mut child: Child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let begun = Instant::now();
-    while way.come() < limit {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.success();
-        }
-        assert!(begun.elapsed() < PATIENCE, "it does not come so far: {} of {limit}", way.come());
-        std::thread::sleep(Duration::from_micros(200));
+    fn killed(&self, folder: &Folder, limit: u64) -> bool {
+        let plain = folder.semel(&["copy", "sqlite:a.db", &self.target(limit)]);
+        let mut command = Command::new("sh");
+        // In blocks of 512 bytes, as POSIX has it.
+        let bounded = format!("ulimit -c 0; ulimit -f {}; exec \"$0\" \"$@\"", limit / 512);
+        command
+            .args(["-c", &bounded])
+            .arg(plain.get_program())
+            .args(plain.get_args())
+            .current_dir(folder.path());
+        without_settings(&mut command);
+        let found =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        assert!(found.success() || found.signal().is_some(), "{limit}: {found}");
+        found.success()
     }
-    // What is on its way arrives, and nothing behind it.
-    std::thread::sleep(Duration::from_millis(20));
-    child.kill().unwrap();
-    child.wait().unwrap().success()
 }
 
 /// Whether it is a copy that has not everything, and whether it has jobs.
@@ -157,10 +182,8 @@ fn looked_at(url: &str) -> (bool, bool) {
 }
 
 /// Kills copies into new targets at so many points of their way, the more the later, and has each finished by another.
-async fn broken_off(make: impl Fn(&Folder, usize) -> (Box<dyn Way>, String)) {
+async fn broken_off<W: Way>(make: impl Fn(&Folder, usize) -> (W, String)) {
     const POINTS: u64 = 6;
-    /// The last commits are less than this.
-    const STEP: u64 = 350;
     let folder = Folder::new();
     let filled = original(&folder.path().join("a.db")).await;
     let original_url = format!("sqlite:{}", folder.path().join("a.db").display());
@@ -171,12 +194,12 @@ async fn broken_off(make: impl Fn(&Folder, usize) -> (Box<dyn Way>, String)) {
         way.come()
     });
     let spread = (1..=POINTS).map(|point| whole * point / (POINTS + 1));
-    let late = (1..=POINTS).rev().map(|point| whole.saturating_sub(point * STEP));
+    let late = (1..=POINTS).rev().map(|point| whole.saturating_sub(point * W::STEP));
     let (mut halves, mut gone_on) = (0, 0);
     for (number, limit) in (1..).zip(spread.chain(late)) {
         let (way, url) = make(&folder, number);
         let found = tokio::task::block_in_place(|| {
-            let was_told = killed(&folder, &*way, limit);
+            let was_told = way.killed(&folder, limit);
             let (is_half, has_jobs) = looked_at(&url);
             // Verbs see to what is due, so they are asked of halves alone: these nobody opens.
             if is_half {
@@ -215,7 +238,7 @@ async fn into_a_file() {
     broken_off(|folder, number| {
         let name = format!("copy{number}.db");
         let url = format!("sqlite:{}", folder.path().join(&name).display());
-        (Box::new(Files { folder: folder.path().to_owned(), name }), url)
+        (Files { folder: folder.path().to_owned(), name }, url)
     })
     .await;
 }
@@ -224,7 +247,7 @@ async fn into_a_file() {
 async fn into_a_redis_of_four_partitions() {
     broken_off(|_, _| {
         let url = format!("{}&partitions=4", redis::store_url());
-        (Box::new(Wire::new(&redis::url(), url.clone())), url)
+        (Wire::new(&redis::url(), url.clone()), url)
     })
     .await;
 }
@@ -233,7 +256,7 @@ async fn into_a_redis_of_four_partitions() {
 async fn into_a_database() {
     broken_off(|_, _| {
         let url = database::store_url();
-        (Box::new(Wire::new(&database::url(), url.clone())), url)
+        (Wire::new(&database::url(), url.clone()), url)
     })
     .await;
 }
