@@ -161,6 +161,9 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     }
     let program = workspace.target()?.join("release/semel");
     let started = Stores::start(&stores)?;
+    let target = workspace.target()?.join("bench-scaling");
+    let folder = options.folder.clone().unwrap_or(target);
+    let said = format!("--to {} --seconds {}", options.to, options.seconds);
     let mut curves = Vec::new();
     for store in stores {
         for along in Along::ALL.into_iter().filter(|along| along.is_for(store)) {
@@ -175,12 +178,10 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
                 }
             }
             curves.extend(drawn);
+            // Hours may have gone by: what fails later takes nothing of this along.
+            curve::write(&folder, &said, &started.versions(), &curves)?;
         }
     }
-    let target = workspace.target()?.join("bench-scaling");
-    let folder = options.folder.clone().unwrap_or(target);
-    let said = format!("--to {} --seconds {}", options.to, options.seconds);
-    curve::write(&folder, &said, &started.versions(), &curves)?;
     println!("written: {}", folder.display());
     Ok(())
 }
