@@ -250,7 +250,8 @@ impl<Q: Queue> Bench<Q> {
         tokio::pin!(limit);
         for _ in 0..total {
             tokio::select! {
-                _ = done.recv() => {}
+                // Workers that have ended let go of their end.
+                told = done.recv() => _ = told.ok_or("the workers have ended")?,
                 () = &mut limit => return Err(format!("{total} jobs were not done in time").into()),
             }
         }
