@@ -23,6 +23,9 @@ use crate::queue::Semel;
 
 /// The longest a worker sleeps without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+/// So long after its grant a run is looked at, for what was written of it before anybody listened. Most are over by then, and
+/// cost no look.
+const LOOK_AFTER: Duration = Duration::from_millis(250);
 
 /// A wish for jobs.
 #[derive(Clone, Debug)]
@@ -86,7 +89,7 @@ pub(crate) trait Link: Send + Sync {
         lease: Option<Duration>,
     ) -> BoxFuture<'a, Result<Beaten, Error>>;
 
-    /// Ends when the run is known to have lost its lease; may never end.
+    /// Ends when the run is known to have lost its lease, whenever that was; may never end.
     fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()>;
 
     /// Tells how far a run has come: JSON text.
@@ -245,22 +248,27 @@ impl Link for Local {
             let hints = Arc::clone(engine.store().hints());
             drop(engine);
             let watch = hints.watch(run.id);
+            drop(tokio::time::timeout_at(run.granted + LOOK_AFTER, watch.news()).await);
             loop {
+                // Registered before looking, so that nothing that is written in between is slept through.
                 let mut news = std::pin::pin!(watch.news());
                 news.as_mut().enable();
-                news.await;
                 let Ok(engine) = self.engine() else { return };
                 let reads = Reads { heads: vec![run.id], ..Reads::default() };
                 // A store that cannot be read says nothing about the lease; the next heartbeat will.
-                let Ok(snapshot) = engine.store().load(reads).await else { continue };
-                match snapshot.peek(run.id).map(|(head, _)| (standing(head, &bearer(run)), head.ending)) {
-                    Some((Standing::Current, _)) => {}
-                    // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs the job.
-                    Some((Standing::Settled, Some(Ending::Completed))) => {
-                        return std::future::pending().await;
+                if let Ok(snapshot) = engine.store().load(reads).await {
+                    match snapshot.peek(run.id).map(|(head, _)| (standing(head, &bearer(run)), head.ending)) {
+                        Some((Standing::Current, _)) => {}
+                        // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs
+                        // the job.
+                        Some((Standing::Settled, Some(Ending::Completed))) => {
+                            return std::future::pending().await;
+                        }
+                        _ => return,
                     }
-                    _ => return,
                 }
+                drop(engine);
+                news.await;
             }
         })
     }
@@ -272,5 +280,24 @@ impl Link for Local {
                 Settled::Refused(_) => Err(Error::LeaseLost(run.id)),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Envelope;
+
+    /// Nobody would be told of it before a heartbeat is.
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_from_before_anybody_listened_is_heard_of() {
+        let semel = Semel::open("memory:").await.unwrap();
+        let job = semel.enqueue(Envelope::new("a.b")).await.unwrap();
+        let link = Local(semel);
+        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
+        let run = link.fetch(&ask, &CancellationToken::new()).await.unwrap().remove(0);
+        job.job().unwrap().cancel().await.unwrap();
+        let heard = tokio::time::timeout(2 * LOOK_AFTER, link.lost(&run)).await;
+        assert!(heard.is_ok(), "a heartbeat is {:?} away", run.lease / 3);
     }
 }

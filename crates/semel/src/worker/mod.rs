@@ -260,7 +260,8 @@ impl Worker {
     /// Runs one job that was granted to this worker's name, here and now.
     pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
         let shared = self.shared()?;
-        Ok(shared.execute(delivery(job), CancellationToken::new()).await)
+        let (job, lost) = (delivery(job), CancellationToken::new());
+        Ok(shared.execute(&job, shared.hears_of_loss(&job, &lost)).await)
     }
 
     /// The queues to take from, each with its concurrency.
