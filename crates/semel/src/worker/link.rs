@@ -66,6 +66,11 @@ pub(crate) enum Reported {
 
 /// Where jobs come from.
 pub(crate) trait Link: Send + Sync {
+    /// The queues that jobs of a type are put into when nobody names one, as far as that is known here.
+    fn queues_of(&self, _job_type: &str) -> Vec<QueueName> {
+        vec![QueueName::default()]
+    }
+
     /// Takes jobs. Waits for some until `stop` fires; a fetch that has begun is not broken off, so that no granted job
     /// is lost.
     fn fetch<'a>(
@@ -144,6 +149,10 @@ fn text(json: Bytes) -> Option<Box<str>> {
 }
 
 impl Link for Local {
+    fn queues_of(&self, job_type: &str) -> Vec<QueueName> {
+        self.0.templates().queues_of(job_type)
+    }
+
     fn fetch<'a>(
         &'a self,
         ask: &'a Ask,
