@@ -11,6 +11,7 @@ use semel_core::lease::{Bearer, Grant, LeaseToken, Standing, standing};
 use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
+use semel_engine::workers::SaidOfItself;
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Claim};
 use tokio::time::Instant;
@@ -33,6 +34,16 @@ pub(crate) struct Ask {
     pub(crate) queue: QueueName,
     pub(crate) limit: u32,
     pub(crate) worker: Arc<str>,
+    pub(crate) lease: Option<Duration>,
+}
+
+/// Whose heartbeats they are, and what of itself it says with each.
+#[derive(Clone, Debug)]
+pub(crate) struct Speaker {
+    pub(crate) worker: Arc<str>,
+    /// From which queues it takes jobs.
+    pub(crate) queues: Vec<QueueName>,
+    /// How long its leases last for jobs that do not say.
     pub(crate) lease: Option<Duration>,
 }
 
@@ -86,12 +97,13 @@ pub(crate) trait Link: Send + Sync {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>>;
 
-    /// Sends a heartbeat; says which jobs are lost, and what an operator tells the worker.
+    /// Sends a heartbeat for these of the jobs that the worker holds, which are so many; says which are lost, and what an operator
+    /// tells the worker.
     fn beat<'a>(
         &'a self,
-        worker: &'a str,
+        speaker: &'a Speaker,
         jobs: &'a [Held],
-        lease: Option<Duration>,
+        holds: usize,
     ) -> BoxFuture<'a, Result<Beaten, Error>>;
 
     /// Ends when the run is known to have lost its lease, whenever that was; may never end.
@@ -218,15 +230,15 @@ impl Link for Local {
 
     fn beat<'a>(
         &'a self,
-        worker: &'a str,
+        speaker: &'a Speaker,
         jobs: &'a [Held],
-        lease: Option<Duration>,
+        holds: usize,
     ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
             let engine = self.engine()?;
             let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             // A job that says how long its lease lasts is extended by that, the others by what the worker asked for.
-            for (own, lease) in [(true, None), (false, lease)] {
+            for (own, lease) in [(true, None), (false, speaker.lease)] {
                 let these: Vec<(JobId, Bearer)> = jobs
                     .iter()
                     .filter(|held| held.has_own_lease == own)
@@ -247,7 +259,14 @@ impl Link for Local {
                     }
                 }
             }
-            Ok(Beaten { lost, unheard, directive: engine.directive(worker).await? })
+            // For people, as a server notes it of workers that speak to it.
+            let said = SaidOfItself {
+                queues: &speaker.queues,
+                active_jobs: Some(holds as u64),
+                ..SaidOfItself::default()
+            };
+            engine.workers().heard(engine.tenant(), &speaker.worker, engine.now().await?, &said);
+            Ok(Beaten { lost, unheard, directive: engine.directive(&speaker.worker).await? })
         })
     }
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Ask, Beaten, Held, Link, Reported, millis};
+use super::link::{Ask, Beaten, Held, Link, Reported, Speaker, millis};
 use super::run::Delivery;
 use super::verdict::{Failure, Outcome};
 use crate::error::Error;
@@ -314,14 +314,14 @@ impl Link for Remote {
 
     fn beat<'a>(
         &'a self,
-        worker: &'a str,
+        speaker: &'a Speaker,
         jobs: &'a [Held],
-        lease: Option<Duration>,
+        holds: usize,
     ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
             let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             let mut directive = Directive::Run;
-            for (own, lease) in [(true, None), (false, lease)] {
+            for (own, lease) in [(true, None), (false, speaker.lease)] {
                 let held: Vec<&Held> = jobs.iter().filter(|held| held.has_own_lease == own).collect();
                 // One that holds nothing says that it is there, and hears what it is told.
                 let nothing: &[&Held] = &[];
@@ -331,7 +331,9 @@ impl Link for Remote {
                         .iter()
                         .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
                         .collect();
-                    let mut body = json!({ "worker_id": worker, "leases": leases });
+                    let worker = &*speaker.worker;
+                    let mut body =
+                        json!({ "worker_id": worker, "leases": leases, "active_job_count": holds });
                     if let Some(lease) = lease {
                         body["visibility_timeout_ms"] = millis(lease).into();
                     }
