@@ -83,7 +83,7 @@ pub(crate) trait Link: Send + Sync {
     }
 
     /// Takes jobs. Waits for some until `stop` fires; a fetch that has begun is not broken off, so that no granted job
-    /// is lost.
+    /// is lost, unless nothing is heard of it for long after that.
     fn fetch<'a>(
         &'a self,
         ask: &'a Ask,

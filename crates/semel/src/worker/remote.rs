@@ -26,6 +26,9 @@ use crate::error::Error;
 
 /// How long a fetch waits at the server. A shutdown waits for it, because a fetch that is broken off may have taken jobs.
 const WAIT_MS: u32 = 1_000;
+/// So long after the stop a fetch is given up: far longer than a server that is well needs. What it was granted goes back when
+/// the server finds that nobody listens any more or, if that was on its way already, when the leases have ended.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Remote {
     client: Client,
@@ -200,6 +203,12 @@ impl Remote {
     }
 }
 
+/// Ends when a fetch that was told to stop is waited for no longer.
+async fn overdue(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(OVERDUE_AFTER).await;
+}
+
 fn id_of(value: &Value) -> Option<JobId> {
     JobId::parse(value.as_str()?, "").ok()
 }
@@ -225,15 +234,20 @@ impl Link for Remote {
                 let asked = Instant::now();
                 // As text, so that args keep their bytes.
                 let text = serde_json::to_vec(&body).map_err(Error::Write)?;
-                let response = self
-                    .client
-                    .request(
-                        http::Method::POST,
-                        "/ojs/v1/workers/fetch",
-                        Some(text.into()),
-                        http::HeaderMap::new(),
-                    )
-                    .await?;
+                let answer = self.client.request(
+                    http::Method::POST,
+                    "/ojs/v1/workers/fetch",
+                    Some(text.into()),
+                    http::HeaderMap::new(),
+                );
+                let response = tokio::select! {
+                    biased;
+                    response = answer => response?,
+                    () = overdue(stop) => {
+                        tracing::warn!(queue = %ask.queue, "the server does not answer; the fetch is given up");
+                        return Ok(Vec::new());
+                    }
+                };
                 if !response.status.is_success() {
                     let said = String::from_utf8_lossy(&response.body).into_owned();
                     return Err(Error::Server(format!("fetch: {}: {said}", response.status)));

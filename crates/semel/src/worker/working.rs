@@ -70,12 +70,19 @@ impl Working {
     /// its attempt being spent. Ends when all reports have been heard.
     pub async fn stop(mut self) {
         self.shared.stop.cancel();
-        for fetching in std::mem::take(&mut self.fetching) {
-            drop(fetching.await);
-        }
-        if tokio::time::timeout(self.drain, self.empty()).await.is_err() {
-            self.shared.abort.cancel();
-            self.empty().await;
+        let fetching = std::mem::take(&mut self.fetching);
+        {
+            // One clock for both: runs have no more time for a fetch that is slow to end.
+            let mut ended = std::pin::pin!(async {
+                for fetching in fetching {
+                    drop(fetching.await);
+                }
+                self.empty().await;
+            });
+            if tokio::time::timeout(self.drain, ended.as_mut()).await.is_err() {
+                self.shared.abort.cancel();
+                ended.await;
+            }
         }
         self.beats_end.cancel();
         if let Some(beating) = self.beating.take() {
