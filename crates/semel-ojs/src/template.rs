@@ -7,7 +7,7 @@ mod shared;
 
 use semel_core::canon::Json;
 use semel_core::error::Invalid;
-use semel_core::ident::JobType;
+use semel_core::ident::{JobType, QueueName};
 use semel_core::limits::SCHEMA_FLAWS_MAX;
 use semel_core::schema::Schema;
 use semel_core::template::Asked;
@@ -72,6 +72,16 @@ impl Template {
     /// What it says of its jobs, by the names of attributes.
     pub(crate) fn defaults(&self) -> Result<Members<'_>, Invalid> {
         Members::read(&self.defaults, "")
+    }
+
+    /// The queue of those of its jobs that name none.
+    pub fn queue(&self) -> QueueName {
+        // Read before, as a request says it.
+        let said = self.defaults().ok().and_then(|defaults| {
+            let name = defaults.get("", "queue")?.string().ok()?;
+            QueueName::parse(&name, "/queue").ok()
+        });
+        said.unwrap_or_default()
     }
 
     /// Holds a job's args against the schema: all of them, of a task the one element that is its context. Nothing is told

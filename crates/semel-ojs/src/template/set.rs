@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use semel_core::ident::QueueName;
 use semel_core::template::compare_versions;
 
 use super::Template;
@@ -42,6 +43,16 @@ impl Templates {
                 None => Err(versions.iter().map(|template| template.version.as_str()).collect()),
             },
         }
+    }
+
+    /// The queues that jobs of a type are put into when nobody names one: of each version of its template that one's, once
+    /// each. The default one where the type has no template.
+    pub fn queues_of(&self, job_type: &str) -> Vec<QueueName> {
+        let Some(versions) = self.by_type.get(job_type) else { return vec![QueueName::default()] };
+        let mut queues: Vec<QueueName> = versions.iter().map(Template::queue).collect();
+        queues.sort_unstable();
+        queues.dedup();
+        queues
     }
 
     /// All of them, by type, the oldest version first.
@@ -94,5 +105,20 @@ mod tests {
         assert_eq!(find(Some("1.9.0")).unwrap(), "1.9.0");
         assert_eq!(find(Some("2")).unwrap_err(), ["1.9.0", "1.10.0"]);
         assert_eq!(templates.find("payments.other", None), Ok(None));
+    }
+    #[test]
+    fn the_queues_of_a_type_are_those_of_all_its_versions() {
+        let mut templates = Templates::default();
+        for (version, queue) in [("1", "null"), ("2", r#""pay""#), ("3", r#""p\u0061y""#), ("4", r#""cash""#)]
+        {
+            let text = PAYMENT.replace("1.0.0", version).replace('}', &format!(",\"queue\":{queue}}}"));
+            templates.add(Template::read(&text).unwrap()).unwrap();
+        }
+        let queues = |job_type| {
+            let queues = templates.queues_of(job_type);
+            queues.iter().map(|queue| queue.as_str().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(queues("payments.process"), ["cash", "default", "pay"]);
+        assert_eq!(queues("payments.other"), ["default"]);
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Beaten, Held, Link};
+use super::link::{Beaten, Held, Link, Speaker};
 use super::run::Delivery;
 use crate::Error;
 
@@ -109,13 +109,7 @@ impl Beats {
     }
 
     /// Sends heartbeats until `stop` fires.
-    pub(crate) async fn run(
-        self: Arc<Self>,
-        link: Arc<dyn Link>,
-        worker: Arc<str>,
-        lease: Option<Duration>,
-        stop: CancellationToken,
-    ) {
+    pub(crate) async fn run(self: Arc<Self>, link: Arc<dyn Link>, speaker: Speaker, stop: CancellationToken) {
         let mut idle = Instant::now();
         // Beside each other: one that is not answered keeps nobody from speaking of other jobs.
         let mut under_way = FuturesUnordered::new();
@@ -124,7 +118,7 @@ impl Beats {
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {
                     idle = Instant::now() + BEAT_IDLE_EVERY;
-                    under_way.push(self.beat(&*link, &worker, lease));
+                    under_way.push(self.beat(&*link, &speaker));
                 }
                 Some(()) = under_way.next() => {}
                 () = self.added.notified() => {}
@@ -134,16 +128,12 @@ impl Beats {
     }
 
     /// One heartbeat, for what is due and for what would be due soon.
-    fn beat<'a>(
-        &'a self,
-        link: &'a dyn Link,
-        worker: &'a str,
-        lease: Option<Duration>,
-    ) -> impl Future<Output = ()> {
+    fn beat<'a>(&'a self, link: &'a dyn Link, speaker: &'a Speaker) -> impl Future<Output = ()> {
         let now = Instant::now();
         let mut due = Vec::new();
         let mut patience = BEAT_IDLE_EVERY;
-        for beating in self.held().values_mut().filter(|beating| !beating.is_under_way) {
+        let mut held = self.held();
+        for beating in held.values_mut().filter(|beating| !beating.is_under_way) {
             if beating.next <= now + beating.every / 4 {
                 due.push(beating.held);
                 patience = patience.min(beating.every);
@@ -151,19 +141,21 @@ impl Beats {
                 beating.is_under_way = true;
             }
         }
-        self.speak(link, worker, lease, due, patience.max(PATIENCE_MIN))
+        let holds = held.len();
+        drop(held);
+        self.speak(link, speaker, due, holds, patience.max(PATIENCE_MIN))
     }
 
     async fn speak(
         &self,
         link: &dyn Link,
-        worker: &str,
-        lease: Option<Duration>,
+        speaker: &Speaker,
         due: Vec<Held>,
+        holds: usize,
         patience: Duration,
     ) {
         // One that hangs must not keep the next one from being sent in time.
-        let beaten = tokio::time::timeout(patience, link.beat(worker, &due, lease)).await;
+        let beaten = tokio::time::timeout(patience, link.beat(speaker, &due, holds)).await;
         {
             let mut held = self.held();
             for job in &due {
@@ -249,9 +241,9 @@ mod tests {
     impl Link for Hangs {
         fn beat<'a>(
             &'a self,
-            _: &'a str,
+            _: &'a Speaker,
             jobs: &'a [Held],
-            _: Option<Duration>,
+            _: usize,
         ) -> BoxFuture<'a, Result<Beaten, Error>> {
             let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
             if is_of(2) {
@@ -290,7 +282,8 @@ mod tests {
         let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
         let stop = CancellationToken::new();
         let _first = beats.hold(&granted(1), CancellationToken::new());
-        let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), "w".into(), None, stop.clone()));
+        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+        let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
         // The first heartbeat for it is under way.
         tokio::time::sleep(Duration::from_millis(10_500)).await;
         let lease = Duration::from_secs(1);

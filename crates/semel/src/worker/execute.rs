@@ -48,21 +48,21 @@ enum End {
 }
 
 impl Shared {
-    /// Runs a job and reports its end. Says how it ended, if it still counted.
-    pub(crate) async fn execute(&self, job: Delivery, lost: CancellationToken) -> Option<Outcome> {
-        match self.run(&job, &lost).await {
+    /// Runs a job and reports its end; `loss` ends when its lease is gone. Says how it ended, if it still counted.
+    pub(crate) async fn execute(&self, job: &Delivery, loss: impl Future<Output = ()>) -> Option<Outcome> {
+        match self.run(job, loss).await {
             End::Lost => {
                 tracing::info!(job = %job.id, attempt = job.attempt, "the run's lease is lost; its end does not count");
                 None
             }
             End::Outcome(outcome) => {
-                let counted = self.report(&job, &outcome).await;
+                let counted = self.report(job, &outcome).await;
                 counted.then_some(outcome)
             }
         }
     }
 
-    async fn run(&self, job: &Delivery, lost: &CancellationToken) -> End {
+    async fn run(&self, job: &Delivery, loss: impl Future<Output = ()>) -> End {
         // The store lets the next attempt begin so long after the grant, however long this one waited for its place.
         let until = job.granted + job.timeout;
         if until <= Instant::now() {
@@ -76,7 +76,7 @@ impl Shared {
         let end = tokio::select! {
             biased;
             ended = &mut running => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
-            () = self.hears_of_loss(job, lost) => {
+            () = loss => {
                 token.cancel();
                 // Past its timeout the next attempt may be under way.
                 let left = until.saturating_duration_since(Instant::now());
@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// Ends when the store or a heartbeat says that the lease is gone.
-    async fn hears_of_loss(&self, job: &Delivery, lost: &CancellationToken) {
+    pub(crate) async fn hears_of_loss(&self, job: &Delivery, lost: &CancellationToken) {
         tokio::select! {
             () = self.link.lost(job) => {}
             () = lost.cancelled() => {}

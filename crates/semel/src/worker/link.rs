@@ -11,6 +11,7 @@ use semel_core::lease::{Bearer, Grant, LeaseToken, Standing, standing};
 use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
+use semel_engine::workers::SaidOfItself;
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Claim};
 use tokio::time::Instant;
@@ -23,6 +24,9 @@ use crate::queue::Semel;
 
 /// The longest a worker sleeps without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+/// So long after its grant a run is looked at, for what was written of it before anybody listened. Most are over by then, and
+/// cost no look.
+const LOOK_AFTER: Duration = Duration::from_millis(250);
 
 /// A wish for jobs.
 #[derive(Clone, Debug)]
@@ -30,6 +34,16 @@ pub(crate) struct Ask {
     pub(crate) queue: QueueName,
     pub(crate) limit: u32,
     pub(crate) worker: Arc<str>,
+    pub(crate) lease: Option<Duration>,
+}
+
+/// Whose heartbeats they are, and what of itself it says with each.
+#[derive(Clone, Debug)]
+pub(crate) struct Speaker {
+    pub(crate) worker: Arc<str>,
+    /// From which queues it takes jobs.
+    pub(crate) queues: Vec<QueueName>,
+    /// How long its leases last for jobs that do not say.
     pub(crate) lease: Option<Duration>,
 }
 
@@ -63,8 +77,13 @@ pub(crate) enum Reported {
 
 /// Where jobs come from.
 pub(crate) trait Link: Send + Sync {
+    /// The queues that jobs of a type are put into when nobody names one, as far as that is known here.
+    fn queues_of(&self, _job_type: &str) -> Vec<QueueName> {
+        vec![QueueName::default()]
+    }
+
     /// Takes jobs. Waits for some until `stop` fires; a fetch that has begun is not broken off, so that no granted job
-    /// is lost.
+    /// is lost, unless nothing is heard of it for long after that.
     fn fetch<'a>(
         &'a self,
         ask: &'a Ask,
@@ -78,15 +97,16 @@ pub(crate) trait Link: Send + Sync {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>>;
 
-    /// Sends a heartbeat; says which jobs are lost, and what an operator tells the worker.
+    /// Sends a heartbeat for these of the jobs that the worker holds, which are so many; says which are lost, and what an operator
+    /// tells the worker.
     fn beat<'a>(
         &'a self,
-        worker: &'a str,
+        speaker: &'a Speaker,
         jobs: &'a [Held],
-        lease: Option<Duration>,
+        holds: usize,
     ) -> BoxFuture<'a, Result<Beaten, Error>>;
 
-    /// Ends when the run is known to have lost its lease; may never end.
+    /// Ends when the run is known to have lost its lease, whenever that was; may never end.
     fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()>;
 
     /// Tells how far a run has come: JSON text.
@@ -141,6 +161,10 @@ fn text(json: Bytes) -> Option<Box<str>> {
 }
 
 impl Link for Local {
+    fn queues_of(&self, job_type: &str) -> Vec<QueueName> {
+        self.0.templates().queues_of(job_type)
+    }
+
     fn fetch<'a>(
         &'a self,
         ask: &'a Ask,
@@ -206,15 +230,15 @@ impl Link for Local {
 
     fn beat<'a>(
         &'a self,
-        worker: &'a str,
+        speaker: &'a Speaker,
         jobs: &'a [Held],
-        lease: Option<Duration>,
+        holds: usize,
     ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
             let engine = self.engine()?;
             let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             // A job that says how long its lease lasts is extended by that, the others by what the worker asked for.
-            for (own, lease) in [(true, None), (false, lease)] {
+            for (own, lease) in [(true, None), (false, speaker.lease)] {
                 let these: Vec<(JobId, Bearer)> = jobs
                     .iter()
                     .filter(|held| held.has_own_lease == own)
@@ -235,7 +259,14 @@ impl Link for Local {
                     }
                 }
             }
-            Ok(Beaten { lost, unheard, directive: engine.directive(worker).await? })
+            // For people, as a server notes it of workers that speak to it.
+            let said = SaidOfItself {
+                queues: &speaker.queues,
+                active_jobs: Some(holds as u64),
+                ..SaidOfItself::default()
+            };
+            engine.workers().heard(engine.tenant(), &speaker.worker, engine.now().await?, &said);
+            Ok(Beaten { lost, unheard, directive: engine.directive(&speaker.worker).await? })
         })
     }
 
@@ -245,22 +276,27 @@ impl Link for Local {
             let hints = Arc::clone(engine.store().hints());
             drop(engine);
             let watch = hints.watch(run.id);
+            drop(tokio::time::timeout_at(run.granted + LOOK_AFTER, watch.news()).await);
             loop {
+                // Registered before looking, so that nothing that is written in between is slept through.
                 let mut news = std::pin::pin!(watch.news());
                 news.as_mut().enable();
-                news.await;
                 let Ok(engine) = self.engine() else { return };
                 let reads = Reads { heads: vec![run.id], ..Reads::default() };
                 // A store that cannot be read says nothing about the lease; the next heartbeat will.
-                let Ok(snapshot) = engine.store().load(reads).await else { continue };
-                match snapshot.peek(run.id).map(|(head, _)| (standing(head, &bearer(run)), head.ending)) {
-                    Some((Standing::Current, _)) => {}
-                    // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs the job.
-                    Some((Standing::Settled, Some(Ending::Completed))) => {
-                        return std::future::pending().await;
+                if let Ok(snapshot) = engine.store().load(reads).await {
+                    match snapshot.peek(run.id).map(|(head, _)| (standing(head, &bearer(run)), head.ending)) {
+                        Some((Standing::Current, _)) => {}
+                        // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs
+                        // the job.
+                        Some((Standing::Settled, Some(Ending::Completed))) => {
+                            return std::future::pending().await;
+                        }
+                        _ => return,
                     }
-                    _ => return,
                 }
+                drop(engine);
+                news.await;
             }
         })
     }
@@ -272,5 +308,24 @@ impl Link for Local {
                 Settled::Refused(_) => Err(Error::LeaseLost(run.id)),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Envelope;
+
+    /// Nobody would be told of it before a heartbeat is.
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_from_before_anybody_listened_is_heard_of() {
+        let semel = Semel::open("memory:").await.unwrap();
+        let job = semel.enqueue(Envelope::new("a.b")).await.unwrap();
+        let link = Local(semel);
+        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
+        let run = link.fetch(&ask, &CancellationToken::new()).await.unwrap().remove(0);
+        job.job().unwrap().cancel().await.unwrap();
+        let heard = tokio::time::timeout(2 * LOOK_AFTER, link.lost(&run)).await;
+        assert!(heard.is_ok(), "a heartbeat is {:?} away", run.lease / 3);
     }
 }

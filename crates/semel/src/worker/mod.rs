@@ -13,7 +13,7 @@ mod run;
 mod verdict;
 mod working;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -90,8 +90,8 @@ pub struct Worker {
     states: States,
     /// Queues as they were said, with their concurrency.
     queues: Vec<(String, u32)>,
-    /// Queues of the types that are handled, for when none is said.
-    own_queues: Vec<String>,
+    /// The types that are handled and the queues they name, for when none is said.
+    own_queues: BTreeMap<String, Option<String>>,
     concurrency: u32,
     prefetch: u32,
     lease: Option<Duration>,
@@ -134,7 +134,7 @@ impl Worker {
             layers: Vec::new(),
             states: States::default(),
             queues: Vec::new(),
-            own_queues: Vec::new(),
+            own_queues: BTreeMap::new(),
             concurrency: CONCURRENCY_DEFAULT,
             prefetch: 0,
             lease: None,
@@ -145,26 +145,27 @@ impl Worker {
 
     /// Handles jobs of the handler's type; a later handler of the same type takes the place of the earlier one.
     pub fn handle<J: Job, A: 'static>(mut self, handler: impl Handler<J, A>) -> Self {
-        self.own_queues.push(J::defaults().queue.unwrap_or_else(default_queue));
+        self.own_queues.insert(J::TYPE.to_owned(), J::defaults().queue);
         self.handlers.insert(J::TYPE.to_owned(), erase(handler));
         self
     }
 
     /// Handles jobs of a type without a Rust type: `|run: Run| async move { … }`. Name their [queue](Self::queue) if
-    /// it is not `default`.
+    /// it is neither `default` nor their template's.
     pub fn handle_type<F, Fut, R>(mut self, job_type: &str, handler: F) -> Self
     where
         F: Fn(Run) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + 'static,
     {
-        self.own_queues.push(default_queue());
+        self.own_queues.insert(job_type.to_owned(), None);
         self.handlers.insert(job_type.to_owned(), erase_untyped(handler));
         self
     }
 
     /// Takes jobs from this queue, so many at once; each queue has its own places. Without it a worker takes from the
-    /// queues that its types name.
+    /// queues that its types name, and where a type names none from those of its templates, as they are when the worker
+    /// starts. A remote worker knows of no templates.
     pub fn queue(mut self, name: impl Into<String>, concurrency: u32) -> Self {
         self.queues.push((name.into(), concurrency));
         self
@@ -260,16 +261,21 @@ impl Worker {
     /// Runs one job that was granted to this worker's name, here and now.
     pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
         let shared = self.shared()?;
-        Ok(shared.execute(delivery(job), CancellationToken::new()).await)
+        let (job, lost) = (delivery(job), CancellationToken::new());
+        Ok(shared.execute(&job, shared.hears_of_loss(&job, &lost)).await)
     }
 
     /// The queues to take from, each with its concurrency.
     pub(crate) fn queues(&self) -> Result<Vec<(QueueName, u32)>, Error> {
         let mut queues: Vec<(String, u32)> = self.queues.clone();
         if queues.is_empty() {
-            let mut names = self.own_queues.clone();
-            names.sort_unstable();
-            names.dedup();
+            let mut names = BTreeSet::new();
+            for (job_type, said) in &self.own_queues {
+                match said {
+                    Some(name) => names.extend([name.clone()]),
+                    None => names.extend(self.link.queues_of(job_type).iter().map(QueueName::to_string)),
+                }
+            }
             queues = names.into_iter().map(|name| (name, self.concurrency)).collect();
         }
         if queues.is_empty() {
@@ -310,11 +316,6 @@ impl Worker {
         working.stop().await;
         Ok(())
     }
-}
-
-/// Where jobs wait whose type says nothing about it.
-fn default_queue() -> String {
-    QueueName::default().to_string()
 }
 
 impl std::fmt::Debug for Worker {

@@ -106,15 +106,24 @@ impl Pool {
         let lost = CancellationToken::new();
         let holding = shared.beats.hold(&job, lost.clone());
         tokio::spawn(async move {
-            let place = tokio::select! {
-                biased;
-                () = shared.stop.cancelled() => None,
-                () = lost.cancelled() => return,
-                place = places.acquire_owned() => place.ok(),
+            let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &lost));
+            let place = if shared.stop.is_cancelled() {
+                None
+            } else if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                // Its turn at once, as most have: nobody need listen before it is begun.
+                Some(place)
+            } else {
+                tokio::select! {
+                    biased;
+                    () = shared.stop.cancelled() => None,
+                    // Cancelled or replaced while it waits, it is not begun.
+                    () = &mut loss => return,
+                    place = places.acquire_owned() => place.ok(),
+                }
             };
             match place {
                 Some(place) => {
-                    shared.execute(job, lost).await;
+                    shared.execute(&job, loss).await;
                     drop(place);
                 }
                 // It has not been begun, so somebody else may do it at once.

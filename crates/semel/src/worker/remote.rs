@@ -19,13 +19,16 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Ask, Beaten, Held, Link, Reported, millis};
+use super::link::{Ask, Beaten, Held, Link, Reported, Speaker, millis};
 use super::run::Delivery;
 use super::verdict::{Failure, Outcome};
 use crate::error::Error;
 
 /// How long a fetch waits at the server. A shutdown waits for it, because a fetch that is broken off may have taken jobs.
 const WAIT_MS: u32 = 1_000;
+/// So long after the stop a fetch is given up: far longer than a server that is well needs. What it was granted goes back when
+/// the server finds that nobody listens any more or, if that was on its way already, when the leases have ended.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Remote {
     client: Client,
@@ -200,6 +203,12 @@ impl Remote {
     }
 }
 
+/// Ends when a fetch that was told to stop is waited for no longer.
+async fn overdue(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(OVERDUE_AFTER).await;
+}
+
 fn id_of(value: &Value) -> Option<JobId> {
     JobId::parse(value.as_str()?, "").ok()
 }
@@ -225,15 +234,20 @@ impl Link for Remote {
                 let asked = Instant::now();
                 // As text, so that args keep their bytes.
                 let text = serde_json::to_vec(&body).map_err(Error::Write)?;
-                let response = self
-                    .client
-                    .request(
-                        http::Method::POST,
-                        "/ojs/v1/workers/fetch",
-                        Some(text.into()),
-                        http::HeaderMap::new(),
-                    )
-                    .await?;
+                let answer = self.client.request(
+                    http::Method::POST,
+                    "/ojs/v1/workers/fetch",
+                    Some(text.into()),
+                    http::HeaderMap::new(),
+                );
+                let response = tokio::select! {
+                    biased;
+                    response = answer => response?,
+                    () = overdue(stop) => {
+                        tracing::warn!(queue = %ask.queue, "the server does not answer; the fetch is given up");
+                        return Ok(Vec::new());
+                    }
+                };
                 if !response.status.is_success() {
                     let said = String::from_utf8_lossy(&response.body).into_owned();
                     return Err(Error::Server(format!("fetch: {}: {said}", response.status)));
@@ -314,14 +328,14 @@ impl Link for Remote {
 
     fn beat<'a>(
         &'a self,
-        worker: &'a str,
+        speaker: &'a Speaker,
         jobs: &'a [Held],
-        lease: Option<Duration>,
+        holds: usize,
     ) -> BoxFuture<'a, Result<Beaten, Error>> {
         Box::pin(async move {
             let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             let mut directive = Directive::Run;
-            for (own, lease) in [(true, None), (false, lease)] {
+            for (own, lease) in [(true, None), (false, speaker.lease)] {
                 let held: Vec<&Held> = jobs.iter().filter(|held| held.has_own_lease == own).collect();
                 // One that holds nothing says that it is there, and hears what it is told.
                 let nothing: &[&Held] = &[];
@@ -331,7 +345,9 @@ impl Link for Remote {
                         .iter()
                         .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
                         .collect();
-                    let mut body = json!({ "worker_id": worker, "leases": leases });
+                    let worker = &*speaker.worker;
+                    let mut body =
+                        json!({ "worker_id": worker, "leases": leases, "active_job_count": holds });
                     if let Some(lease) = lease {
                         body["visibility_timeout_ms"] = millis(lease).into();
                     }

@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::Worker;
 use super::execute::Shared;
+use super::link::Speaker;
 use super::pool::Pool;
 use crate::error::Error;
 
@@ -26,6 +27,11 @@ impl Working {
     pub(crate) fn start(worker: &Worker) -> Result<Self, Error> {
         let shared = Arc::new(worker.shared()?);
         let queues = worker.queues()?;
+        let speaker = Speaker {
+            worker: Arc::clone(&shared.worker),
+            queues: queues.iter().map(|(queue, _)| queue.clone()).collect(),
+            lease: shared.lease,
+        };
         let pools: Vec<Arc<Pool>> = queues
             .into_iter()
             .map(|(queue, concurrency)| Arc::new(Pool::new(queue, concurrency, worker.prefetch)))
@@ -38,12 +44,8 @@ impl Working {
             })
             .collect();
         let beats_end = tokio_util::sync::CancellationToken::new();
-        let beating = tokio::spawn(Arc::clone(&shared.beats).run(
-            Arc::clone(&shared.link),
-            Arc::clone(&shared.worker),
-            shared.lease,
-            beats_end.clone(),
-        ));
+        let beating =
+            tokio::spawn(Arc::clone(&shared.beats).run(Arc::clone(&shared.link), speaker, beats_end.clone()));
         Ok(Self { shared, pools, fetching, beating: Some(beating), beats_end, drain: worker.drain })
     }
 
@@ -68,12 +70,19 @@ impl Working {
     /// its attempt being spent. Ends when all reports have been heard.
     pub async fn stop(mut self) {
         self.shared.stop.cancel();
-        for fetching in std::mem::take(&mut self.fetching) {
-            drop(fetching.await);
-        }
-        if tokio::time::timeout(self.drain, self.empty()).await.is_err() {
-            self.shared.abort.cancel();
-            self.empty().await;
+        let fetching = std::mem::take(&mut self.fetching);
+        {
+            // One clock for both: runs have no more time for a fetch that is slow to end.
+            let mut ended = std::pin::pin!(async {
+                for fetching in fetching {
+                    drop(fetching.await);
+                }
+                self.empty().await;
+            });
+            if tokio::time::timeout(self.drain, ended.as_mut()).await.is_err() {
+                self.shared.abort.cancel();
+                ended.await;
+            }
         }
         self.beats_end.cancel();
         if let Some(beating) = self.beating.take() {

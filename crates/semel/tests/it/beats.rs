@@ -74,6 +74,39 @@ async fn a_job_with_a_lease_of_its_own_is_kept_too_and_so_is_what_waits_for_a_pl
     working.stop().await;
 }
 
+/// Operators see it as they see one that speaks to a server.
+#[tokio::test(start_paused = true)]
+async fn a_worker_of_the_program_is_heard_of_with_its_queues_and_jobs() {
+    let semel = queue();
+    let working = Worker::new(&semel)
+        .name("w-1")
+        .lease(3 * SECOND)
+        .queue("default", 1)
+        .queue("mail", 1)
+        .prefetch(1)
+        .handle(async |_: Add| tokio::time::sleep(60 * SECOND).await)
+        .start()
+        .unwrap();
+    let seen = || {
+        let engine = semel.engine().unwrap();
+        let worker = engine.workers().get(engine.tenant(), "w-1").unwrap();
+        let queues = worker.queues.iter().map(|queue| queue.as_str().to_owned()).collect::<Vec<_>>();
+        assert!(!worker.is_stale() && queues == ["default", "mail"], "{worker:?}");
+        worker.active_jobs
+    };
+    tokio::time::sleep(SECOND / 2).await;
+    assert_eq!(seen(), 0);
+    // One runs in each queue, and one waits.
+    semel.enqueue_many([1, 2].map(|a| Add { a, b: 0 })).await.unwrap();
+    semel.enqueue(Add { a: 3, b: 0 }).queue("mail").await.unwrap();
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(seen(), 3);
+    // Also when it has had nothing to do for long.
+    tokio::time::sleep(300 * SECOND).await;
+    assert_eq!(seen(), 0);
+    working.stop().await;
+}
+
 /// Fails every heartbeat's commit for a while, as a store on a network would.
 struct Deaf {
     inner: Memory,

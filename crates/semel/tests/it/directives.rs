@@ -16,6 +16,12 @@ async fn tell(url: &str, worker: &str, directive: &str) {
     assert_eq!(response.status, 200);
 }
 
+/// The worker as its page shows it.
+async fn shown(url: &str) -> serde_json::Value {
+    let client = semel_client::Client::new(url).unwrap();
+    client.get_json("/ojs/v1/workers/w-1/health").await.unwrap()
+}
+
 /// A worker whose lease is so short that it is heard of often.
 fn worker(builder: Worker, begun: mpsc::UnboundedSender<i64>) -> Worker {
     builder.name("w-1").lease(std::time::Duration::from_millis(300)).concurrency(1).state(begun).handle(
@@ -30,6 +36,7 @@ async fn told_before_it_starts(semel: Semel, url: &str, builder: Worker) {
     tell(url, "w-1", "terminate").await;
     let working = worker(builder, begun).start().unwrap();
     soon(working.told_to_end()).await;
+    assert_eq!(shown(url).await["state"], "terminate");
     // It takes no more, and can be stopped as always.
     let job = semel.enqueue(Add { a: 7, b: 0 }).await.unwrap();
     soon(working.stop()).await;
@@ -87,6 +94,8 @@ async fn a_quiet_worker_finishes_what_it_has_and_waits() {
     // It hears so while it holds the job, by a heartbeat every 30 ms.
     soon(working.told_to_be_quiet()).await;
     let second = semel.enqueue(Add { a: 2, b: 0 }).await.unwrap();
+    // The next heartbeat says what it holds, if this one did not yet.
+    soon(async { while shown(&admin.url()).await["active_jobs"] != 1 {} }).await;
     go.notify_one();
     assert_eq!(soon(first.wait()).await.unwrap().state(), JobState::Completed);
     let waits = second.job().unwrap().load().await.unwrap().unwrap();

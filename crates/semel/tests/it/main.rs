@@ -29,5 +29,6 @@ mod templates;
 mod testing;
 #[cfg(feature = "postgres")]
 mod transaction;
+mod waiting;
 mod worker;
 mod workflows;

@@ -1,5 +1,6 @@
 //! The same handlers over HTTP, and the server inside the program.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::time::Duration;
 
 use semel::{
@@ -8,7 +9,7 @@ use semel::{
 use tokio::sync::mpsc;
 use tower_service::Service as _;
 
-use crate::harness::{Add, memory, soon};
+use crate::harness::{Add, add, gate, memory, soon, until_told};
 
 async fn served() -> (Semel, Admin) {
     let semel = memory().await;
@@ -228,6 +229,63 @@ async fn a_shutdown_gives_back_what_does_not_end() {
     let stored = job.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
     admin.stop().await.unwrap();
+}
+
+/// A server that takes all requests and answers none, but for the first fetch if there is an answer to it. Tells of every fetch.
+fn mute(mut answer: Option<&'static str>) -> (String, mpsc::UnboundedReceiver<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (asked, was_asked) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut line = String::new();
+            drop(BufReader::new(&stream).read_line(&mut line));
+            if line.contains("/workers/fetch") {
+                if let Some(body) = answer.take() {
+                    let length = body.len();
+                    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                    write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+                }
+                drop(asked.send(()));
+            }
+            kept.push(stream);
+        }
+    });
+    (url, was_asked)
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_long_for_a_server_that_does_not_answer() {
+    let (url, mut was_asked) = mute(None);
+    let working =
+        Worker::remote(&url).unwrap().drain(Duration::from_millis(300)).handle(add).start().unwrap();
+    soon(was_asked.recv()).await.unwrap();
+    // From here on nothing but time is waited for.
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    working.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn runs_have_no_more_time_for_a_fetch_that_is_slow_to_end() {
+    let job = r#"{"jobs":[{"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f","type":"sum.add","args":[{"a":1,"b":0}],"lease":"l1-1"}]}"#;
+    let (url, mut was_asked) = mute(Some(job));
+    let (gate, mut begun, mut told) = gate();
+    let drain = Duration::from_millis(300);
+    let working = Worker::remote(&url).unwrap().drain(drain).state(gate).handle(until_told).start().unwrap();
+    soon(begun.recv()).await.unwrap();
+    for _ in 0..2 {
+        soon(was_asked.recv()).await.unwrap();
+    }
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let stopping = tokio::spawn(working.stop());
+    told.recv().await.unwrap();
+    assert!(began.elapsed() < 2 * drain, "{:?}", began.elapsed());
+    stopping.abort();
 }
 
 #[tokio::test]

@@ -2,12 +2,12 @@
 
 use axum::http::Request;
 use semel::testing::TestQueue;
-use semel::{Chain, Envelope, Error, Semel};
+use semel::{Chain, Envelope, Error, Return, Run, Semel, Worker};
 use semel_testkit::TempDir;
 use serde_json::json;
 use tower_service::Service as _;
 
-use crate::harness::{Add, Welcome};
+use crate::harness::{Add, Welcome, add, soon};
 
 /// A directory with one template.
 fn folder(text: &str) -> TempDir {
@@ -106,7 +106,35 @@ async fn templates_that_are_wrong_are_told_with_their_lines_and_change_nothing()
 async fn a_test_queue_goes_by_templates_too() {
     let folder = folder(SUM);
     let queue = TestQueue::new().templates(folder.path()).unwrap();
-    let job = queue.enqueue(Envelope::new("sum.add").arg(json!({ "a": 1 }))).await.unwrap();
+    let job = queue.enqueue(Envelope::new("sum.add").arg(json!({ "a": 1, "b": 2 }))).await.unwrap();
     assert_eq!(job.job().unwrap().load().await.unwrap().unwrap().queue(), "sums");
+    let ran = queue.drain(&Worker::new(&queue).handle(add)).await;
+    assert_eq!(ran.iter().map(|ran| Some(ran.id)).collect::<Vec<_>>(), [job.id()]);
     assert!(TestQueue::new().templates(folder.path().join("nowhere")).is_err());
+}
+
+/// As far as the types name none themselves, and in whatever version their jobs are.
+#[tokio::test]
+async fn a_worker_takes_from_the_queues_of_its_types_templates() {
+    let folder = folder(SUM);
+    let older = "namespace: sum\nname: add\nversion: \"0.9\"\nqueue: old\nunique: always_unique\n";
+    std::fs::write(folder.path().join("older.yaml"), older).unwrap();
+    let other = "namespace: legacy\nname: count\nqueue: counts\nunique: always_unique\n";
+    std::fs::write(folder.path().join("count.yaml"), other).unwrap();
+    let semel = Semel::open("memory:").templates(folder.path()).await.unwrap();
+    let working = Worker::new(&semel)
+        .handle(add)
+        .handle_type("legacy.count", async |run: Run| Return(run.queue().to_owned()))
+        .start()
+        .unwrap();
+    let newest = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(soon(newest.result::<i64>()).await.unwrap(), 3);
+    let text = r#"{"type": "sum.add", "version": "0.9", "args": [{"a": 3, "b": 4}]}"#;
+    let older = semel.enqueue(Envelope::from_json(text)).await.unwrap();
+    assert_eq!(older.job().unwrap().load().await.unwrap().unwrap().queue(), "old");
+    assert_eq!(soon(older.result::<i64>()).await.unwrap(), 7);
+    let count = semel.enqueue(Envelope::new("legacy.count")).await.unwrap();
+    assert_eq!(soon(count.result::<String>()).await.unwrap(), "counts");
+    soon(working.stop()).await;
+    semel.close().await.unwrap();
 }
