@@ -1,35 +1,55 @@
 //! The server inside the program: tools, other languages and people reach the same queue.
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 
-use semel_server::{Config, Limits, check_listen, serve};
+use semel_server::{Config, Drain, Limits, check_listen, serve};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::queue::Semel;
+
+/// What the servers of one queue share.
+#[derive(Default)]
+pub(crate) struct Serving {
+    /// The queue is closed.
+    closing: Drain,
+    /// The URLs of those that listen, the newest last.
+    listening: Mutex<Vec<String>>,
+}
+
+impl Serving {
+    /// Ends them all: whoever waits is answered, and streams end.
+    pub(crate) fn end(&self) {
+        self.closing.begin();
+    }
+}
 
 /// A server that runs inside the program. Dropped, it stops at once.
 #[must_use = "the server stops when this is dropped"]
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
-    stop: CancellationToken,
+    semel: Semel,
+    stop: Drain,
+    /// None once it was stopped.
     serving: Option<JoinHandle<std::io::Result<()>>>,
 }
 
 impl Semel {
     /// The server's routes (Open Job Spec at `/ojs/v1`, explanations, keys, metrics, health), to be mounted in a
     /// router of yours: `app.nest("/jobs", semel.router()?)`. It lets everybody in: put your own authentication
-    /// around it.
-    ///
-    /// It keeps the store open: [`close`](Semel::close) waits for the router to be dropped.
+    /// around it. Once the queue is [closed](Semel::close) they answer 503.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn router(&self) -> Result<axum::Router, Error> {
-        let config = Config { templates: self.template_set(), ..Config::default() };
+        self.routes(self.serving().closing.clone())
+    }
+
+    fn routes(&self, drain: Drain) -> Result<axum::Router, Error> {
+        let config = Config { templates: self.template_set(), drain, ..Config::default() };
         Ok(semel_server::router(self.engine()?, config))
     }
 
@@ -47,15 +67,26 @@ impl Semel {
                 "other machines can reach {address} and nobody would be asked who they are; listen on 127.0.0.1, or mount router() behind your own authentication"
             ))
         })?;
-        let router = self.router()?;
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let stop = Drain::default();
+        let router = self.routes(stop.clone())?;
+        let (stopped, closing) = (stop.clone(), self.serving().closing.clone());
         let serving = tokio::spawn(serve(listener, router, Limits::default(), async move {
-            stopped.cancelled().await;
+            tokio::select! {
+                () = stopped.begun() => {}
+                // Its requests know of its own end alone.
+                () = closing.begun() => stopped.begin(),
+            }
         }));
-        let admin = Admin { address, stop, serving: Some(serving) };
-        self.announce(&admin.url());
+        let admin = Admin { address, semel: self.clone(), stop, serving: Some(serving) };
+        self.tell_who_listens(|listening| listening.push(admin.url()));
         Ok(admin)
+    }
+
+    /// Whoever finds the file taken is sent to the newest of the servers that are left, if there is one.
+    fn tell_who_listens(&self, change: impl FnOnce(&mut Vec<String>)) {
+        let mut listening = self.serving().listening.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut listening);
+        self.announce(listening.last().map(String::as_str));
     }
 }
 
@@ -70,23 +101,30 @@ impl Admin {
         format!("http://{}", self.address)
     }
 
-    /// Lets the requests under way end.
+    /// Lets the requests under way end; whoever waits is answered at once, and streams of events end.
     ///
     /// # Errors
     /// [`Error::Listen`] when the listener had failed before.
     pub async fn stop(mut self) -> Result<(), Error> {
-        self.stop.cancel();
-        let Some(serving) = self.serving.take() else { return Ok(()) };
+        let Some(serving) = self.end() else { return Ok(()) };
         match serving.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Error::Listen { reason: error.to_string() }),
             Err(error) => Err(Error::Listen { reason: error.to_string() }),
         }
     }
+
+    /// Begins to stop, unless it has. Nobody is sent to the address any more: another program may listen there next.
+    fn end(&mut self) -> Option<JoinHandle<std::io::Result<()>>> {
+        let (serving, url) = (self.serving.take()?, self.url());
+        self.semel.tell_who_listens(|listening| listening.retain(|other| *other != url));
+        self.stop.begin();
+        Some(serving)
+    }
 }
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        self.stop.cancel();
+        drop(self.end());
     }
 }

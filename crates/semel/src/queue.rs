@@ -11,15 +11,13 @@ use semel_ojs::{TemplateSet, Templates};
 use semel_store::Backend;
 use semel_store::backend::BoxFuture;
 
+#[cfg(feature = "http")]
+use crate::admin::Serving;
 use crate::enqueue::{Enqueue, EnqueueMany};
 use crate::envelope::IntoEnvelope;
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::open::{self, Opened};
-
-/// How long closing waits for the store's thread to let go of the file.
-#[cfg(feature = "sqlite")]
-const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A job queue. Cheap to clone; all clones are one queue.
 ///
@@ -37,6 +35,8 @@ struct Shared {
     #[cfg(feature = "postgres")]
     database: std::sync::Mutex<Option<Arc<semel_postgres::Postgres>>>,
     keeps_unique: AtomicBool,
+    #[cfg(feature = "http")]
+    serving: Arc<Serving>,
     /// What holds for jobs of some types.
     templates: TemplateSet,
     /// Where they are read from.
@@ -115,6 +115,8 @@ impl Shared {
             #[cfg(feature = "postgres")]
             database: std::sync::Mutex::new(opened.database),
             keeps_unique: AtomicBool::new(true),
+            #[cfg(feature = "http")]
+            serving: Arc::default(),
             templates,
             #[cfg(feature = "templates")]
             folder: None,
@@ -248,8 +250,10 @@ impl Semel {
         Handle::new(self.clone(), id)
     }
 
-    /// Stops the duties and lets go of the store. Workers are to be stopped before: this does not wait for them, and
-    /// what they still hold goes to others when its lease has ended. Every later call is [`Error::Closed`].
+    /// Closes the queue, for all its clones: its servers and duties stop, what was asked before is answered, and the store is let
+    /// go of. A file can be opened again at once. Every later call is [`Error::Closed`], and a [`router`](Semel::router) that is
+    /// still mounted answers 503. Workers are to be stopped before: this does not wait for them, and what they still hold goes to
+    /// others when its lease has ended.
     ///
     /// # Errors
     /// [`Error::Closed`] when it was closed before.
@@ -258,37 +262,29 @@ impl Semel {
             let mut slot = self.shared.engine.write().unwrap_or_else(PoisonError::into_inner);
             slot.take().ok_or(Error::Closed)?
         };
-        engine.stop().await;
-        drop(engine);
+        #[cfg(feature = "http")]
+        self.shared.serving.end();
+        // Whoever opens the file right after this must not meet its own lock: these are the last holds on it but the engine's own.
         #[cfg(feature = "postgres")]
         drop(self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.let_go().await;
+        #[cfg(feature = "sqlite")]
+        drop(self.shared.file.lock().unwrap_or_else(PoisonError::into_inner).take());
+        engine.close().await;
         Ok(())
     }
 
-    /// The store's thread lets go of the file when it has nothing left to do; who opens the file again right after
-    /// closing it must not meet its own lock.
-    #[cfg(feature = "sqlite")]
-    async fn let_go(&self) {
-        let file = self.shared.file.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(file) = file else { return };
-        let deadline = tokio::time::Instant::now() + CLOSE_WAIT;
-        while Arc::strong_count(&file) > 1 && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-        // The last connection writes the log back into the file.
-        drop(tokio::task::spawn_blocking(move || drop(file)).await);
+    /// What its servers share.
+    #[cfg(feature = "http")]
+    pub(crate) fn serving(&self) -> &Arc<Serving> {
+        &self.shared.serving
     }
 
-    #[cfg(not(feature = "sqlite"))]
-    async fn let_go(&self) {}
-
-    /// Says where others who find the file taken may talk to its owner.
+    /// Says where others who find the file taken may talk to its owner; or that nobody listens.
     #[cfg(feature = "http")]
-    pub(crate) fn announce(&self, url: &str) {
+    pub(crate) fn announce(&self, url: Option<&str>) {
         #[cfg(feature = "sqlite")]
         if let Some(file) = &*self.shared.file.lock().unwrap_or_else(PoisonError::into_inner)
-            && let Err(error) = file.announce(url)
+            && let Err(error) = url.map_or_else(|| file.withdraw(), |url| file.announce(url))
         {
             tracing::warn!(%error, "the address could not be written beside the store; tools need --server URL");
         }
