@@ -1,28 +1,61 @@
 //! The server inside the program: tools, other languages and people reach the same queue.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::Extension;
+use semel_engine::Engine;
+use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, check_listen, serve};
 use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::error::Error;
 use crate::queue::Semel;
 
 /// What the servers of one queue share.
-#[derive(Default)]
 pub(crate) struct Serving {
     /// The queue is closed.
     closing: Drain,
     /// The URLs of those that listen, the newest last.
     listening: Mutex<Vec<String>>,
+    /// Where webhooks may go.
+    rules: Rules,
+    /// Who delivers them, from when somebody can subscribe.
+    courier: Mutex<Option<Courier>>,
+    /// Where that runs: routes may be asked for outside of any.
+    runtime: Handle,
 }
 
 impl Serving {
-    /// Ends them all: whoever waits is answered, and streams end.
-    pub(crate) fn end(&self) {
+    /// Must be called inside a tokio runtime.
+    pub(crate) fn by(rules: Rules) -> Self {
+        Self {
+            closing: Drain::default(),
+            listening: Mutex::default(),
+            rules,
+            courier: Mutex::default(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Has webhooks delivered from now on.
+    fn deliver(&self, engine: &Engine) {
+        let mut courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner);
+        if courier.is_none() && !self.closing.has_begun() {
+            let _inside = self.runtime.enter();
+            *courier = Some(Courier::start(engine, self.rules));
+        }
+    }
+
+    /// Ends them all: whoever waits is answered, streams end, and so does the courier, deliveries under way first.
+    pub(crate) async fn end(&self) {
         self.closing.begin();
+        let courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(courier) = courier {
+            courier.stop().await;
+        }
     }
 }
 
@@ -40,7 +73,8 @@ pub struct Admin {
 impl Semel {
     /// The server's routes (Open Job Spec at `/ojs/v1`, explanations, keys, metrics, health), to be mounted in a
     /// router of yours: `app.nest("/jobs", semel.router()?)`. It lets everybody in: put your own authentication
-    /// around it. Once the queue is [closed](Semel::close) they answer 503.
+    /// around it. Webhooks that are subscribed to are delivered by this program. Once the queue is [closed](Semel::close) the
+    /// routes answer 503.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -49,12 +83,16 @@ impl Semel {
     }
 
     fn routes(&self, drain: Drain) -> Result<axum::Router, Error> {
-        let config = Config { templates: self.template_set(), drain, ..Config::default() };
-        Ok(semel_server::router(self.engine()?, config))
+        let (engine, serving) = (self.engine()?, self.serving());
+        serving.deliver(&engine);
+        let (templates, webhooks) = (self.template_set(), serving.rules);
+        let config = Config { templates, webhooks, drain, ..Config::default() };
+        // The routes may outlive all handles on the queue, and so do subscriptions.
+        Ok(semel_server::router(engine, config).layer(Extension(Arc::clone(serving))))
     }
 
     /// Serves the queue at this address, of this machine only: `127.0.0.1:8080`, or port 0 for a free one. Where the
-    /// store is a file, the `semel` command finds the server by it.
+    /// store is a file, the `semel` command finds the server by it. Webhooks are delivered as with [`router`](Semel::router).
     ///
     /// # Errors
     /// [`Error::Listen`] when it cannot listen there, or other machines could come in.

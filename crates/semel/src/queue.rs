@@ -8,6 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use semel_core::ident::JobId;
 use semel_engine::Engine;
 use semel_ojs::{TemplateSet, Templates};
+#[cfg(feature = "http")]
+use semel_server::webhooks::Rules;
 use semel_store::Backend;
 use semel_store::backend::BoxFuture;
 
@@ -51,6 +53,8 @@ pub struct Open {
     url: String,
     #[cfg(feature = "templates")]
     folder: Option<std::path::PathBuf>,
+    #[cfg(feature = "http")]
+    webhooks: Rules,
 }
 
 impl Open {
@@ -63,6 +67,16 @@ impl Open {
     #[cfg(feature = "templates")]
     pub fn templates(mut self, folder: impl Into<std::path::PathBuf>) -> Self {
         self.folder = Some(folder.into());
+        self
+    }
+
+    /// Webhooks that are subscribed to at this program's [`router`](Semel::router) or [server](Semel::serve_admin) may go to this
+    /// machine and its networks, and without TLS: for tests, and for subscribers that you run yourself. It is what
+    /// `semel serve --webhooks-allow-private` is. Who shares the store with other servers says the same there: whichever of them
+    /// takes a delivery goes by its own rules.
+    #[cfg(feature = "http")]
+    pub fn webhooks_allow_private(mut self) -> Self {
+        self.webhooks.allow_private = true;
         self
     }
 
@@ -85,6 +99,8 @@ impl Open {
         let shared = Shared::of(engine, opened, templates);
         #[cfg(feature = "templates")]
         let shared = Shared { folder: self.folder, ..shared };
+        #[cfg(feature = "http")]
+        let shared = Shared { serving: Arc::new(Serving::by(self.webhooks)), ..shared };
         Ok(Semel { shared: Arc::new(shared) })
     }
 }
@@ -116,7 +132,7 @@ impl Shared {
             database: std::sync::Mutex::new(opened.database),
             keeps_unique: AtomicBool::new(true),
             #[cfg(feature = "http")]
-            serving: Arc::default(),
+            serving: Arc::new(Serving::by(Rules::default())),
             templates,
             #[cfg(feature = "templates")]
             folder: None,
@@ -141,6 +157,8 @@ impl Semel {
             url: url.to_owned(),
             #[cfg(feature = "templates")]
             folder: None,
+            #[cfg(feature = "http")]
+            webhooks: Rules::default(),
         }
     }
 
@@ -250,8 +268,8 @@ impl Semel {
         Handle::new(self.clone(), id)
     }
 
-    /// Closes the queue, for all its clones: its servers and duties stop, what was asked before is answered, and the store is let
-    /// go of. A file can be opened again at once. Every later call is [`Error::Closed`], and a [`router`](Semel::router) that is
+    /// Closes the queue, for all its clones: its servers and duties stop, webhooks that are being delivered are waited for (15 s at
+    /// most), what was asked before is answered, and the store is let go of. A file can be opened again at once. Every later call is [`Error::Closed`], and a [`router`](Semel::router) that is
     /// still mounted answers 503. Workers are to be stopped before: this does not wait for them, and what they still hold goes to
     /// others when its lease has ended.
     ///
@@ -263,7 +281,7 @@ impl Semel {
             slot.take().ok_or(Error::Closed)?
         };
         #[cfg(feature = "http")]
-        self.shared.serving.end();
+        self.shared.serving.end().await;
         // Whoever opens the file right after this must not meet its own lock: these are the last holds on it but the engine's own.
         #[cfg(feature = "postgres")]
         drop(self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -1,16 +1,21 @@
-//! How the server inside the program ends, whoever is still there.
+//! The server inside the program: what it delivers, and how it ends, whoever is still there.
 
 use std::net::SocketAddr;
 
+use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
-use semel::{Error, Semel};
+use axum::http::{HeaderMap, Method, Request};
+use axum::routing::post;
+use semel::{Error, Semel, Worker};
+use semel_client::Client;
 use semel_testkit::TempDir;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tower_service::Service as _;
 
-use crate::harness::soon;
+use crate::harness::{Add, add, memory, soon};
 
 /// The URL of a file of this test's own.
 fn file(dir: &TempDir) -> String {
@@ -35,6 +40,76 @@ async fn follower(address: SocketAddr) -> TcpStream {
     stream.write_all(request.as_bytes()).await.unwrap();
     read_until(&mut stream, "the stream begins").await;
     stream
+}
+
+const SUBSCRIPTIONS: &str = "/ojs/v1/webhooks/subscriptions";
+
+/// A subscriber on this machine: where it listens, and what it is sent.
+async fn subscriber() -> (String, mpsc::UnboundedReceiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (tell, told) = mpsc::unbounded_channel();
+    let hook = move |body: String| async move { tell.send(serde_json::from_str(&body).unwrap()).unwrap() };
+    let app = Router::new().route("/hook", post(hook));
+    tokio::spawn(semel_server::serve(listener, app, semel_server::Limits::default(), std::future::pending()));
+    (url, told)
+}
+
+fn subscription(url: &str) -> String {
+    json!({ "url": url, "events": ["job.completed"] }).to_string()
+}
+
+/// Runs a job, and waits until the subscriber is told of its end.
+async fn is_told_of_a_job(semel: &Semel, told: &mut mpsc::UnboundedReceiver<Value>) {
+    let working = Worker::new(semel).handle(add).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    let event = soon(told.recv()).await.unwrap();
+    assert_eq!(event["event_type"], "job.completed", "{event}");
+    assert!(event["data"].to_string().contains(&job.id().unwrap().to_string()), "{event}");
+    soon(working.stop()).await;
+}
+
+#[tokio::test]
+async fn who_subscribes_at_the_programs_server_is_told_of_what_happens() {
+    let (hook, mut told) = subscriber().await;
+    let semel = Semel::open("memory:").webhooks_allow_private().await.unwrap();
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&admin.url()).unwrap();
+    let body = Some(subscription(&hook).into());
+    let made = client.request(Method::POST, SUBSCRIPTIONS, body, HeaderMap::new()).await.unwrap();
+    assert_eq!(made.status, 201);
+    is_told_of_a_job(&semel, &mut told).await;
+    // The subscription is the store's, and not that server's.
+    soon(admin.stop()).await.unwrap();
+    is_told_of_a_job(&semel, &mut told).await;
+    soon(semel.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_subscribes_at_mounted_routes_is_told_of_what_happens() {
+    let (hook, mut told) = subscriber().await;
+    let semel = Semel::open("memory:").webhooks_allow_private().await.unwrap();
+    let mut router = semel.router().unwrap();
+    let mut subscribe = async |body: String| {
+        let request = Request::post(SUBSCRIPTIONS).header("content-type", "application/json");
+        router.call(request.body(Body::from(body)).unwrap()).await.unwrap().status().as_u16()
+    };
+    assert_eq!(subscribe(subscription(&hook)).await, 201);
+    is_told_of_a_job(&semel, &mut told).await;
+    soon(semel.close()).await.unwrap();
+}
+
+/// Whoever may ask the program could have it speak to its own network.
+#[tokio::test]
+async fn webhooks_go_to_no_private_address_unless_the_program_says_so() {
+    let semel = memory().await;
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&admin.url()).unwrap();
+    let body = Some(subscription("http://127.0.0.1:9/hook").into());
+    let refused = client.request(Method::POST, SUBSCRIPTIONS, body, HeaderMap::new()).await.unwrap();
+    assert_eq!(refused.status, 400);
+    admin.stop().await.unwrap();
+    semel.close().await.unwrap();
 }
 
 #[tokio::test]
