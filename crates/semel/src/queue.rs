@@ -46,7 +46,7 @@ struct Shared {
     folder: Option<std::path::PathBuf>,
 }
 
-/// A queue on its way: say where its templates are, then `.await` it.
+/// A queue on its way: say where its templates are and what else it does, then `.await` it.
 #[must_use = "a queue is opened by `.await`"]
 #[derive(Clone)]
 pub struct Open {
@@ -55,13 +55,15 @@ pub struct Open {
     folder: Option<std::path::PathBuf>,
     #[cfg(feature = "http")]
     webhooks: Rules,
+    #[cfg(feature = "postgres")]
+    relays: bool,
 }
 
 impl Open {
     /// Jobs go by the templates of this directory: every `.yaml` and `.yml` file in it says what holds for all jobs of one
     /// type, which of them are the same among it. They are read before the store is opened, as a whole or not at all, and
     /// hold for whatever this program offers: jobs, batches, workflows, crons, inside of transactions, over
-    /// [`router`](Semel::router); and for what it relays from the outbox. What a job or its type says itself goes before them.
+    /// [`router`](Semel::router); and for what it [relays](Self::relay_outbox). What a job or its type says itself goes before them.
     ///
     /// Opening fails with [`Error::Templates`] when anything is wrong with any of them.
     #[cfg(feature = "templates")]
@@ -80,6 +82,15 @@ impl Open {
         self
     }
 
+    /// This program relays the outbox of its database, beside whoever else does. Entries are decided by the templates of whoever takes
+    /// them, this program's by those that it [has](Self::templates), by none where it has none: so all who relay one database
+    /// have the same templates. Servers (`semel serve`) do it unasked. Other stores have no outbox.
+    #[cfg(feature = "postgres")]
+    pub fn relay_outbox(mut self) -> Self {
+        self.relays = true;
+        self
+    }
+
     async fn open(self) -> Result<Semel, Error> {
         #[cfg(feature = "templates")]
         let templates = match &self.folder {
@@ -91,7 +102,7 @@ impl Open {
         let opened = open::open(&self.url).await?;
         let engine = Engine::start(Arc::clone(&opened.backend))?;
         #[cfg(feature = "postgres")]
-        if let Some(database) = &opened.database {
+        if let Some(database) = opened.database.as_ref().filter(|_| self.relays) {
             let set = templates.clone();
             let read = move |id: JobId, text: &str| semel_ojs::outbox::read_with(id, text, Some(&set.get()));
             tokio::spawn(engine.relay(Arc::clone(database) as _, Arc::new(read)));
@@ -159,6 +170,8 @@ impl Semel {
             folder: None,
             #[cfg(feature = "http")]
             webhooks: Rules::default(),
+            #[cfg(feature = "postgres")]
+            relays: false,
         }
     }
 
