@@ -19,4 +19,4 @@ BEGIN;
 INSERT INTO semel.outbox (envelope) VALUES ('{"type": "order.ship", "args": [{"order": 8}]}');
 ROLLBACK;
 
--- A moment later a server, or a program that has the queue open, has relayed it: `SELECT outcome, job FROM semel.outbox`.
+-- A moment later a server, or a program that relays, has relayed it: `SELECT outcome, job FROM semel.outbox`.

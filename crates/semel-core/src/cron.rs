@@ -34,11 +34,36 @@ pub struct Registration {
     /// What happens to a tick while an earlier job has not ended.
     pub overlap: Overlap,
     /// Whether it ticks at all.
-    pub enabled: bool,
+    pub enabled: Enabled,
     /// What it is for.
     pub description: Option<String>,
     /// The job.
     pub offer: Offer,
+}
+
+/// What a registration says of whether the cron ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enabled {
+    /// A new one does so. One that is there stays as it is: an operator may have said otherwise since it was registered.
+    AtFirst(bool),
+    /// It does so from now on, whoever said otherwise.
+    FromNow(bool),
+}
+
+impl Default for Enabled {
+    fn default() -> Self {
+        Self::AtFirst(true)
+    }
+}
+
+impl Enabled {
+    /// Whether the cron ticks then; `known` is whether it did so, if it was there.
+    const fn of(self, known: Option<bool>) -> bool {
+        match (self, known) {
+            (Self::AtFirst(_), Some(known)) => known,
+            (Self::AtFirst(enabled), None) | (Self::FromNow(enabled), _) => enabled,
+        }
+    }
 }
 
 /// What becomes different about a cron; the rest stays.
@@ -78,7 +103,8 @@ fn save(draft: &mut Draft, name: &CronName, cron: &Cron) {
 }
 
 /// Registers a cron, or makes the one of that name what is asked for. Its history and its job in progress stay; so does
-/// its next tick if the schedule does, so that a program that registers its crons at every start loses no tick.
+/// its next tick if the schedule does, so that a program that registers its crons at every start loses no tick, and enables
+/// none that an operator has disabled meanwhile.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the cron.
@@ -108,14 +134,15 @@ pub fn register(
         Ok(cron) => cron,
         Err(corrupt) => return Ok(Err(corrupt)),
     };
+    let enabled = wanted.enabled.of((!is_new).then_some(cron.enabled));
     let goes_on = cron.enabled && cron.expression == wanted.expression && cron.timezone == wanted.timezone;
     cron.expression.clone_from(&wanted.expression);
     cron.timezone.clone_from(&wanted.timezone);
     cron.overlap = wanted.overlap;
-    cron.enabled = wanted.enabled;
+    cron.enabled = enabled;
     cron.description.clone_from(&wanted.description);
     cron.updated_at = now.as_micros();
-    if !wanted.enabled {
+    if !enabled {
         cron.next_tick = None;
     } else if !goes_on || cron.next_tick.is_none() {
         cron.next_tick = wanted.schedule.next_after(now, now).map(Timestamp::as_micros);

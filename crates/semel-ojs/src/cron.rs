@@ -1,7 +1,7 @@
 //! Crons on the wire: registrations in the spellings of the specification, the suites and the SDKs, and what is shown.
 
 use semel_core::body::Body;
-use semel_core::cron::{Change, Cron, Decision, Overlap, Registration, Schedule, Tick};
+use semel_core::cron::{Change, Cron, Decision, Enabled, Overlap, Registration, Schedule, Tick};
 use semel_core::error::Invalid;
 use semel_core::ident::CronName;
 use semel_core::time::Timestamp;
@@ -25,7 +25,7 @@ pub struct Register {
 
 impl Register {
     /// Reads a registration: `expression` or `cron`; `job_template`, or `type`, `args`, `options` and `meta` beside the
-    /// rest.
+    /// rest. One that says nothing of `enabled` leaves a cron that is there as it is.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -55,12 +55,13 @@ impl Register {
                 format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; write less"),
             ));
         }
+        let enabled = members.get("", "enabled").map(|value| value.flag()).transpose()?;
         let registration = Registration {
             expression,
             timezone,
             schedule,
             overlap: members.get("", "overlap_policy").map(read_overlap).transpose()?.unwrap_or_default(),
-            enabled: members.get("", "enabled").map(|value| value.flag()).transpose()?.unwrap_or(true),
+            enabled: enabled.map_or_else(Enabled::default, Enabled::FromNow),
             description: description.map(|text| text.into_owned()),
             offer,
         };

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use deadpool_postgres::Object;
 use semel_core::ident::JobId;
@@ -12,7 +13,8 @@ use semel_store::inside::Inside;
 use semel_store::outbox::{Outbox, Relayed, Taken};
 use tokio_postgres::Client;
 
-use crate::connect::ask;
+use crate::address::Address;
+use crate::connect::{self, ask};
 use crate::error::PostgresError;
 use crate::inside::Transaction;
 use crate::store::{Postgres, Shared};
@@ -49,6 +51,22 @@ impl Drop for Piece {
 }
 
 impl Postgres {
+    /// How long the first entry that waits in the outbox at `address` has waited, if there is one. Changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or has no outbox.
+    pub async fn outbox_waits(address: &Address) -> Result<Option<Duration>, PostgresError> {
+        let connection = connect::suited(address).await?.1.get().await?;
+        let sql = format!(
+            "SELECT (extract(epoch FROM now() - created_at) * 1000)::int8 FROM \"{}\".outbox \
+             WHERE outcome IS NULL ORDER BY place LIMIT 1",
+            address.schema.as_str()
+        );
+        let rows = ask(&connection, &sql, &Params::default()).await?;
+        let waited: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
+        Ok(waited.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
+    }
+
     async fn has_no_entries(&self) -> Result<bool, PostgresError> {
         let sql = format!("SELECT 1 FROM {} WHERE outcome IS NULL LIMIT 1", self.shared.name("outbox"));
         let connection = self.shared.connection().await?;

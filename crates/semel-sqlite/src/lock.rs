@@ -43,8 +43,16 @@ impl FileLock {
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
         let mut lock = Self { file, path };
-        lock.say(&format!("process {}", std::process::id()))?;
+        lock.say_who()?;
         Ok(lock)
+    }
+
+    /// Leaves the word that it was taken with: which process the owner is.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be written.
+    pub fn say_who(&mut self) -> Result<(), SqliteError> {
+        self.say(&format!("process {}", std::process::id()))
     }
 
     /// Leaves a word for those who find the file taken, such as the address of a server.

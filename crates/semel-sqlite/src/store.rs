@@ -164,6 +164,14 @@ impl Sqlite {
         self.lock().lock.say(word)
     }
 
+    /// Takes that word back: the file is still this process's, and nobody listens any more.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be written.
+    pub fn withdraw(&self) -> Result<(), SqliteError> {
+        self.lock().lock.say_who()
+    }
+
     fn carrier(&self) -> MutexGuard<'_, Carrier> {
         // A transaction that a panic cut short is rolled back by being dropped.
         self.carrier.lock().unwrap_or_else(PoisonError::into_inner)

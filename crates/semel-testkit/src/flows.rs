@@ -1,6 +1,6 @@
 //! Workflows and crons to ask for, and what tests do with them.
 
-use semel_core::cron::{self, Looked, Overlap, Registered, Registration, Schedule};
+use semel_core::cron::{self, Enabled, Looked, Overlap, Registered, Registration, Schedule};
 use semel_core::draft::Reads;
 use semel_core::enqueue::Offer;
 use semel_core::ident::{CronName, JobId, WorkflowId};
@@ -138,7 +138,7 @@ pub fn registration(expression: &str, overlap: Overlap, offer: Offer) -> Registr
         timezone: "UTC".to_owned(),
         schedule: Schedule::parse(expression, "UTC").unwrap(),
         overlap,
-        enabled: true,
+        enabled: Enabled::default(),
         description: None,
         offer,
     }

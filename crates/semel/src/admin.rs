@@ -1,40 +1,98 @@
 //! The server inside the program: tools, other languages and people reach the same queue.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use semel_server::{Config, Limits, check_listen, serve};
+use axum::Extension;
+use semel_engine::Engine;
+use semel_server::webhooks::{Courier, Rules};
+use semel_server::{Config, Drain, Limits, check_listen, serve};
 use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::queue::Semel;
+
+/// What the servers of one queue share.
+pub(crate) struct Serving {
+    /// The queue is closed.
+    closing: Drain,
+    /// The URLs of those that listen, the newest last.
+    listening: Mutex<Vec<String>>,
+    /// Where webhooks may go.
+    rules: Rules,
+    /// Who delivers them, from when somebody can subscribe.
+    courier: Mutex<Option<Courier>>,
+    /// Where that runs: routes may be asked for outside of any.
+    runtime: Handle,
+}
+
+impl Serving {
+    /// Must be called inside a tokio runtime.
+    pub(crate) fn by(rules: Rules) -> Self {
+        Self {
+            closing: Drain::default(),
+            listening: Mutex::default(),
+            rules,
+            courier: Mutex::default(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Has webhooks delivered from now on.
+    fn deliver(&self, engine: &Engine) {
+        let mut courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner);
+        if courier.is_none() && !self.closing.has_begun() {
+            let _inside = self.runtime.enter();
+            *courier = Some(Courier::start(engine, self.rules));
+        }
+    }
+
+    /// Ends them all: whoever waits is answered, streams end, and so does the courier, deliveries under way first.
+    pub(crate) async fn end(&self) {
+        self.closing.begin();
+        let courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(courier) = courier {
+            courier.stop().await;
+        }
+    }
+}
 
 /// A server that runs inside the program. Dropped, it stops at once.
 #[must_use = "the server stops when this is dropped"]
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
-    stop: CancellationToken,
+    semel: Semel,
+    stop: Drain,
+    /// None once it was stopped.
     serving: Option<JoinHandle<std::io::Result<()>>>,
 }
 
 impl Semel {
     /// The server's routes (Open Job Spec at `/ojs/v1`, explanations, keys, metrics, health), to be mounted in a
     /// router of yours: `app.nest("/jobs", semel.router()?)`. It lets everybody in: put your own authentication
-    /// around it.
-    ///
-    /// It keeps the store open: [`close`](Semel::close) waits for the router to be dropped.
+    /// around it. Webhooks that are subscribed to are delivered by this program. Once the queue is [closed](Semel::close) the
+    /// routes answer 503.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn router(&self) -> Result<axum::Router, Error> {
-        let config = Config { templates: self.template_set(), ..Config::default() };
-        Ok(semel_server::router(self.engine()?, config))
+        self.routes(self.serving().closing.clone())
+    }
+
+    fn routes(&self, drain: Drain) -> Result<axum::Router, Error> {
+        let (engine, serving) = (self.engine()?, self.serving());
+        serving.deliver(&engine);
+        let (templates, webhooks) = (self.template_set(), serving.rules);
+        let config = Config { templates, webhooks, drain, ..Config::default() };
+        // The routes may outlive all handles on the queue, and so do subscriptions.
+        Ok(semel_server::router(engine, config).layer(Extension(Arc::clone(serving))))
     }
 
     /// Serves the queue at this address, of this machine only: `127.0.0.1:8080`, or port 0 for a free one. Where the
-    /// store is a file, the `semel` command finds the server by it.
+    /// store is a file, the `semel` command finds the server by it. Webhooks are delivered as with [`router`](Semel::router).
     ///
     /// # Errors
     /// [`Error::Listen`] when it cannot listen there, or other machines could come in.
@@ -47,15 +105,26 @@ impl Semel {
                 "other machines can reach {address} and nobody would be asked who they are; listen on 127.0.0.1, or mount router() behind your own authentication"
             ))
         })?;
-        let router = self.router()?;
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let stop = Drain::default();
+        let router = self.routes(stop.clone())?;
+        let (stopped, closing) = (stop.clone(), self.serving().closing.clone());
         let serving = tokio::spawn(serve(listener, router, Limits::default(), async move {
-            stopped.cancelled().await;
+            tokio::select! {
+                () = stopped.begun() => {}
+                // Its requests know of its own end alone.
+                () = closing.begun() => stopped.begin(),
+            }
         }));
-        let admin = Admin { address, stop, serving: Some(serving) };
-        self.announce(&admin.url());
+        let admin = Admin { address, semel: self.clone(), stop, serving: Some(serving) };
+        self.tell_who_listens(|listening| listening.push(admin.url()));
         Ok(admin)
+    }
+
+    /// Whoever finds the file taken is sent to the newest of the servers that are left, if there is one.
+    fn tell_who_listens(&self, change: impl FnOnce(&mut Vec<String>)) {
+        let mut listening = self.serving().listening.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut listening);
+        self.announce(listening.last().map(String::as_str));
     }
 }
 
@@ -70,23 +139,30 @@ impl Admin {
         format!("http://{}", self.address)
     }
 
-    /// Lets the requests under way end.
+    /// Lets the requests under way end; whoever waits is answered at once, and streams of events end.
     ///
     /// # Errors
     /// [`Error::Listen`] when the listener had failed before.
     pub async fn stop(mut self) -> Result<(), Error> {
-        self.stop.cancel();
-        let Some(serving) = self.serving.take() else { return Ok(()) };
+        let Some(serving) = self.end() else { return Ok(()) };
         match serving.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Error::Listen { reason: error.to_string() }),
             Err(error) => Err(Error::Listen { reason: error.to_string() }),
         }
     }
+
+    /// Begins to stop, unless it has. Nobody is sent to the address any more: another program may listen there next.
+    fn end(&mut self) -> Option<JoinHandle<std::io::Result<()>>> {
+        let (serving, url) = (self.serving.take()?, self.url());
+        self.semel.tell_who_listens(|listening| listening.retain(|other| *other != url));
+        self.stop.begin();
+        Some(serving)
+    }
 }
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        self.stop.cancel();
+        drop(self.end());
     }
 }

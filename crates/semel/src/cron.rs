@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::IntoFuture;
 
-use semel_core::cron::{self as core, Change, Decision, Overlap};
+use semel_core::cron::{self as core, Change, Decision, Enabled, Overlap};
 use semel_core::ident::{CronName, JobId};
 use semel_core::time::Timestamp;
 use semel_ojs::cron::Register;
@@ -27,6 +27,8 @@ pub struct Schedule {
     semel: Semel,
     job: Envelope,
     says: Says,
+    /// What a new one is.
+    enabled: bool,
 }
 
 /// What is said beside the job.
@@ -40,7 +42,6 @@ struct Says {
     overlap_policy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    enabled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     job_template: Option<Box<RawValue>>,
 }
@@ -48,7 +49,7 @@ struct Says {
 impl Semel {
     /// Registers a cron, or makes the one of that name what is said here: at every time of the schedule the job is
     /// offered, once, however many servers share the store. The same registration again changes nothing, so a program may
-    /// register its crons at every start and loses no tick.
+    /// register its crons at every start and loses no tick. Whether one that is there [ticks](Cron::disable) stays as it was left.
     ///
     /// The expression has five fields (minute, hour, day of month, month, day of week), or six with seconds before them,
     /// or is one like `@daily` or `@every 30m`; its times are UTC's unless a [timezone](Schedule::timezone) is said.
@@ -84,10 +85,9 @@ impl Semel {
             timezone: None,
             overlap_policy: None,
             description: None,
-            enabled: true,
             job_template: None,
         };
-        Schedule { semel: self.clone(), job: job.into_envelope(), says }
+        Schedule { semel: self.clone(), job: job.into_envelope(), says, enabled: true }
     }
 
     /// The cron of that name, whether or not there is one.
@@ -135,14 +135,14 @@ impl Schedule {
         self
     }
 
-    /// It does not tick before it is [enabled](Cron::enable).
+    /// A new cron does not tick before it is [enabled](Cron::enable). One that is there stays as it is.
     pub fn disabled(mut self) -> Self {
-        self.says.enabled = false;
+        self.enabled = false;
         self
     }
 
     async fn register(self) -> Result<Cron, Error> {
-        let Self { semel, job, mut says } = self;
+        let Self { semel, job, mut says, enabled } = self;
         let engine = semel.engine()?;
         let job = job.without_id("each tick's job is given an id of its own; leave it out")?.into_json()?;
         says.job_template = Some(RawValue::from_string(job).map_err(|source| Error::Invalid {
@@ -152,6 +152,7 @@ impl Schedule {
         // It comes in as an OJS request and is read by the one reader of those, as jobs are.
         let text = to_raw_value(&says).map_err(Error::Write)?;
         let Register { name, mut registration } = Register::parse(text.get(), terms(&semel.templates()))?;
+        registration.enabled = Enabled::AtFirst(enabled);
         if !semel.keeps_unique() {
             forget_policy(&mut registration.offer)?;
         }

@@ -8,18 +8,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use semel_core::ident::JobId;
 use semel_engine::Engine;
 use semel_ojs::{TemplateSet, Templates};
+#[cfg(feature = "http")]
+use semel_server::webhooks::Rules;
 use semel_store::Backend;
 use semel_store::backend::BoxFuture;
 
+#[cfg(feature = "http")]
+use crate::admin::Serving;
 use crate::enqueue::{Enqueue, EnqueueMany};
 use crate::envelope::IntoEnvelope;
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::open::{self, Opened};
-
-/// How long closing waits for the store's thread to let go of the file.
-#[cfg(feature = "sqlite")]
-const CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A job queue. Cheap to clone; all clones are one queue.
 ///
@@ -37,6 +37,8 @@ struct Shared {
     #[cfg(feature = "postgres")]
     database: std::sync::Mutex<Option<Arc<semel_postgres::Postgres>>>,
     keeps_unique: AtomicBool,
+    #[cfg(feature = "http")]
+    serving: Arc<Serving>,
     /// What holds for jobs of some types.
     templates: TemplateSet,
     /// Where they are read from.
@@ -44,25 +46,48 @@ struct Shared {
     folder: Option<std::path::PathBuf>,
 }
 
-/// A queue on its way: say where its templates are, then `.await` it.
+/// A queue on its way: say where its templates are and what else it does, then `.await` it.
 #[must_use = "a queue is opened by `.await`"]
 #[derive(Clone)]
 pub struct Open {
     url: String,
     #[cfg(feature = "templates")]
     folder: Option<std::path::PathBuf>,
+    #[cfg(feature = "http")]
+    webhooks: Rules,
+    #[cfg(feature = "postgres")]
+    relays: bool,
 }
 
 impl Open {
     /// Jobs go by the templates of this directory: every `.yaml` and `.yml` file in it says what holds for all jobs of one
     /// type, which of them are the same among it. They are read before the store is opened, as a whole or not at all, and
     /// hold for whatever this program offers: jobs, batches, workflows, crons, inside of transactions, over
-    /// [`router`](Semel::router); and for what it relays from the outbox. What a job or its type says itself goes before them.
+    /// [`router`](Semel::router); and for what it [relays](Self::relay_outbox). What a job or its type says itself goes before them.
     ///
     /// Opening fails with [`Error::Templates`] when anything is wrong with any of them.
     #[cfg(feature = "templates")]
     pub fn templates(mut self, folder: impl Into<std::path::PathBuf>) -> Self {
         self.folder = Some(folder.into());
+        self
+    }
+
+    /// Webhooks that are subscribed to at this program's [`router`](Semel::router) or [server](Semel::serve_admin) may go to this
+    /// machine and its networks, and without TLS: for tests, and for subscribers that you run yourself. It is what
+    /// `semel serve --webhooks-allow-private` is. Who shares the store with other servers says the same there: whichever of them
+    /// takes a delivery goes by its own rules.
+    #[cfg(feature = "http")]
+    pub fn webhooks_allow_private(mut self) -> Self {
+        self.webhooks.allow_private = true;
+        self
+    }
+
+    /// This program relays the outbox of its database, beside whoever else does. Entries are decided by the templates of whoever takes
+    /// them, this program's by those that it [has](Self::templates), by none where it has none: so all who relay one database
+    /// have the same templates. Servers (`semel serve`) do it unasked. Other stores have no outbox.
+    #[cfg(feature = "postgres")]
+    pub fn relay_outbox(mut self) -> Self {
+        self.relays = true;
         self
     }
 
@@ -77,7 +102,7 @@ impl Open {
         let opened = open::open(&self.url).await?;
         let engine = Engine::start(Arc::clone(&opened.backend))?;
         #[cfg(feature = "postgres")]
-        if let Some(database) = &opened.database {
+        if let Some(database) = opened.database.as_ref().filter(|_| self.relays) {
             let set = templates.clone();
             let read = move |id: JobId, text: &str| semel_ojs::outbox::read_with(id, text, Some(&set.get()));
             tokio::spawn(engine.relay(Arc::clone(database) as _, Arc::new(read)));
@@ -85,6 +110,8 @@ impl Open {
         let shared = Shared::of(engine, opened, templates);
         #[cfg(feature = "templates")]
         let shared = Shared { folder: self.folder, ..shared };
+        #[cfg(feature = "http")]
+        let shared = Shared { serving: Arc::new(Serving::by(self.webhooks)), ..shared };
         Ok(Semel { shared: Arc::new(shared) })
     }
 }
@@ -115,6 +142,8 @@ impl Shared {
             #[cfg(feature = "postgres")]
             database: std::sync::Mutex::new(opened.database),
             keeps_unique: AtomicBool::new(true),
+            #[cfg(feature = "http")]
+            serving: Arc::new(Serving::by(Rules::default())),
             templates,
             #[cfg(feature = "templates")]
             folder: None,
@@ -139,6 +168,10 @@ impl Semel {
             url: url.to_owned(),
             #[cfg(feature = "templates")]
             folder: None,
+            #[cfg(feature = "http")]
+            webhooks: Rules::default(),
+            #[cfg(feature = "postgres")]
+            relays: false,
         }
     }
 
@@ -248,8 +281,10 @@ impl Semel {
         Handle::new(self.clone(), id)
     }
 
-    /// Stops the duties and lets go of the store. Workers are to be stopped before: this does not wait for them, and
-    /// what they still hold goes to others when its lease has ended. Every later call is [`Error::Closed`].
+    /// Closes the queue, for all its clones: its servers and duties stop, webhooks that are being delivered are waited for (15 s at
+    /// most), what was asked before is answered, and the store is let go of. A file can be opened again at once. Every later call is [`Error::Closed`], and a [`router`](Semel::router) that is
+    /// still mounted answers 503. Workers are to be stopped before: this does not wait for them, and what they still hold goes to
+    /// others when its lease has ended.
     ///
     /// # Errors
     /// [`Error::Closed`] when it was closed before.
@@ -258,37 +293,29 @@ impl Semel {
             let mut slot = self.shared.engine.write().unwrap_or_else(PoisonError::into_inner);
             slot.take().ok_or(Error::Closed)?
         };
-        engine.stop().await;
-        drop(engine);
+        #[cfg(feature = "http")]
+        self.shared.serving.end().await;
+        // Whoever opens the file right after this must not meet its own lock: these are the last holds on it but the engine's own.
         #[cfg(feature = "postgres")]
         drop(self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.let_go().await;
+        #[cfg(feature = "sqlite")]
+        drop(self.shared.file.lock().unwrap_or_else(PoisonError::into_inner).take());
+        engine.close().await;
         Ok(())
     }
 
-    /// The store's thread lets go of the file when it has nothing left to do; who opens the file again right after
-    /// closing it must not meet its own lock.
-    #[cfg(feature = "sqlite")]
-    async fn let_go(&self) {
-        let file = self.shared.file.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(file) = file else { return };
-        let deadline = tokio::time::Instant::now() + CLOSE_WAIT;
-        while Arc::strong_count(&file) > 1 && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-        // The last connection writes the log back into the file.
-        drop(tokio::task::spawn_blocking(move || drop(file)).await);
+    /// What its servers share.
+    #[cfg(feature = "http")]
+    pub(crate) fn serving(&self) -> &Arc<Serving> {
+        &self.shared.serving
     }
 
-    #[cfg(not(feature = "sqlite"))]
-    async fn let_go(&self) {}
-
-    /// Says where others who find the file taken may talk to its owner.
+    /// Says where others who find the file taken may talk to its owner; or that nobody listens.
     #[cfg(feature = "http")]
-    pub(crate) fn announce(&self, url: &str) {
+    pub(crate) fn announce(&self, url: Option<&str>) {
         #[cfg(feature = "sqlite")]
         if let Some(file) = &*self.shared.file.lock().unwrap_or_else(PoisonError::into_inner)
-            && let Err(error) = file.announce(url)
+            && let Err(error) = url.map_or_else(|| file.withdraw(), |url| file.announce(url))
         {
             tracing::warn!(%error, "the address could not be written beside the store; tools need --server URL");
         }

@@ -8,7 +8,7 @@ use crate::tools;
 /// A database with a queue that relays, then what holds whoever wrote into the outbox.
 async fn shop() -> (Database, Semel) {
     let database = Database::create().await;
-    let semel = Semel::open(&database.url).await.unwrap();
+    let semel = Semel::open(&database.url).relay_outbox().await.unwrap();
     (database, semel)
 }
 

@@ -1,6 +1,9 @@
 //! `semel doctor`.
 
+use std::time::Duration;
+
 use clap::Args;
+use semel_postgres::Postgres;
 use semel_redis::{Finding, Redis, RedisError};
 use serde_json::{Value, json};
 
@@ -10,13 +13,18 @@ use crate::link::{self, Link, Missing};
 use crate::place::Place;
 use crate::print::{Printer, Style, text};
 
+/// An entry of the outbox that waits for longer is relayed by nobody, or somebody's open transaction holds its key. Whoever relays
+/// looks ten times a second.
+const RELAYED_WITHIN: Duration = Duration::from_secs(60);
+
 /// Say what the store promises, and which settings contradict it
 #[derive(Args, Debug)]
 #[command(after_help = "\
 What a server or a store promises is what its manifest says: whether uniqueness is strong, by what means, and what an answer
 survives. Then it is asked whether it is well, its store too, and no token is needed for either. Of a Redis that is named by
 --store, each setting by which something acknowledged may be lost is named, with what to set instead. Ends with 1 when there is
-such a setting or it is not well, with 5 when nobody answers.
+such a setting or it is not well, with 5 when nobody answers. Of a PostgreSQL that is named so, it is said when an entry of the
+outbox has waited for a minute, as it does where nobody relays; that is advice, and ends with 0.
 
 A server that was started with --sample-policies is asked, with a token for admins, what is odd about the unique policies of
 the jobs that came to it: one that never matches because a member always differs, one that turns away jobs whose args differ,
@@ -58,7 +66,15 @@ impl Doctor {
             // A store that is not there yet promises nothing, but its Redis is set already.
             (Value::Null, Ok(()), None)
         };
-        show(printer, &manifest, &findings, advice.as_ref());
+        let waits = match &settings.target {
+            Target::Store(Place::Postgres(address)) => {
+                let waits = Postgres::outbox_waits(address).await;
+                waits.map_err(|error| link::no_postgres(address, &error))?
+            }
+            _ => None,
+        };
+        let waits = waits.filter(|waits| *waits >= RELAYED_WITHIN);
+        show(printer, &manifest, &findings, advice.as_ref(), waits);
         if is_redis && findings.is_empty() {
             printer.remark("nothing in how this Redis is set contradicts that");
         }
@@ -71,7 +87,13 @@ impl Doctor {
     }
 }
 
-fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: Option<&Value>) {
+fn show(
+    printer: &Printer,
+    manifest: &Value,
+    findings: &[Finding],
+    advice: Option<&Value>,
+    waits: Option<Duration>,
+) {
     if printer.is_json() {
         let findings: Vec<Value> = findings
             .iter()
@@ -90,6 +112,7 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: Optio
             "durability": manifest["durability"],
             "findings": findings,
             "policies": advice,
+            "outbox_waits_s": waits.map(|waits| waits.as_secs()),
         }));
         return;
     }
@@ -102,6 +125,13 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: Optio
     }
     for finding in findings {
         printer.line(format_args!("- {finding}"));
+    }
+    if let Some(waits) = waits {
+        printer.line(format_args!(
+            "advice: the first entry of the outbox has waited for {} s: let a server run on the store, or a program that relays; if one \
+             does, somebody's open transaction holds the entry's key",
+            waits.as_secs()
+        ));
     }
     if let Some(advice) = advice.filter(|advice| advice["sampling"] == true) {
         show_advice(printer, advice);

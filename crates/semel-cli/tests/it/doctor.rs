@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
+use semel_testkit::database::{store_url, url};
+
 use crate::run::{Folder, Server};
 
 /// Answers as a server whose store is ill: it promises, and is not well.
@@ -45,6 +47,34 @@ fn the_doctor_ends_with_1_when_it_is_not_well_and_with_5_when_nobody_answers() {
         let nobody = folder.run(&["doctor", "--store", store]);
         assert_eq!((nobody.code, &*nobody.out), (5, ""), "{nobody:?}");
     }
+}
+
+/// Nobody else would say so: a program that does not relay has no part in it.
+#[test]
+fn the_doctor_says_when_nobody_relays_the_outbox() {
+    let (folder, store) = (Folder::new(), store_url());
+    // No server stays: what is asked makes the store, and relays nothing.
+    folder.json(&["enqueue", "a.b", "1", "--store", &store]);
+    let insert = |ago: &str| {
+        let schema = store.split("schema=").nth(1).unwrap();
+        let sql = format!(
+            "INSERT INTO {schema}.outbox (envelope, created_at) \
+             VALUES ('{{\"type\": \"a.b\", \"args\": [1]}}', now() - interval '{ago}')"
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client.batch_execute(&sql).await.unwrap();
+        });
+    };
+    let doctor = || folder.run(&["doctor", "--store", &store]);
+    let empty = doctor();
+    assert!(empty.code == 0 && !empty.out.contains("outbox"), "{empty:?}");
+    insert("1 hour");
+    let waits = doctor();
+    assert!(waits.code == 0 && waits.out.contains("advice: the first entry of the outbox"), "{waits:?}");
+    assert!(folder.json(&["doctor", "--store", &store])["outbox_waits_s"].as_u64().unwrap() >= 3_600);
 }
 
 /// What only the jobs show, of a server that was asked to look; of others nothing is said.

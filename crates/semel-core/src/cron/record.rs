@@ -177,7 +177,7 @@ impl Cron {
         self.expression == wanted.expression
             && self.timezone == wanted.timezone
             && self.overlap == wanted.overlap
-            && self.enabled == wanted.enabled
+            && self.enabled == wanted.enabled.of(Some(self.enabled))
             && self.description == wanted.description
             && deferred::encode(&wanted.offer).is_ok_and(|text| text == self.template.get())
     }

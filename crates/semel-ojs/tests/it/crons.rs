@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_core::body::Body;
+use semel_core::cron::Enabled;
 use semel_ojs::cron::Register;
 
 fn read(text: &str) -> Register {
@@ -53,6 +54,19 @@ fn attributes_that_nobody_knows_stay_with_the_template() {
         r#"{"name":"c","cron":"@daily","type":"a.b","enabled":false,"timezone":"UTC","description":"d"}"#,
     );
     assert_eq!(&*Body::decode(&beside.registration.offer.body).unwrap().extra, "{}");
+}
+
+/// What is left unsaid is the operator's.
+#[test]
+fn a_registration_enables_a_cron_that_is_there_only_where_it_says_so() {
+    for (member, expected) in [
+        ("", Enabled::AtFirst(true)),
+        (r#","enabled":true"#, Enabled::FromNow(true)),
+        (r#","enabled":false"#, Enabled::FromNow(false)),
+    ] {
+        let text = format!(r#"{{"name":"c","expression":"@daily","type":"a.b"{member}}}"#);
+        assert_eq!(read(&text).registration.enabled, expected, "{text}");
+    }
 }
 
 #[test]

@@ -105,6 +105,20 @@ async fn a_tick_names_no_job_of_another_queue() {
     server.stop().await;
 }
 
+#[tokio::test]
+async fn a_disabled_cron_that_is_registered_again_stays_disabled() {
+    let server = Server::start().await;
+    let mut wanted = cron("tick", "mail", &Value::Null);
+    assert_eq!(server.post("/ojs/v1/cron", &wanted).await.body["cron"]["enabled"], true);
+    server.post("/ojs/v1/cron/tick/disable", &json!({})).await;
+    let again = server.post("/ojs/v1/cron", &wanted).await;
+    assert_eq!((again.status, &again.body["cron"]["enabled"]), (201, &json!(false)), "{}", again.body);
+    wanted["enabled"] = json!(true);
+    let said = server.post("/ojs/v1/cron", &wanted).await;
+    assert_eq!((said.status, &said.body["cron"]["enabled"]), (200, &json!(true)), "{}", said.body);
+    server.stop().await;
+}
+
 /// Taken for a promise that is not kept, the header once made two jobs of one request.
 #[tokio::test]
 async fn a_tick_by_hand_takes_no_idempotency_key() {

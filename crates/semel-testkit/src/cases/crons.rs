@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::body::Body;
-use semel_core::cron::{self, Change, Cron, Decision, Looked, Overlap};
+use semel_core::cron::{self, Change, Cron, Decision, Enabled, Looked, Overlap};
 use semel_core::draft::Reads;
 use semel_core::event::{EventKind, Skip};
 use semel_core::ident::JobId;
@@ -309,6 +309,29 @@ pub async fn registering_again_keeps_the_next_tick_and_the_history(f: &Fixture) 
     assert_eq!(other.next_tick.unwrap() % (24 * 3_600_000_000), 0);
 }
 
+/// Whatever else its registration says anew; only one that says so itself enables it.
+pub async fn registering_again_leaves_a_disabled_cron_disabled(f: &Fixture) {
+    let mut wanted = registration("* * * * *", Overlap::Allow, job().offer());
+    assert!(register(f, "a", &wanted).await.cron.enabled);
+    let off = Change { enabled: Some(false), ..Change::default() };
+    let off = f.decide(|draft| cron::change(draft, &cron_name("a"), &off)).await.unwrap().unwrap();
+    let same = register(f, "a", &wanted).await;
+    assert_eq!((same.is_same, same.cron.enabled, same.cron.updated_at), (true, false, off.updated_at));
+    wanted.overlap = Overlap::Skip;
+    let changed = register(f, "a", &wanted).await;
+    assert_eq!((changed.is_same, changed.cron.enabled, changed.cron.next_tick), (false, false, None));
+    f.advance(MINUTE * 2).await;
+    assert_eq!(look(f, "a").await, Looked::NotDue);
+    wanted.enabled = Enabled::FromNow(true);
+    let enabled = register(f, "a", &wanted).await.cron;
+    assert!(enabled.enabled && enabled.next_tick.is_some());
+    // One that is to begin disabled, and that an operator has enabled.
+    wanted.enabled = Enabled::AtFirst(false);
+    assert!(register(f, "a", &wanted).await.is_same);
+    let other = register(f, "b", &wanted).await;
+    assert_eq!((other.is_new, other.cron.enabled, other.cron.next_tick), (true, false, None));
+}
+
 /// Also a disabled one, and by its overlap policy.
 pub async fn a_triggered_cron_fires_now_and_keeps_its_schedule(f: &Fixture) {
     let mut wanted = registration("0 0 * * *", Overlap::Skip, job().offer());
@@ -320,7 +343,7 @@ pub async fn a_triggered_cron_fires_now_and_keeps_its_schedule(f: &Fixture) {
     assert_eq!(trigger().await, (next_tick, Decision::Fired, true));
     assert_eq!(trigger().await, (next_tick, Decision::Skipped, true));
     run_one(f).await;
-    wanted.enabled = false;
+    wanted.enabled = Enabled::FromNow(false);
     register(f, "a", &wanted).await;
     assert_eq!(trigger().await, (None, Decision::Fired, true));
     assert_eq!(f.decide(|draft| cron::trigger(draft, &cron_name("b"))).await.map(drop), None);

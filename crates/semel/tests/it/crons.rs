@@ -61,6 +61,7 @@ async fn what_is_said_of_a_cron_is_kept_and_the_same_again_changes_nothing() {
     cron.disable().await.unwrap();
     queue.advance(MINUTE).await;
     register().await.unwrap();
+    assert!(!cron.load().await.unwrap().unwrap().is_enabled());
     // Another name, another cron.
     queue.schedule("a", "@hourly", Add { a: 1, b: 1 }).await.unwrap();
     let names: Vec<String> = queue.crons().await.unwrap().iter().map(|cron| cron.name().to_owned()).collect();
@@ -70,6 +71,26 @@ async fn what_is_said_of_a_cron_is_kept_and_the_same_again_changes_nothing() {
         assert!(matches!(gone, Err(Error::NoCron(name)) if name == "report"));
     }
     assert!(cron.load().await.unwrap().is_none());
+}
+
+/// A program registers its crons at every start, and its restart undoes nothing that was done by hand.
+#[tokio::test]
+async fn what_an_operator_says_of_a_cron_outlasts_a_restart() {
+    let queue = TestQueue::new();
+    let register = || queue.schedule("adds", "* * * * *", Add { a: 1, b: 2 });
+    let cron = register().await.unwrap();
+    cron.disable().await.unwrap();
+    register().await.unwrap();
+    // Nor does another registration.
+    register().overlap(Overlap::Allow).await.unwrap();
+    let known = cron.load().await.unwrap().unwrap();
+    assert_eq!((known.is_enabled(), known.next_at(), known.overlap()), (false, None, Overlap::Allow));
+    queue.advance(5 * MINUTE).await;
+    assert!(queue.drain(&Worker::new(&queue).handle(async |_: Add| {})).await.is_empty());
+    // And the other way round.
+    cron.enable().await.unwrap();
+    register().disabled().await.unwrap();
+    assert!(cron.load().await.unwrap().unwrap().is_enabled());
 }
 
 #[tokio::test]

@@ -22,6 +22,8 @@ mod postgres;
 mod redis;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
+#[cfg(all(feature = "http", feature = "remote"))]
+mod serving;
 mod shutdown;
 mod start;
 #[cfg(all(feature = "http", feature = "remote", feature = "templates"))]

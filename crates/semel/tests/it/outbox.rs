@@ -37,7 +37,7 @@ async fn relayed(client: &Client, schema: &str) -> Vec<(String, i64)> {
 async fn an_entry_is_relayed_with_the_transaction_that_wrote_it_and_told_what_became_of_it() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
-    let semel = Semel::open(&url).await.unwrap();
+    let semel = Semel::open(&url).relay_outbox().await.unwrap();
     let mut client = client().await;
     let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ($1::text::json) RETURNING id::text");
     let transaction = client.transaction().await.unwrap();
@@ -66,7 +66,7 @@ async fn an_entry_is_relayed_with_the_transaction_that_wrote_it_and_told_what_be
 async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
-    let semel = Semel::open(&url).await.unwrap();
+    let semel = Semel::open(&url).relay_outbox().await.unwrap();
     let mut client = client().await;
     let insert =
         format!("INSERT INTO {schema}.outbox (id, envelope) VALUES ($1::text::uuid, $2::text::json)");
@@ -105,7 +105,8 @@ async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids(
 async fn many_servers_relay_each_entry_once_and_a_key_that_is_held_holds_up_no_other() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
-    let (here, there) = (Semel::open(&url).await.unwrap(), Semel::open(&url).await.unwrap());
+    let open = async || Semel::open(&url).relay_outbox().await.unwrap();
+    let (here, there) = (open().await, open().await);
     let (mut holder, client) = (client().await, client().await);
     let held = holder.transaction().await.unwrap();
     here.in_transaction(&held).enqueue(Welcome::of(7)).await.unwrap();
@@ -132,12 +133,39 @@ async fn many_servers_relay_each_entry_once_and_a_key_that_is_held_holds_up_no_o
     there.close().await.unwrap();
 }
 
+/// Whoever takes an entry decides it by its own templates, so a program that has none takes none unless it is told to.
+#[cfg(feature = "templates")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_was_not_told_to_relay_leaves_entries_to_who_has_the_templates() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let folder = semel_testkit::TempDir::new();
+    let template = "namespace: order\nname: ship\nunique:\n  keys: [args]\n  on_conflict: ignore\n";
+    std::fs::write(folder.path().join("ship.yaml"), template).unwrap();
+    let beside = Semel::open(&url).await.unwrap();
+    let relays = Semel::open(&url).templates(folder.path()).relay_outbox().await.unwrap();
+    let client = client().await;
+    let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ($1::text::json)");
+    for n in 0..10 {
+        for _ in 0..2 {
+            // One at a time, so that each may be taken by another.
+            let entry = format!(r#"{{"type": "order.ship", "args": [{n}]}}"#);
+            client.execute(&insert, &[&entry]).await.unwrap();
+            relayed(&client, schema).await;
+        }
+    }
+    let outcomes = relayed(&client, schema).await;
+    assert_eq!(outcomes, [("created", 10), ("existing", 10)].map(|(outcome, n)| (outcome.to_owned(), n)));
+    beside.close().await.unwrap();
+    relays.close().await.unwrap();
+}
+
 /// However many there are, those behind them are relayed in the same round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_key_that_is_held_do_not_stop_those_behind_them() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
-    let semel = Semel::open(&url).await.unwrap();
+    let semel = Semel::open(&url).relay_outbox().await.unwrap();
     let (mut holder, client) = (client().await, client().await);
     let held = holder.transaction().await.unwrap();
     semel.in_transaction(&held).enqueue(Welcome::of(1)).await.unwrap();
@@ -167,7 +195,7 @@ async fn entries_of_a_key_that_is_held_do_not_stop_those_behind_them() {
 async fn an_entry_goes_with_its_transaction_at_every_level<D: Driver>() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
-    let semel = Semel::open(&url).await.unwrap();
+    let semel = Semel::open(&url).relay_outbox().await.unwrap();
     let client = client().await;
     let table = format!("CREATE TABLE {schema}.orders (n int PRIMARY KEY)");
     client.batch_execute(&table).await.unwrap();
@@ -208,7 +236,7 @@ async fn an_entry_goes_with_its_transaction_at_every_level<D: Driver>() {
 async fn an_entry_has_the_key_that_the_same_job_has_by_every_other_way() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
-    let semel = Semel::open(&url).await.unwrap();
+    let semel = Semel::open(&url).relay_outbox().await.unwrap();
     let mut client = client().await;
     let text = r#"{"type": "a.b", "args": [{"b": 1.0, "a": "caf\u00e9"}], "meta": {"tenant": "t"}, "options":
         {"unique": {"keys": ["type", "args", "meta"], "meta_keys": ["tenant"], "on_conflict": "ignore"}}}"#;

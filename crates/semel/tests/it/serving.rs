@@ -1,0 +1,174 @@
+//! The server inside the program: what it delivers, and how it ends, whoever is still there.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request};
+use axum::routing::post;
+use semel::{Error, Semel, Worker};
+use semel_client::Client;
+use semel_testkit::TempDir;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tower_service::Service as _;
+
+use crate::harness::{Add, add, memory, soon};
+
+/// The URL of a file of this test's own.
+fn file(dir: &TempDir) -> String {
+    format!("sqlite:{}", dir.path().join("jobs.db").display())
+}
+
+/// Reads on until there is that text.
+async fn read_until(stream: &mut TcpStream, word: &str) {
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains(word) {
+        let mut piece = [0; 4_096];
+        let count = soon(stream.read(&mut piece)).await.unwrap();
+        assert!(count > 0, "the end, without {word}: {}", String::from_utf8_lossy(&read));
+        read.extend_from_slice(&piece[..count]);
+    }
+}
+
+/// Somebody who follows what happens, as the dashboard does.
+async fn follower(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET /ojs/v1/events/stream HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    read_until(&mut stream, "the stream begins").await;
+    stream
+}
+
+const SUBSCRIPTIONS: &str = "/ojs/v1/webhooks/subscriptions";
+
+/// A subscriber on this machine: where it listens, and what it is sent.
+async fn subscriber() -> (String, mpsc::UnboundedReceiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (tell, told) = mpsc::unbounded_channel();
+    let hook = move |body: String| async move { tell.send(serde_json::from_str(&body).unwrap()).unwrap() };
+    let app = Router::new().route("/hook", post(hook));
+    tokio::spawn(semel_server::serve(listener, app, semel_server::Limits::default(), std::future::pending()));
+    (url, told)
+}
+
+fn subscription(url: &str) -> String {
+    json!({ "url": url, "events": ["job.completed"] }).to_string()
+}
+
+/// Runs a job, and waits until the subscriber is told of its end.
+async fn is_told_of_a_job(semel: &Semel, told: &mut mpsc::UnboundedReceiver<Value>) {
+    let working = Worker::new(semel).handle(add).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    let event = soon(told.recv()).await.unwrap();
+    assert_eq!(event["event_type"], "job.completed", "{event}");
+    assert!(event["data"].to_string().contains(&job.id().unwrap().to_string()), "{event}");
+    soon(working.stop()).await;
+}
+
+#[tokio::test]
+async fn who_subscribes_at_the_programs_server_is_told_of_what_happens() {
+    let (hook, mut told) = subscriber().await;
+    let semel = Semel::open("memory:").webhooks_allow_private().await.unwrap();
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&admin.url()).unwrap();
+    let body = Some(subscription(&hook).into());
+    let made = client.request(Method::POST, SUBSCRIPTIONS, body, HeaderMap::new()).await.unwrap();
+    assert_eq!(made.status, 201);
+    is_told_of_a_job(&semel, &mut told).await;
+    // The subscription is the store's, and not that server's.
+    soon(admin.stop()).await.unwrap();
+    is_told_of_a_job(&semel, &mut told).await;
+    soon(semel.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_subscribes_at_mounted_routes_is_told_of_what_happens() {
+    let (hook, mut told) = subscriber().await;
+    let semel = Semel::open("memory:").webhooks_allow_private().await.unwrap();
+    let mut router = semel.router().unwrap();
+    let mut subscribe = async |body: String| {
+        let request = Request::post(SUBSCRIPTIONS).header("content-type", "application/json");
+        router.call(request.body(Body::from(body)).unwrap()).await.unwrap().status().as_u16()
+    };
+    assert_eq!(subscribe(subscription(&hook)).await, 201);
+    is_told_of_a_job(&semel, &mut told).await;
+    soon(semel.close()).await.unwrap();
+}
+
+/// Whoever may ask the program could have it speak to its own network.
+#[tokio::test]
+async fn webhooks_go_to_no_private_address_unless_the_program_says_so() {
+    let semel = memory().await;
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&admin.url()).unwrap();
+    let body = Some(subscription("http://127.0.0.1:9/hook").into());
+    let refused = client.request(Method::POST, SUBSCRIPTIONS, body, HeaderMap::new()).await.unwrap();
+    assert_eq!(refused.status, 400);
+    admin.stop().await.unwrap();
+    semel.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_follows_events_is_told_of_the_servers_end_and_does_not_hold_it_up() {
+    let dir = TempDir::new();
+    let semel = Semel::open(&file(&dir)).await.unwrap();
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let mut follower = follower(admin.address()).await;
+    soon(admin.stop()).await.unwrap();
+    read_until(&mut follower, "shutting down").await;
+    soon(semel.close()).await.unwrap();
+    Semel::open(&file(&dir)).await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_that_is_closed_ends_its_servers_and_lets_go_of_the_file() {
+    let dir = TempDir::new();
+    let semel = Semel::open(&file(&dir)).await.unwrap();
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let mut follower = follower(admin.address()).await;
+    soon(semel.close()).await.unwrap();
+    let again = Semel::open(&file(&dir)).await.unwrap();
+    read_until(&mut follower, "shutting down").await;
+    soon(admin.stop()).await.unwrap();
+    assert!(matches!(semel.serve_admin("127.0.0.1:0").await, Err(Error::Closed)));
+    again.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_mounted_admits_nothing_once_the_queue_is_closed() {
+    let dir = TempDir::new();
+    let semel = Semel::open(&file(&dir)).await.unwrap();
+    let mut router = semel.router().unwrap();
+    let mut post = async || {
+        let request = Request::post("/ojs/v1/jobs").header("content-type", "application/json");
+        let request = request.body(Body::from(r#"{"type": "a.b", "args": []}"#)).unwrap();
+        router.call(request).await.unwrap().status().as_u16()
+    };
+    assert_eq!(post().await, 201);
+    soon(semel.close()).await.unwrap();
+    assert_eq!(post().await, 503);
+    // The router is still there, and the file is free all the same.
+    Semel::open(&file(&dir)).await.unwrap().close().await.unwrap();
+    assert_eq!(post().await, 503);
+}
+
+/// Else tools would talk to whatever listens at that port next.
+#[tokio::test]
+async fn nobody_is_sent_to_a_server_that_has_stopped() {
+    let dir = TempDir::new();
+    let semel = Semel::open(&file(&dir)).await.unwrap();
+    let met = async || Semel::open(&file(&dir)).await.unwrap_err().to_string();
+    let first = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let second = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    assert!(met().await.contains(&second.url()), "{}", met().await);
+    second.stop().await.unwrap();
+    assert!(met().await.contains(&first.url()), "{}", met().await);
+    drop(first);
+    let left = met().await;
+    assert!(left.contains(&format!("(process {})", std::process::id())), "{left}");
+    semel.close().await.unwrap();
+}
