@@ -330,13 +330,18 @@ fn read_args(value: Value<'_>) -> Result<Json<'_>, Invalid> {
 }
 
 fn read_meta(text: &str) -> Result<Json<'_>, Invalid> {
-    if text.len() > META_BYTES_MAX {
-        return Err(Invalid::too_large(
-            "/meta",
-            format!("is longer than {META_BYTES_MAX} bytes; send less, or put it into args"),
-        ));
-    }
+    check_meta_bytes(text)?;
     Json::parse(text, "/meta")
+}
+
+fn check_meta_bytes(text: &str) -> Result<(), Invalid> {
+    if text.len() <= META_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Invalid::too_large(
+        "/meta",
+        format!("is longer than {META_BYTES_MAX} bytes; send less, or put it into args"),
+    ))
 }
 
 fn read_when(value: Value<'_>) -> Result<When, Invalid> {
