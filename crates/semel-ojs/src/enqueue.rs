@@ -32,8 +32,10 @@ pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
     Ok(Once { key, digest: request_digest::request(&Members::read(text, "")?)? })
 }
 
-/// Attributes that only a server sets; a client that sends back an envelope it got is not refused for them.
-const SYSTEM: [&str; 28] = [
+/// What only a server says of a job, and what answers wrap it in: nothing of it is kept, for it would stand in answers beside
+/// the server's own word. A client that sends back an envelope it got is not refused for it.
+const SYSTEM: [&str; 31] = [
+    "job",
     "specversion",
     "state",
     "attempt",
@@ -44,12 +46,14 @@ const SYSTEM: [&str; 28] = [
     "cancelled_at",
     "discarded_at",
     "activated_at",
+    "previous_state",
     "error",
     "errors",
     "result",
     "progress",
     "worker_id",
     "lease",
+    "lease_expires_at",
     "next_attempt_at",
     "retry_delay_ms",
     "parent_results",
