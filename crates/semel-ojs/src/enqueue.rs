@@ -335,7 +335,12 @@ fn read_args(value: Value<'_>) -> Result<Json<'_>, Invalid> {
 
 fn read_meta(text: &str) -> Result<Json<'_>, Invalid> {
     check_meta_bytes(text)?;
-    Json::parse(text, "/meta")
+    let tree = Json::parse(text, "/meta")?;
+    // Its members are looked up and added to by name.
+    if matches!(&tree, Json::Object(members) if members.len() > 1) {
+        Members::read(text, "/meta")?;
+    }
+    Ok(tree)
 }
 
 fn check_meta_bytes(text: &str) -> Result<(), Invalid> {

@@ -279,8 +279,7 @@ fn put_meta(meta: &str, tenant: &str, out: &mut String) {
     }
     crate::write::object(out, |object| {
         object.text(TENANT_ID, tenant);
-        let Ok(members) = Members::read(meta, "") else { return };
-        for (name, value) in members.iter("").filter(|(name, _)| *name != TENANT_ID) {
+        for (name, value) in Members::kept(meta).iter("").filter(|(name, _)| *name != TENANT_ID) {
             object.raw(name, value.text());
         }
     });

@@ -78,6 +78,20 @@ fn metadata_is_merged_into_meta() {
     )]);
 }
 
+/// In a tenant, and where a trace is added, meta is taken apart: what is given twice would be there once, or not at all.
+/// Args stay one text, and so does what is inside of a member.
+#[test]
+fn a_member_of_meta_that_is_given_twice_is_refused() {
+    all_refused(&[
+        (r#"{"type":"a.b","args":[],"meta":{"a":1,"a":2}}"#, "/meta/a"),
+        (r#"{"type":"a.b","args":[],"meta":{"a":1,"b":2,"\u0061":1}}"#, "/meta/a"),
+        (r#"{"type":"a.b","args":[],"meta":{"traceparent":null,"traceparent":"x"}}"#, "/meta/traceparent"),
+        (r#"{"type":"a.b","args":[],"options":{"metadata":{"a":1,"a":2}}}"#, "/meta/a"),
+    ]);
+    let inside = r#"{"type":"a.b","args":[{"a":1,"a":2}],"meta":{"m":{"a":1,"a":2},"n":[]}}"#;
+    assert_eq!(&*read(inside).body.meta, r#"{"m":{"a":1,"a":2},"n":[]}"#);
+}
+
 /// Only where each is short are the two held against each other, member by member.
 #[test]
 fn meta_and_metadata_are_refused_by_their_length_before_they_are_merged() {

@@ -9,6 +9,7 @@ use semel_core::ident::WorkflowId;
 use semel_core::job::{Ending, Head, Lease};
 use semel_core::lineage::Lineage;
 use semel_core::state::State;
+use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Failure};
 use semel_ojs::answer::Admitted;
@@ -107,6 +108,28 @@ fn answers_are_a_superset_that_parses() {
         answer::fetched([view]),
     ] {
         serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+    }
+}
+
+/// Of what was stored when a name could be given twice as well.
+#[test]
+fn in_a_tenant_all_members_of_meta_are_shown() {
+    let (mut head, body) = admit(r#"{"type":"a.b","args":[]}"#);
+    head.queue = Namespace::new(Tenant::parse("acme", "").unwrap(), &[7; 16]).stored_queue(&head.queue);
+    for (meta, expected) in [
+        (r#"{"order":7,"tenant_id":"other"}"#, r#"{"tenant_id":"acme","order":7}"#),
+        (
+            r#"{"order":7,"traceparent":null,"traceparent":"00-1"}"#,
+            r#"{"tenant_id":"acme","order":7,"traceparent":"00-1"}"#,
+        ),
+    ] {
+        let body = Body { meta: meta.into(), ..body.clone() };
+        let shown: HashMap<String, Box<RawValue>> = {
+            let mut out = String::new();
+            JobView::fresh(&head, &body).write(&mut out);
+            serde_json::from_str(&out).unwrap()
+        };
+        assert_eq!(shown["meta"].get(), expected);
     }
 }
 
