@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::enqueue::is_system;
 use crate::members::Members;
+use crate::unique::DUPLICATES;
 
 /// What tracing writes into meta; it differs from try to try of one request.
 const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
@@ -21,12 +22,12 @@ pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
         if name == "options" && value.is_object() {
             for (name, value) in value.members()?.iter("/options") {
                 if !value.is_null() {
-                    parts.push((format!("options/{name}"), digest(&value.tree()?)));
+                    parts.push((format!("options/{name}"), digest(&asked(name, value.tree()?))));
                 }
             }
             continue;
         }
-        let mut tree = value.tree()?;
+        let mut tree = asked(name, value.tree()?);
         if name == "meta"
             && let Json::Object(members) = &mut tree
         {
@@ -43,4 +44,14 @@ pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
         hasher.update(digest);
     }
     Ok(hasher.finalize().into())
+}
+
+/// The value without what only a server says inside of it.
+fn asked<'a>(name: &str, mut tree: Json<'a>) -> Json<'a> {
+    if name == "unique"
+        && let Json::Object(members) = &mut tree
+    {
+        members.retain(|(name, _)| name != DUPLICATES);
+    }
+    tree
 }

@@ -32,8 +32,10 @@ pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
     Ok(Once { key, digest: request_digest::request(&Members::read(text, "")?)? })
 }
 
-/// Attributes that only a server sets; a client that sends back an envelope it got is not refused for them.
-const SYSTEM: [&str; 28] = [
+/// What only a server says of a job, and what answers wrap it in: nothing of it is kept, for it would stand in answers beside
+/// the server's own word. A client that sends back an envelope it got is not refused for it.
+const SYSTEM: [&str; 31] = [
+    "job",
     "specversion",
     "state",
     "attempt",
@@ -44,12 +46,14 @@ const SYSTEM: [&str; 28] = [
     "cancelled_at",
     "discarded_at",
     "activated_at",
+    "previous_state",
     "error",
     "errors",
     "result",
     "progress",
     "worker_id",
     "lease",
+    "lease_expires_at",
     "next_attempt_at",
     "retry_delay_ms",
     "parent_results",
@@ -330,13 +334,23 @@ fn read_args(value: Value<'_>) -> Result<Json<'_>, Invalid> {
 }
 
 fn read_meta(text: &str) -> Result<Json<'_>, Invalid> {
-    if text.len() > META_BYTES_MAX {
-        return Err(Invalid::too_large(
-            "/meta",
-            format!("is longer than {META_BYTES_MAX} bytes; send less, or put it into args"),
-        ));
+    check_meta_bytes(text)?;
+    let tree = Json::parse(text, "/meta")?;
+    // Its members are looked up and added to by name.
+    if matches!(&tree, Json::Object(members) if members.len() > 1) {
+        Members::read(text, "/meta")?;
     }
-    Json::parse(text, "/meta")
+    Ok(tree)
+}
+
+fn check_meta_bytes(text: &str) -> Result<(), Invalid> {
+    if text.len() <= META_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Invalid::too_large(
+        "/meta",
+        format!("is longer than {META_BYTES_MAX} bytes; send less, or put it into args"),
+    ))
 }
 
 fn read_when(value: Value<'_>) -> Result<When, Invalid> {

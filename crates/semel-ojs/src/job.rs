@@ -9,6 +9,7 @@ use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Failure};
 use semel_core::unique::Disclose;
 
+use crate::enqueue::is_system;
 use crate::members::Members;
 use crate::write::{Object, list, object};
 use crate::{VERSION, retry, sensitive, unique};
@@ -130,7 +131,7 @@ impl<'a> JobView<'a> {
             self.put_run(object);
         }
         if let Some(body) = self.body {
-            object.members_of(&body.extra);
+            put_extra(&body.extra, object);
         }
     }
 
@@ -194,7 +195,7 @@ impl<'a> JobView<'a> {
             if let Some(duplicates) = self.duplicates
                 && duplicates.count > 0
             {
-                put_duplicates(duplicates, object.member("duplicates"));
+                put_duplicates(duplicates, object.member(unique::DUPLICATES));
             }
         });
         if let Some(key) = &self.head.key
@@ -260,6 +261,17 @@ impl<'a> JobView<'a> {
     }
 }
 
+/// What was sent besides and is kept as it is. Nothing that is the server's to say is kept now; it may have been once.
+fn put_extra(extra: &str, object: &mut Object<'_>) {
+    if extra == "{}" {
+        return;
+    }
+    let Ok(members) = Members::read(extra, "") else { return };
+    for (name, value) in members.iter("").filter(|(name, _)| !is_system(name)) {
+        object.raw(name, value.text());
+    }
+}
+
 /// The meta, and in a tenant `tenant_id`: it says whose the job is, whatever the job's own meta says.
 fn put_meta(meta: &str, tenant: &str, out: &mut String) {
     if tenant.is_empty() {
@@ -267,8 +279,7 @@ fn put_meta(meta: &str, tenant: &str, out: &mut String) {
     }
     crate::write::object(out, |object| {
         object.text(TENANT_ID, tenant);
-        let Ok(members) = Members::read(meta, "") else { return };
-        for (name, value) in members.iter("").filter(|(name, _)| *name != TENANT_ID) {
+        for (name, value) in Members::kept(meta).iter("").filter(|(name, _)| *name != TENANT_ID) {
             object.raw(name, value.text());
         }
     });

@@ -12,7 +12,8 @@
 //! - [`outbox`]: requests that lie in a database.
 //! - [`webhook`]: subscriptions and deliveries.
 //! - [`problem`]: every error, in one table.
-//! - `members`, [`write`](mod@write): reading and writing JSON objects as text.
+//! - `members`, [`write`](mod@write): reading and writing JSON objects as text. `surrogate`: texts that were cut inside of a
+//!   character.
 
 pub mod answer;
 pub mod batch;
@@ -43,6 +44,7 @@ pub mod write;
 
 mod digest;
 mod members;
+mod surrogate;
 
 pub use enqueue::{Enqueue, Terms};
 pub use job::JobView;

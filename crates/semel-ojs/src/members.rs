@@ -1,6 +1,7 @@
 //! Reading the objects that requests are made of: every member once, its value kept as text.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use semel_core::canon::{Json, push_token};
@@ -48,6 +49,19 @@ impl<'a> Members<'a> {
             None => Ok(members),
             Some(name) => Err(Invalid::request(below(pointer, &name), "is given twice; send each name once")),
         }
+    }
+
+    /// The members of an object that is kept, whatever was taken once: of a name given twice the last, as most readers have
+    /// it; of what is no object, none.
+    pub(crate) fn kept(text: &'a str) -> Self {
+        if let Ok(members) = Self::read(text, "") {
+            return members;
+        }
+        let Self(all) = serde_json::from_str(text).unwrap_or(Self(Vec::new()));
+        let mut names = HashSet::with_capacity(all.len());
+        let mut last: Vec<_> = all.into_iter().rev().filter(|(name, _)| names.insert(name.clone())).collect();
+        last.reverse();
+        Self(last)
     }
 
     fn repeated(&self) -> Option<String> {
@@ -249,6 +263,22 @@ mod tests {
         many.push("\"n7\":1".to_owned());
         let refused = Members::read(&format!("{{{}}}", many.join(",")), "").unwrap_err();
         assert_eq!(refused.pointer, "/n7");
+    }
+
+    #[test]
+    fn of_what_is_kept_the_last_of_each_name_counts() {
+        for (text, expected) in [
+            (r#"{"a":1,"b":2,"\u0061":3,"c":4}"#, "b=2 a=3 c=4"),
+            (r#"{"a":1,"b":2}"#, "a=1 b=2"),
+            ("{}", ""),
+            ("7", ""),
+            ("{", ""),
+        ] {
+            let members = Members::kept(text);
+            let shown: Vec<String> =
+                members.iter("").map(|(name, value)| format!("{name}={}", value.text())).collect();
+            assert_eq!(shown.join(" "), expected, "{text}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use semel_core::ident::JobId;
 use semel_core::lease::Bearer;
 
 use crate::members::{Members, Value};
+use crate::surrogate;
 use crate::worker::{read_bearer, read_job};
 use crate::write::object;
 
@@ -23,7 +24,8 @@ impl Progress {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        Self::read(&Members::read(text, "")?, 1.0)
+        let text = surrogate::whole(text);
+        Self::read(&Members::read(&text, "")?, 1.0)
     }
 
     /// Reads the same with a `job_id`, and `progress` of 0 to 100.
@@ -31,7 +33,8 @@ impl Progress {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse_percent(text: &str) -> Result<(JobId, Self), Invalid> {
-        let members = Members::read(text, "")?;
+        let text = surrogate::whole(text);
+        let members = Members::read(&text, "")?;
         Ok((read_job(&members)?, Self::read(&members, 100.0)?))
     }
 

@@ -9,6 +9,10 @@ use crate::write::object;
 /// The longest `tracestate` that is passed on, in bytes; a longer one is left out, as the standard allows.
 const STATE_BYTES_MAX: usize = 512;
 
+/// The members of meta that a trace is in, named as the headers are.
+const PARENT: &str = "traceparent";
+const STATE: &str = "tracestate";
+
 /// Where a request stands in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
@@ -62,24 +66,31 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl Enqueue {
-    /// The job's meta gets the trace, unless it names one itself. Neither its key nor its digest changes: trace names
-    /// are in neither.
+    /// The job's meta gets the trace, unless it names one itself; a null names none, and what is said stands in its place.
+    /// Neither its key nor its digest changes: trace names are in neither.
     ///
     /// # Errors
     /// None that [`parse`](Self::parse) has not found already.
     pub fn with_trace(mut self, trace: &Trace) -> Result<Self, Invalid> {
         let members = Members::read(&self.body.meta, "/meta")?;
-        if members.get("/meta", "traceparent").is_some() {
+        let is_named = |name: &str| members.get("/meta", name).is_some();
+        if is_named(PARENT) {
             return Ok(self);
         }
+        let state = trace.state.as_deref().filter(|_| !is_named(STATE));
         let mut meta = String::with_capacity(self.body.meta.len() + 80);
         object(&mut meta, |object| {
-            object.members_of(&self.body.meta);
-            object.plain("traceparent", trace.parent());
-            if let Some(state) = &trace.state
-                && members.get("/meta", "tracestate").is_none()
-            {
-                object.text("tracestate", state);
+            let is_replaced = |name: &str| name == PARENT || (name == STATE && state.is_some());
+            if members.iter("").any(|(name, _)| is_replaced(name)) {
+                for (name, value) in members.iter("").filter(|(name, _)| !is_replaced(name)) {
+                    object.raw(name, value.text());
+                }
+            } else {
+                object.members_of(&self.body.meta);
+            }
+            object.plain(PARENT, trace.parent());
+            if let Some(state) = state {
+                object.text(STATE, state);
             }
         });
         self.body.meta = meta.into();
@@ -92,11 +103,11 @@ impl Enqueue {
 mod tests {
     use super::*;
 
-    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
     fn only_what_is_well_formed_is_a_trace() {
-        assert_eq!(Trace::read(PARENT, None).unwrap().parent(), PARENT);
+        assert_eq!(Trace::read(TRACE, None).unwrap().parent(), TRACE);
         for wrong in [
             "",
             "00",
@@ -108,18 +119,18 @@ mod tests {
         ] {
             assert_eq!(Trace::read(wrong, None), None, "{wrong}");
         }
-        assert!(Trace::read(&format!("01{}-more", &PARENT[2..]), None).is_some(), "a later version");
-        assert_eq!(Trace::read(PARENT, Some(&"x".repeat(513))).unwrap().state, None);
+        assert!(Trace::read(&format!("01{}-more", &TRACE[2..]), None).is_some(), "a later version");
+        assert_eq!(Trace::read(TRACE, Some(&"x".repeat(513))).unwrap().state, None);
     }
 
     #[test]
     fn a_trace_is_in_meta_and_in_nothing_else() {
         let text = r#"{"id":"01961111-aaaa-7bbb-8ccc-dddddddddddd","type":"a.b","args":[1],"meta":{"a":1},
             "unique":{"keys":["meta"],"meta_except":[]}}"#;
-        let trace = Trace::read(PARENT, Some("v=1")).unwrap();
+        let trace = Trace::read(TRACE, Some("v=1")).unwrap();
         let plain = Enqueue::parse(text, true).unwrap();
         let traced = plain.clone().with_trace(&trace).unwrap();
-        assert_eq!(&*traced.body.meta, format!(r#"{{"a":1,"traceparent":"{PARENT}","tracestate":"v=1"}}"#));
+        assert_eq!(&*traced.body.meta, format!(r#"{{"a":1,"traceparent":"{TRACE}","tracestate":"v=1"}}"#));
         assert_ne!(traced.offer.body, plain.offer.body);
         let keys = |enqueue: &Enqueue| enqueue.offer.unique.as_ref().map(|unique| unique.key);
         assert_eq!((keys(&traced), &traced.body.request_digest), (keys(&plain), &plain.body.request_digest));
@@ -127,5 +138,28 @@ mod tests {
         let own = text.replace(r#"{"a":1}"#, r#"{"traceparent":"mine"}"#);
         let own = Enqueue::parse(&own, true).unwrap().with_trace(&trace).unwrap();
         assert_eq!(&*own.body.meta, r#"{"traceparent":"mine"}"#);
+    }
+
+    /// A meta with a name twice is shown to nobody whole.
+    #[test]
+    fn a_null_names_no_trace_and_what_is_said_stands_in_its_place() {
+        let trace = Trace::read(TRACE, Some("v=1")).unwrap();
+        let traced = |trace: &Trace, meta: &str| {
+            let text = format!(r#"{{"type":"a.b","args":[],"meta":{meta}}}"#);
+            Enqueue::parse(&text, true).unwrap().with_trace(trace).unwrap().body.meta.into_string()
+        };
+        let both = format!(r#""traceparent":"{TRACE}","tracestate":"v=1""#);
+        for (meta, expected) in [
+            (r#"{"order":7,"traceparent":null}"#, format!(r#"{{"order":7,{both}}}"#)),
+            (r#"{"traceparent":null,"tracestate":null,"order":7}"#, format!(r#"{{"order":7,{both}}}"#)),
+            (r#"{"tracestate":null}"#, format!("{{{both}}}")),
+            (r#"{"tracestate":"mine"}"#, format!(r#"{{"tracestate":"mine","traceparent":"{TRACE}"}}"#)),
+        ] {
+            assert_eq!(traced(&trace, meta), expected, "{meta}");
+        }
+        let stateless = Trace { state: None, ..trace };
+        let meta = r#"{"tracestate":null,"a" : 1}"#;
+        let expected = format!(r#"{{"tracestate":null,"a" : 1,"traceparent":"{TRACE}"}}"#);
+        assert_eq!(traced(&stateless, meta), expected);
     }
 }

@@ -10,6 +10,9 @@ use crate::write::Object;
 
 const MEMBERS: &str = "keys, args_keys, meta_keys, meta_except, key, scope, with_version, period, period_ms, within, period_from, states, while_active, when_active, on_conflict, on_mismatch, disclose and preset";
 
+/// The member that an answer adds to a policy: those that the job has absorbed. It is no part of the policy.
+pub(crate) const DUPLICATES: &str = "duplicates";
+
 /// A policy as it was sent, its spellings normalised and its preset named but not yet looked up.
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -69,7 +72,7 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
     let (mut count, mut millis, mut within) = (0, None, None);
     let members = sent.members()?;
     for (name, value) in members.iter(pointer) {
-        if value.is_null() {
+        if value.is_null() || name == DUPLICATES {
             continue;
         }
         count += 1;

@@ -13,6 +13,7 @@ use semel_core::settle::Report;
 use serde_json::value::RawValue;
 
 use crate::members::{Members, Value, below};
+use crate::surrogate;
 
 /// The longest a fetch may wait for something to do.
 pub const WAIT_MS_MAX: i64 = 30_000;
@@ -36,7 +37,7 @@ pub struct Fetch {
     pub wait: Duration,
 }
 
-/// A report that a run succeeded.
+/// A report that a run succeeded. In what workers report, halves of characters are replaced.
 #[derive(Clone, Debug)]
 pub struct Ack {
     /// Of which job.
@@ -128,8 +129,9 @@ impl Ack {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse_for(id: Option<JobId>, text: &str) -> Result<Self, Invalid> {
-        let members = Members::read(if text.trim().is_empty() && id.is_some() { "{}" } else { text }, "")?;
-        let result = members.get("", "result").map(|value| value.text().to_owned());
+        let text = surrogate::whole(if text.trim().is_empty() && id.is_some() { "{}" } else { text });
+        let members = Members::read(&text, "")?;
+        let result = members.get("", "result").map(kept).transpose()?;
         Ok(Self { id: named(id, &members)?, bearer: read_bearer(&members)?, result })
     }
 }
@@ -148,7 +150,8 @@ impl Nack {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse_for(id: Option<JobId>, text: &str) -> Result<Self, Invalid> {
-        let members = Members::read(text, "")?;
+        let text = surrogate::whole(text);
+        let members = Members::read(&text, "")?;
         let (id, bearer) = (named(id, &members)?, read_bearer(&members)?);
         let is_given_back = match members.get("", "requeue") {
             Some(value) => value.flag()?,
@@ -329,6 +332,12 @@ fn read_delay(value: Value<'_>) -> Result<Duration, Invalid> {
     Ok(Duration::from_millis(u64::try_from(millis).unwrap_or_default()))
 }
 
+/// A value that is kept as it is, for others than its sender to read: they could not read what is nested without end.
+fn kept(value: Value<'_>) -> Result<String, Invalid> {
+    value.tree()?;
+    Ok(value.text().to_owned())
+}
+
 fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
     if error.is_string() {
         let code = "handler_error".to_owned();
@@ -370,7 +379,7 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         retryable: members.get("/error", "retryable").map(|value| value.flag()).transpose()?,
         retry_in: members.get("/error", "retry_after_ms").map(read_delay).transpose()?,
         details: match details {
-            Some(value) => RawValue::from_string(value.text().to_owned()).ok(),
+            Some(value) => RawValue::from_string(kept(value)?).ok(),
             None => None,
         },
     })

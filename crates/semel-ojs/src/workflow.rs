@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::digest;
 use crate::enqueue::{Enqueue, Terms};
-use crate::members::Members;
+use crate::members::{Members, Value};
 use crate::write::{Object, list, object, put_string};
 
 /// Callbacks and when they come. The second spelling is that of steps of an SDK, which sends callbacks as steps.
@@ -204,29 +204,35 @@ impl Reader<'_> {
     /// Steps that name the steps they wait for.
     fn graph(&mut self, place: &str, items: &[&RawValue]) -> Result<Form, Invalid> {
         let mut numbers: HashMap<String, u32> = HashMap::new();
-        let mut waits: Vec<Vec<(String, String)>> = Vec::new();
+        let mut waits: Vec<Option<&RawValue>> = Vec::new();
         for (at, raw) in items.iter().enumerate() {
             let pointer = format!("/{}/{at}", trim(place));
             let members = Members::read(raw.get(), &pointer)?;
             let id = step_id(&members, &pointer, at)?;
             let number = self.step(raw.get(), &pointer, &id, &[], &[])?;
             numbers.insert(id, number);
-            let depends_on = members.get(&pointer, "depends_on");
-            let names = depends_on.map(|value| value.strings()).transpose()?.unwrap_or_default();
-            let named = names.into_iter().enumerate();
-            waits.push(named.map(|(at, name)| (format!("{pointer}/depends_on/{at}"), name)).collect());
+            waits.push(members.raw("depends_on").filter(|raw| raw.get() != "null"));
         }
+        // Which step has named each one last.
+        let mut named_by: Vec<Option<usize>> = vec![None; self.steps.len()];
         let mut is_batch = false;
-        for (step, waits) in self.steps.iter_mut().zip(waits) {
-            for (pointer, name) in waits {
-                match numbers.get(&name) {
-                    Some(number) => step.after.push(*number),
-                    None => {
-                        return Err(Invalid::request(
-                            pointer,
-                            "names no step of this workflow; send the id of one",
-                        ));
+        for (at, (step, waits)) in self.steps.iter_mut().zip(waits).enumerate() {
+            if let Some(raw) = waits {
+                let base = format!("/{}/{at}", trim(place));
+                let depends_on = Value::new(raw, &base, "depends_on");
+                let pointer = depends_on.pointer();
+                for (index, raw) in depends_on.items()?.into_iter().enumerate() {
+                    let index = index.to_string();
+                    let name = Value::new(raw, &pointer, &index);
+                    let Some(number) = numbers.get(&*name.string()?).copied() else {
+                        return Err(name.refuse("names no step of this workflow; send the id of one"));
+                    };
+                    // So no list is read beyond as many names as there are steps, however many it has.
+                    let before = named_by.get_mut(number as usize).and_then(|by| by.replace(at));
+                    if before == Some(at) {
+                        return Err(name.refuse("is named twice; name each step once"));
                     }
+                    step.after.push(number);
                 }
             }
             step.results.clone_from(&step.after);

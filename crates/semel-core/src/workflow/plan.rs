@@ -46,7 +46,7 @@ pub struct PlannedStep {
 
 impl Plan {
     /// Checks that it can be carried out: that it has steps, not too many, each with a name of its own, and that none
-    /// waits for itself, through whichever others.
+    /// waits for one twice or for itself, through whichever others.
     ///
     /// # Errors
     /// `invalid_request` at the step's place.
@@ -74,6 +74,12 @@ impl Plan {
             }
             if step.after.iter().chain(&step.results).any(|other| *other as usize >= count) {
                 return Err(Invalid::request(&*step.pointer, "waits for a step that is not in the workflow"));
+            }
+            if names_twice(&step.after, count) || names_twice(&step.results, count) {
+                return Err(Invalid::request(
+                    &*step.pointer,
+                    "names a step twice in its depends_on; name each step once",
+                ));
             }
             names.push(&step.id);
         }
@@ -117,4 +123,12 @@ impl Plan {
         }
         open.iter().position(|left| *left > 0).and_then(|at| self.steps.get(at))
     }
+}
+
+/// Whether a list of steps, of which there are so many, names one twice.
+fn names_twice(list: &[u32], count: usize) -> bool {
+    let mut is_named = vec![false; count];
+    list.iter().any(|step| {
+        is_named.get_mut(*step as usize).is_some_and(|is_named| std::mem::replace(is_named, true))
+    })
 }

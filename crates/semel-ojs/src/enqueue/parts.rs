@@ -1,5 +1,6 @@
 //! A request's members, told apart: what the job is, what is said of it, what is kept as it is; and who says which identity holds.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use semel_core::canon::digest;
@@ -9,7 +10,7 @@ use semel_core::unique::{Given, UniquePolicy};
 
 use super::attributes::{Attribute, Slots};
 use super::recent::{self, Wording};
-use super::{Identified, Unread, is_system};
+use super::{Identified, Unread, check_meta_bytes, is_system};
 use crate::members::{Members, Value, below};
 use crate::task::check_fits;
 use crate::template::Template;
@@ -196,22 +197,23 @@ impl<'m> Parts<'m> {
         Ok(Some(policy))
     }
 
-    /// Meta, with what `options.metadata` adds to it.
+    /// Meta, with what `options.metadata` adds to it. Neither is looked into where it is too long by itself.
     pub(super) fn meta_text(&self) -> Result<String, Invalid> {
         let (meta, metadata) = match (self.meta, self.metadata) {
             (None, None) => return Ok("{}".to_owned()),
-            (Some(only), None) | (None, Some(only)) => return Ok(checked_object(only)?.text().to_owned()),
-            (Some(meta), Some(metadata)) => (checked_object(meta)?, checked_object(metadata)?),
+            (Some(only), None) | (None, Some(only)) => return Ok(checked_meta(only)?.text().to_owned()),
+            (Some(meta), Some(metadata)) => (checked_meta(meta)?, checked_meta(metadata)?),
         };
         let own = meta.members()?;
+        let known: HashMap<&str, Value<'_>> = own.iter("/meta").collect();
         let mut text = String::with_capacity(meta.text().len() + metadata.text().len());
         object(&mut text, |object: &mut Object<'_>| {
             object.members_of(meta.text());
         });
         let added = metadata.members()?;
         for (name, value) in added.iter("/options/metadata") {
-            match own.get("/meta", name) {
-                None if !own.iter("").any(|(its, _)| its == name) => {
+            match known.get(name) {
+                None => {
                     text.pop();
                     if text.len() > 1 {
                         text.push(',');
@@ -222,10 +224,10 @@ impl<'m> Parts<'m> {
                     text.push('}');
                 }
                 Some(other) if digest(&other.tree()?) == digest(&value.tree()?) => {}
-                _ => {
+                Some(other) => {
                     return Err(value.refuse(format!(
                         "differs from {}, into which it would be merged; send it once",
-                        below("/meta", name)
+                        other.pointer()
                     )));
                 }
             }
@@ -249,10 +251,10 @@ fn put_member(object: &mut String, name: &str, json: &str) {
     object.push_str(json);
 }
 
-fn checked_object(value: Value<'_>) -> Result<Value<'_>, Invalid> {
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(value.refuse("is not an object; send an object, or leave it out"))
+fn checked_meta(value: Value<'_>) -> Result<Value<'_>, Invalid> {
+    if !value.is_object() {
+        return Err(value.refuse("is not an object; send an object, or leave it out"));
     }
+    check_meta_bytes(value.text())?;
+    Ok(value)
 }

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use semel_core::enqueue::{Start, When};
 use semel_core::error::InvalidKind;
+use semel_core::limits::META_BYTES_MAX;
 use semel_core::retry::{Backoff, OnExhaustion};
 use semel_core::time::Timestamp;
 
@@ -75,6 +76,53 @@ fn metadata_is_merged_into_meta() {
         r#"{"type":"a.b","args":[],"meta":{"a":1},"options":{"metadata":{"a":2}}}"#,
         "/options/metadata/a",
     )]);
+}
+
+/// In a tenant, and where a trace is added, meta is taken apart: what is given twice would be there once, or not at all.
+/// Args stay one text, and so does what is inside of a member.
+#[test]
+fn a_member_of_meta_that_is_given_twice_is_refused() {
+    all_refused(&[
+        (r#"{"type":"a.b","args":[],"meta":{"a":1,"a":2}}"#, "/meta/a"),
+        (r#"{"type":"a.b","args":[],"meta":{"a":1,"b":2,"\u0061":1}}"#, "/meta/a"),
+        (r#"{"type":"a.b","args":[],"meta":{"traceparent":null,"traceparent":"x"}}"#, "/meta/traceparent"),
+        (r#"{"type":"a.b","args":[],"options":{"metadata":{"a":1,"a":2}}}"#, "/meta/a"),
+    ]);
+    let inside = r#"{"type":"a.b","args":[{"a":1,"a":2}],"meta":{"m":{"a":1,"a":2},"n":[]}}"#;
+    assert_eq!(&*read(inside).body.meta, r#"{"m":{"a":1,"a":2},"n":[]}"#);
+}
+
+/// Only where each is short are the two held against each other, member by member.
+#[test]
+fn meta_and_metadata_are_refused_by_their_length_before_they_are_merged() {
+    let long = format!(r#"{{"a":1,"long":"{}"}}"#, "x".repeat(META_BYTES_MAX));
+    for (meta, metadata) in [(r#"{"a":2}"#, &*long), (&*long, r#"{"a":2}"#)] {
+        let text = format!(r#"{{"type":"a.b","args":[],"meta":{meta},"options":{{"metadata":{metadata}}}}}"#);
+        let refused = refused(&text);
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/meta"));
+    }
+    let half = |name: &str| format!(r#"{{"{name}":"{}"}}"#, "x".repeat(META_BYTES_MAX / 2));
+    let (meta, metadata) = (half("a"), half("b"));
+    let text = format!(r#"{{"type":"a.b","args":[],"meta":{meta},"options":{{"metadata":{metadata}}}}}"#);
+    assert_eq!(refused(&text).kind, InvalidKind::TooLarge, "together");
+}
+
+#[test]
+fn many_members_are_merged_as_few_are() {
+    let members = |numbers: std::ops::Range<u32>| -> String {
+        numbers.map(|number| format!(r#""m{number}":{number}"#)).collect::<Vec<_>>().join(",")
+    };
+    let (own, added) = (members(0..2_000), members(1_000..3_000));
+    let request = |added: &str| {
+        format!(r#"{{"type":"a.b","args":[],"meta":{{{own}}},"options":{{"metadata":{{{added}}}}}}}"#)
+    };
+    let merged = format!("{{{}}}", members(0..3_000));
+    assert_eq!(&*read(&request(&added)).body.meta, merged);
+    let other = added.replace(r#""m1999":1999"#, r#""m1999":0"#);
+    assert_eq!(refused(&request(&other)).pointer, "/options/metadata/m1999");
+    // Nulls are alike too.
+    let nulls = r#"{"type":"a.b","args":[],"meta":{"a":null},"options":{"metadata":{"a":null,"b":1}}}"#;
+    assert_eq!(&*read(nulls).body.meta, r#"{"a":null,"b":1}"#);
 }
 
 #[test]

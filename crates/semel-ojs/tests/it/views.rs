@@ -1,15 +1,25 @@
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
 use semel_core::body::Body;
+use semel_core::canon::Json;
 use semel_core::draft::{Draft, Reads, Snapshot};
 use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::ident::WorkflowId;
+use semel_core::job::{Ending, Head, Lease};
+use semel_core::lineage::Lineage;
 use semel_core::state::State;
+use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Failure};
-use semel_ojs::{JobView, answer};
+use semel_ojs::answer::Admitted;
+use semel_ojs::{Enqueue, JobView, answer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::read;
 
-fn admit(text: &str) -> (semel_core::job::Head, Body) {
+fn admit(text: &str) -> (Head, Body) {
     let request = read(text);
     let mut reads = Reads::default();
     request.offer.reads(&mut reads);
@@ -98,5 +108,179 @@ fn answers_are_a_superset_that_parses() {
         answer::fetched([view]),
     ] {
         serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+    }
+}
+
+/// Of what was stored when a name could be given twice as well.
+#[test]
+fn in_a_tenant_all_members_of_meta_are_shown() {
+    let (mut head, body) = admit(r#"{"type":"a.b","args":[]}"#);
+    head.queue = Namespace::new(Tenant::parse("acme", "").unwrap(), &[7; 16]).stored_queue(&head.queue);
+    for (meta, expected) in [
+        (r#"{"order":7,"tenant_id":"other"}"#, r#"{"tenant_id":"acme","order":7}"#),
+        (
+            r#"{"order":7,"traceparent":null,"traceparent":"00-1"}"#,
+            r#"{"tenant_id":"acme","order":7,"traceparent":"00-1"}"#,
+        ),
+    ] {
+        let body = Body { meta: meta.into(), ..body.clone() };
+        let shown: HashMap<String, Box<RawValue>> = {
+            let mut out = String::new();
+            JobView::fresh(&head, &body).write(&mut out);
+            serde_json::from_str(&out).unwrap()
+        };
+        assert_eq!(shown["meta"].get(), expected);
+    }
+}
+
+/// A job that has been through everything, and what was noted of it.
+struct Worn {
+    head: Head,
+    body: Body,
+    failures: Vec<Failure>,
+    duplicates: Duplicates,
+}
+
+impl Worn {
+    fn new() -> Self {
+        let (mut head, mut body) = admit(
+            r#"{"type":"a.b","args":[{"x":1}],"meta":{"m":1},"version":"2","x_own":"kept","options":{"queue":"q","tags":["t"],"timeout_ms":5,"visibility_timeout_ms":6,"expires_at":"2099-12-31T23:59:59Z","sensitive":["/args/0/x"],"unique":{"key":"k"},"x_option":1}}"#,
+        );
+        let at = Timestamp::from_millis(1_800_000_000_000);
+        let lease = Lease { worker: Arc::from("w"), visible_until: at, run_until: at };
+        (head.attempt, head.lease, head.ending) = (1, Some(Box::new(lease)), Some(Ending::Completed));
+        (head.started_at, head.finished_at, head.follow_up) = (Some(at), Some(at), Some(head.id));
+        body.lineage = Lineage { replaces: vec![head.id], follow_up_of: vec![head.id] };
+        let failure = Failure {
+            code: "c".to_owned(),
+            message: "m".to_owned(),
+            error_type: "T".to_owned(),
+            attempt: 1,
+            at: at.as_micros(),
+            retry_delay_ms: Some(1_000),
+            details: None,
+        };
+        let mut duplicates = Duplicates::default();
+        duplicates.push(at, "cli");
+        Self { head, body, failures: vec![failure], duplicates }
+    }
+
+    fn view<'a>(&'a self, body: &'a Body) -> JobView<'a> {
+        JobView {
+            failures: &self.failures,
+            result: Some("{}"),
+            duplicates: Some(&self.duplicates),
+            progress: Some("0.5"),
+            workflow: Some((WorkflowId::new(self.head.id), 1)),
+            replaced_by: Some(self.head.id),
+            parent_results: Some("[null]"),
+            with_lease: true,
+            names_others: true,
+            ..JobView::fresh(&self.head, body)
+        }
+    }
+
+    /// Every answer that shows a job with this body, in every state.
+    fn answers(&mut self, body: &Body) -> Vec<String> {
+        let mut answers = Vec::new();
+        for state in State::ALL {
+            self.head.state = state;
+            let view = self.view(body);
+            let mut item = String::new();
+            answer::enqueued_item(&view, Admitted::Existing, &mut item);
+            answers.extend([
+                answer::job(&view),
+                answer::enqueued(&view, Admitted::Existing),
+                item,
+                answer::activated(&view),
+                answer::acknowledged(&view),
+                answer::failed(&view),
+                answer::fetched([view]),
+            ]);
+        }
+        answers
+    }
+}
+
+/// Adds the names of all objects in a value, none of which may have one twice.
+fn gather_names(value: &Json<'_>, text: &str, names: &mut BTreeSet<String>) {
+    match value {
+        Json::Object(members) => {
+            let mut own = BTreeSet::new();
+            for (name, value) in members {
+                assert!(own.insert(&**name), "{name} is there twice in {text}");
+                gather_names(value, text, names);
+            }
+            names.extend(own.into_iter().map(str::to_owned));
+        }
+        Json::Array(items) => items.iter().for_each(|item| gather_names(item, text, names)),
+        _ => {}
+    }
+}
+
+fn names_of(answers: &[String]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for text in answers {
+        gather_names(&Json::parse(text, "").unwrap(), text, &mut names);
+    }
+    names
+}
+
+/// Every name that stands in an answer is sent as a member of a request; the answers about that job have it once.
+#[test]
+fn nothing_that_is_sent_stands_beside_the_servers_own_word() {
+    let mut worn = Worn::new();
+    let body = worn.body.clone();
+    let names = names_of(&worn.answers(&body));
+    for name in
+        ["job", "previous_state", "lease_expires_at", "parent_results", "deduplicated", "next_attempt_at"]
+    {
+        assert!(names.contains(name), "{name} is in no answer");
+    }
+    let mut taken = 0;
+    for name in &names {
+        for value in ["{}", "[]", "\"x\"", "7", "true", "null"] {
+            let text = format!(r#"{{"type":"a.b","args":[],"unique":{{"key":"k"}},"{name}":{value}}}"#);
+            if let Ok(request) = Enqueue::parse(&text, true) {
+                names_of(&worn.answers(&request.body));
+                taken += 1;
+            }
+        }
+    }
+    assert!(taken > names.len(), "hardly any was taken");
+}
+
+/// By a program that took such members for nobody's.
+#[test]
+fn what_is_stored_beside_the_servers_own_word_is_not_shown() {
+    let mut worn = Worn::new();
+    let extra =
+        r#"{"job":{"id":7},"lease_expires_at":"t","previous_state":"p","x_own":"kept","x\u005fb":[1]}"#;
+    let body = Body { extra: extra.into(), ..worn.body.clone() };
+    let answers = worn.answers(&body);
+    names_of(&answers);
+    let shown: Value = serde_json::from_str(&answers[0]).unwrap();
+    assert_eq!((&shown["x_own"], &shown["job"]["x_b"][0]), (&"kept".into(), &1.into()));
+}
+
+/// As a worker does that gives its job to another queue, and an operator who sends one again.
+#[test]
+fn an_envelope_that_was_answered_may_be_sent_back() {
+    let mut worn = Worn::new();
+    worn.head.state = State::Active;
+    let view = worn.view(&worn.body);
+    let fetched = answer::fetched([view]);
+    let fetched: HashMap<String, Vec<Box<RawValue>>> = serde_json::from_str(&fetched).unwrap();
+    for envelope in [fetched["jobs"][0].get(), &answer::job(&view)] {
+        assert!(
+            envelope.contains("\"duplicates\"") && envelope.contains("\"lease_expires_at\""),
+            "{envelope}"
+        );
+        let again = read(envelope);
+        assert_eq!(again.body.extra, worn.body.extra);
+        assert_eq!(again.policy().map(|policy| &**policy), worn.body.unique.as_ref());
+        // What the server said last is no other content.
+        let earlier = read(&envelope.replace("\"count\":1", "\"count\":2"));
+        assert_eq!(again.body.request_digest, earlier.body.request_digest);
     }
 }

@@ -1,5 +1,8 @@
+use semel_core::error::InvalidKind;
 use semel_core::lease::LeaseToken;
+use semel_core::limits::JSON_DEPTH_MAX;
 use semel_ojs::batch::Batch;
+use semel_ojs::progress::Progress;
 use semel_ojs::worker::{Ack, Fetch, HEARTBEAT_JOBS_MAX, Heartbeat, Nack};
 
 const ID: &str = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
@@ -43,6 +46,51 @@ fn acks_and_nacks_carry_what_they_have() {
     assert_eq!(report(r#""boom""#).message, "boom");
     assert_eq!(Nack::parse(&format!(r#"{{"job_id":"{ID}"}}"#)).unwrap_err().pointer, "/error");
     assert!(Nack::parse(&format!(r#"{{"job_id":"{ID}","requeue":true}}"#)).unwrap().report.is_none());
+}
+
+/// As JavaScript cuts it. Refused, it would be sent again and again until the job's attempts were spent.
+#[test]
+fn a_report_that_was_cut_inside_of_a_character_is_taken() {
+    let ack =
+        format!(r#"{{"job_id":"{ID}","result":{{"cut \ud83d":["\ud83d\ude00","\ude00"]}},"lease":"l1-ff"}}"#);
+    let ack = Ack::parse(&ack).unwrap();
+    assert_eq!(ack.result.as_deref(), Some(r#"{"cut \ufffd":["\ud83d\ude00","\ufffd"]}"#));
+    assert_eq!(ack.bearer.lease, Some(LeaseToken(255)));
+    serde_json::from_str::<serde_json::Value>(ack.result.as_deref().unwrap()).unwrap();
+
+    let report = |error: &str| {
+        Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{error}}}"#)).unwrap().report.unwrap()
+    };
+    let cut = report(
+        r#"{"code":"c\ud83d","message":"m\ud83d","details":{"error_class":"K\ud83d","stack":"s\ud83d"}}"#,
+    );
+    assert_eq!((&*cut.code, &*cut.message, &*cut.error_type), ("c\u{fffd}", "m\u{fffd}", "K\u{fffd}"));
+    assert_eq!(cut.details.unwrap().get(), r#"{"error_class":"K\ufffd","stack":"s\ufffd"}"#);
+    assert_eq!(report(r#""boom\ud83d""#).message, "boom\u{fffd}");
+
+    let told = Progress::parse(r#"{"progress":0.5,"message":"m\ud83d","data":["d\ud83d"]}"#).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&told.value).unwrap();
+    assert_eq!((&value["message"], &value["data"][0]), (&"m\u{fffd}".into(), &"d\u{fffd}".into()));
+    let told = Progress::parse_percent(&format!(r#"{{"job_id":"{ID}","value":"v\ud83d"}}"#)).unwrap();
+    assert_eq!(told.1.value, r#""v\ufffd""#);
+}
+
+/// Whoever lists the job reads it, and so does the next step of its workflow.
+#[test]
+fn a_report_that_nobody_could_read_is_refused_with_its_place() {
+    let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let (most, more) = (nested(JSON_DEPTH_MAX), nested(JSON_DEPTH_MAX + 1));
+    let ack = |result: &str| Ack::parse(&format!(r#"{{"job_id":"{ID}","result":{result}}}"#));
+    assert_eq!(ack(&most).unwrap().result, Some(most.clone()));
+    let refused = ack(&more).unwrap_err();
+    assert!(refused.kind == InvalidKind::Request && refused.pointer.starts_with("/result/0"), "{refused}");
+    assert!(ack(&nested(100_000)).unwrap_err().message.contains("nested"));
+    let nack = |details: &str| {
+        Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{{"code":"c","details":{details}}}}}"#))
+    };
+    assert_eq!(nack(&most).unwrap().report.unwrap().details.unwrap().get(), most);
+    let refused = nack(&more).unwrap_err();
+    assert!(refused.pointer.starts_with("/error/details/0"), "{refused}");
 }
 
 #[test]

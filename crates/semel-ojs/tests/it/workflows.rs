@@ -82,3 +82,59 @@ fn depends_on_in_one_list_says_what_waits_for_what() {
     .unwrap();
     assert_eq!((plan.steps[0].after.len(), plan.steps[1].after.as_slice()), (0, &[0][..]));
 }
+
+/// Each name is looked at once, and those behind the first that comes again are not: what follows it here would be refused
+/// for another reason.
+#[test]
+fn a_step_that_is_named_twice_is_refused_where_it_comes_again() {
+    let graph = |depends_on: &str| {
+        format!(
+            r#"{{"steps":[{{"id":"a","type":"a.b","args":[]}},{{"id":"b","type":"a.b","args":[]}},
+            {{"id":"c","type":"a.b","args":[],"depends_on":[{depends_on}]}}]}}"#
+        )
+    };
+    let many = vec![r#""a""#; 100_000].join(",");
+    for (depends_on, place) in [
+        (r#""a","a""#, 1),
+        (r#""a","b","\u0061""#, 2),
+        (r#""a","a",7"#, 1),
+        (r#""b","b","nobody""#, 1),
+        (&*many, 1),
+    ] {
+        let refused = refused(&graph(depends_on));
+        assert_eq!(
+            (refused.kind, refused.pointer),
+            (InvalidKind::Request, format!("/steps/2/depends_on/{place}"))
+        );
+        assert!(refused.message.contains("is named twice; name each step once"), "{}", refused.message);
+    }
+    assert_eq!(refused(&graph(r#""a",7"#)).pointer, "/steps/2/depends_on/1");
+    assert_eq!(refused(&graph(r#""a","nobody""#)).pointer, "/steps/2/depends_on/1");
+    // Several steps may name one.
+    let plan = workflow::parse(&graph(r#""b","a""#), true).unwrap();
+    assert_eq!((&*plan.steps[2].after, &*plan.steps[2].results), (&[1, 0][..], &[1, 0][..]));
+    let plan = workflow::parse(
+        r#"{"steps":[{"id":"a","type":"a.b","args":[]},{"id":"b","type":"a.b","args":[],"depends_on":["a"]},
+        {"id":"c","type":"a.b","args":[],"depends_on":["a","b"]}]}"#,
+        true,
+    )
+    .unwrap();
+    assert_eq!((&*plan.steps[1].after, &*plan.steps[2].after), (&[0][..], &[0, 1][..]));
+}
+
+/// Whoever made it, and however.
+#[test]
+fn a_plan_in_which_a_step_is_named_twice_is_refused() {
+    let text = format!(r#"{{"type":"chain","steps":[{}]}}"#, jobs(2));
+    let plan = workflow::parse(&text, true).unwrap();
+    plan.check().unwrap();
+    let mut waits = plan.clone();
+    waits.steps[1].after.push(0);
+    let mut is_given = plan;
+    is_given.steps[1].results.push(0);
+    for plan in [waits, is_given] {
+        let refused = plan.check().unwrap_err();
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/steps/1"));
+        assert!(refused.message.contains("twice"), "{refused}");
+    }
+}
