@@ -173,10 +173,9 @@ impl Link {
     }
 }
 
-/// Why a Redis could not be asked, or opened: whether nobody answers there, or somebody who refuses.
+/// Why a Redis could not be asked, or opened: whether nobody is at work there now, or somebody who refuses.
 pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
-    let is_silent = error.is_lost_connection() || matches!(error, RedisError::Astray(_));
-    no_store(address, error, is_silent)
+    no_store(address, error, error.passes())
 }
 
 /// The same of a database.
@@ -336,6 +335,16 @@ mod tests {
     fn queries_are_encoded() {
         let url = query("/x", &[("a", Some("b c&d".into())), ("no", None), ("e", Some("1".into()))]);
         assert_eq!(url, "/x?a=b%20c%26d&e=1");
+    }
+
+    /// Who asks again later may be answered; who is refused is not.
+    #[test]
+    fn a_redis_that_reads_its_data_is_not_reached_yet() {
+        let address = semel_redis::Address::parse("redis://127.0.0.1:1/0").unwrap();
+        let exit = |error| no_redis(&address, &error).exit;
+        assert_eq!(exit(RedisError::Loading), Exit::Unreachable);
+        assert_eq!(exit(RedisError::Silent), Exit::Unreachable);
+        assert_eq!(exit(RedisError::Unsupported("too old".to_owned())), Exit::Failed);
     }
 
     #[test]

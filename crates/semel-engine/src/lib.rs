@@ -13,6 +13,7 @@
 //! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
 //! - `apart`: what is decided together until one of it stands in the way of the others.
+//! - `untold`: jobs that were leased and of which nobody has been told.
 
 mod apart;
 pub mod counters;
@@ -34,6 +35,7 @@ mod queues;
 pub mod samples;
 pub mod tasks;
 pub mod throughput;
+mod untold;
 pub mod webhooks;
 pub mod workers;
 pub mod workflows;

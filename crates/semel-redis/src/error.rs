@@ -140,11 +140,16 @@ impl RedisError {
             || self.server().is_some_and(|kind| kinds.contains(&kind))
     }
 
-    /// Whether it may be otherwise in a moment, where somebody else takes over from a Redis that is gone.
-    pub(crate) fn passes(&self) -> bool {
+    /// Whether it may be otherwise in a moment: nobody answers now, somebody else is about to take over from a Redis that is gone, or
+    /// it has not read its data yet.
+    pub fn passes(&self) -> bool {
         // Who waits for replicas of a primary that is made a replica itself is told that he waits no more.
         let has_waited_in_vain = self.code() == Some("UNBLOCKED");
-        self.is_lost_connection() || self.is_on_its_way() || self.is_not_yet() || has_waited_in_vain
+        self.is_lost_connection()
+            || self.is_on_its_way()
+            || self.is_not_yet()
+            || matches!(self, Self::Loading)
+            || has_waited_in_vain
     }
 
     /// Whether the connection was lost, no answer came, or replicas did not confirm it: what was asked may have been done or not.

@@ -22,7 +22,7 @@ use crate::caller::Caller;
 use crate::extract;
 use crate::jobs::told;
 use crate::replay;
-use crate::respond::{Answer, Answered, Refused, view};
+use crate::respond::{Answer, Answered, Refused, if_read, view};
 use crate::search::{self, ANSWER_BYTES_MAX, weight};
 use crate::tenancy::Scope;
 
@@ -123,7 +123,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
         bodies.push(body);
         outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
     }
-    let mut stored = Stored::read(&app, &outcomes).await?;
+    let mut stored = Stored::read(&app, &outcomes).await;
     let mut out = String::with_capacity(ITEM_BYTES * outcomes.len() + 64);
     let mut outer = Object::open(&mut out);
     let jobs = outer.member("jobs");
@@ -181,7 +181,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
         });
     }
     let items = read;
-    let mut stored = Stored::read(&app, &outcomes).await?;
+    let mut stored = Stored::read(&app, &outcomes).await;
     let mut counts = Counts::of(&outcomes);
     let mut decided = outcomes.iter();
     let mut out = String::with_capacity(ITEM_BYTES * items.len() + 128);
@@ -254,15 +254,15 @@ struct Stored {
 }
 
 impl Stored {
-    async fn read(app: &App, outcomes: &[Outcome]) -> Result<Self, Refused> {
+    async fn read(app: &App, outcomes: &[Outcome]) -> Self {
         let mut seen = HashSet::new();
         let ids = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) => Some(head.id),
             _ => None,
         });
         let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
-        let (jobs, _) = search::whole(&app.engine, &ids).await?;
-        Ok(Self { jobs: jobs.into_iter().map(|job| (job.head.id, job)).collect(), shown: 0 })
+        let (jobs, _) = if_read(search::whole(&app.engine, &ids).await);
+        Self { jobs: jobs.into_iter().map(|job| (job.head.id, job)).collect(), shown: 0 }
     }
 
     /// Shows an item's job: what was created by it as it was asked for; another one whole, and by its head alone where there is

@@ -13,7 +13,6 @@ use semel_core::tenant::Tenant;
 use semel_engine::Job;
 use semel_engine::workers::WorkerSeen;
 use semel_ojs::{Code, JobView, Problem};
-use semel_store::StoreError;
 
 use crate::App;
 use crate::auth::{Queues, Role, Token};
@@ -236,12 +235,8 @@ impl Caller {
         app: &App,
         head: &Head,
         write: impl FnOnce(&JobView<'_>) -> String,
-    ) -> Result<String, StoreError> {
-        if self.inspect() {
-            show(&app.engine, self, head, write).await
-        } else {
-            Ok(write(&JobView::curt(head)))
-        }
+    ) -> String {
+        if self.inspect() { show(&app.engine, self, head, write).await } else { write(&JobView::curt(head)) }
     }
 
     /// Those of the jobs that the caller sees.

@@ -88,7 +88,7 @@ pub(crate) async fn retry(
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
     match app.engine.revive(id).await? {
-        Revived::Done(head) => Ok(Answer::ok(show(&app.engine, &caller, &head, answer::job).await?)),
+        Revived::Done(head) => Ok(Answer::ok(show(&app.engine, &caller, &head, answer::job).await)),
         Revived::Blocked { holder } => Err(Problem::new(
             Code::Duplicate,
             "another job holds the dead letter's unique key; wait for its end, or cancel it, and retry again",

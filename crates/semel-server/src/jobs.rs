@@ -111,11 +111,11 @@ async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: &Body) ->
             Answer::created(head.id, answer::enqueued(&JobView::fresh(head, body), how))
         }
         Admitted::Repeated => {
-            let text = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await?;
+            let text = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await;
             Answer::created(head.id, text).replayed()
         }
         Admitted::Amended | Admitted::Existing => {
-            Answer::ok(show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await?)
+            Answer::ok(show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await)
         }
     })
 }
@@ -215,7 +215,7 @@ pub(crate) async fn cancel(
     caller.check_cancel(&app, id).await?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let head = settled(app.engine.cancel(id, worker::bearer(&text)?).await?)?;
-    Ok(Answer::ok(caller.show(&app, &head, answer::job).await?))
+    Ok(Answer::ok(caller.show(&app, &head, answer::job).await))
 }
 
 /// `POST /jobs/{id}/activate`.
@@ -228,7 +228,7 @@ pub(crate) async fn activate(
     caller.check_job(&app, id).await?;
     match app.engine.activate(id).await? {
         Settled::Done(head) | Settled::Repeated(head) => {
-            Ok(Answer::ok(caller.show(&app, &head, answer::activated).await?))
+            Ok(Answer::ok(caller.show(&app, &head, answer::activated).await))
         }
         Settled::Refused(refusal) => Err(refusal.into()),
     }

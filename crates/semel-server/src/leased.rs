@@ -7,7 +7,6 @@ use futures_util::future::join_all;
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_engine::Job;
 use semel_store::backend::Claim;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::App;
@@ -19,7 +18,8 @@ const FETCHED_BYTES_MAX: usize = 48 << 20;
 /// For so long more jobs are leased for one answer: the leases of the first run already.
 const CLAIM_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Jobs that were leased for a fetch. Dropped before they are [told](Self::told), wherever that is, they are given back.
+/// Jobs that were leased for a fetch. Dropped before they are [told](Self::told), wherever that is, they are given back, as is by
+/// the engine what it leases for a claim that is dropped: a fetch may be given up at any time.
 pub(crate) struct Leased {
     app: Arc<App>,
     jobs: Vec<Job>,
@@ -42,18 +42,11 @@ impl Leased {
         };
         room.take(&jobs);
         let mut leased = Self { app: Arc::clone(app), jobs };
-        if leased.jobs.len() < wanted || leased.jobs.len() >= most || !room.is_left() {
-            leased.give_back_beyond().await;
-            return Ok(leased);
+        if leased.jobs.len() == wanted {
+            leased.claim_more(claim, room).await;
         }
-        // Beside the request, which may be given up at any time, and with it a claim whose jobs nobody would know of.
-        let claim = claim.clone();
-        let more = tokio::spawn(async move {
-            leased.claim_more(&claim, room).await;
-            leased.give_back_beyond().await;
-            leased
-        });
-        more.await.map_err(|_| Refused::out_of_step())
+        leased.give_back_beyond().await;
+        Ok(leased)
     }
 
     /// Leases more, until the answer is full or there are none.
@@ -101,15 +94,7 @@ impl Leased {
 
 impl Drop for Leased {
     fn drop(&mut self) {
-        let jobs = std::mem::take(&mut self.jobs);
-        if jobs.is_empty() {
-            return;
-        }
-        // Without a runtime the server is at its end, and they are free again when their leases are.
-        if let Ok(runtime) = Handle::try_current() {
-            let app = Arc::clone(&self.app);
-            runtime.spawn(async move { give_back(&app, jobs).await });
-        }
+        self.app.engine.give_back_untold(self.jobs.drain(..).map(|job| (job.head.id, lease(&job))));
     }
 }
 
@@ -118,14 +103,87 @@ fn piece(claim: &Claim, wanted: usize) -> Claim {
     Claim { limit: u32::try_from(wanted).unwrap_or(u32::MAX), ..claim.clone() }
 }
 
+fn lease(job: &Job) -> LeaseToken {
+    LeaseToken(job.head.fence)
+}
+
 /// All at once: they share commits.
 async fn give_back(app: &App, jobs: Vec<Job>) {
     let give_back = async |job: Job| {
-        let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
+        let bearer = Bearer { lease: Some(lease(&job)), worker: None };
         // One that cannot be given back is free again when its lease ends.
         if let Err(error) = app.engine.give_back(job.head.id, bearer).await {
             tracing::warn!(%error, "a job that nobody was told of was not given back");
         }
     };
     join_all(jobs.into_iter().map(give_back)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http::Request;
+    use http::header::CONTENT_TYPE;
+    use semel_core::state::State;
+    use semel_engine::Engine;
+    use semel_store::backend::{Applied, Batch, BoxFuture, Filter};
+    use semel_store::layer::Layer;
+    use semel_store::memory::Memory;
+    use semel_store::{Backend, StoreError};
+    use tokio::sync::Semaphore;
+    use tower_service::Service as _;
+
+    use super::*;
+
+    /// A store whose commits wait for a permit.
+    struct Gated {
+        inner: Memory,
+        begun: Semaphore,
+        gate: Semaphore,
+    }
+
+    impl Layer for Gated {
+        type Inner = Memory;
+
+        fn inner(&self) -> &Memory {
+            &self.inner
+        }
+
+        fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+            Box::pin(async move {
+                self.begun.add_permits(1);
+                self.gate.acquire().await.unwrap().forget();
+                self.inner.commit(batch).await
+            })
+        }
+    }
+
+    /// A job of one attempt would be discarded without a worker ever having seen it.
+    #[tokio::test]
+    async fn a_fetch_that_is_given_up_during_its_commit_spends_no_attempt() {
+        let store =
+            Arc::new(Gated { inner: Memory::default(), begun: Semaphore::new(0), gate: Semaphore::new(1) });
+        let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+        let mut router = crate::router(engine.clone(), crate::Config::default());
+        let mut ask = |path: &str, body: &'static str| {
+            let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+            router.call(request.body(Body::from(body)).unwrap())
+        };
+        let made = ask("/ojs/v1/jobs", r#"{"type":"a.b","args":[]}"#).await.unwrap();
+        assert_eq!(made.status(), 201);
+        store.begun.acquire().await.unwrap().forget();
+        let mut fetch = ask("/ojs/v1/workers/fetch", r#"{"queues":["default"],"wait_ms":5000}"#);
+        tokio::select! {
+            biased;
+            _ = &mut fetch => panic!("it was answered before"),
+            begun = store.begun.acquire() => begun.unwrap().forget(),
+        }
+        drop(fetch);
+        store.gate.add_permits(100);
+        // At the server's end it is done before the store is closed.
+        engine.close().await;
+        let listed = store.inner.list(Filter { limit: 10, ..Filter::default() }).await.unwrap();
+        let jobs: Vec<_> = listed.heads.iter().map(|head| (head.state, head.attempt)).collect();
+        assert_eq!(jobs, [(State::Available, 0)]);
+    }
 }

@@ -177,17 +177,27 @@ pub(crate) fn view_for<'a>(job: &'a Job, caller: &Caller) -> JobView<'a> {
     JobView { names_others: caller.knows_others(), ..view(job) }
 }
 
-/// Shows the whole job of this head, or the head alone when its body has been deleted in the meantime.
+/// What was read for the answer to a request that has been carried out. Where it cannot be read the answer goes without it: what
+/// is stored is told, for whoever is told of a failure sends the request again.
+pub(crate) fn if_read<T: Default, E: std::fmt::Display>(read: Result<T, E>) -> T {
+    read.unwrap_or_else(|error| {
+        tracing::warn!(%error, "what was done is answered without what could not be read for it");
+        T::default()
+    })
+}
+
+/// Shows the whole job of this head, which a request has acted on: or the head alone when its body has been deleted in the meantime,
+/// or cannot be read.
 pub(crate) async fn show(
     engine: &Engine,
     caller: &Caller,
     head: &Head,
     write: impl FnOnce(&JobView<'_>) -> String,
-) -> Result<String, StoreError> {
-    Ok(match engine.job(head.id).await? {
+) -> String {
+    match if_read(engine.job(head.id).await) {
         Some(job) => write(&view_for(&job, caller)),
         None => write(&JobView::bare(head)),
-    })
+    }
 }
 
 /// The job of a request that was carried out, now or before.
@@ -195,5 +205,170 @@ pub(crate) fn settled(settled: Settled) -> Result<Box<Head>, Refused> {
     match settled {
         Settled::Done(head) | Settled::Repeated(head) => Ok(head),
         Settled::Refused(refusal) => Err(refusal.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use axum::Router;
+    use http::header::{AUTHORIZATION, CONTENT_TYPE};
+    use http::{Method, Request};
+    use http_body_util::BodyExt as _;
+    use semel_core::draft::{Reads, Snapshot};
+    use semel_store::Backend;
+    use semel_store::backend::{Applied, Batch, BoxFuture};
+    use semel_store::layer::Layer;
+    use semel_store::memory::Memory;
+    use serde_json::{Value, json};
+    use tower_service::Service as _;
+
+    use super::*;
+    use crate::Config;
+    use crate::auth::{Queues, Role, Token, Tokens, digest};
+
+    const FETCH: (&str, &str) = ("/ojs/v1/workers/fetch", r#"{"queues":["default"]}"#);
+    const NACK: (&str, &str) =
+        ("/ojs/v1/workers/nack", r#"{"job_id":"ID","error":{"code":"x","message":"x"}}"#);
+
+    /// A store that cannot be read any more when it has done what it is told to do last.
+    #[derive(Default)]
+    struct Restarting {
+        inner: Memory,
+        is_last: AtomicBool,
+        is_away: AtomicBool,
+    }
+
+    impl Restarting {
+        fn go(&self) {
+            self.is_away.store(self.is_last.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    }
+
+    impl Layer for Restarting {
+        type Inner = Memory;
+
+        fn inner(&self) -> &Memory {
+            &self.inner
+        }
+
+        fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+            if self.is_away.load(Ordering::SeqCst) {
+                let gone = StoreError::Unavailable("it restarts".to_owned());
+                return Box::pin(std::future::ready(Err(gone)));
+            }
+            self.inner.load(reads)
+        }
+
+        fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+            Box::pin(async move {
+                let applied = self.inner.commit(batch).await;
+                self.go();
+                applied
+            })
+        }
+
+        fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+            Box::pin(async move {
+                let confirmed = self.inner.confirm().await;
+                self.go();
+                confirmed
+            })
+        }
+    }
+
+    struct Scene {
+        store: Arc<Restarting>,
+        router: Router,
+    }
+
+    impl Scene {
+        fn new(config: Config) -> Self {
+            let store = Arc::new(Restarting::default());
+            let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+            Self { store, router: crate::router(engine, config) }
+        }
+
+        async fn ask(&mut self, method: Method, path: &str, body: &str) -> (u16, Value) {
+            let request = Request::builder().method(method).uri(path);
+            let request =
+                request.header(CONTENT_TYPE, "application/json").header(AUTHORIZATION, "Bearer mail");
+            let asked = self.router.call(request.body(Body::from(body.to_owned())).unwrap());
+            let response = asked.await.unwrap();
+            let status = response.status().as_u16();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            (status, serde_json::from_slice(&bytes).unwrap())
+        }
+
+        /// The same; then the store is away for as long as it takes to answer.
+        async fn ask_last(&mut self, method: Method, path: &str, body: &str) -> (u16, Value) {
+            self.store.is_last.store(true, Ordering::SeqCst);
+            let told = self.ask(method, path, body).await;
+            self.store.is_last.store(false, Ordering::SeqCst);
+            assert!(self.store.is_away.swap(false, Ordering::SeqCst), "it was done: {}", told.1);
+            told
+        }
+    }
+
+    /// Told that it failed, the caller would send all of it again, and all but the duplicate would be there twice.
+    #[tokio::test]
+    async fn what_is_stored_is_told_though_a_duplicates_job_cannot_be_read() {
+        let kept =
+            json!({ "type": "a.b", "args": [1], "options": { "unique": { "on_conflict": "ignore" } } });
+        let batch = json!({ "jobs": [{ "type": "a.b", "args": [2] }, kept] }).to_string();
+        let kept = kept.to_string();
+        for (path, body, status) in [
+            ("/ojs/v1/jobs/bulk", &batch, 200),
+            ("/ojs/v1/jobs/batch", &batch, 201),
+            ("/ojs/v1/jobs", &kept, 200),
+        ] {
+            let mut scene = Scene::new(Config::default());
+            let (_, first) = scene.ask(Method::POST, "/ojs/v1/jobs", &kept).await;
+            let id = first["job"]["id"].as_str().unwrap();
+            let (told, answer) = scene.ask_last(Method::POST, path, body).await;
+            assert_eq!(told, status, "{path}: {answer}");
+            assert!(answer.to_string().contains(id), "{path}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_became_of_a_job_is_told_though_it_cannot_be_read() {
+        let dead = json!({ "retry": { "max_attempts": 1, "on_exhaustion": "dead_letter" } });
+        let none: &[(&str, &str)] = &[];
+        for (options, first, method, (path, body)) in [
+            (json!({}), none, Method::DELETE, ("/ojs/v1/jobs/ID", "{}")),
+            (json!({}), none, Method::POST, ("/ojs/v1/admin/jobs/ID/cancel", "")),
+            (json!({ "pending": true }), none, Method::POST, ("/ojs/v1/jobs/ID/activate", "")),
+            (json!({}), &[FETCH][..], Method::POST, NACK),
+            (dead, &[FETCH, NACK][..], Method::POST, ("/ojs/v1/dead-letter/ID/retry", "")),
+        ] {
+            let mut scene = Scene::new(Config::default());
+            let job = json!({ "type": "a.b", "args": [], "options": options }).to_string();
+            let (_, made) = scene.ask(Method::POST, "/ojs/v1/jobs", &job).await;
+            let id = made["job"]["id"].as_str().unwrap();
+            let named = |text: &str| text.replace("ID", id);
+            for (path, body) in first {
+                let (told, answer) = scene.ask(Method::POST, path, &named(body)).await;
+                assert_eq!(told, 200, "{path}: {answer}");
+            }
+            let (told, answer) = scene.ask_last(method, &named(path), &named(body)).await;
+            assert_eq!((told, &answer["job"]["id"]), (200, &made["job"]["id"]), "{path}: {answer}");
+        }
+    }
+
+    /// Told that it failed, the caller would have the cron tick again.
+    #[tokio::test]
+    async fn a_tick_is_told_though_its_job_cannot_be_read() {
+        let queues = Queues::Only(vec!["mail".to_owned()].into());
+        let token = Token { queues, ..Token::new("mail", digest("mail"), vec![Role::Producer]) };
+        let mut scene = Scene::new(Config { tokens: Tokens::only(vec![token]), ..Config::default() });
+        let template = json!({ "type": "a.b", "args": [1], "options": { "queue": "mail" } });
+        let cron = json!({ "name": "tick", "expression": "0 3 1 1 *", "job_template": template });
+        let (told, answer) = scene.ask(Method::POST, "/ojs/v1/cron", &cron.to_string()).await;
+        assert_eq!(told, 201, "{answer}");
+        let (told, answer) = scene.ask_last(Method::POST, "/ojs/v1/cron/tick/trigger", "").await;
+        assert_eq!(told, 200, "{answer}");
     }
 }

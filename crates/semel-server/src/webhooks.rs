@@ -66,7 +66,10 @@ fn of(engine: &Engine) -> Webhooks {
 /// `POST /webhooks/subscriptions`. Told of what happens from now on. The answer is the only one with the secret.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     caller.check_all_queues()?;
-    let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let why = "webhook subscriptions; leave it out, and before you send the request again look with GET /ojs/v1/webhooks/subscriptions \
+               whether it is there: rotate-secret gives it another secret";
+    extract::no_idempotency(&parts, &app, &caller, why)?;
     let secret = random()?;
     let wish = webhook::create(&text, || secret)?;
     check(&wish, app.config.webhooks)?;

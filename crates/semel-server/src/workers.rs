@@ -99,7 +99,7 @@ async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Reque
         (None, None) => app.engine.give_back(id, bearer).await?,
     })?;
     let write = |view: &JobView<'_>| answer::failed(&JobView { head: &head, ..*view });
-    Ok(Answer::ok(caller.show(app, &head, write).await?))
+    Ok(Answer::ok(caller.show(app, &head, write).await))
 }
 
 /// `POST /workers/heartbeat`.

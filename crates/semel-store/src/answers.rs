@@ -10,6 +10,8 @@ const CHUNK: usize = 64;
 
 /// An outcome that is to be handed to whoever waits for it.
 pub(crate) trait Answer: Send + 'static {
+    /// Whether whoever waited for it is gone.
+    fn is_for_nobody(&self) -> bool;
     /// Hands it out.
     fn give(self);
 }
@@ -54,6 +56,8 @@ impl<A: Answer> Answers<A> {
 
     /// Hands out all of them.
     pub(crate) fn give(&mut self) {
+        // In place, and so before the batcher goes on: what nobody takes may leave something behind that is yet to be decided.
+        self.ready.0.extract_if(.., |answer| answer.is_for_nobody()).for_each(A::give);
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.ready.0.len() > IN_PLACE_MAX) else {
             return self.ready.0.drain(..).for_each(A::give);
         };
@@ -69,9 +73,16 @@ impl<A: Answer> Answers<A> {
 mod tests {
     use super::*;
 
+    /// Numbers from here on are of those who are gone.
+    const GONE: usize = 1_000_000;
+
     struct Told(usize, std::sync::mpsc::Sender<usize>);
 
     impl Answer for Told {
+        fn is_for_nobody(&self) -> bool {
+            self.0 >= GONE
+        }
+
         fn give(self) {
             self.1.send(self.0).unwrap_or_default();
         }
@@ -98,6 +109,24 @@ mod tests {
             assert_eq!(heard, (0..count).collect::<Vec<_>>());
             assert_eq!(tell(Answers::in_place(), count).try_iter().count(), count);
         }
+    }
+
+    /// What they leave behind is there when the batcher looks again.
+    #[test]
+    fn those_who_are_gone_are_answered_in_place() {
+        let runtime = threads();
+        // Its one thread is busy until everything was looked at.
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let busy = runtime.spawn(async move { wait.recv().unwrap_or_default() });
+        let (told, heard) = std::sync::mpsc::channel();
+        let mut answers = runtime.block_on(async { Answers::beside() });
+        (GONE - CHUNK..GONE + CHUNK).for_each(|number| answers.push(Told(number, told.clone())));
+        answers.give();
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), (GONE..GONE + CHUNK).collect::<Vec<_>>());
+        drop(go_on);
+        runtime.block_on(busy).unwrap();
+        drop((answers, told));
+        assert_eq!(heard.iter().count(), CHUNK);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(crate) struct Batcher {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) hints: Arc<Hints>,
     pub(crate) inbox: mpsc::Receiver<Request>,
+    /// Decisions for those who are gone. They are taken until the very end: answers that nobody takes make them.
+    pub(crate) left: mpsc::UnboundedReceiver<Box<dyn Decide>>,
     pub(crate) rows: Arc<AtomicU64>,
     pub(crate) entropy: u64,
     pub(crate) answers: Answers<Outcome>,
@@ -100,6 +102,9 @@ impl Batcher {
                 let backend = Arc::clone(&self.backend);
                 traffic.reads.push(Box::pin(async move { read(&*backend, request).await }));
             }
+            while let Ok(decision) = self.left.try_recv() {
+                traffic.next.push(Tried::new(decision));
+            }
             let has_room = traffic.ordinary() < flights_max;
             if has_room && traffic.next.is_empty() && !is_closed {
                 tokio::select! {
@@ -107,6 +112,7 @@ impl Batcher {
                     biased;
                     () = traffic.move_on(), if traffic.is_moving() => continue,
                     received = self.inbox.recv_many(&mut requests, GROUP_MAX) => is_closed = received == 0,
+                    Some(decision) = self.left.recv() => traffic.next.push(Tried::new(decision)),
                 }
             } else if !has_room || traffic.next.is_empty() {
                 // Closed, and everybody is answered.
@@ -122,7 +128,7 @@ impl Batcher {
             let mut claims = Vec::new();
             for request in requests.drain(..) {
                 match request {
-                    Request::Decide(decision) => decisions.push(Tried { decision, tries: 0, waits: None }),
+                    Request::Decide(decision) => decisions.push(Tried::new(decision)),
                     Request::Claim(claim, reply) => claims.push((claim, reply)),
                     // What is in the inbox already is still served.
                     Request::Close => self.inbox.close(),

@@ -25,6 +25,11 @@ pub(crate) struct Tried {
 }
 
 impl Tried {
+    /// One that was not taken yet.
+    pub(crate) fn new(decision: Box<dyn Decide>) -> Self {
+        Self { decision, tries: 0, waits: None }
+    }
+
     /// Has it wait for somebody else's transaction.
     fn wait(mut self) -> Self {
         self.waits = self.waits.or_else(|| Some((Instant::now(), Duration::ZERO)));
@@ -79,7 +84,9 @@ impl Flight {
         claims: Vec<(Claim, ClaimReply)>,
         began: Instant,
     ) -> Landed {
-        let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.into_iter().unzip();
+        // Looked at as late as can be: while a store is away callers give up, ask again and give up again.
+        let claims = claims.into_iter().filter(|(_, reply)| !reply.is_gone());
+        let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.unzip();
         let mut ready = self.hints.gather(&groups);
         if !groups.iter().any(Group::is_checked) && claims.is_empty() {
             let again = self.answer_silent(decided, began).await;
@@ -98,7 +105,7 @@ impl Flight {
                     tried.decision.answer(Err(error.clone()));
                 }
                 for reply in replies {
-                    drop(reply.send(Err(error.clone())));
+                    reply.answer(Err(error.clone()));
                 }
                 return Landed::default();
             }

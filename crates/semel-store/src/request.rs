@@ -10,9 +10,44 @@ use crate::answers::Answer;
 use crate::backend::{Backend, Claim, Claimed, DueIds, Filter, Found, Listing, QueueStats, Seek};
 use crate::error::StoreError;
 use crate::log::LogPage;
+use crate::waitlist::WAIT_MAX;
 
 /// Who waits for the jobs of a claim.
-pub(crate) type ClaimReply = oneshot::Sender<Result<Claimed, StoreError>>;
+pub(crate) trait Claimant: Send {
+    /// Whether nobody does any more.
+    fn is_gone(&self) -> bool;
+    /// Hands them over.
+    fn answer(self: Box<Self>, claimed: Result<Claimed, StoreError>);
+}
+
+/// The same.
+pub(crate) type ClaimReply = Box<dyn Claimant>;
+
+/// Who waits for an answer, and what it is made into on its way: also where he is gone by then, so that what it was made into
+/// is dropped.
+pub(crate) struct Waiting<U, K> {
+    pub(crate) keep: K,
+    pub(crate) reply: oneshot::Sender<Result<U, StoreError>>,
+}
+
+impl<U, K> Waiting<U, K> {
+    fn tell<T>(self, answer: Result<T, StoreError>)
+    where
+        K: FnOnce(T) -> U,
+    {
+        drop(self.reply.send(answer.map(self.keep)));
+    }
+}
+
+impl<U: Send, K: FnOnce(Claimed) -> U + Send> Claimant for Waiting<U, K> {
+    fn is_gone(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn answer(self: Box<Self>, claimed: Result<Claimed, StoreError>) {
+        self.tell(claimed);
+    }
+}
 
 /// A decision on its way to the store.
 pub(crate) trait Decide: Send {
@@ -24,35 +59,34 @@ pub(crate) trait Decide: Send {
     fn patience(&self) -> Duration;
     /// Takes the decision.
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing>;
+    /// Whether nobody waits for the outcome.
+    fn is_for_nobody(&self) -> bool;
     /// Hands the outcome to the caller, who may be gone.
     fn answer(self: Box<Self>, verdict: Result<(), StoreError>);
 }
 
 /// A decision and who waits for its outcome.
-pub(crate) struct Decision<T, D> {
+pub(crate) struct Decision<T, D, U, K> {
     pub(crate) reads: Reads,
     pub(crate) decide: D,
     pub(crate) patience: Duration,
     pub(crate) outcome: Option<T>,
-    pub(crate) reply: oneshot::Sender<Result<T, StoreError>>,
+    pub(crate) waiting: Waiting<U, K>,
 }
 
-impl<T, D> Decide for Decision<T, D>
+impl<T, D, U, K> Decide for Decision<T, D, U, K>
 where
     T: Send,
     D: FnMut(&mut Draft) -> Result<T, Missing> + Send,
+    U: Send,
+    K: FnOnce(T) -> U + Send,
 {
     fn reads(&self, reads: &mut Reads) {
-        reads.heads.extend_from_slice(&self.reads.heads);
-        reads.fulls.extend_from_slice(&self.reads.fulls);
-        reads.keys.extend_from_slice(&self.reads.keys);
-        reads.queues.extend_from_slice(&self.reads.queues);
-        reads.documents.extend_from_slice(&self.reads.documents);
+        add(&self.reads, reads);
     }
 
     fn size(&self) -> usize {
-        let Reads { heads, fulls, keys, documents, .. } = &self.reads;
-        heads.len() + fulls.len() + keys.len() + documents.len()
+        size(&self.reads)
     }
 
     fn patience(&self) -> Duration {
@@ -64,6 +98,10 @@ where
         Ok(())
     }
 
+    fn is_for_nobody(&self) -> bool {
+        self.waiting.reply.is_closed()
+    }
+
     fn answer(self: Box<Self>, verdict: Result<(), StoreError>) {
         let answer = match (verdict, self.outcome) {
             (Ok(()), Some(outcome)) => Ok(outcome),
@@ -71,14 +109,61 @@ where
             (Err(error), _) => Err(error),
         };
         // A caller who is gone has no use for the answer; what was committed stays.
-        drop(self.reply.send(answer));
+        self.waiting.tell(answer);
     }
+}
+
+/// A decision that is taken for somebody who is gone.
+pub(crate) struct Left<D> {
+    pub(crate) reads: Reads,
+    pub(crate) decide: D,
+}
+
+impl<D: FnMut(&mut Draft) -> Result<(), Missing> + Send> Decide for Left<D> {
+    fn reads(&self, reads: &mut Reads) {
+        add(&self.reads, reads);
+    }
+
+    fn size(&self) -> usize {
+        size(&self.reads)
+    }
+
+    fn patience(&self) -> Duration {
+        WAIT_MAX
+    }
+
+    fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing> {
+        (self.decide)(draft)
+    }
+
+    fn is_for_nobody(&self) -> bool {
+        true
+    }
+
+    fn answer(self: Box<Self>, verdict: Result<(), StoreError>) {
+        if let Err(error) = verdict {
+            tracing::warn!(%error, "what somebody who is gone has left behind was not seen to");
+        }
+    }
+}
+
+fn add(read: &Reads, reads: &mut Reads) {
+    reads.heads.extend_from_slice(&read.heads);
+    reads.fulls.extend_from_slice(&read.fulls);
+    reads.keys.extend_from_slice(&read.keys);
+    reads.queues.extend_from_slice(&read.queues);
+    reads.documents.extend_from_slice(&read.documents);
+}
+
+fn size(read: &Reads) -> usize {
+    let Reads { heads, fulls, keys, documents, .. } = read;
+    heads.len() + fulls.len() + keys.len() + documents.len()
 }
 
 /// What is asked of the batcher.
 pub(crate) enum Request {
     Decide(Box<dyn Decide>),
-    Claim(Claim, oneshot::Sender<Result<Claimed, StoreError>>),
+    Claim(Claim, ClaimReply),
     Due(Due, u32, oneshot::Sender<Result<DueIds, StoreError>>),
     Load(Reads, oneshot::Sender<Result<Snapshot, StoreError>>),
     List(Filter, oneshot::Sender<Result<Listing, StoreError>>),
@@ -97,10 +182,17 @@ pub(crate) enum Outcome {
 }
 
 impl Answer for Outcome {
+    fn is_for_nobody(&self) -> bool {
+        match self {
+            Self::Decided(decision) => decision.is_for_nobody(),
+            Self::Claimed(_, reply) => reply.is_gone(),
+        }
+    }
+
     fn give(self) {
         match self {
             Self::Decided(decision) => decision.answer(Ok(())),
-            Self::Claimed(claimed, reply) => drop(reply.send(Ok(claimed))),
+            Self::Claimed(claimed, reply) => reply.answer(Ok(claimed)),
         }
     }
 }
@@ -110,7 +202,7 @@ pub(crate) async fn read(backend: &dyn Backend, request: Request) {
     match request {
         Request::Close => {}
         Request::Decide(decision) => decision.answer(Err(StoreError::Closed)),
-        Request::Claim(_, reply) => drop(reply.send(Err(StoreError::Closed))),
+        Request::Claim(_, reply) => reply.answer(Err(StoreError::Closed)),
         Request::Due(due, limit, reply) => drop(reply.send(backend.due(due, limit).await)),
         Request::Load(reads, reply) => drop(reply.send(backend.load(&reads).await)),
         Request::List(filter, reply) => drop(reply.send(backend.list(filter).await)),

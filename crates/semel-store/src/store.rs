@@ -1,5 +1,6 @@
 //! The handle on a store: each request goes to the batcher and waits for its answer.
 
+use std::convert::identity;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::log::LogPage;
 use crate::random;
-use crate::request::{Decision, Outcome, Request};
+use crate::request::{Decide, Decision, Left, Outcome, Request, Waiting};
 use crate::waitlist::WAIT_MAX;
 
 /// Requests that may wait for the batcher before callers wait to offer theirs.
@@ -34,6 +35,7 @@ struct Aside {
 #[derive(Clone)]
 pub struct Store {
     requests: mpsc::Sender<Request>,
+    left: mpsc::UnboundedSender<Box<dyn Decide>>,
     /// Only the batcher keeps it, so that the store is closed when the batcher has ended.
     backend: Weak<dyn Backend>,
     /// Held shared by what goes past the batcher: reads for people, upkeep and backups.
@@ -84,6 +86,7 @@ impl Store {
         answers: Answers<Outcome>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (requests, inbox) = mpsc::channel(WAITING_MAX);
+        let (leave, left) = mpsc::unbounded_channel();
         let hints = Arc::new(Hints::default());
         backend.tell(&hints);
         let facts = Arc::new(backend.facts());
@@ -92,8 +95,9 @@ impl Store {
         let weak = Arc::downgrade(&backend);
         let hinted = Arc::clone(&hints);
         let peek = backend.peeks();
-        let batcher = Batcher { rows: backend.rows(), backend, hints: hinted, inbox, entropy, answers };
-        let store = Self { requests, backend: weak, busy: Arc::default(), alive, hints, facts, secret, peek };
+        let batcher = Batcher { rows: backend.rows(), backend, hints: hinted, inbox, left, entropy, answers };
+        let busy = Arc::default();
+        let store = Self { requests, left: leave, backend: weak, busy, alive, hints, facts, secret, peek };
         (store, batcher.run(ended))
     }
 
@@ -140,9 +144,45 @@ impl Store {
         T: Send + 'static,
         D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
     {
+        self.decide_keeping(patience, reads, decide, identity).await
+    }
+
+    /// The same, for what must not be lost on its way: once it is committed `keep` makes of the outcome what the caller gets, also
+    /// where that one is gone by then, so that what it makes is dropped.
+    ///
+    /// # Errors
+    /// As [`decide_within`](Self::decide_within).
+    pub async fn decide_keeping<T, U, D, K>(
+        &self,
+        patience: Duration,
+        reads: Reads,
+        decide: D,
+        keep: K,
+    ) -> Result<U, StoreError>
+    where
+        T: Send + 'static,
+        U: Send + 'static,
+        D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
+        K: FnOnce(T) -> U + Send + 'static,
+    {
         let patience = patience.min(WAIT_MAX);
-        let decision = |reply| Decision { reads, decide, patience, outcome: None, reply };
-        self.ask(|reply| Request::Decide(Box::new(decision(reply)))).await
+        self.ask(|reply| {
+            let waiting = Waiting { keep, reply };
+            Request::Decide(Box::new(Decision { reads, decide, patience, outcome: None, waiting }))
+        })
+        .await
+    }
+
+    /// Has a decision taken for somebody who is gone: it waits for nothing, so it may be asked for where things are dropped, and
+    /// nobody hears of its outcome. It is taken also where the store is being [closed](Self::close), as long as anything that was
+    /// asked before is under way.
+    pub fn leave<D>(&self, reads: Reads, decide: D)
+    where
+        D: FnMut(&mut Draft) -> Result<(), Missing> + Send + 'static,
+    {
+        if let Err(mpsc::error::SendError(decision)) = self.left.send(Box::new(Left { reads, decide })) {
+            decision.answer(Err(StoreError::Closed));
+        }
     }
 
     /// The outcome of a decision that writes nothing, without a wait: where the store can [say](Peek) what `reads` names,
@@ -162,12 +202,25 @@ impl Store {
         is_silent.then_some(outcome)
     }
 
-    /// Takes up to `claim.limit` ready jobs.
+    /// Takes up to `claim.limit` ready jobs. Where the future is dropped before the store is asked, none are taken.
     ///
     /// # Errors
     /// When the store cannot commit it.
     pub async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.ask(|reply| Request::Claim(claim, reply)).await
+        self.claim_keeping(claim, identity).await
+    }
+
+    /// The same, with what `keep` makes of them once they are taken: also where the caller is gone by then, so that what it makes
+    /// is dropped.
+    ///
+    /// # Errors
+    /// As [`claim`](Self::claim).
+    pub async fn claim_keeping<U, K>(&self, claim: Claim, keep: K) -> Result<U, StoreError>
+    where
+        U: Send + 'static,
+        K: FnOnce(Claimed) -> U + Send + 'static,
+    {
+        self.ask(|reply| Request::Claim(claim, Box::new(Waiting { keep, reply }))).await
     }
 
     /// Ids that are due, at most `limit`.

@@ -9,14 +9,16 @@ use semel_core::job::Head;
 use semel_core::lease::{Grant, Unclaimable};
 use semel_core::life;
 use semel_core::limit::{self, Gate, Lane, Turn};
+use semel_core::time::Timestamp;
 use semel_store::StoreError;
-use semel_store::backend::Claim;
+use semel_store::backend::{Claim, Claimed};
 
 use super::Engine;
 use crate::apart::{Apart, PATIENCE, apart};
 use crate::job::Job;
 use crate::latency::What;
 use crate::limits::LimitSeen;
+use crate::untold::Untold;
 
 /// How often a claim looks again because somebody else was quicker with what it saw.
 const VAIN_LOOKS_MAX: u32 = 16;
@@ -24,7 +26,8 @@ const VAIN_LOOKS_MAX: u32 = 16;
 const HELD_UP_REST: Duration = Duration::from_millis(250);
 
 impl Engine {
-    /// Takes up to `claim.limit` ready jobs for a worker.
+    /// Takes up to `claim.limit` ready jobs for a worker. Where the future is dropped, whatever was leased for it is given back: a
+    /// lease that nobody knows of would keep its job from everybody, and spend an attempt of it.
     ///
     /// # Errors
     /// When the store cannot commit; nothing was taken then, as far as is [known](semel_store::Store::decide).
@@ -42,11 +45,16 @@ impl Engine {
             closed.extend_from_slice(&passed);
             closed.sort_unstable();
             closed.dedup();
-            let mut claimed = self.shared.store.claim(Claim { closed, ..claim.clone() }).await?;
+            let store = self.shared.store.clone();
+            let keep = move |claimed: Claimed| (Untold::taken(&store, &claimed.jobs), claimed);
+            let wish = Claim { closed, ..claim.clone() };
+            let (taken, mut claimed) = self.shared.store.claim_keeping(wish, keep).await?;
+            let mut untold = vec![taken];
             let room = limit.saturating_sub(claimed.jobs.len());
             let has_way = match self.not_granted(claimed.unclaimable, room, &claim.grant).await {
                 Ok(seen) => {
                     claimed.jobs.extend(seen.granted);
+                    untold.extend(seen.untold);
                     let before = passed.len();
                     passed.extend(seen.closed);
                     passed.sort_unstable();
@@ -62,6 +70,8 @@ impl Engine {
                     false
                 }
             };
+            // From here on nothing is waited for.
+            untold.into_iter().for_each(Untold::told);
             let jobs = self.readable(claimed.jobs)?;
             for Job { head, .. } in &jobs {
                 let waited = head.started_at.map_or(Duration::ZERO, |began| began.since(head.available_at));
@@ -144,12 +154,16 @@ impl Engine {
             let reads = Reads { fulls: ids.clone(), ..Reads::default() };
             let grant = grant.clone();
             let decide = move |draft: &mut Draft| Ok((limit::claim(draft, &ids, &grant)?, draft.now()));
-            store.decide_within(PATIENCE, reads, decide)
+            let leased = store.clone();
+            let keep = move |(turns, now): (Vec<(JobId, Turn)>, Timestamp)| {
+                (Untold::granted(&leased, &turns), turns, now)
+            };
+            store.decide_keeping(PATIENCE, reads, decide, keep)
         });
         let (mut unclaimable, mut held_up) = (Vec::new(), Vec::new());
         let mut failed = None;
         for (ids, decided) in decided.await {
-            let (turns, now) = match decided {
+            let (untold, turns, now) = match decided {
                 Apart::Done(decided) => decided,
                 Apart::HeldUp => {
                     held_up.extend(ids);
@@ -164,6 +178,7 @@ impl Engine {
                     continue;
                 }
             };
+            seen.untold.push(untold);
             for (id, turn) in turns {
                 match turn {
                     Turn::Granted(job) => seen.granted.push(*job),
@@ -274,6 +289,8 @@ impl Engine {
 #[derive(Default)]
 struct Seen {
     granted: Vec<(Head, Full)>,
+    /// Their leases.
+    untold: Vec<Untold>,
     /// How many were settled, so that they stand in nobody's way.
     settled: usize,
     /// Limits that let nothing start.

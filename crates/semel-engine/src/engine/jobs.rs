@@ -7,7 +7,7 @@ use bytes::Bytes;
 use semel_core::draft::{Draft, Missing, Reads, each};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
-use semel_core::lease::Bearer;
+use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::settle::{self, Refusal, Report, Settled};
 use semel_core::unique::UniqueKey;
@@ -17,6 +17,7 @@ use super::Engine;
 use crate::apart::{Apart, PATIENCE, apart};
 use crate::hottest::Hot;
 use crate::latency::What;
+use crate::untold;
 
 /// Heads that one look at the hottest holders reads: commits wait while it does.
 const HOLDERS_AT_ONCE: usize = 100;
@@ -56,6 +57,13 @@ impl Engine {
     /// When the store cannot commit.
     pub async fn give_back(&self, id: JobId, bearer: Bearer) -> Result<Settled, StoreError> {
         self.settle(head_of, id, move |draft, id| settle::give_back(draft, id, &bearer)).await
+    }
+
+    /// Gives back jobs whose worker has not been told of them. It waits for nothing, so it may be asked for where they are dropped.
+    /// One that cannot be given back is free again when its lease ends.
+    pub fn give_back_untold(&self, leases: impl IntoIterator<Item = (JobId, LeaseToken)>) {
+        let stored = leases.into_iter().map(|(id, lease)| (self.space.stored_id(id), lease));
+        untold::give_back(&self.shared.store, stored);
     }
 
     /// A worker puts a job off by `wait`, and gets its attempt back.

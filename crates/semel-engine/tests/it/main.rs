@@ -8,3 +8,4 @@ mod following;
 mod held_up;
 mod limits;
 mod samples;
+mod untold;

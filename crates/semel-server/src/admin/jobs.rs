@@ -63,7 +63,7 @@ pub(crate) async fn cancel(
     let id = extract::job_id(id)?;
     caller.check_cancel(&app, id).await?;
     let head = settled(app.engine.cancel(id, Bearer::default()).await?)?;
-    Ok(Answer::ok(show_job(&app.engine, &caller, &head, answer::job).await?))
+    Ok(Answer::ok(show_job(&app.engine, &caller, &head, answer::job).await))
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::harness::{Server, Told, job};
+use crate::harness::{Server, Told, header, job};
 
 const PATH: &str = "/ojs/v1/webhooks/subscriptions";
 const SECRET: &str = "whk_test_secret_001";
@@ -380,5 +380,19 @@ async fn a_subscription_can_be_tried() {
     assert!(tried.body["error"].as_str().unwrap().contains("loopback"), "{}", tried.body);
     strict.stop().await;
     assert_eq!(server.post_text(&path.replace("/test", "x/test"), "").await.status, 404);
+    server.stop().await;
+}
+
+/// Taken for a promise that is not kept, the header would make two subscriptions of one request, and every event be sent twice.
+#[tokio::test]
+async fn a_subscription_takes_no_idempotency_key() {
+    let server = Server::with(Config { webhooks: Rules { allow_private: true }, ..Config::default() }).await;
+    let wish = json!({ "url": "http://127.0.0.1:9/hook", "events": ["*"] });
+    let told =
+        server.ask(Method::POST, PATH, Some(&wish.to_string()), header("idempotency-key", "once")).await;
+    assert_eq!((told.status, told.code()), (400, "invalid_request"), "{}", told.body);
+    assert_eq!(told.body["error"]["details"]["header"], "Idempotency-Key");
+    assert_eq!(server.get(PATH).await.body["subscriptions"], json!([]));
+    assert_eq!(server.post(PATH, &wish).await.status, 201);
     server.stop().await;
 }
