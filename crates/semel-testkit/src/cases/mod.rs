@@ -243,6 +243,9 @@ macro_rules! conformance {
             a_follow_up_is_not_activated_by_hand,
             a_follow_up_that_waits_again_goes_before_the_next_one,
             a_run_that_ends_first_does_not_cut_off_one_that_waits_again,
+            two_follow_ups_that_meet_a_run_are_both_let_go,
+            two_started_follow_ups_that_meet_a_run_are_both_let_go,
+            a_follow_up_that_was_given_back_waits_behind_one_that_was_started,
         );
         $crate::conformance!(@$how $fixture; history:
             a_finished_job_can_be_read_until_it_is_purged,
