@@ -7,4 +7,5 @@ mod duties;
 mod following;
 mod held_up;
 mod limits;
+mod rounds;
 mod samples;
