@@ -172,6 +172,7 @@ impl Engine {
     /// asked afterwards, through whatever handle, is answered with [`StoreError::Closed`]. When this returns the store's
     /// file can be opened again at once.
     pub async fn close(&self) {
+        self.shared.store.closing();
         self.stop().await;
         self.shared.store.close().await;
     }
