@@ -91,6 +91,7 @@ macro_rules! conformance {
             jobs_of_closed_limits_are_passed_over,
             a_limit_counts_who_runs_and_nobody_else,
             a_retried_job_takes_one_place_of_its_limit,
+            a_limit_that_has_a_concurrency_again_counts_whom_it_had_counted,
             two_starts_of_one_limit_meet_at_its_record,
             a_rate_counts_starts_by_the_stores_time,
             settings_are_kept_with_their_queue,
