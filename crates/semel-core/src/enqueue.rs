@@ -147,7 +147,7 @@ fn act(
             };
             let lineage = Lineage::following(heads.iter().map(|head| head.id));
             let follow_up = create(draft, offer, &placing, lineage, fence)?;
-            follow_up::wait_for(draft, heads, follow_up.id);
+            follow_up::wait(draft, follow_up.clone())?;
             Ok(Outcome::FollowUp(Box::new(follow_up)))
         }
         Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => {

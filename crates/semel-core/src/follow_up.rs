@@ -1,5 +1,9 @@
-//! The one job that waits for the end of a run: skip what is already going to happen, but never lose the last
-//! request (SEMANTICS 4, `follow_up`).
+//! Who waits for the end of a run: skip what is already going to happen, but never lose the last request (SEMANTICS 4,
+//! `follow_up`).
+//!
+//! Mostly one follow-up waits for one run. But policies of callers differ, and runs are given back, so that several may wait for
+//! several: then they stand in one line. Every run names the first of it, and each of it the next: the end of the last run lets the
+//! first go, and whoever of them ends lets go the next.
 
 use crate::draft::{Draft, KeyRead, Missing};
 use crate::event::EventKind;
@@ -8,57 +12,32 @@ use crate::job::{Head, Role};
 use crate::planted::{Bug, is_planted};
 use crate::state::{Event, State, StateSet, next};
 
-/// A run that `follow_up` waited for has ended, in this very commit: the follow-up becomes available, unless another
-/// started holder of its key is still under way; then it waits for that one too.
-pub(crate) fn release(draft: &mut Draft, ended: &Head, follow_up: JobId) -> Result<(), Missing> {
-    let Some(mut waiting) = draft.head(follow_up)? else {
+/// A run that `follow_up` waited for has ended, in this very commit: the first in line becomes available, unless another started
+/// holder of its key is still under way; then all of them wait for that one too.
+pub(crate) fn release(draft: &mut Draft, follow_up: JobId) -> Result<(), Missing> {
+    let Some(waiting) = draft.head(follow_up)?.filter(waits) else {
         return Ok(());
     };
-    if waiting.state != State::Pending || waiting.role != Role::FollowUp {
-        return Ok(());
-    }
-    let others = started_holders(draft, &waiting, ended.id)?;
-    if others.is_empty() || is_planted(Bug::FollowUpTooEarly) {
-        if let Ok(state) = next(waiting.state, Event::Activate) {
-            waiting.state = state;
-            waiting.available_at = draft.now();
-            draft.update(&mut waiting);
-            draft.tell(EventKind::Available, &waiting, 0);
+    let parties = Parties::of(draft, waiting)?;
+    parties.link(draft);
+    if (parties.runs.is_empty() || is_planted(Bug::FollowUpTooEarly))
+        && let Some(first) = parties.line.into_iter().next()
+    {
+        let mut first = draft.newest(first);
+        if let Ok(state) = next(first.state, Event::Activate) {
+            first.state = state;
+            first.available_at = draft.now();
+            draft.update(&mut first);
+            draft.tell(EventKind::Available, &first, 0);
         }
-        return Ok(());
     }
-    wait_for(draft, others, follow_up);
     Ok(())
 }
 
-/// Has the end of each of these live holders let `follow_up` go. One of them that was started before, and waits again for a run that
-/// overlapped it, goes first: whoever lets that one go is still to do so, and its own end lets this one go.
-pub(crate) fn wait_for(draft: &mut Draft, holders: Vec<Head>, follow_up: JobId) {
-    let waits_again =
-        |head: &&Head| head.role == Role::FollowUp && head.state == State::Pending && head.was_started();
-    let waiting: Vec<JobId> = holders.iter().filter(waits_again).map(|head| head.id).collect();
-    for holder in holders {
-        let mut holder = draft.newest(holder);
-        if holder.follow_up.is_some_and(|next| next == follow_up || waiting.contains(&next)) {
-            continue;
-        }
-        holder.follow_up = Some(follow_up);
-        draft.update(&mut holder);
-    }
-}
-
-/// Live holders of the follow-up's key that have begun, but for the follow-up itself and `ended`.
-fn started_holders(draft: &mut Draft, waiting: &Head, ended: JobId) -> Result<Vec<Head>, Missing> {
-    let Some(key) = waiting.key else {
-        return Ok(Vec::new());
-    };
-    let read = KeyRead { key, states: StateSet::LIVE, all: true };
-    let holders = draft.key(&read)?.holders.iter();
-    Ok(holders
-        .filter(|holder| holder.id != waiting.id && holder.id != ended)
-        .filter(|holder| holder.state.is_live() && holder.has_begun())
-        .cloned()
-        .collect())
+/// Has a follow-up that was created in this very decision wait for the runs of its key.
+pub(crate) fn wait(draft: &mut Draft, follow_up: Head) -> Result<(), Missing> {
+    Parties::of(draft, follow_up)?.link(draft);
+    Ok(())
 }
 
 /// A released follow-up met another run of its key when it was to be claimed: it waits for that run as well. Says
@@ -73,15 +52,70 @@ pub fn hold_again(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     let (Role::FollowUp, Ok(state)) = (waiting.role, next(waiting.state, Event::Hold)) else {
         return Ok(false);
     };
-    let others = started_holders(draft, &waiting, id)?;
-    if others.is_empty() {
+    waiting.state = state;
+    let parties = Parties::of(draft, waiting.clone())?;
+    if parties.runs.is_empty() {
         return Ok(false);
     }
-    waiting.state = state;
     draft.update(&mut waiting);
-    for mut other in others {
-        other.follow_up = Some(id);
-        draft.update(&mut other);
-    }
+    parties.link(draft);
     Ok(true)
+}
+
+/// Whether the job waits for the end of a run.
+fn waits(head: &Head) -> bool {
+    head.role == Role::FollowUp && head.state == State::Pending
+}
+
+/// The live holders of a key whose ends are waited for, and those who wait.
+struct Parties {
+    /// Those that have begun, but for those in line.
+    runs: Vec<Head>,
+    /// In the order in which they go.
+    line: Vec<Head>,
+}
+
+impl Parties {
+    /// Of the key of a follow-up that waits.
+    fn of(draft: &mut Draft, waiting: Head) -> Result<Self, Missing> {
+        let Some(key) = waiting.key else {
+            return Ok(Self { runs: Vec::new(), line: vec![waiting] });
+        };
+        let read = KeyRead { key, states: StateSet::LIVE, all: true };
+        let holders = draft.key(&read)?.holders.iter();
+        let is_other = |holder: &&Head| holder.id != waiting.id && holder.state.is_live();
+        let others: Vec<Head> = holders.filter(is_other).cloned().collect();
+        let others = others.into_iter().map(|holder| draft.newest(holder));
+        let (mut line, mut runs): (Vec<Head>, Vec<Head>) =
+            others.filter(|holder| holder.state.is_live()).partition(waits);
+        runs.retain(Head::has_begun);
+        line.push(waiting);
+        let now = draft.now();
+        // One that was started before is a run that has not ended: those that were not wait for it too. One that will never be
+        // started is in nobody's way.
+        line.sort_by_key(|head| {
+            let was_started = head.was_started();
+            (!was_started, !was_started && head.is_expired(now), head.created_at, head.id)
+        });
+        Ok(Self { runs, line })
+    }
+
+    /// Has every run name the first in line, and each in line the next.
+    fn link(&self, draft: &mut Draft) {
+        let Some(first) = self.line.first() else { return };
+        for run in &self.runs {
+            name(draft, run, first.id);
+        }
+        for (head, behind) in self.line.iter().zip(self.line.iter().skip(1)) {
+            name(draft, head, behind.id);
+        }
+    }
+}
+
+fn name(draft: &mut Draft, head: &Head, follow_up: JobId) {
+    let mut head = draft.newest(head.clone());
+    if head.follow_up != Some(follow_up) {
+        head.follow_up = Some(follow_up);
+        draft.update(&mut head);
+    }
 }

@@ -57,7 +57,7 @@ impl Lane {
 pub struct Limit {
     /// Jobs of the same key share the limit.
     pub key: Box<str>,
-    /// How many may run at once.
+    /// How many may run at once. Runs that began while the limit had none are not among those that are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// How many may start in a stretch of time.
@@ -91,7 +91,8 @@ impl Limit {
 pub struct Usage {
     /// The limit.
     pub limit: Limit,
-    /// Jobs that were started and may still run.
+    /// Jobs that were started and may still run. Only a limit on them adds to it: the record is written at every start, and of a
+    /// rate alone nobody would ever look who of them has ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     running: Vec<[u8; 16]>,
     /// When jobs were started and how many, oldest first. Neighbours are put together under the later time.
@@ -135,7 +136,7 @@ impl Usage {
             .fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Jobs that were started under it and may still run.
+    /// Jobs that were started under it, while it had a [concurrency](Limit::concurrency), and may still run.
     pub fn running(&self) -> impl Iterator<Item = JobId> {
         self.running.iter().copied().map(JobId::from_bytes)
     }
@@ -193,7 +194,8 @@ fn counts_until(at: i64, rate: Rate) -> Timestamp {
     Timestamp::from_micros(at).saturating_add(Duration::from_micros(part))
 }
 
-/// Sees to it that a limit is kept as the newest job asks for it. What was used of it stays used.
+/// Sees to it that a limit is kept as the newest job asks for it. What was used of it stays used, also where it asks for a
+/// concurrency no more: another may again.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the limit's record.

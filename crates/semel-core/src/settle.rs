@@ -93,7 +93,7 @@ pub(crate) fn end(
     let waiters = if head.awaited { waiting::take(draft, head)? } else { waiting::Waiters::default() };
     draft.update(head);
     draft.tell(kind, head, ran);
-    let released = follow_up.map_or(Ok(()), |id| follow_up::release(draft, head, id));
+    let released = follow_up.map_or(Ok(()), |id| follow_up::release(draft, id));
     // Both, so that what either lacks is loaded in one go.
     waiting::tell(draft, head, &waiters).and(released)
 }

@@ -5,10 +5,10 @@ mod inside;
 mod jobs;
 mod outbox;
 mod queues;
+mod rounds;
 
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use semel_core::draft::{Draft, KeyRead, Missing, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
@@ -27,7 +27,6 @@ use tokio::task::JoinHandle;
 
 use crate::counters::{Counters, outcome_name};
 use crate::duplicates::DuplicateLog;
-use crate::duty::{Expire, Promote, Purge, Reap, Tend};
 use crate::held::LastLook;
 use crate::hottest::Hottest;
 use crate::job::Job;
@@ -37,15 +36,6 @@ use crate::queues::Bounded;
 use crate::samples::Samples;
 use crate::throughput::Throughput;
 use crate::workers::Workers;
-
-/// The longest the duties sleep without looking, for whatever a hint failed to say.
-const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
-/// How often finished jobs are looked over and the store keeps house.
-const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(500);
-/// How often absorbed duplicates are written to their holders: within a second, and hot holders no more often.
-const DUPLICATES_EVERY: Duration = Duration::from_millis(900);
-/// How long the duties rest after the store failed them.
-const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// A running engine. Cheap to clone; the duties stop with [`Engine::stop`], [`Engine::close`] or with the
 /// last handle.
@@ -136,7 +126,8 @@ impl Engine {
     /// The loop of the duties, for a caller who runs it himself. It ends with [`stop`](Self::stop), with the store, or
     /// with the last handle on this engine. Needs tokio's clock.
     pub fn duties(&self) -> impl Future<Output = ()> + Send + 'static {
-        run_duties(self.shared.store.clone(), Arc::downgrade(&self.shared), self.shared.stop.subscribe())
+        let shared = &self.shared;
+        rounds::run_duties(shared.store.clone(), Arc::downgrade(shared), shared.stop.subscribe())
     }
 
     /// The store behind its batcher.
@@ -181,6 +172,7 @@ impl Engine {
     /// asked afterwards, through whatever handle, is answered with [`StoreError::Closed`]. When this returns the store's
     /// file can be opened again at once.
     pub async fn close(&self) {
+        self.shared.store.closing();
         self.stop().await;
         self.shared.store.close().await;
     }
@@ -390,85 +382,4 @@ async fn let_others_go_on() {
         Poll::Pending
     })
     .await;
-}
-
-/// Runs the duties until told to stop or until nobody holds the engine any more: what is due at once, then what falls
-/// due at the next known time or hint.
-async fn run_duties(store: Store, engine: std::sync::Weak<Shared>, mut stop: watch::Receiver<bool>) {
-    let mut housekeeping = tokio::time::Instant::now();
-    let mut duplicates = housekeeping;
-    loop {
-        let rest = match time_duties(&store).await {
-            Ok(rest) => rest,
-            Err(StoreError::Closed) => return,
-            Err(error) => {
-                tracing::warn!(%error, "the duties could not use the store; they try again");
-                REST_AFTER_FAILURE
-            }
-        };
-        if housekeeping.elapsed() >= HOUSEKEEPING_EVERY {
-            let Some(shared) = engine.upgrade() else { return };
-            let due = duplicates.elapsed() >= DUPLICATES_EVERY;
-            if let Err(error) = keep_house(&shared, due).await {
-                tracing::warn!(%error, "housekeeping failed; it is tried again");
-            }
-            housekeeping = tokio::time::Instant::now();
-            if due {
-                duplicates = housekeeping;
-            }
-        }
-        tokio::select! {
-            // In a fixed order, so that a run that is played again is the same run.
-            biased;
-            changed = stop.changed() => if changed.is_err() || *stop.borrow() { return },
-            () = store.hints().sooner() => {}
-            () = tokio::time::sleep(rest.min(HOUSEKEEPING_EVERY)) => {}
-        }
-    }
-}
-
-/// Runs the duties that hang on a time, until nothing is due. Says how long nothing will be. One that fails keeps no other from
-/// its run.
-async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
-    loop {
-        let runs = [
-            Promote.run_once(store).await,
-            Reap.run_once(store).await,
-            Expire.run_once(store).await,
-            Tend.run_once(store).await,
-        ];
-        let ran = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
-        if ran.last().is_some_and(|tended| tended.moved > 0) {
-            // A cron that ticked has a next tick, which this look did not see.
-            continue;
-        }
-        let now = ran.iter().map(|ran| ran.now).max().unwrap_or_default();
-        let next = ran.iter().filter_map(|ran| ran.next).min();
-        let is_held_up = ran.iter().all(|ran| ran.moved == 0) && ran.iter().any(|ran| ran.held_up > 0);
-        match next {
-            // There is more, and nothing of it could be had.
-            Some(at) if at <= now && is_held_up => return Ok(REST_AFTER_FAILURE),
-            Some(at) if at <= now => {}
-            Some(at) => {
-                let rest = at.since(now).min(LOOK_AT_LEAST_EVERY);
-                store.hints().looks_at(now.saturating_add(rest));
-                return Ok(rest);
-            }
-            None => {
-                store.hints().looks_at(now.saturating_add(LOOK_AT_LEAST_EVERY));
-                return Ok(LOOK_AT_LEAST_EVERY);
-            }
-        }
-    }
-}
-
-/// `duplicates` says whether it is time for what is done once a second.
-async fn keep_house(shared: &Shared, duplicates: bool) -> Result<(), StoreError> {
-    while duplicates && shared.duplicates.flush(&shared.store).await? {}
-    while Purge.run_once(&shared.store).await?.moved > 0 {}
-    while shared.store.maintain().await? {}
-    if duplicates {
-        shared.bounded.look(&shared.store).await?;
-    }
-    Ok(())
 }

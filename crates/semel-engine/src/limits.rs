@@ -11,7 +11,7 @@ use semel_store::{Store, StoreError};
 pub struct LimitSeen {
     /// The limit, and what it has let start.
     pub usage: Usage,
-    /// Jobs that run under it now.
+    /// Jobs that run under it now, of those that began while it had a [concurrency](semel_core::limit::Limit::concurrency).
     pub running: usize,
     /// The store's time.
     pub now: Timestamp,

@@ -67,6 +67,11 @@ pub enum SqliteError {
 }
 
 impl SqliteError {
+    /// Whether another has the lock.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::DatabaseBusy)
+    }
+
     /// Whether the engine must not go on after this: it is unknown what reached the disk.
     pub fn is_fatal(&self) -> bool {
         match self {

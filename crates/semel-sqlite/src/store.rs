@@ -3,7 +3,7 @@
 mod carrier;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -38,8 +38,6 @@ use crate::writer::{Writer, purgeable};
 const PURGE_LOOKS: u32 = 2_000;
 /// Bytes of journal beyond which a commit first carries a piece of it over to the rows.
 const JOURNAL_MAX: usize = 192 << 20;
-/// The longest that making a copy may hold up the writing of rows; commits go on meanwhile.
-const COPY_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 
 /// The embedded store.
 pub struct Sqlite {
@@ -49,6 +47,8 @@ pub struct Sqlite {
     rows: Arc<AtomicU64>,
     path: PathBuf,
     secret: [u8; 16],
+    /// Nobody waits any more for a copy that another process makes.
+    closing: AtomicBool,
 }
 
 struct Inner {
@@ -111,9 +111,9 @@ impl Sqlite {
         let lock = FileLock::take(&path)?;
         bring_to_disk(&path)?;
         let writes = open(&path)?;
-        // A copy of the file being made by another process may hold it up.
-        writes.busy_timeout(COPY_MAX)?;
         let secret = secret(&writes)?;
+        // A copy of the file being made by another process may hold it up for much longer.
+        writes.busy_timeout(carrier::LOOK_EVERY)?;
         let carrier =
             Carrier { db: writes, forget_cursor: Vec::new(), events: None, events_max: log::EVENTS_MAX };
         let db = open(&path)?;
@@ -138,7 +138,8 @@ impl Sqlite {
             doubtful: false,
             failed: None,
         };
-        Ok(Self { carrier: Mutex::new(carrier), inner: Mutex::new(inner), rows, path, secret })
+        let (carrier, inner) = (Mutex::new(carrier), Mutex::new(inner));
+        Ok(Self { carrier, inner, rows, path, secret, closing: AtomicBool::new(false) })
     }
 
     /// Files ended jobs as soon as the store keeps house, instead of many at a time: for tests and tools that look at
@@ -305,7 +306,8 @@ impl Backend for Sqlite {
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         // Nobody has to keep house for the journal to stay bounded.
-        if look(&self.lock().at).journal_bytes() > JOURNAL_MAX
+        if !self.closing.load(Ordering::Relaxed)
+            && look(&self.lock().at).journal_bytes() > JOURNAL_MAX
             && let Ok(mut carrier) = self.carrier.try_lock()
             && let Err(error) = self.carry(&mut carrier, Some(Patience::NONE))
         {
@@ -365,11 +367,15 @@ impl Backend for Sqlite {
         Box::pin(std::future::ready(kept))
     }
 
+    fn closing(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         let mut carrier = self.carrier();
         let cleared = self.with(|inner, rows| {
             let last = inner.journal.rotate();
-            carrier.clear(rows.load(Ordering::Relaxed), last)?;
+            carrier.clear(rows.load(Ordering::Relaxed), last, &self.closing)?;
             inner.journal.carried(last);
             inner.doubtful = true;
             hold(&inner.at).is_in_doubt = true;

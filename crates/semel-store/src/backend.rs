@@ -105,6 +105,10 @@ pub trait Backend: Send + Sync + 'static {
     /// A bounded piece of the store's own housekeeping. Says whether more is waiting.
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>>;
 
+    /// The store is about to be closed: [housekeeping](Self::maintain) that waits for somebody else, such as another process that
+    /// makes a copy, gives up. Who closes the store waits for whatever goes on.
+    fn closing(&self) {}
+
     /// Deletes everything. For tests; a server offers it only when told to.
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 

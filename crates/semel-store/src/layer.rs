@@ -110,6 +110,10 @@ impl<L: Layer> Backend for L {
         Layer::maintain(self)
     }
 
+    fn closing(&self) {
+        self.inner().closing();
+    }
+
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         self.inner().clear()
     }

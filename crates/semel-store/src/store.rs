@@ -359,10 +359,22 @@ impl Store {
         done.map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
 
+    /// Says that the store is about to be closed: from now on its [housekeeping](Self::maintain) waits for nobody else. For who has
+    /// something left to do before he closes it.
+    pub fn closing(&self) {
+        // Whoever waits for the store's end finds nobody with it, and has said so before.
+        let busy = self.busy.try_read();
+        let backend = if busy.is_ok() { self.backend.upgrade() } else { None };
+        if let Some(backend) = backend {
+            backend.closing();
+        }
+    }
+
     /// Closes the store, for all handles: what was asked before is answered, what is asked afterwards is answered with
     /// [`StoreError::Closed`]. When this returns the batcher has ended and the backend has been given up: a file can be
     /// opened again at once, unless the caller kept the backend itself. Closing twice does no harm.
     pub async fn close(&self) {
+        self.closing();
         // Where nobody takes it, the batcher is ending already.
         drop(self.requests.send(Request::Close).await);
         let mut alive = self.alive.clone();

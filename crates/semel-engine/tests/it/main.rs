@@ -7,5 +7,6 @@ mod duties;
 mod following;
 mod held_up;
 mod limits;
+mod rounds;
 mod samples;
 mod untold;

@@ -1,6 +1,7 @@
 //! The one who writes rows: carries over what the journal has, keeps house, and clears it all away.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use semel_core::time::Timestamp;
@@ -15,8 +16,14 @@ use crate::open::set_fact;
 use crate::view::{hold, look};
 use crate::{forgetting, heritage, log};
 
+/// The longest that making a copy may hold up the writing of rows; commits go on meanwhile.
+const COPY_MAX: Duration = Duration::from_secs(3_600);
+/// Who waits for it looks so often whether the store is being closed.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// The one who writes rows.
 pub(super) struct Carrier {
+    /// It waits for a lock no longer than for a [look](LOOK_EVERY).
     pub(super) db: Connection,
     pub(super) forget_cursor: Vec<u8>,
     /// How many events have rows, once counted.
@@ -45,7 +52,7 @@ impl Sqlite {
             return self.with(|_, _| kept);
         };
         carrier.events = None;
-        let written = filing::write(&mut carrier.db, &piece);
+        let written = patiently(&mut carrier.db, &self.closing, |db| filing::write(db, &piece));
         let over = self.with(|inner, _| {
             // What was read again since then has what the piece says in the journal, or in the rows.
             if inner.generation != generation {
@@ -79,12 +86,15 @@ impl Sqlite {
             over.retain(|(key, _, _)| !at.pending.memory.contains_key(key));
         }
         // An id is free again once nothing keeps it, and may be given away in the next commit.
-        carrier.db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
-        let transaction = carrier.db.transaction()?;
-        forgetting::forget(&transaction, &over)?;
-        let more = log::trim(&transaction, &mut carrier.events, carrier.events_max)?;
-        transaction.commit()?;
-        Ok(more)
+        let Carrier { db, events, events_max, .. } = carrier;
+        patiently(db, &self.closing, |db| {
+            db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
+            let transaction = db.transaction()?;
+            forgetting::forget(&transaction, &over)?;
+            let more = log::trim(&transaction, events, *events_max)?;
+            transaction.commit()?;
+            Ok(more)
+        })
     }
 
     /// Takes the place of another store. Everything is brought to the rows first, so that no record of the journal is left whose
@@ -94,7 +104,7 @@ impl Sqlite {
         while self.carry(&mut carrier, Some(Patience::NONE))? {}
         self.with(|inner, _| {
             let last = inner.journal.rotate().max(heritage.log >> PLACE_BITS);
-            heritage::take_over(&mut carrier.db, &heritage, last)?;
+            patiently(&mut carrier.db, &self.closing, |db| heritage::take_over(db, &heritage, last))?;
             inner.journal.go_on_behind(last);
             inner.journal.carried(last);
             inner.doubtful = true;
@@ -104,33 +114,51 @@ impl Sqlite {
     }
 }
 
+/// Writes, all of it or nothing. Another process that makes a copy holds it up until that is made, unless the store is being closed.
+fn patiently<T>(
+    db: &mut Connection,
+    closing: &AtomicBool,
+    mut write: impl FnMut(&mut Connection) -> Result<T, SqliteError>,
+) -> Result<T, SqliteError> {
+    let began = Instant::now();
+    loop {
+        let written = write(db);
+        let is_held_up = written.as_ref().is_err_and(SqliteError::is_busy);
+        if !is_held_up || closing.load(Ordering::Relaxed) || began.elapsed() >= COPY_MAX {
+            return written;
+        }
+        // SQLite waits for no lock where something has been read before.
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
 impl Carrier {
     /// Deletes everything.
-    pub(super) fn clear(&mut self, next_row: u64, last: u64) -> Result<(), SqliteError> {
-        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.db.pragma_update(None, "synchronous", "FULL")?;
-        let transaction = self.db.transaction()?;
-        // Neither a row's number nor a record's is given twice, whatever was deleted.
-        set_fact(&transaction, "next_row", signed(next_row))?;
-        set_fact(&transaction, "carried", signed(last))?;
-        set_fact(&transaction, log::DROPPED, signed(last))?;
-        for table in [
-            "journal",
-            "queue",
-            "job",
-            "note",
-            "memory",
-            "foreign_id",
-            "absorbed",
-            "event",
-            "name",
-            "document",
-        ] {
-            transaction.execute(&format!("DELETE FROM {table}"), [])?;
-        }
-        transaction.commit()?;
+    pub(super) fn clear(
+        &mut self,
+        next_row: u64,
+        last: u64,
+        closing: &AtomicBool,
+    ) -> Result<(), SqliteError> {
+        patiently(&mut self.db, closing, |db| clear(db, next_row, last))?;
         self.events = None;
         self.forget_cursor.clear();
         Ok(())
     }
+}
+
+fn clear(db: &mut Connection, next_row: u64, last: u64) -> Result<(), SqliteError> {
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    db.pragma_update(None, "synchronous", "FULL")?;
+    let transaction = db.transaction()?;
+    // Neither a row's number nor a record's is given twice, whatever was deleted.
+    set_fact(&transaction, "next_row", signed(next_row))?;
+    set_fact(&transaction, "carried", signed(last))?;
+    set_fact(&transaction, log::DROPPED, signed(last))?;
+    for table in
+        ["journal", "queue", "job", "note", "memory", "foreign_id", "absorbed", "event", "name", "document"]
+    {
+        transaction.execute(&format!("DELETE FROM {table}"), [])?;
+    }
+    Ok(transaction.commit()?)
 }

@@ -1,13 +1,16 @@
 //! Closing: what was asked is answered, and the file is free when the call returns.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use rusqlite::Connection;
 use semel_core::enqueue::Outcome;
 use semel_engine::Engine;
 use semel_sqlite::Sqlite;
 use semel_store::{Store, StoreError};
 use semel_testkit::TempDir;
-use semel_testkit::make::keyed;
+use semel_testkit::fixture::claim;
+use semel_testkit::make::{job, keyed};
 
 use crate::disk::{offer, stored};
 
@@ -55,4 +58,22 @@ async fn a_closed_engine_has_written_what_its_duties_held() {
     let job = engine.job(head.id).await.unwrap().unwrap();
     assert_eq!(job.duplicates.count, 7);
     engine.close().await;
+}
+
+/// Who makes a copy of the file has its lock for as long as that takes.
+#[tokio::test]
+async fn while_a_copy_is_made_timers_go_on_and_a_closed_engine_lets_go_of_the_file() {
+    let long = Duration::from_secs(30);
+    let dir = TempDir::new();
+    let path = dir.path().join("semel.db");
+    let engine = Engine::start(Arc::new(Sqlite::open(&path).unwrap().filing_at_once())).unwrap();
+    let copying = Connection::open(&path).unwrap();
+    copying.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // Before its time the store begins to keep house, and finds the lock taken.
+    engine.enqueue(job().later(Duration::from_millis(1_500)).offer(), "").await.unwrap();
+    let jobs = engine.claim_or_wait(claim(&["default"], 1), long).await.unwrap();
+    assert_eq!(jobs.len(), 1);
+    tokio::time::timeout(long, engine.close()).await.unwrap();
+    drop(copying);
+    drop(Sqlite::open(&path).unwrap());
 }

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use semel_core::body::Body;
+use semel_core::draft::each;
 use semel_core::enqueue::Outcome;
 use semel_core::follow_up::hold_again;
+use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind, Role};
 use semel_core::lease::Unclaimable;
 use semel_core::life;
-use semel_core::settle::{Refusal, Settled};
+use semel_core::settle::{self, Refusal, Settled};
 use semel_core::state::{State, StateSet};
 use semel_core::trail::Payload;
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, bearer};
 use crate::make::{Want, foreign_id, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -219,4 +221,111 @@ pub async fn a_run_that_ends_first_does_not_cut_off_one_that_waits_again(f: &Fix
     assert_eq!(f.head(second.id).await.unwrap().state, State::Pending);
     f.complete(&again).await;
     assert_eq!(f.claim_one().await.0.id, second.id);
+}
+
+/// A job of the key whose policy minds nobody, and that goes before all others.
+async fn run_beside(f: &Fixture, key: &str) -> Head {
+    let minds_nobody = StateSet::EMPTY.with(State::Discarded);
+    let head = f.create(&keyed(key).states(minds_nobody).priority(9).offer()).await;
+    let (run, _) = f.claim_one().await;
+    assert_eq!(run.id, head.id);
+    run
+}
+
+/// Two follow-ups of one key that are both ready: the worker of the first gave it back while the second waited for it and for
+/// another run.
+async fn two_that_are_ready(f: &Fixture, key: &str) -> [JobId; 2] {
+    let want = keyed(key).on_conflict("follow_up");
+    f.create(&want.offer()).await;
+    let (run, _) = f.claim_one().await;
+    let first = followed(f, &want).await;
+    f.complete(&run).await;
+    let (begun, _) = f.claim_one().await;
+    assert_eq!(begun.id, first.id);
+    let other = run_beside(f, key).await;
+    let second = followed(f, &want).await;
+    let given_back = f.decide(|draft| settle::give_back(draft, begun.id, &bearer(&begun))).await;
+    assert!(matches!(given_back, Settled::Done(_)), "{given_back:?}");
+    f.complete(&other).await;
+    for id in [first.id, second.id] {
+        assert_eq!(f.head(id).await.unwrap().state, State::Available);
+    }
+    [first.id, second.id]
+}
+
+/// Has both meet a run of their key in one claim; then the run ends, and what they are in the order in which they run.
+async fn held_and_run(f: &Fixture, key: &str, order: [JobId; 2]) -> Vec<JobId> {
+    let run = run_beside(f, key).await;
+    let claimed = f.claim("default", 5).await;
+    assert!(claimed.jobs.is_empty());
+    let mut met = claimed.unclaimable;
+    met.sort_by_key(|(id, _)| order.iter().position(|known| known == id));
+    assert_eq!(met, order.map(|id| (id, Unclaimable::Overlaps)));
+    let held = f.decide(|draft| each(order, |id| hold_again(draft, id))).await;
+    assert_eq!(held, [true; 2]);
+    f.complete(&run).await;
+    let mut ran = Vec::new();
+    for _ in order {
+        let mut claimed = f.claim("default", 5).await;
+        assert_eq!(claimed.jobs.len(), 1, "one of them waits for ever: {ran:?} ran");
+        let (head, _) = claimed.jobs.remove(0);
+        assert!(matches!(f.complete(&head).await, Settled::Done(_)));
+        ran.push(head.id);
+    }
+    ran
+}
+
+/// Whichever is put back first, the older goes first and the other after it.
+pub async fn two_follow_ups_that_meet_a_run_are_both_let_go(f: &Fixture) {
+    for (key, is_newer_first) in [("older first", false), ("newer first", true)] {
+        let [first, second] = two_that_are_ready(f, key).await;
+        let order = if is_newer_first { [second, first] } else { [first, second] };
+        assert_eq!(held_and_run(f, key, order).await, [first, second], "{key}");
+    }
+}
+
+/// Both of them have been started and count as runs that have not ended: still neither waits for the other.
+pub async fn two_started_follow_ups_that_meet_a_run_are_both_let_go(f: &Fixture) {
+    for (key, is_newer_first) in [("older first", false), ("newer first", true)] {
+        let [first, second] = two_that_are_ready(f, key).await;
+        for _ in 0..2 {
+            f.claim_one().await;
+            f.advance(Duration::from_secs(200)).await;
+            f.run_duties().await;
+        }
+        for id in [first, second] {
+            let head = f.head(id).await.unwrap();
+            assert_eq!((head.state, head.attempt), (State::Available, 1));
+        }
+        let order = if is_newer_first { [second, first] } else { [first, second] };
+        assert_eq!(held_and_run(f, key, order).await, [first, second], "{key}");
+    }
+}
+
+/// One that was given back waits for a run again, and behind one that was started and had waited for it.
+pub async fn a_follow_up_that_was_given_back_waits_behind_one_that_was_started(f: &Fixture) {
+    let [first, second] = two_that_are_ready(f, "a").await;
+    let mut begun = Vec::new();
+    for id in [first, second] {
+        let (run, _) = f.claim_one().await;
+        assert_eq!(run.id, id);
+        f.advance(Duration::from_secs(200)).await;
+        if id == first {
+            f.run_duties().await;
+        }
+        begun.push(run);
+    }
+    // The first meets the run of the second, whose worker is late, and waits for it.
+    let late = begun.pop().unwrap();
+    assert!(f.decide(|draft| hold_again(draft, first)).await);
+    let given_back = f.decide(|draft| settle::give_back(draft, late.id, &bearer(&late))).await;
+    assert!(matches!(given_back, Settled::Done(_)), "{given_back:?}");
+    let run = run_beside(f, "a").await;
+    assert!(f.decide(|draft| hold_again(draft, second)).await);
+    f.complete(&run).await;
+    let (started, _) = f.claim_one().await;
+    assert_eq!(started.id, first, "its run has not ended yet");
+    assert_eq!(f.head(second).await.unwrap().state, State::Pending);
+    f.complete(&started).await;
+    assert_eq!(f.claim_one().await.0.id, second);
 }

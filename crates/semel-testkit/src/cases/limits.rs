@@ -123,6 +123,21 @@ pub async fn a_retried_job_takes_one_place_of_its_limit(f: &Fixture) {
     granted(f, &jobs[1]).await;
 }
 
+/// Who was counted is counted again; of who began in between nothing is known.
+pub async fn a_limit_that_has_a_concurrency_again_counts_whom_it_had_counted(f: &Fixture) {
+    let rate = Some(Rate { count: 100, period_us: 1_000_000 });
+    let by_rate = Limit { key: "k".into(), concurrency: None, rate };
+    let by_rate = Offer { limit: Some(by_rate), ..job().offer() };
+    let first = f.create(&limited("k", 1)).await;
+    let first = granted(f, &first).await;
+    let between = f.create(&by_rate).await;
+    granted(f, &between).await;
+    let next = f.create(&limited("k", 1)).await;
+    assert!(matches!(turn(f, &next).await, Turn::HeldBack(_, Gate::Full(_))));
+    f.complete(&first).await;
+    granted(f, &next).await;
+}
+
 /// Two servers that start jobs of one limit at once.
 pub async fn two_starts_of_one_limit_meet_at_its_record(f: &Fixture) {
     let jobs = [f.create(&limited("k", 1)).await, f.create(&limited("k", 1)).await];

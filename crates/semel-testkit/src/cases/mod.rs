@@ -91,6 +91,7 @@ macro_rules! conformance {
             jobs_of_closed_limits_are_passed_over,
             a_limit_counts_who_runs_and_nobody_else,
             a_retried_job_takes_one_place_of_its_limit,
+            a_limit_that_has_a_concurrency_again_counts_whom_it_had_counted,
             two_starts_of_one_limit_meet_at_its_record,
             a_rate_counts_starts_by_the_stores_time,
             settings_are_kept_with_their_queue,
@@ -243,6 +244,9 @@ macro_rules! conformance {
             a_follow_up_is_not_activated_by_hand,
             a_follow_up_that_waits_again_goes_before_the_next_one,
             a_run_that_ends_first_does_not_cut_off_one_that_waits_again,
+            two_follow_ups_that_meet_a_run_are_both_let_go,
+            two_started_follow_ups_that_meet_a_run_are_both_let_go,
+            a_follow_up_that_was_given_back_waits_behind_one_that_was_started,
         );
         $crate::conformance!(@$how $fixture; history:
             a_finished_job_can_be_read_until_it_is_purged,

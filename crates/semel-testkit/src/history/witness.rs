@@ -122,17 +122,9 @@ impl Witness {
         for (follow_up, after) in progress.linked {
             // A later item of the batch may have ended either.
             let waits = self.jobs.get(&follow_up).is_some_and(|job| job.head.state == State::Pending);
-            let links = |head: &Head| head.follow_up == Some(follow_up);
-            // Or one goes before it that was started, waits again for this holder's end, and is linked itself.
-            let goes_before = |id: JobId| {
-                let head = self.jobs.get(&id).map(|job| &job.head).filter(|_| after.contains(&id));
-                head.is_some_and(|head| {
-                    head.role == Role::FollowUp && head.state == State::Pending && links(head)
-                })
-            };
             let forgot = |id: &&JobId| {
-                let holder = self.jobs.get(id).map(|job| &job.head).filter(|head| head.state.is_live());
-                holder.is_some_and(|head| !links(head) && !head.follow_up.is_some_and(goes_before))
+                self.jobs.get(id).is_some_and(|job| job.head.state.is_live())
+                    && !self.leads_to(**id, follow_up)
             };
             if let Some(id) = after.iter().find(forgot).filter(|_| waits) {
                 return Err(format!("the follow-up {follow_up} is not linked from {id}"));
@@ -407,11 +399,29 @@ impl Witness {
         self.keys.entry(key).or_default().push(state);
     }
 
+    /// Whether the end of a job lets a follow-up go, or one that waits before it in line.
+    fn leads_to(&self, from: JobId, follow_up: JobId) -> bool {
+        let (mut at, mut seen) = (from, BTreeSet::new());
+        while seen.insert(at) {
+            match self.jobs.get(&at).and_then(|job| job.head.follow_up) {
+                Some(next) if next == follow_up => return true,
+                Some(next) if self.jobs.get(&next).is_some_and(|job| waits_for_a_run(&job.head)) => at = next,
+                _ => return false,
+            }
+        }
+        false
+    }
+
     /// A follow-up is let go only when no run of its key is under way.
     fn check_release(&self, id: JobId) -> Checked {
-        let Some(key) = self.jobs.get(&id).and_then(|job| job.head.key) else { return Ok(()) };
+        let Some(released) = self.jobs.get(&id).map(|job| &job.head) else { return Ok(()) };
+        let Some(key) = released.key else { return Ok(()) };
+        // Of several that were started and wait again one goes first.
+        let goes_behind = |head: &Head| released.attempt > 0 && waits_for_a_run(head);
         let runs = |job: &&Stored| {
-            job.head.key == Some(key) && job.head.id != id && job.head.state.is_live() && job.head.attempt > 0
+            let head = &job.head;
+            let is_started = head.key == Some(key) && head.state.is_live() && head.attempt > 0;
+            is_started && head.id != id && !goes_behind(head)
         };
         match self.jobs.values().find(runs) {
             Some(other) if self.jobs[&id].head.state == State::Available => {
@@ -421,14 +431,13 @@ impl Witness {
         }
     }
 
-    /// A follow-up that waits is linked from a live job, whose end will let it go.
+    /// A follow-up that waits is linked from a live job that waits for no run itself, whose end will let it go.
     fn check_waiting(&self, key: &UniqueKey) -> Checked {
-        let waits = |job: &&Stored| {
-            job.head.key == Some(*key) && job.head.role == Role::FollowUp && job.head.state == State::Pending
-        };
+        let waits = |job: &&Stored| job.head.key == Some(*key) && waits_for_a_run(&job.head);
         for waiting in self.jobs.values().filter(waits) {
             let id = waiting.head.id;
-            if !self.jobs.values().any(|job| job.head.follow_up == Some(id) && job.head.state.is_live()) {
+            let goes_on = |head: &Head| head.state.is_live() && !waits_for_a_run(head);
+            if !self.jobs.values().any(|job| goes_on(&job.head) && self.leads_to(job.head.id, id)) {
                 return Err(format!("the follow-up {id} waits for nobody's end"));
             }
         }
@@ -455,4 +464,8 @@ impl Witness {
         }
         Ok(())
     }
+}
+
+fn waits_for_a_run(head: &Head) -> bool {
+    head.role == Role::FollowUp && head.state == State::Pending
 }

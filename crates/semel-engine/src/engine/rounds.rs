@@ -1,0 +1,163 @@
+//! The loop that runs the duties. Each kind of them has its turn, however much there is of the others.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use semel_store::{Store, StoreError};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::{Shared, let_others_go_on};
+use crate::duty::{Expire, Promote, Purge, Reap, Tend};
+
+/// The longest the duties sleep without looking, for whatever a hint failed to say.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+/// How often finished jobs are looked over and the store keeps house.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(500);
+/// How often absorbed duplicates are written to their holders: within a second, and hot holders no more often.
+const DUPLICATES_EVERY: Duration = Duration::from_millis(900);
+/// How long the duties rest after the store failed them.
+const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
+/// After so long a duty that has more to do lets the others have their turn, and goes on behind them.
+const TURN_MAX: Duration = Duration::from_millis(100);
+
+/// Runs the duties until told to stop or until nobody holds the engine any more.
+pub(super) async fn run_duties(store: Store, engine: Weak<Shared>, stop: watch::Receiver<bool>) {
+    tokio::select! {
+        // In a fixed order, so that a run that is played again is the same run.
+        biased;
+        () = go_round(&store, &engine, stop) => {}
+        // Beside the others: it may wait for somebody, such as for a copy that is being made, and nobody waits for it.
+        () = keep_store(&store) => {}
+    }
+}
+
+/// Runs what is due at once, then what falls due at the next known time or hint.
+async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receiver<bool>) {
+    let mut kept = Instant::now();
+    let mut flushed = kept;
+    loop {
+        let mut rest = match time_duties(store).await {
+            Ok(rest) => rest.min(HOUSEKEEPING_EVERY),
+            Err(StoreError::Closed) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the duties could not use the store; they try again");
+                REST_AFTER_FAILURE
+            }
+        };
+        if kept.elapsed() >= HOUSEKEEPING_EVERY {
+            let Some(shared) = engine.upgrade() else { return };
+            let mut has_more = false;
+            if flushed.elapsed() >= DUPLICATES_EVERY {
+                has_more = or_later(once_a_second(&shared).await);
+                if !has_more {
+                    flushed = Instant::now();
+                }
+            }
+            has_more |= or_later(turn(|| purge(store)).await);
+            if has_more {
+                rest = Duration::ZERO;
+            } else {
+                kept = Instant::now();
+            }
+        }
+        tokio::select! {
+            biased;
+            changed = stop.changed() => if changed.is_err() || *stop.borrow() { return },
+            () = store.hints().sooner() => {}
+            () = rest_for(rest) => {}
+        }
+    }
+}
+
+/// Not even for the moment that a timer takes, where there is more to do.
+async fn rest_for(rest: Duration) {
+    if !rest.is_zero() {
+        sleep(rest).await;
+    }
+}
+
+/// Does one piece after the other until nothing is left or the turn is over. Says whether there may be more.
+async fn turn<F>(mut piece: impl FnMut() -> F) -> Result<bool, StoreError>
+where
+    F: Future<Output = Result<bool, StoreError>>,
+{
+    let began = Instant::now();
+    while piece().await? {
+        if began.elapsed() >= TURN_MAX {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What a turn says. One that failed is taken again when it is time for the next.
+fn or_later(turn: Result<bool, StoreError>) -> bool {
+    turn.unwrap_or_else(|error| {
+        tracing::warn!(%error, "housekeeping failed; it is tried again");
+        false
+    })
+}
+
+/// Runs the duties that hang on a time, until nothing is due or their turn is over. Says how long nothing will be. One that fails
+/// keeps no other from its run.
+async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
+    let began = Instant::now();
+    loop {
+        let runs = [
+            Promote.run_once(store).await,
+            Reap.run_once(store).await,
+            Expire.run_once(store).await,
+            Tend.run_once(store).await,
+        ];
+        let ran = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let now = ran.iter().map(|ran| ran.now).max().unwrap_or_default();
+        let next = ran.iter().filter_map(|ran| ran.next).min();
+        let is_held_up = ran.iter().all(|ran| ran.moved == 0) && ran.iter().any(|ran| ran.held_up > 0);
+        match next {
+            // A cron that ticked has a next tick, which this look did not see.
+            _ if ran.last().is_some_and(|tended| tended.moved > 0) => {}
+            // There is more, and nothing of it could be had.
+            Some(at) if at <= now && is_held_up => return Ok(REST_AFTER_FAILURE),
+            Some(at) if at <= now => {}
+            _ => {
+                let rest = next.map_or(LOOK_AT_LEAST_EVERY, |at| at.since(now).min(LOOK_AT_LEAST_EVERY));
+                store.hints().looks_at(now.saturating_add(rest));
+                return Ok(rest);
+            }
+        }
+        if began.elapsed() >= TURN_MAX {
+            return Ok(Duration::ZERO);
+        }
+    }
+}
+
+/// What is done once a second: duplicates are written to their holders, and it is looked which queues have a bound. Says whether
+/// more duplicates are to be written.
+async fn once_a_second(shared: &Shared) -> Result<bool, StoreError> {
+    let has_more = turn(|| shared.duplicates.flush(&shared.store)).await;
+    shared.bounded.look(&shared.store).await?;
+    has_more
+}
+
+async fn purge(store: &Store) -> Result<bool, StoreError> {
+    Ok(Purge.run_once(store).await?.moved > 0)
+}
+
+/// Has the store keep its own house, for as long as it is open.
+async fn keep_store(store: &Store) {
+    loop {
+        sleep(HOUSEKEEPING_EVERY).await;
+        loop {
+            match store.maintain().await {
+                Ok(true) => let_others_go_on().await,
+                Ok(false) => break,
+                Err(StoreError::Closed) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "the store could not keep house; it tries again");
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The running duties: none of them keeps the others from their turn, nor the engine from its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::draft::{Draft, Reads, each};
+use semel_core::enqueue::{Batch, Mode, Outcome};
+use semel_core::ident::JobId;
+use semel_core::lease::Bearer;
+use semel_core::life;
+use semel_core::state::State;
+use semel_engine::Engine;
+use semel_store::backend::{BoxFuture, QueueStats};
+use semel_store::clock::ManualClock;
+use semel_store::decor::Slow;
+use semel_store::layer::Layer;
+use semel_store::memory::Memory;
+use semel_store::{Backend, StoreError};
+use semel_testkit::fixture::claim;
+use semel_testkit::make::{Want, job};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Jobs that one run of a duty takes at most.
+const RUN: usize = 500;
+
+/// A store in which each load and commit of the duties takes a second, and another way to it that takes no time.
+struct Bench {
+    memory: Arc<Memory>,
+    clock: ManualClock,
+    engine: Engine,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let clock = ManualClock::default();
+        let memory = Arc::new(Memory::new(clock.clone()));
+        let engine = Engine::without_duties(Arc::clone(&memory) as Arc<dyn Backend>).unwrap();
+        Self { memory, clock, engine }
+    }
+
+    fn start(&self) -> Engine {
+        Engine::start(Arc::new(Slow::new(Arc::clone(&self.memory), SECOND))).unwrap()
+    }
+
+    async fn create(&self, number: usize, want: &Want) -> Vec<JobId> {
+        let offers = vec![want.offer(); number];
+        let Batch::Done(outcomes) = self.engine.enqueue_batch(offers, Mode::Each, "test").await.unwrap()
+        else {
+            panic!("refused")
+        };
+        let id = |outcome: Outcome| match outcome {
+            Outcome::Created(head) => head.id,
+            other => panic!("{other:?}"),
+        };
+        outcomes.into_iter().map(id).collect()
+    }
+
+    /// So many jobs that have ended and are to be purged.
+    async fn purgeable(&self, number: usize) {
+        let ids = self.create(number, &job()).await;
+        let reads = Reads { heads: ids.clone(), ..Reads::default() };
+        let end = move |draft: &mut Draft| each(&ids, |id| life::cancel(draft, *id, &Bearer::default()));
+        assert_eq!(self.engine.store().decide(reads, end).await.unwrap().len(), number);
+        self.clock.advance(DAY);
+    }
+
+    async fn queue(&self) -> QueueStats {
+        self.engine.store().queues().await.unwrap().remove(0)
+    }
+
+    /// Waits until the queue is so, and says how long that took.
+    async fn until(&self, is_so: impl Fn(&QueueStats) -> bool) -> Duration {
+        let began = Instant::now();
+        loop {
+            let queue = self.queue().await;
+            if is_so(&queue) {
+                return began.elapsed();
+            }
+            assert!(began.elapsed() < 600 * SECOND, "{queue:?}");
+            sleep(SECOND / 100).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_a_timer_nor_the_end_waits_for_a_long_purge() {
+    let bench = Bench::new();
+    bench.purgeable(10 * RUN).await;
+    let engine = bench.start();
+    bench.until(|queue| queue.purged > 0).await;
+    bench.create(1, &job().later(SECOND)).await;
+    bench.clock.advance(SECOND);
+    let late = bench.until(|queue| queue.count(State::Available) == 1).await;
+    assert!(late < 10 * SECOND, "{late:?}");
+    timeout(10 * SECOND, engine.stop()).await.unwrap();
+    let purged = bench.queue().await.purged;
+    assert!(purged < 10 * RUN as u64, "there was no more to purge: {purged}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_housekeeping_nor_the_end_waits_for_many_timers() {
+    let bench = Bench::new();
+    bench.purgeable(1).await;
+    bench.create(10 * RUN, &job().later(SECOND)).await;
+    bench.clock.advance(SECOND);
+    let engine = bench.start();
+    bench.until(|queue| queue.purged == 1).await;
+    timeout(10 * SECOND, engine.stop()).await.unwrap();
+    let waiting = bench.queue().await.count(State::Scheduled);
+    assert!(waiting > 0, "there were no more timers");
+}
+
+/// A store whose own housekeeping never ends, as while it waits for somebody else.
+struct Waiting {
+    inner: Memory,
+    begun: Semaphore,
+}
+
+impl Layer for Waiting {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move {
+            self.begun.add_permits(1);
+            std::future::pending().await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_a_timer_nor_the_end_waits_for_a_store_that_keeps_house() {
+    let clock = ManualClock::default();
+    let store = Arc::new(Waiting { inner: Memory::new(clock.clone()), begun: Semaphore::new(0) });
+    let engine = Engine::start(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    store.begun.acquire().await.unwrap().forget();
+    let asked = engine.enqueue(job().later(SECOND).offer(), "test").await.unwrap();
+    assert!(asked.is_inserted(), "{asked:?}");
+    clock.advance(SECOND);
+    let jobs = engine.claim_or_wait(claim(&["default"], 1), 60 * SECOND).await.unwrap();
+    assert_eq!(jobs.len(), 1);
+    timeout(60 * SECOND, engine.close()).await.unwrap();
+}
