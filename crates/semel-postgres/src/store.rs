@@ -99,7 +99,12 @@ impl Shared {
     pub(crate) fn push_time(&self, params: &mut Params<'_>) {
         params.push(self.clock.as_ref().map(|clock| clock.now().as_micros()), Type::INT8);
         params.number(self.ahead.load(Ordering::Acquire));
-        params.number(self.floor.load(Ordering::Acquire));
+        params.number(self.floor());
+    }
+
+    /// The latest time seen.
+    pub(crate) fn floor(&self) -> i64 {
+        self.floor.load(Ordering::Acquire)
     }
 
     /// Takes note of the store's time.
