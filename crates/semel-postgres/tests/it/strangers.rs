@@ -227,3 +227,31 @@ async fn people_who_look_leave_connections_to_those_who_commit() {
         assert_eq!(looks.await.unwrap(), 1);
     }
 }
+
+/// However many there are that it does not show, and why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_looks_at_a_bounded_number_of_rows() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    let Outcome::Created(oldest) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
+        panic!("not created")
+    };
+    let (client, schema) = (client(&url()).await, place.schema());
+    let copies = format!(
+        "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object('key', NULL,
+             'id', 'ffffffff-ffff-7fff-bfff-' || lpad(n::text, 12, '0')))).*
+         FROM {schema}.head h, generate_series(1, 6000) AS n"
+    );
+    assert_eq!(client.execute(&copies, &[]).await.unwrap(), 6_000);
+    let all = Filter { limit: 1_000, ..Filter::default() };
+    for filter in [Filter { with_key: true, ..all.clone() }, all] {
+        let first = store.list(filter.clone()).await.unwrap();
+        assert!(first.heads.is_empty() && first.next.is_some(), "{} {:?}", first.heads.len(), first.next);
+        let rest = store.list(Filter { before: first.next, ..filter }).await.unwrap();
+        assert_eq!(rest.heads.iter().map(|head| head.id).collect::<Vec<_>>(), [oldest.id]);
+        assert_eq!(rest.next, None);
+        // Next they have no job any more.
+        let remembered = format!("UPDATE {schema}.head SET slot = -1 WHERE key IS NULL");
+        client.execute(&remembered, &[]).await.unwrap();
+    }
+}
