@@ -6,15 +6,17 @@ use std::time::Duration;
 use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::Outcome;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
-use semel_core::settle::Settled;
+use semel_core::settle::{Report, Settled};
 use semel_core::state::StateSet;
 use semel_engine::Engine;
+use semel_engine::duty::Reap;
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_store::backend::{Batch, Claim, Filter, Verdict};
+use semel_store::clock::ManualClock;
 use semel_store::model::deciding;
 use semel_testkit::fixture::{claim, groups_of};
-use semel_testkit::make::{job, key, keyed};
+use semel_testkit::make::{foreign_id, job, key, keyed};
 
 use crate::place::{Place, client, until, url};
 
@@ -254,4 +256,25 @@ async fn a_page_looks_at_a_bounded_number_of_rows() {
         let remembered = format!("UPDATE {schema}.head SET slot = -1 WHERE key IS NULL");
         client.execute(&remembered, &[]).await.unwrap();
     }
+}
+
+/// Each was stored in a transaction of its own, at the same moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_is_a_jobs_and_an_absorbed_requests_is_the_jobs() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let store = Arc::new(Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap());
+    let engine = Engine::without_duties(store).unwrap();
+    for number in [1, 2] {
+        engine.enqueue(job().id(foreign_id(number)).offer(), "").await.unwrap();
+    }
+    let absorbed = format!(
+        "INSERT INTO {schema}.absorbed (id, job) SELECT id, gen_random_uuid() FROM {schema}.head",
+        schema = place.schema()
+    );
+    assert_eq!(client(&url()).await.execute(&absorbed, &[]).await.unwrap(), 2);
+    assert_eq!(engine.claim(claim(&["default"], 2)).await.unwrap().len(), 2);
+    let failed = engine.fail(foreign_id(1), Bearer::default(), Report::default()).await.unwrap();
+    assert!(matches!(failed, Settled::Done(_)), "{failed:?}");
+    clock.advance(Duration::from_secs(24 * 3_600));
+    assert_eq!(Reap.run_once(engine.store()).await.unwrap().moved, 1);
 }
