@@ -1,6 +1,7 @@
 //! What runs by the clock. Each duty is a struct with `run_once`, bounded; the loop is written once, in
 //! [`engine`](crate::engine).
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use semel_core::body::Corrupt;
@@ -8,6 +9,7 @@ use semel_core::cron::{self, Looked};
 use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads, each};
 use semel_core::enqueue::once;
 use semel_core::ident::{CronName, JobId};
+use semel_core::limits::BATCH_JOBS_MAX;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_core::{life, settle, workflow};
@@ -16,8 +18,10 @@ use semel_store::{Store, StoreError};
 
 use crate::apart::{Apart, PATIENCE, apart};
 
-/// Jobs one run of a duty looks at.
+/// Jobs one run of a duty looks at together.
 const RUN_JOBS_MAX: u32 = 500;
+/// Jobs it looks at in all, while most of them are held by somebody's open transaction: more than one call may have jobs.
+const HELD_JOBS_MAX: usize = BATCH_JOBS_MAX + RUN_JOBS_MAX as usize;
 /// Documents one run of a duty looks at.
 const RUN_DOCUMENTS_MAX: u32 = 500;
 /// Of those, the ones that are decisions of their own: so many in one run, that other duties have their turn.
@@ -36,12 +40,20 @@ pub struct Ran {
     pub now: Timestamp,
 }
 
-async fn due(store: &Store, kind: Due) -> Result<(Vec<JobId>, Ran), StoreError> {
-    let due = store.due(kind, RUN_JOBS_MAX).await?;
-    Ok((due.ids, Ran { next: due.next, now: due.now, ..Ran::default() }))
-}
-
 impl Ran {
+    /// Looks at what is due behind what has been seen of it by this run.
+    async fn look(
+        &mut self,
+        store: &Store,
+        kind: Due,
+        seen: &mut HashSet<JobId>,
+    ) -> Result<Vec<JobId>, StoreError> {
+        let limit = RUN_JOBS_MAX.saturating_add(u32::try_from(self.held_up).unwrap_or(u32::MAX));
+        let due = store.due(kind, limit).await?;
+        (self.next, self.now) = (due.next, due.now);
+        Ok(due.ids.into_iter().filter(|id| seen.insert(*id)).collect())
+    }
+
     /// Adds what became of pieces; `name` says which thing it was that cannot be read, and `what` of what kind.
     fn add<I>(
         &mut self,
@@ -77,19 +89,26 @@ macro_rules! duty {
             /// # Errors
             /// When the store cannot read or commit. Of a piece in which something cannot be read a part may have been done.
             pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
-                let (ids, mut ran) = due(store, $kind).await?;
-                if ids.is_empty() {
-                    return Ok(ran);
+                let (mut ran, mut seen) = (Ran::default(), HashSet::new());
+                loop {
+                    let ids = ran.look(store, $kind, &mut seen).await?;
+                    if ids.is_empty() {
+                        return Ok(ran);
+                    }
+                    let (number, before) = (ids.len(), ran.held_up);
+                    let decided = apart(ids, |ids: Vec<JobId>| {
+                        let reads = Reads { $read: ids.clone(), ..Reads::default() };
+                        store.decide_within(PATIENCE, reads, move |$draft: &mut Draft| {
+                            let did = each(&ids, |$id| $act)?;
+                            Ok(did.into_iter().filter(|did| *did).count())
+                        })
+                    });
+                    ran.add(decided.await, "a job", ToString::to_string)?;
+                    // What is held is still the first that is due: others are behind it.
+                    if 2 * (ran.held_up - before) < number || seen.len() >= HELD_JOBS_MAX {
+                        return Ok(ran);
+                    }
                 }
-                let decided = apart(ids, |ids: Vec<JobId>| {
-                    let reads = Reads { $read: ids.clone(), ..Reads::default() };
-                    store.decide_within(PATIENCE, reads, move |$draft: &mut Draft| {
-                        let did = each(&ids, |$id| $act)?;
-                        Ok(did.into_iter().filter(|did| *did).count())
-                    })
-                });
-                ran.add(decided.await, "a job", ToString::to_string)?;
-                Ok(ran)
             }
         }
     };

@@ -32,6 +32,10 @@ const TRIES: u32 = 8;
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// How long between two tries.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
+/// Records among which such a commit is looked for: never more than housekeeping keeps.
+const RESOLVE_LOOKS: i32 = 100_000;
+/// By how much a record may be younger than its time says, in microseconds: a commit knows the time before it is at its turn.
+const RECORD_LATE_MAX: i64 = 10_000_000;
 
 /// How long the groups that want a lock are looked for, from when one was not had: callers wait no longer for much.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
@@ -68,6 +72,8 @@ impl Shared {
             return Ok(Applied::default());
         }
         let connection = self.connection().await?;
+        // No time of what is committed from here on is before this.
+        let since = self.floor();
         let mut tries = 0;
         let answer = loop {
             tries += 1;
@@ -77,7 +83,7 @@ impl Shared {
             match self.transact(&connection, mark, batch, may_be_brief, until.is_some()).await {
                 Err(error) if error.is_lost_connection() => {
                     drop(connection);
-                    return self.resolved(mark, batch, error).await;
+                    return self.resolved(mark, since, batch, error).await;
                 }
                 // The database undid it, and nothing else was done.
                 Err(error) if error.was_in_the_way() && tries < TRIES => {
@@ -206,15 +212,23 @@ impl Shared {
         Ok(applied)
     }
 
-    /// What to answer when the connection was lost before the answer came: the database is asked what became of the commit,
-    /// once it can be asked. Jobs that a claim took are not known then; their leases run out.
-    async fn resolved(&self, mark: Id, batch: &Batch, lost: PostgresError) -> Result<Applied, PostgresError> {
+    /// What to answer when the connection was lost before the answer came to a commit that was begun after `since`: the database is
+    /// asked what became of it, once it can be asked. Jobs that a claim took are not known then; their leases run out.
+    async fn resolved(
+        &self,
+        mark: Id,
+        since: i64,
+        batch: &Batch,
+        lost: PostgresError,
+    ) -> Result<Applied, PostgresError> {
         if batch.groups.is_empty() {
             return Err(lost);
         }
         let mut params = Params::default();
         params.push(mark, Type::UUID);
-        let sql = format!("SELECT {}($1)", self.name("resolve"));
+        params.number(since.saturating_sub(RECORD_LATE_MAX));
+        params.push(RESOLVE_LOOKS, Type::INT4);
+        let sql = format!("SELECT is_known, stale FROM {}($1, $2, $3)", self.name("resolve"));
         let deadline = Instant::now() + RESOLVE_MAX;
         while Instant::now() < deadline {
             let asked = tokio::time::timeout_at(deadline, async {
@@ -225,7 +239,13 @@ impl Shared {
             match asked {
                 Ok(rows) => {
                     let row = rows.first().ok_or(PostgresError::Answer("resolve"))?;
-                    let Some(stale) = row.try_get::<_, Option<Vec<i32>>>(0)? else { return Err(lost) };
+                    if !row.try_get::<_, bool>(0)? {
+                        tracing::warn!(
+                            "the answer to a commit was lost, and too much was committed since to say what became of it"
+                        );
+                        break;
+                    }
+                    let Some(stale) = row.try_get::<_, Option<Vec<i32>>>(1)? else { return Err(lost) };
                     tracing::info!("the answer to a commit was lost; the database says that it was applied");
                     let mut applied = applied(batch.groups.len(), &stale, &[])?;
                     applied.claims = vec![Claimed::default(); batch.claims.len()];

@@ -45,10 +45,10 @@ pub enum PostgresError {
     /// The address is none.
     #[error("{0}")]
     Address(String),
-    /// The connection was lost during a commit, and the database could not be asked what became of it.
+    /// The connection was lost during a commit, and the database could not say what became of it.
     #[error(
-        "the database was lost during a commit and did not come back in time: whether it was applied is unknown. Send the \
-         same request with the same id again"
+        "the database was lost during a commit and could not say in time what became of it: whether it was applied is \
+         unknown. Send the same request with the same id again"
     )]
     Unknown,
     /// The records are in such demand that no decision could be written in the allowed number of tries.

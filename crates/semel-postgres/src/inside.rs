@@ -1,12 +1,14 @@
 //! Decisions inside a caller's own transaction. They wait for keys that others hold, as the caller's settings allow; what they
-//! write is there with the transaction's commit, and free again with its rollback. A decision that wrote nothing, such as a
-//! duplicate, gives back what it locked at once.
+//! write is there with the transaction's commit, and free again with its rollback. What a decision does not write, such as the
+//! key of a duplicate, it gives back at once: whoever has a job of that key does not wait for a stranger's transaction.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::draft::{Draft, Group, Missing, Reads, Record, Snapshot, Write};
+use semel_core::ident::JobId;
+use semel_core::unique::UniqueKey;
 use semel_store::backend::BoxFuture;
 use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use semel_store::inside::Inside;
@@ -49,6 +51,9 @@ impl<S: Session> Transaction<S> {
     }
 }
 
+/// Keys in the order in which everybody locks them.
+type Keys = BTreeSet<[u8; 32]>;
+
 type Decide<'a> = dyn FnMut(&mut Draft) -> Result<(), Missing> + Send + 'a;
 
 impl<S: Session> Inside for Transaction<S> {
@@ -79,8 +84,9 @@ impl<S: Session> Transaction<S> {
 
     /// Says whether it wrote anything.
     async fn decided(&mut self, mut reads: Reads, decide: &mut Decide<'_>) -> Result<bool, PostgresError> {
+        let mut held: Keys = reads.keys.iter().map(|read| *read.key.as_bytes()).collect();
         for _ in 0..COMMIT_ATTEMPTS_MAX {
-            self.hold(&reads).await?;
+            self.hold(&held).await?;
             let snapshot = self.load(&reads).await?;
             let seed = snapshot.now.as_micros().cast_unsigned();
             let mut draft = Draft::new(snapshot, seed, Arc::clone(&self.rows));
@@ -97,6 +103,7 @@ impl<S: Session> Transaction<S> {
                 }
                 if !missing.keys.is_empty() {
                     // They are to be held before anything is seen of them.
+                    held.extend(missing.keys.iter().map(|read| *read.key.as_bytes()));
                     reads.keys.extend(missing.keys);
                     break false;
                 }
@@ -109,17 +116,24 @@ impl<S: Session> Transaction<S> {
             if group.is_empty() {
                 return Ok(false);
             }
+            let group = without_duplicates(group);
+            let written = keys_of(&group);
+            if !held.is_empty() && held != written {
+                // What it writes is locked anew, and the versions say whether it is as it was.
+                self.session.run("ROLLBACK TO SAVEPOINT semel").await?;
+            }
             if self.write(&group).await? {
                 return Ok(true);
             }
             self.session.run("ROLLBACK TO SAVEPOINT semel").await?;
+            // Others were there first. Nobody else will be, as long as the same is to be written.
+            held = written;
         }
         Err(PostgresError::Contended)
     }
 
-    /// Waits for the keys that a decision reads.
-    async fn hold(&mut self, reads: &Reads) -> Result<(), PostgresError> {
-        let keys: BTreeSet<[u8; 32]> = reads.keys.iter().map(|read| *read.key.as_bytes()).collect();
+    /// Waits for keys.
+    async fn hold(&mut self, keys: &Keys) -> Result<(), PostgresError> {
         if keys.is_empty() {
             return Ok(());
         }
@@ -148,26 +162,20 @@ impl<S: Session> Transaction<S> {
 
     /// Writes a group. Says whether it did: not when a record has moved.
     async fn write(&mut self, group: &Group) -> Result<bool, PostgresError> {
-        let mut keys = BTreeSet::new();
+        let keys = keys_of(group);
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let mut queues = BTreeSet::new();
         for expect in &group.expect {
-            match &expect.record {
-                Record::Key(key) => drop(keys.insert(&key.as_bytes()[..])),
-                Record::Queue(name) => drop(queues.insert(name.as_str())),
-                Record::Job(_) | Record::Document(_) => {}
+            if let Record::Queue(name) = &expect.record {
+                queues.insert(name.as_str());
             }
         }
         for write in &group.writes {
-            match write {
-                Write::Insert { head, .. } | Write::Update { head } => {
-                    keys.extend(head.key.as_ref().map(|key| &key.as_bytes()[..]));
-                }
-                Write::Queue { row } => drop(queues.insert(row.name.as_str())),
-                _ => {}
+            if let Write::Queue { row } = write {
+                queues.insert(row.name.as_str());
             }
         }
-        let (keys, queues) = (Vec::from_iter(keys), Vec::from_iter(queues));
-        make(&self.shared, &keys, &queues).await?;
+        make(&self.shared, &keys, &Vec::from_iter(queues)).await?;
         let mut params = Params::sparse();
         self.shared.push_time(&mut params);
         params.push(new_mark(), Type::UUID);
@@ -194,6 +202,56 @@ impl<S: Session> Transaction<S> {
     async fn ask(&mut self, sql: &str, params: &Params<'_>) -> Result<Vec<Line>, PostgresError> {
         Ok(self.session.ask(sql, &params.values()?).await?)
     }
+}
+
+/// The keys that a group relies on or writes.
+fn keys_of(group: &Group) -> Keys {
+    let mut keys = Keys::new();
+    for expect in &group.expect {
+        if let Record::Key(key) = &expect.record {
+            keys.insert(*key.as_bytes());
+        }
+    }
+    for write in &group.writes {
+        if let Write::Insert { head, .. } | Write::Update { head } = write {
+            keys.extend(head.key.as_ref().map(|key| *key.as_bytes()));
+        }
+    }
+    keys
+}
+
+/// A group without what only those of its answers relied on that write nothing: as when they had been asked for alone, they are
+/// right at the moment of the load. Whoever writes on the strength of a key writes one of its holders, so the other keys and jobs are
+/// such answers'. Where a document or a key that was released may say otherwise, all is relied on.
+fn without_duplicates(mut group: Group) -> Group {
+    let may_rely_on_others = |write: &Write| match write {
+        Write::Update { head } => head.key.is_none(),
+        Write::Forget { .. } | Write::Document { .. } => true,
+        _ => false,
+    };
+    if group.writes.iter().any(may_rely_on_others) {
+        return group;
+    }
+    let (mut keys, mut jobs): (HashSet<UniqueKey>, HashSet<JobId>) = Default::default();
+    for write in &group.writes {
+        match write {
+            Write::Insert { head, .. } | Write::Update { head } => {
+                keys.extend(head.key);
+                jobs.insert(head.id);
+            }
+            Write::Note { job, .. } => drop(jobs.insert(*job)),
+            Write::Spend { id, job, .. } => jobs.extend([*id, *job]),
+            Write::Free { id } => drop(jobs.insert(*id)),
+            Write::Queue { .. } | Write::Forget { .. } | Write::Document { .. } => {}
+        }
+    }
+    group.expect.retain(|expect| match &expect.record {
+        Record::Key(key) => keys.contains(key),
+        Record::Job(id) => jobs.contains(id),
+        Record::Queue(_) | Record::Document(_) => true,
+    });
+    group.began.retain(|(key, _)| keys.contains(key));
+    group
 }
 
 /// Makes the rows that are to be locked, outside of the transaction: nobody else must wait for them to be there.

@@ -108,9 +108,12 @@ impl Shared {
             let head = answered.heads.get(id);
             let full = answered.fulls.get(id).filter(|_| head.is_some_and(|(_, kept)| kept.is_none()));
             let row = head.zip(full).map(|((head, _), full)| (head.clone(), full.clone()));
-            let remembered =
-                || head.filter(|_| row.is_none()).map(|(head, _)| Spent::remembered(*id, head.version));
-            let spent = answered.absorbed.get(id).copied().or_else(remembered);
+            // Two transactions may each have used an id at the same moment, one for a job and one for a request that was absorbed.
+            // Then it is the job's, as a commit takes it.
+            let spent = match head {
+                Some((head, _)) => row.is_none().then(|| Spent::remembered(*id, head.version)),
+                None => answered.absorbed.get(id).copied(),
+            };
             snapshot.add_full(*id, row.clone());
             if let Some(spent) = spent {
                 snapshot.add_spent(*id, spent);

@@ -28,6 +28,8 @@ const LOG_LOOKS: u32 = 20;
 const LOG_PAUSE: Duration = Duration::from_millis(10);
 /// The last place in a transaction that a cursor has bits for.
 const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
+/// Where heads are filed that are kept for their keys alone.
+const KEPT: i16 = -1;
 /// Counters of a queue that are not of a state.
 pub(crate) const CREATED: i16 = 100;
 const PURGED: i16 = 101;
@@ -76,12 +78,11 @@ impl Shared {
             return Ok(listing);
         }
         let columns: Vec<&str> = rows::COLUMNS.iter().map(|(name, _)| *name).collect();
+        // Nothing else is left out there: for what has no index of its own the database would go through any number of rows.
         let sql = format!(
-            "SELECT {} FROM {} WHERE id < $1 {} {} ORDER BY id DESC LIMIT $2",
+            "SELECT {}, slot FROM {} WHERE id < $1 {} ORDER BY id DESC LIMIT $2",
             columns.join(", "),
             self.name("head"),
-            // A head kept only for its key is no job any more.
-            if filter.with_key { "AND key IS NOT NULL" } else { "AND slot <> -1" },
             if filter.dead_letters { "AND dead" } else { "" },
         );
         let size = limit.clamp(64, 512);
@@ -93,12 +94,16 @@ impl Shared {
             params.number(i64::try_from(size).unwrap_or(i64::MAX));
             let rows = self.look_aside(&sql, &params).await?;
             for row in &rows {
-                let head = rows::head(row, 0)?;
                 if listing.heads.len() >= limit {
                     return Ok(listing);
                 }
-                below = head.id;
-                listing.next = Some(head.id);
+                below = rows::id(row, 0)?;
+                listing.next = Some(below);
+                // A head kept only for its key is no job any more.
+                if row.try_get::<_, i16>(columns.len())? == KEPT && !filter.with_key {
+                    continue;
+                }
+                let head = rows::head(row, 0)?;
                 if filter.admits(&head) {
                     listing.heads.push(head);
                 }

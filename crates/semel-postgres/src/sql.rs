@@ -1,7 +1,7 @@
 //! The text of the schema. The files of `sql/` have marks in them: `@.` is the schema, `@head_…` are lists of the columns of a
 //! head, `@….short` those of a head whose numbers are one list, so that they are written down once.
 
-use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::limits::{BATCH_JOBS_MAX, HOLDERS_PER_KEY_MAX};
 
 use crate::rows::{COLUMNS, WORDS};
 
@@ -19,6 +19,9 @@ const NOW: &str = "greatest(coalesce(p_clock, (extract(epoch FROM clock_timestam
 /// How many events this transaction has told already; at least one for each record, so that no two have one place.
 const EVENTS_BEFORE: &str = "coalesce((SELECT max(before.first + greatest(cardinality(before.kinds), 1)) FROM @.event AS before \
      WHERE before.tx = pg_current_xact_id()), 0)";
+
+/// Ready jobs that one claim passes over, at most, because others have their keys locked: as many as one call may have.
+const CLAIM_PASSES_MAX: usize = BATCH_JOBS_MAX;
 
 /// A schema's name, checked: it becomes part of statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +107,7 @@ impl Schema {
             .replace("@head_nulls", &nulls(COLUMNS))
             .replace("@h.head", &list(&|name, _| format!("h.{name}")))
             .replace("@holders_max", &HOLDERS_PER_KEY_MAX.to_string())
+            .replace("@passes_max", &CLAIM_PASSES_MAX.to_string())
             .replace("@never", &i64::MAX.to_string())
             .replace("@class", &self.class().to_string())
             .replace("LANGUAGE plpgsql", PLANNING)

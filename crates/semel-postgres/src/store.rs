@@ -30,6 +30,7 @@ use crate::listener;
 use crate::migrate::{self, Known, Status};
 use crate::sql::Schema;
 use crate::teller::{self, Teller};
+use crate::upkeep::Shown;
 use crate::values::Params;
 
 /// The store in a database.
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) key_page: AtomicI64,
     /// How often house-keeping has gone through that table.
     pub(crate) key_round: AtomicU32,
+    /// How far the log could be shown.
+    pub(crate) shown: Mutex<Shown>,
     /// The share of the connections that those have who only look.
     pub(crate) aside: Semaphore,
     /// Keys whose ended holders are to be looked over.
@@ -99,7 +102,12 @@ impl Shared {
     pub(crate) fn push_time(&self, params: &mut Params<'_>) {
         params.push(self.clock.as_ref().map(|clock| clock.now().as_micros()), Type::INT8);
         params.number(self.ahead.load(Ordering::Acquire));
-        params.number(self.floor.load(Ordering::Acquire));
+        params.number(self.floor());
+    }
+
+    /// The latest time seen.
+    pub(crate) fn floor(&self) -> i64 {
+        self.floor.load(Ordering::Acquire)
     }
 
     /// Takes note of the store's time.
@@ -205,6 +213,7 @@ impl Postgres {
             upkeep: AtomicU32::new(0),
             key_page: AtomicI64::new(0),
             key_round: AtomicU32::new(0),
+            shown: Mutex::default(),
             aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),

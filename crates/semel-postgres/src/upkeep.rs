@@ -1,5 +1,6 @@
 //! Housekeeping, a bounded piece at a time.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use deadpool_postgres::Object;
@@ -16,8 +17,17 @@ use crate::values::Params;
 const FORGET_MAX: i32 = 500;
 /// Counted rows folded in one go.
 const FOLD_MAX: i32 = 10_000;
-/// Records of the log that are kept; older ones are dropped.
+/// Records of the log that are kept of those that tell something, and as many of the others; older ones are dropped. More than those
+/// among which a commit is looked for whose answer was lost.
 const RECORDS_KEPT: i64 = 200_000;
+/// Records that tell something which are kept at most, where they cannot be shown yet: somebody's transaction that began before them
+/// is not over.
+const UNSHOWN_KEPT: i64 = 10 * RECORDS_KEPT;
+/// Records are dropped so long after they could be shown, at least, in microseconds: whoever had to wait for them has that time to
+/// read them.
+const SHOWN_FOR: i64 = 60_000_000;
+/// Records of either sort dropped in one go.
+const RECORDS_MAX: i64 = 50_000;
 /// One look in so many also trims the log and drops relayed entries of the outbox; one round of the table of keys in so many takes
 /// those that were made only to be locked.
 const SELDOM: u32 = 64;
@@ -35,6 +45,25 @@ const ENTRIES_MAX: u64 = 10_000;
 const KEY_PAGES: i64 = 1_024;
 /// A look that found so many keys to drop is followed by the next at once.
 const KEYS_MANY: u64 = 1_000;
+
+/// How far the log could be shown: the lowest transaction that was under way, at looks that are some time apart.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    /// When the later look was.
+    at: i64,
+    earlier: i64,
+    later: i64,
+}
+
+impl Shown {
+    /// Takes note of a look; says how far the log could be shown a while ago.
+    fn look(&mut self, now: i64, running: i64) -> i64 {
+        if now.saturating_sub(self.at) >= SHOWN_FOR {
+            *self = Self { at: now, earlier: self.later, later: running };
+        }
+        self.earlier
+    }
+}
 
 impl Shared {
     /// A piece of housekeeping. Says whether more is waiting.
@@ -55,16 +84,10 @@ impl Shared {
         let mut more = number(&forgotten)? >= FORGET_MAX || number(&folded)? >= FOLD_MAX;
         more |= self.drop_keys(&connection, now - KEY_KEPT).await?;
         if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
-            let mut params = Params::default();
-            params.number(RECORDS_KEPT);
-            let event = self.name("event");
-            let sql = format!(
-                "WITH last AS (SELECT tx FROM {event} ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1), \
-                 gone AS (DELETE FROM {event} WHERE tx <= (SELECT tx FROM last)) \
-                 UPDATE {} SET dropped = last.tx::text::int8 FROM last",
-                self.name("fact")
-            );
-            ask(&connection, &sql, &params).await?;
+            if self.drop_records(&connection, now).await? {
+                // The next look is as thorough; others have their turn before.
+                self.upkeep.store(SELDOM - 1, Ordering::Relaxed);
+            }
             if self.drop_relayed(&connection).await? {
                 // The next look is as thorough.
                 self.upkeep.store(SELDOM - 1, Ordering::Relaxed);
@@ -101,6 +124,48 @@ impl Shared {
         }
         let gone = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
         Ok(!is_end && gone >= KEYS_MANY)
+    }
+
+    /// Drops the oldest records of the log, where there are too many. Says whether more are left.
+    async fn drop_records(&self, connection: &Object, now: i64) -> Result<bool, PostgresError> {
+        let event = self.name("event");
+        let mut params = Params::default();
+        params.number(RECORDS_KEPT);
+        let sql = format!(
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8, \
+             EXISTS (SELECT 1 FROM {event} ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1)"
+        );
+        let rows = ask(connection, &sql, &params).await?;
+        let row = rows.first().ok_or(PostgresError::Answer("upkeep"))?;
+        let (running, are_many): (i64, bool) = (row.try_get(0)?, row.try_get(1)?);
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner).look(now, running);
+        if !are_many {
+            return Ok(false);
+        }
+        params.push(shown.to_string(), Type::TEXT);
+        params.number(UNSHOWN_KEPT);
+        params.number(RECORDS_MAX);
+        // A reader is told of nothing that is dropped of records that tell nothing.
+        let sql = format!(
+            "WITH bound AS (SELECT greatest(\
+                 (SELECT tx FROM {event} WHERE cardinality(kinds) > 0 AND tx < $2::text::xid8 \
+                     ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1), \
+                 CASE WHEN EXISTS (SELECT 1 FROM {event} ORDER BY tx DESC, first DESC OFFSET $3 LIMIT 1) THEN \
+                     (SELECT tx FROM {event} WHERE cardinality(kinds) > 0 ORDER BY tx DESC, first DESC OFFSET $3 LIMIT 1) END) AS tx), \
+             piece AS (SELECT least(tx, (SELECT tx FROM {event} ORDER BY tx, first OFFSET $4 LIMIT 1)) AS tx \
+                 FROM bound WHERE tx IS NOT NULL), \
+             gone AS (DELETE FROM {event} WHERE tx <= (SELECT tx FROM piece) RETURNING 1), \
+             silent AS (DELETE FROM {event} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {event} WHERE cardinality(kinds) = 0 \
+                 AND tx > coalesce((SELECT tx FROM piece), '0'::text::xid8) \
+                 AND tx <= (SELECT tx FROM {event} WHERE cardinality(kinds) = 0 ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1) \
+                 ORDER BY tx, first LIMIT $4)) RETURNING 1), \
+             told AS (UPDATE {} SET dropped = piece.tx::text::int8 FROM piece WHERE dropped < piece.tx::text::int8) \
+             SELECT greatest((SELECT count(*) FROM gone), (SELECT count(*) FROM silent))",
+            self.name("fact")
+        );
+        let rows = ask(connection, &sql, &params).await?;
+        let dropped: i64 = rows.first().ok_or(PostgresError::Answer("upkeep"))?.try_get(0)?;
+        Ok(dropped >= RECORDS_MAX)
     }
 
     /// Drops entries of the outbox that were relayed long ago. Says whether more are left.

@@ -105,6 +105,9 @@ pub enum Error {
     /// The run's lease is lost: another run of the job may be under way.
     #[error("the lease on job {0} is lost; stop working on it")]
     LeaseLost(JobId),
+    /// The run has ended well already, so it is not ended inside another transaction: what that writes would be there twice.
+    #[error("the run of job {0} has ended already; roll back, for what it did is there")]
+    RunEnded(JobId),
     /// The worker cannot start as it was put together.
     #[error("the worker cannot start: {0}")]
     Worker(String),

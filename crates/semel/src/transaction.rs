@@ -87,7 +87,9 @@ impl InTransaction<'_> {
     /// the transaction is committed the handler returns as ever; what it returns then does not count.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`]: roll the transaction back, for another run may be under way. [`Error::Gone`].
+    /// [`Error::LeaseLost`]: roll the transaction back, for another run may be under way. [`Error::RunEnded`]: roll it back, for an
+    /// earlier transaction has ended this very run, as one has whose COMMIT was not answered and was carried out all the same: its
+    /// effect is there. [`Error::Gone`].
     pub async fn complete(&self, run: &Run) -> Result<(), Error> {
         self.end(run, None).await
     }
@@ -107,7 +109,9 @@ impl InTransaction<'_> {
         let engine = self.semel.engine()?;
         let mut session = self.session.lock().await;
         match engine.complete_inside(&mut database.inside(&mut **session), run.id(), bearer, result).await? {
-            Settled::Done(_) | Settled::Repeated(_) => Ok(()),
+            Settled::Done(_) => Ok(()),
+            // Outside it would count once. Here it would bring a second effect with it.
+            Settled::Repeated(_) => Err(Error::RunEnded(run.id())),
             Settled::Refused(Refusal::NotFound) => Err(Error::Gone(run.id())),
             Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
             Settled::Refused(_) => Err(Error::LeaseLost(run.id())),

@@ -1,7 +1,9 @@
 -- Grants leases on ready jobs, by a template: at most as many as `p_limits` say together, from the queues in the order named,
 -- within one by (priority descending, slot_at, id); in that order they go to `p_workers`, to each as many as it may have. Where
--- there are several of these there is one queue. Jobs that others have locked are passed over. Ready jobs that may not be
--- granted come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits that are not closed.
+-- there are several of these there is one queue. Jobs that others have locked are passed over; so are those whose keys others have
+-- locked, and as one transaction may hold many of these they do not count among the few that are looked at in vain. Ready jobs that
+-- may not be granted come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits that are not
+-- closed.
 -- part 0: the time; 1: a granted job as it was before, its body in `data`; 2: one of its notes (n: the kind);
 -- 3: one that was not granted (n: why). `whose` says for which of the workers: 1 is the first.
 CREATE OR REPLACE FUNCTION @.lease(
@@ -25,9 +27,15 @@ DECLARE
     v_states int2[];           -- of those granted, as they were
     v_some_special boolean;    -- whether one of the round has an end to its wait, no attempts left, or another job to wait for
     v_are_merged boolean;      -- whether jobs under limits are among the round
-    v_seen uuid[];
+    v_priority int2;           -- where the last round ended
+    v_slot_at int8;
+    v_id uuid;
     v_wanted int4;
     v_looks int4;
+    v_size int4;               -- of the round
+    v_beyond int4;             -- so many more than are wanted, where most of the last round were passed over
+    v_passes int4;             -- so many more may be passed over for their keys' sake
+    v_locked int4;             -- so many of the round are
     v_free bytea[];
     v_all_free boolean;
     v_open uuid[];
@@ -55,7 +63,9 @@ BEGIN
         EXIT WHEN v_wanted <= 0;
         CONTINUE WHEN EXISTS (SELECT 1 FROM @.queue q WHERE q.name = v_queue AND q.paused);
         v_looks := v_wanted + p_looks;
-        v_seen := '{}';
+        v_passes := @passes_max;
+        v_beyond := 0;
+        v_priority := NULL;
         v_limited := '{}';
         IF EXISTS (SELECT 1 FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue) THEN
             -- The first of each limit, found from limit to limit; not locked, because nothing is done to them here.
@@ -78,22 +88,33 @@ BEGIN
                 ORDER BY f.priority DESC, f.slot_at, f.id LIMIT v_looks);
         END IF;
         LOOP
-            EXIT WHEN v_wanted <= 0 OR v_looks <= 0;
+            EXIT WHEN v_wanted <= 0 OR v_looks <= 0 OR v_passes <= 0;
+            v_size := least(v_wanted, v_looks) + v_beyond;
             SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.key) FILTER (WHERE r.key IS NOT NULL), '{}'),
-                coalesce(array_agg(r.state), '{}'), coalesce(bool_or(r.is_special), false)
-            INTO v_round, v_keys, v_states, v_some_special FROM (
-                SELECT h.id, h.key, h.state, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special FROM @.head h
-                WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = v_queue AND h.id <> ALL (v_seen)
-                ORDER BY h.priority DESC, h.slot_at, h.id LIMIT least(v_wanted, v_looks) FOR UPDATE SKIP LOCKED
+                coalesce(array_agg(r.state), '{}'), coalesce(bool_or(r.is_special), false),
+                (array_agg(r.priority))[count(*)::int4], (array_agg(r.slot_at))[count(*)::int4]
+            INTO v_round, v_keys, v_states, v_some_special, v_priority, v_slot_at FROM (
+                SELECT h.id, h.key, h.state, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special, h.priority, h.slot_at
+                FROM @.head h
+                WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = v_queue
+                    AND (v_priority IS NULL OR (-h.priority, h.slot_at, h.id) > (-v_priority, v_slot_at, v_id))
+                ORDER BY h.priority DESC, h.slot_at, h.id LIMIT v_size FOR UPDATE SKIP LOCKED
             ) AS r;
-            v_is_last := cardinality(v_round) < least(v_wanted, v_looks);
-            v_seen := v_seen || v_round;
+            v_is_last := cardinality(v_round) < v_size;
+            v_id := v_round[cardinality(v_round)];
             -- Others lock keys before heads; who has the heads must not wait for a key.
             v_all_free := true;
+            v_locked := 0;
             IF cardinality(v_keys) > 0 THEN
                 v_free := ARRAY(SELECT k.key FROM @.key k WHERE k.key = ANY (v_keys) FOR UPDATE SKIP LOCKED);
                 v_all_free := cardinality(v_free) = (SELECT count(DISTINCT w.key) FROM unnest(v_keys) AS w(key));
+                IF NOT v_all_free THEN
+                    v_locked := cardinality(v_keys) - (SELECT count(*) FROM unnest(v_keys) AS w(key) WHERE w.key = ANY (v_free));
+                END IF;
             END IF;
+            -- Where most are, the next round takes more at once: it has to be beyond them all.
+            v_passes := v_passes - v_locked;
+            v_beyond := CASE WHEN 2 * v_locked > cardinality(v_round) THEN least(2 * (v_beyond + v_locked), 1024) ELSE 0 END;
             v_are_merged := cardinality(v_limited) > 0;
             IF v_are_merged THEN
                 -- Both in one order; what comes after the last of this round waits for the next.
@@ -106,8 +127,8 @@ BEGIN
                     WHERE l.id <> ALL (v_round) ORDER BY l.place);
             END IF;
             EXIT WHEN cardinality(v_round) = 0;
-            v_looks := v_looks - cardinality(v_round);
-            IF v_all_free AND NOT v_some_special AND NOT v_are_merged THEN
+            v_looks := v_looks - cardinality(v_round) + v_locked;
+            IF v_all_free AND NOT v_some_special AND NOT v_are_merged AND cardinality(v_round) <= v_wanted THEN
                 -- Mostly there is nothing that could keep one of them from being granted.
                 v_given := v_round;
                 v_given_to := coalesce(v_whose[v_limit - v_wanted + 1 : v_limit - v_wanted + cardinality(v_round)],

@@ -1,16 +1,22 @@
--- What became of a commit whose answer was lost: null when nothing was applied, and then nothing ever will be; else the groups
--- that were stale. Waits for the commit if it is still under way.
-CREATE OR REPLACE FUNCTION @.resolve(p_mark uuid) RETURNS int4[]
+-- What became of a commit whose answer was lost: no `stale` when nothing was applied, and then nothing ever will be; else the groups
+-- that were stale. Waits for the commit if it is still under way. It is looked for among the newest `p_looks` records: where it is
+-- not there, and all of these may be younger than it, nothing `is_known`. It was begun after `p_since`.
+CREATE OR REPLACE FUNCTION @.resolve(p_mark uuid, p_since int8, p_looks int4, OUT is_known boolean, OUT stale int4[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_stale int4[];
+    v_oldest int8;
 BEGIN
     PERFORM pg_advisory_xact_lock(@class, hashtext(p_mark::text));
     SELECT r.stale INTO v_stale
-        FROM (SELECT e.mark, e.stale FROM @.event e ORDER BY e.tx DESC, e.first DESC LIMIT 100000) AS r
+        FROM (SELECT e.mark, e.stale FROM @.event e ORDER BY e.tx DESC, e.first DESC LIMIT p_looks) AS r
         WHERE r.mark = p_mark;
+    is_known := true;
+    stale := v_stale;
     IF v_stale IS NULL THEN
+        v_oldest := (SELECT e.at FROM @.event e ORDER BY e.tx DESC, e.first DESC OFFSET p_looks - 1 LIMIT 1);
+        is_known := v_oldest IS NULL OR v_oldest < p_since;
         -- Should the database still have the request somewhere, it will find this first.
         INSERT INTO @.void (mark, at) VALUES (p_mark, now()) ON CONFLICT DO NOTHING;
         DELETE FROM @.void WHERE at < now() - interval '1 day';
@@ -18,6 +24,5 @@ BEGIN
         -- A restart shows commits that no standby has yet: this answer waits for them, as that one would have.
         PERFORM pg_logical_emit_message(true, 'semel', '');
     END IF;
-    RETURN v_stale;
 END
 $$;

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::cron::Overlap;
-use semel_core::enqueue::Outcome;
+use semel_core::enqueue::{Batch as Enqueued, Mode, Outcome};
 use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant};
 use semel_core::state::StateSet;
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Reap, Tend};
 use semel_postgres::Postgres;
-use semel_store::StoreError;
 use semel_store::backend::Claim;
+use semel_store::clock::ManualClock;
+use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
 use semel_testkit::flows::{cron_name, registration};
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
@@ -226,4 +227,65 @@ async fn a_record_that_somebody_holds_keeps_no_other_from_its_time() {
             held.batch_execute("ROLLBACK").await.unwrap();
         }
     }
+}
+
+/// Nor do workers wait for a transaction that offered what was there already, beside something new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duplicates_beside_a_new_job_hold_nothing() {
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    for name in ["a", "b", "c"] {
+        engine.enqueue(keyed(name).offer(), "").await.unwrap();
+    }
+    engine.enqueue(job().offer(), "").await.unwrap();
+    let mut caller = other().await;
+    let transaction = caller.transaction().await.unwrap();
+    let names = ["c", "new", "a", "new", "b"];
+    let offers = names.iter().map(|name| keyed(name).on_conflict("ignore").offer()).collect();
+    let mut inside = store.inside(&transaction);
+    let told = engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "").await.unwrap();
+    let Enqueued::Done(outcomes) = told else { panic!("{told:?}") };
+    let are_new: Vec<bool> = outcomes.iter().map(Outcome::is_inserted).collect();
+    assert_eq!(are_new, [false, true, false, false, false]);
+    let claimed = engine.claim(claim(&["default"], 10)).await.unwrap();
+    assert_eq!(claimed.len(), 4, "the holders, and the stranger behind them");
+    for run in claimed {
+        engine.complete(run.head.id, Bearer::default(), None).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    let claimed = engine.claim(claim(&["default"], 10)).await.unwrap();
+    assert_eq!(claimed.len(), 1, "what was new is there once");
+}
+
+/// However many keys somebody holds, and whatever is to be done behind them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_behind_many_whose_keys_somebody_holds_have_their_turn() {
+    const HELD: usize = 600;
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let store = Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap();
+    let engine = Engine::without_duties(Arc::new(store)).unwrap();
+    let moment = Duration::from_millis(1);
+    let ready = (0..HELD).map(|number| keyed(&format!("{number}")).offer());
+    let later = (0..HELD).map(|number| keyed(&format!("later {number}")).queue("q").later(moment).offer());
+    engine.enqueue_batch(ready.chain(later).collect(), Mode::Each, "").await.unwrap();
+    clock.advance(moment);
+    for stranger in [job(), job().queue("q").later(moment)] {
+        engine.enqueue(stranger.offer(), "").await.unwrap();
+    }
+    let (mut client, schema) = (other().await, place.schema());
+    let held = client.transaction().await.unwrap();
+    let lock = format!("SELECT 1 FROM {schema}.key FOR UPDATE");
+    assert_eq!(held.query(&lock, &[]).await.unwrap().len(), 2 * HELD);
+    for left in [1, 0] {
+        let claimed = engine.claim(claim(&["default"], 1)).await.unwrap();
+        assert_eq!(claimed.iter().filter(|run| run.head.key.is_none()).count(), left);
+        assert_eq!(claimed.len(), left);
+    }
+    clock.advance(moment);
+    let ran = Promote.run_once(engine.store()).await.unwrap();
+    assert_eq!((ran.moved, ran.held_up), (1, HELD));
+    held.rollback().await.unwrap();
+    assert_eq!(engine.claim(claim(&["default"], 1_000)).await.unwrap().len(), HELD);
+    assert!(Promote.run_once(engine.store()).await.unwrap().moved > 1);
 }

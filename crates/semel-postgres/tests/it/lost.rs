@@ -286,3 +286,47 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     tokio::task::yield_now().await;
     polled
 }
+
+/// It is looked for among the newest records; behind as many of its own time nobody can say what became of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_behind_too_many_others_is_never_said_to_be_undone() {
+    let place = Place::new();
+    let between = Between::start().await;
+    let backend = Arc::new(Postgres::open(&between.address(&place)).await.unwrap());
+    let engine = Engine::without_duties(backend).unwrap();
+    engine.enqueue(keyed("before").offer(), "").await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    let others = format!(
+        "CREATE FUNCTION {schema}.others() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO {schema}.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts)
+                 SELECT NEW.tx, NEW.first + n, NEW.at, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}'
+                 FROM generate_series(1, 100000) AS n;
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER others AFTER INSERT ON {schema}.event FOR EACH ROW WHEN (NEW.mark IS NOT NULL)
+             EXECUTE FUNCTION {schema}.others()"
+    );
+    client.batch_execute(&others).await.unwrap();
+    between.swallow_the_answer_to_the_next_commit();
+    let answer = engine.enqueue(keyed("a").offer(), "").await;
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    assert_eq!(engine.queues().await.unwrap()[0].created, 2, "it was applied");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_is_not_among_all_records_of_its_time_was_not_applied() {
+    let place = Place::new();
+    let engine = Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap();
+    for name in ["a", "b", "c"] {
+        engine.enqueue(keyed(name).offer(), "").await.unwrap();
+    }
+    let (client, schema) = (client(&url()).await, place.schema());
+    let sql = format!("SELECT is_known, stale FROM {schema}.resolve(gen_random_uuid(), $1, $2)");
+    let now = engine.now().await.unwrap().as_micros();
+    // Since when it may have been applied, at how many records is looked, and whether that is enough.
+    for (since, looks, is_enough) in [(0, 3, false), (0, 4, true), (now, 3, true), (now, 1, true)] {
+        let row = client.query_one(&sql, &[&since, &looks]).await.unwrap();
+        assert_eq!(row.get::<_, Option<Vec<i32>>>(1), None);
+        assert_eq!(row.get::<_, bool>(0), is_enough, "{since} {looks}");
+    }
+}

@@ -6,15 +6,17 @@ use std::time::Duration;
 use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::Outcome;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
-use semel_core::settle::Settled;
+use semel_core::settle::{Report, Settled};
 use semel_core::state::StateSet;
 use semel_engine::Engine;
+use semel_engine::duty::Reap;
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_store::backend::{Batch, Claim, Filter, Verdict};
+use semel_store::clock::ManualClock;
 use semel_store::model::deciding;
 use semel_testkit::fixture::{claim, groups_of};
-use semel_testkit::make::{job, key, keyed};
+use semel_testkit::make::{foreign_id, job, key, keyed};
 
 use crate::place::{Place, client, until, url};
 
@@ -226,4 +228,53 @@ async fn people_who_look_leave_connections_to_those_who_commit() {
     for looks in people {
         assert_eq!(looks.await.unwrap(), 1);
     }
+}
+
+/// However many there are that it does not show, and why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_looks_at_a_bounded_number_of_rows() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    let Outcome::Created(oldest) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
+        panic!("not created")
+    };
+    let (client, schema) = (client(&url()).await, place.schema());
+    let copies = format!(
+        "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object('key', NULL,
+             'id', 'ffffffff-ffff-7fff-bfff-' || lpad(n::text, 12, '0')))).*
+         FROM {schema}.head h, generate_series(1, 6000) AS n"
+    );
+    assert_eq!(client.execute(&copies, &[]).await.unwrap(), 6_000);
+    let all = Filter { limit: 1_000, ..Filter::default() };
+    for filter in [Filter { with_key: true, ..all.clone() }, all] {
+        let first = store.list(filter.clone()).await.unwrap();
+        assert!(first.heads.is_empty() && first.next.is_some(), "{} {:?}", first.heads.len(), first.next);
+        let rest = store.list(Filter { before: first.next, ..filter }).await.unwrap();
+        assert_eq!(rest.heads.iter().map(|head| head.id).collect::<Vec<_>>(), [oldest.id]);
+        assert_eq!(rest.next, None);
+        // Next they have no job any more.
+        let remembered = format!("UPDATE {schema}.head SET slot = -1 WHERE key IS NULL");
+        client.execute(&remembered, &[]).await.unwrap();
+    }
+}
+
+/// Each was stored in a transaction of its own, at the same moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_is_a_jobs_and_an_absorbed_requests_is_the_jobs() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let store = Arc::new(Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap());
+    let engine = Engine::without_duties(store).unwrap();
+    for number in [1, 2] {
+        engine.enqueue(job().id(foreign_id(number)).offer(), "").await.unwrap();
+    }
+    let absorbed = format!(
+        "INSERT INTO {schema}.absorbed (id, job) SELECT id, gen_random_uuid() FROM {schema}.head",
+        schema = place.schema()
+    );
+    assert_eq!(client(&url()).await.execute(&absorbed, &[]).await.unwrap(), 2);
+    assert_eq!(engine.claim(claim(&["default"], 2)).await.unwrap().len(), 2);
+    let failed = engine.fail(foreign_id(1), Bearer::default(), Report::default()).await.unwrap();
+    assert!(matches!(failed, Settled::Done(_)), "{failed:?}");
+    clock.advance(Duration::from_secs(24 * 3_600));
+    assert_eq!(Reap.run_once(engine.store()).await.unwrap().moved, 1);
 }

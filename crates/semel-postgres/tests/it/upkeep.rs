@@ -1,12 +1,14 @@
 //! Housekeeping that keeps up.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::enqueue::Mode;
 use semel_postgres::Postgres;
+use semel_store::clock::ManualClock;
 use semel_store::error::Undone;
 use semel_store::{Backend, StoreError};
-use semel_testkit::make::keyed;
+use semel_testkit::make::{job, keyed};
 use tokio_postgres::{Client, IsolationLevel};
 
 use crate::place::{Place, client, url};
@@ -82,4 +84,70 @@ async fn a_key_that_was_made_to_be_locked_is_there_when_its_transaction_begins_a
     assert_eq!(count(&client, &keys).await, 1);
     keep_house(&store).await;
     assert_eq!(count(&client, &keys).await, 0, "nobody has held it");
+}
+
+/// A thousand more than are kept, a thousand of each transaction from `first` on.
+async fn log(client: &Client, schema: &str, first: i64, kinds: &str) {
+    let fill = format!(
+        "INSERT INTO {schema}.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts)
+             SELECT ({first} + n / 1000)::text::xid8, n % 1000, 0, '{kinds}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}'
+             FROM generate_series(0, 200999) AS n"
+    );
+    assert_eq!(client.execute(&fill, &[]).await.unwrap(), 201_000);
+}
+
+/// How many records there are that tell something, how many others, and which transaction's were dropped last.
+async fn records(client: &Client, schema: &str) -> (i64, i64, i64) {
+    let sql = format!(
+        "SELECT count(*) FILTER (WHERE kinds <> '{{}}'), count(*) FILTER (WHERE kinds = '{{}}'), (SELECT dropped FROM {schema}.fact)
+         FROM {schema}.event"
+    );
+    let row = client.query_one(&sql, &[]).await.unwrap();
+    (row.get(0), row.get(1), row.get(2))
+}
+
+/// Not while a transaction is open that is older than they are, nor at once when it is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_could_not_be_shown_are_kept_until_a_while_after_they_can() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let open = async || Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap();
+    let store = open().await;
+    let (mut holder, watcher, schema) = (client(&url()).await, client(&url()).await, place.schema());
+    let held = holder.transaction().await.unwrap();
+    let own = held.query_one("SELECT pg_current_xact_id()::text::int8", &[]).await.unwrap();
+    log(&watcher, schema, own.get::<_, i64>(0) + 1, "{1}").await;
+    for _ in 0..3 {
+        keep_house(&store).await;
+        clock.advance(Duration::from_secs(120));
+    }
+    assert_eq!(records(&watcher, schema).await, (201_000, 0, 0));
+    held.rollback().await.unwrap();
+    watcher.batch_execute(&format!("TRUNCATE {schema}.event")).await.unwrap();
+    // Of transactions that are over, as far as a server knows that has just been started.
+    log(&watcher, schema, 1, "{1}").await;
+    let store = open().await;
+    for (seconds, kept) in [(0, (201_000, 0, 0)), (30, (201_000, 0, 0)), (30, (200_000, 0, 1))] {
+        clock.advance(Duration::from_secs(seconds));
+        keep_house(&store).await;
+        assert_eq!(records(&watcher, schema).await, kept);
+    }
+}
+
+/// Heartbeats and progress are records too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_tell_nothing_push_none_out_that_does() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let store = Arc::new(Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap());
+    let engine = semel_engine::Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    engine.enqueue(job().offer(), "").await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    let sql = format!("SELECT max(tx::text::int8) FROM {schema}.event");
+    let told: i64 = client.query_one(&sql, &[]).await.unwrap().get(0);
+    log(&client, schema, told + 1, "{}").await;
+    for _ in 0..3 {
+        keep_house(&store).await;
+        clock.advance(Duration::from_secs(120));
+    }
+    assert_eq!(records(&client, schema).await, (1, 200_000, 0));
+    assert_eq!(store.events(0, 10).await.unwrap().kept_after, 0);
 }

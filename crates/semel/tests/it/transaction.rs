@@ -21,6 +21,7 @@ on_every_driver! {
     whoever_waits_hears_of_a_job_that_a_transaction_committed,
     an_effect_and_the_end_of_its_job_are_one_commit,
     a_run_that_lost_its_lease_cannot_end_inside_a_transaction,
+    a_run_that_has_ended_ends_inside_no_other_transaction,
     what_a_job_is_made_of_arrives_as_it_was_sent,
     a_queue_that_is_not_in_a_database_says_so,
 }
@@ -308,6 +309,31 @@ async fn a_run_that_lost_its_lease_cannot_end_inside_a_transaction<D: Driver>() 
     semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
     let answer = soon(answers.recv()).await.unwrap();
     assert!(matches!(answer, Err(Error::LeaseLost(_))), "{answer:?}");
+    working.stop().await;
+}
+
+/// As a handler does it that tries again after a COMMIT whose answer it did not get.
+async fn a_run_that_has_ended_ends_inside_no_other_transaction<D: Driver>() {
+    let semel = queue().await;
+    let (told, mut answers) = tokio::sync::mpsc::unbounded_channel::<Result<(), Error>>();
+    let handler = async |_: Add, run: Run, State(semel): State<Semel>, State(told): State<Told>| {
+        let mut db = D::connect().await;
+        for commits in [true, false] {
+            db.begin().await;
+            let answer = db.inside(&semel).complete(&run).await;
+            // Refused, it leaves the transaction as it was.
+            assert_eq!(db.ask("SELECT 1".to_owned()).await, "1");
+            db.end(commits).await;
+            told.send(answer).unwrap();
+        }
+    };
+    let working = Worker::new(&semel).state(semel.clone()).state(told).handle(handler).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    let first = soon(answers.recv()).await.unwrap();
+    assert!(first.is_ok(), "{first:?}");
+    let again = soon(answers.recv()).await.unwrap();
+    assert!(matches!(again, Err(Error::RunEnded(id)) if Some(id) == job.id()), "{again:?}");
+    assert_eq!(soon(async { job.wait().await.unwrap() }).await.state(), JobState::Completed);
     working.stop().await;
 }
 
