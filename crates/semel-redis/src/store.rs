@@ -308,6 +308,11 @@ impl Backend for Redis {
         Box::pin(self.unit(|all| async move { all.confirm().await }))
     }
 
+    fn waits_for_all(&self) -> bool {
+        // Replicas that are waited for behind a write are those of its partition's node.
+        self.all.only().is_some()
+    }
+
     fn moved(&self) -> Option<Instant> {
         self.all.parts().iter().filter_map(|shared| shared.link.finder().moved()).max()
     }
