@@ -129,9 +129,14 @@ async fn an_id_that_leads_nowhere_is_forgotten() {
 
 /// Hands on so many steps, and nothing any more behind these: of the last one the request is lost, or its answer.
 pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
+    cut_after_at(&url(), steps, loses_answer).await
+}
+
+/// The same before another Redis.
+pub async fn cut_after_at(upstream: &str, steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
     let mut sums = Vec::new();
     for script in [CROSS, COMMIT] {
-        let mut connection = patient(&url()).await;
+        let mut connection = patient(upstream).await;
         let sum: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await.unwrap();
         sums.push(sum);
@@ -140,7 +145,7 @@ pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsiz
     let is_step = move |asked: &[u8]| {
         sums.iter().any(|sum| has(asked, sum.as_bytes())) && !has(asked, b"\r\nalive\r\n")
     };
-    cut(steps, loses_answer, is_step).await
+    cut_at(upstream, steps, loses_answer, is_step).await
 }
 
 /// Whether this is in what is asked.
@@ -154,6 +159,16 @@ pub async fn cut(
     loses_answer: bool,
     is_step: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
 ) -> (u16, Arc<AtomicUsize>) {
+    cut_at(&url(), steps, loses_answer, is_step).await
+}
+
+async fn cut_at(
+    upstream: &str,
+    steps: usize,
+    loses_answer: bool,
+    is_step: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+) -> (u16, Arc<AtomicUsize>) {
+    let place = upstream.strip_prefix("redis://").unwrap().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let seen = Arc::new(AtomicUsize::new(0));
@@ -163,7 +178,7 @@ pub async fn cut(
             if counted.load(Ordering::SeqCst) > steps {
                 continue;
             }
-            let upstream = TcpStream::connect(url().strip_prefix("redis://").unwrap()).await.unwrap();
+            let upstream = TcpStream::connect(&place).await.unwrap();
             let (is_step, counted) = (Arc::clone(&is_step), Arc::clone(&counted));
             tokio::spawn(async move {
                 let (mut from_client, mut to_client) = client.into_split();
