@@ -18,6 +18,8 @@ else
     insist()
 end
 if is_crossing and LOCK ~= ARGV[2] then
+    -- Nothing is left to be written, and who tells it relies on this answer: it is to be known to replicas that this is the primary.
+    nudge()
     if tonumber(call('HGET', BASE .. '!', 'crossed') or 0) >= turn then
         said = ''
     else

@@ -279,6 +279,31 @@ async fn a_commit_over_several_partitions_is_done_as_a_whole_or_not_at_all_where
     }
 }
 
+/// Whoever tells what another has told already relies on what he hears: it is as true as what replicas have of it, and they are waited for
+/// by a write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
+    let place = Place::divided(PARTITIONS);
+    let engine = engine(place.address()).await;
+    let id = astray("a", 1);
+    engine.enqueue(keyed("a").id(id).offer(), "").await.unwrap();
+    let base = place.address().base_of(partition::of_id(id, PARTITIONS));
+    let mut connection = patient(&url()).await;
+    let crossed: u64 =
+        redis::cmd("HGET").arg(format!("{base}!")).arg("crossed").query_async(&mut connection).await.unwrap();
+    // The second one was never told of, and is refused.
+    for turn in [crossed, crossed + 1] {
+        redis::cmd("DEL").arg(format!("{base}@")).exec_async(&mut connection).await.unwrap();
+        let mut again = redis::cmd("EVAL");
+        again.arg(COMMIT).arg(1).arg(&base).arg("x").arg(turn).arg("").arg(0).arg(0);
+        let told = again.query_async::<(String, String)>(&mut connection).await;
+        assert_eq!(told.map(|(_, said)| said).ok(), (turn == crossed).then(String::new));
+        let is_written: bool =
+            redis::cmd("EXISTS").arg(format!("{base}@")).query_async(&mut connection).await.unwrap();
+        assert!(is_written, "turn {turn}");
+    }
+}
+
 /// Servers that offer the same ids and keys at the same time, each id in another partition than its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_commit_over_the_same_partitions_one_is_first() {
