@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use semel_core::enqueue::Outcome;
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, QueueName};
 use semel_core::partition;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
@@ -301,6 +301,32 @@ async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
         let is_written: bool =
             redis::cmd("EXISTS").arg(format!("{base}@")).query_async(&mut connection).await.unwrap();
         assert!(is_written, "turn {turn}");
+    }
+}
+
+/// A node that loses its last moment loses its part of what was set of a queue. The newest counts, and whoever sets anything of the queue
+/// next, be it what it is already, has all partitions have it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_has_lost_what_was_set_of_a_queue_hears_of_it_again() {
+    let place = Place::divided(2);
+    let engine = engine(place.address()).await;
+    let mut connection = patient(&url()).await;
+    let rows = [0, 1].map(|partition| format!("{}qdefault", place.address().base_of(partition)));
+    for (lost, wanted) in [(0, false), (0, true), (1, false), (1, true)] {
+        engine.set_paused(QueueName::default(), false).await.unwrap();
+        let before: Option<Vec<u8>> =
+            redis::cmd("GET").arg(&rows[lost]).query_async(&mut connection).await.unwrap();
+        engine.set_paused(QueueName::default(), true).await.unwrap();
+        let lose = match before {
+            Some(row) => redis::cmd("SET").arg(&rows[lost]).arg(row).clone(),
+            None => redis::cmd("DEL").arg(&rows[lost]).clone(),
+        };
+        lose.exec_async(&mut connection).await.unwrap();
+        let told = engine.set_paused(QueueName::default(), wanted).await.unwrap();
+        assert_eq!(told.paused, wanted);
+        let said: Vec<Vec<u8>> = redis::cmd("MGET").arg(&rows).query_async(&mut connection).await.unwrap();
+        // Behind its version.
+        assert_eq!((&said[0], said[0][8]), (&said[1], u8::from(wanted)), "{lost} {wanted}");
     }
 }
 
