@@ -305,7 +305,8 @@ impl Partitions {
                 scales.keys.insert(*key, Some(next()?));
             }
             for name in &looks.rows {
-                scales.rows.insert(name.clone(), next()?);
+                let known = scales.rows.entry(name.clone()).or_default();
+                *known = next()?.max(*known);
             }
             for key in &looks.documents {
                 scales.documents.insert(key.clone(), next()?);

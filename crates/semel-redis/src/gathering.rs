@@ -1,8 +1,12 @@
 //! A load from several partitions: all of them are asked at once, and what they say is of one moment as far as crossings go.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use futures_util::future::join_all;
-use semel_core::draft::{Full, Map, QueueRow, Reads, Snapshot, Spent};
+use semel_core::draft::{
+    Expect, Full, Group, Map, QueueRow, Reads, Record, Snapshot, Spent, Write, next_version,
+};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
 use semel_core::partition;
@@ -16,6 +20,7 @@ use crate::error::RedisError;
 use crate::head::{Reader, Stored};
 use crate::load::{Held, Loaded, counters, document, notes, queue_row, spent, stored, view};
 use crate::partitions::Partitions;
+use crate::routes::Route;
 use crate::values::{Values, list, maybe_bytes};
 
 /// Between two rounds of a load that found a commit in between.
@@ -41,6 +46,8 @@ struct Found {
     fulls: Map<JobId, Whole>,
     keys: Vec<(UniqueKey, Option<Held>)>,
     rows: Map<QueueName, (QueueRow, u64)>,
+    /// Queues of which not all say the same.
+    uneven: BTreeSet<QueueName>,
     documents: Vec<(semel_core::draft::DocumentKey, Option<semel_core::draft::Document>)>,
     /// Where each id leads that leads elsewhere.
     forwards: Map<JobId, u16>,
@@ -55,7 +62,7 @@ impl Partitions {
             return shared.load(reads).await;
         }
         let begun = Instant::now();
-        let mut before = None;
+        let (mut before, mut is_evened) = (None, false);
         loop {
             let asked = self.asked(reads);
             let asking = asked.iter().zip(self.parts()).filter(|(asked, _)| asked.is_asked);
@@ -80,12 +87,35 @@ impl Partitions {
             // Where a node has forgotten its last moment they never say the same again; but nothing came between two rounds that
             // are answered alike.
             if is_known && (found.is_of_one_moment() || before.as_ref() == Some(&found.pairs)) {
-                return Ok(found.snapshot(reads, self.count()));
+                if is_evened || found.uneven.is_empty() {
+                    return Ok(found.snapshot(reads, self.count()));
+                }
+                // Once: where it cannot be done now, whoever finds them so next does it.
+                is_evened = true;
+                Box::pin(self.even(&found)).await;
+                continue;
             }
             before = Some(found.pairs);
             tokio::time::sleep(AGAIN_AFTER).await;
             if begun.elapsed() >= self.first().patience {
                 return Err(RedisError::Locked);
+            }
+        }
+    }
+
+    /// Has all partitions say of a queue what the newest of them says, where one of them has lost its last moment: or what was set of the
+    /// queue would hold in some and not in others, and whoever wants it set already would find nothing to do.
+    async fn even(&self, found: &Found) {
+        for (row, _) in found.uneven.iter().filter_map(|name| found.rows.get(name)) {
+            tracing::warn!(
+                "a partition has lost what was set of a queue last, and is told what others have of it"
+            );
+            let expect = vec![Expect { record: Record::Queue(row.name.clone()), version: row.version }];
+            let row = QueueRow { version: next_version(row.version, found.now), ..row.clone() };
+            let group = Group { expect, writes: vec![Write::Queue { row }], ..Group::default() };
+            let route = Route::of(&group, self.count(), &mut Map::default(), |_| None);
+            if let Err(error) = self.cross(&[group], &[route], &[0]).await {
+                tracing::debug!(%error, "partitions go on to say different things of a queue");
             }
         }
     }
@@ -184,6 +214,9 @@ impl Found {
             let waiting = waiting(&counters(parts.take()?)?.by_state);
             match self.rows.get_mut(name) {
                 Some((known, sum)) => {
+                    if row.version != known.version {
+                        self.uneven.insert(name.clone());
+                    }
                     if row.version > known.version {
                         *known = row;
                     }

@@ -17,7 +17,7 @@
 //!
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `seats`: who is named there; `finder`: who of them takes writes now, by
-//!   `opinion`s; `link`: connections; `scripts`: their texts.
+//!   `opinion`s that `asker` hears; `link`: connections; `scripts`: their texts.
 //! - `load`, `commit`, `claim`: the three that decisions need; `request`: groups as arguments; `turn`: what tells a request that is
 //!   sent again from a new one.
 //! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
@@ -32,6 +32,7 @@
 //!   commits that wait for replicas.
 
 pub mod address;
+mod asker;
 mod claim;
 mod commit;
 mod crossing;

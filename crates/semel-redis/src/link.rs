@@ -101,7 +101,7 @@ impl Link {
     /// A link to what is at `address`, not connected yet: to its first partition.
     pub fn new(address: &Address, times: Times) -> Result<Self, RedisError> {
         Ok(Self {
-            finder: Arc::new(Finder::new(address, 0)?),
+            finder: Arc::new(Finder::new(address)?),
             base: address.base(),
             partition: 0,
             wanted: address.partitions(),
@@ -114,14 +114,14 @@ impl Link {
     }
 
     /// A link to another partition of the store, not connected yet. All have one secret, and see one time.
-    pub fn to_partition(&self, address: &Address, partition: u16) -> Result<Self, RedisError> {
-        Ok(Self {
-            finder: Arc::new(Finder::new(address, partition)?),
+    pub fn to_partition(&self, address: &Address, partition: u16) -> Self {
+        Self {
+            finder: Arc::new(self.finder.to_partition(partition)),
             base: address.base_of(partition),
             partition,
             times: Arc::new(self.times.beside()),
             ..self.beside()
-        })
+        }
     }
 
     /// Another link to the same store: should it have to make it anew, then with the same secret.

@@ -128,8 +128,9 @@ impl Route {
                 Write::Queue { row } => {
                     route.written.insert(Record::Queue(row.name.clone()));
                     if row.name.is_queue() {
-                        // Claims look at it, in whichever partition they are.
-                        route.partitions.extend(0..count);
+                        // Claims look at it, in whichever partition they are. It is looked at in all of them: one may have lost its
+                        // last moment, and the newest counts.
+                        (0..count).for_each(|place| route.row(row.name.clone(), place));
                         (0..count).collect()
                     } else {
                         let place = partition::of_row(&row.name, count);
@@ -147,7 +148,9 @@ impl Route {
         // The row of a queue is the same in all.
         let anywhere = route.first();
         for name in queues {
-            route.row(name, anywhere);
+            if !route.written.contains(&Record::Queue(name.clone())) {
+                route.row(name, anywhere);
+            }
         }
         route.partitions.insert(anywhere);
         route

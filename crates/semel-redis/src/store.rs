@@ -191,7 +191,7 @@ impl Redis {
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let mut parts = Vec::with_capacity(usize::from(known.partitions));
         for partition in 1..known.partitions {
-            parts.push(Shared::new(link.to_partition(address, partition)?, partition, address));
+            parts.push(Shared::new(link.to_partition(address, partition), partition, address));
         }
         parts.insert(0, Shared::new(link, 0, address));
         let connecting = parts.iter().skip(1).map(|shared| when_loaded(|| shared.link.connection()));
@@ -202,9 +202,9 @@ impl Redis {
         let store = Self { all, secret: known.secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         for shared in store.all.parts() {
             store.runtime.spawn(teller::run(Arc::downgrade(shared)));
-            if shared.link.finder().follows() {
-                store.runtime.spawn(look_around(Arc::downgrade(shared)));
-            }
+        }
+        if store.all.first().link.finder().follows() {
+            store.runtime.spawn(look_around(Arc::downgrade(&store.all)));
         }
         // The first look at the time: a clock that is behind the last commit is noticed now.
         store.all.load(&Reads::default()).await?;
@@ -268,12 +268,15 @@ impl Redis {
     }
 }
 
-/// Asks again and again where the primary is, until the store is gone: one that went silent is given up when another has taken over,
-/// and so is one that was cut off and came back, before anything is asked of it.
-async fn look_around(store: Weak<Shared>) {
-    while let Some(shared) = store.upgrade() {
-        shared.link.finder().look_around().await;
-        drop(shared);
+/// Asks again and again where the primaries are, until the store is gone: one that went silent is given up when another has taken over,
+/// and so is one that was cut off and came back, before anything is asked of it. What is said is of all partitions.
+async fn look_around(store: Weak<Partitions>) {
+    while let Some(all) = store.upgrade() {
+        match all.first().link.finder().asker().ask().await {
+            Ok(heard) => all.parts().iter().for_each(|shared| shared.link.finder().hear(&heard)),
+            Err(error) => tracing::debug!(%error, "it is not known where the primary is now"),
+        }
+        drop(all);
         tokio::time::sleep(LOOK_AROUND).await;
     }
 }
@@ -306,6 +309,11 @@ impl Backend for Redis {
             return Box::pin(std::future::ready(Ok(())));
         }
         Box::pin(self.unit(|all| async move { all.confirm().await }))
+    }
+
+    fn waits_for_all(&self) -> bool {
+        // Replicas that are waited for behind a write are those of its partition's node.
+        self.all.only().is_some()
     }
 
     fn moved(&self) -> Option<Instant> {

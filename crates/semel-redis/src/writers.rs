@@ -17,6 +17,9 @@ const LINKS: usize = 3;
 const WAIT: Duration = Duration::from_secs(1);
 /// How long what one has to wait for is kept, in milliseconds.
 const NUDGE_KEPT: u32 = 60_000;
+/// Writes it. A Redis whose memory is full refuses a script's first write unless it takes none, and no other: what was done is to be
+/// confirmed there too.
+const NUDGE: &str = "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], '', 'PX', ARGV[1])";
 
 /// The connections of commits, and how many replicas they wait for.
 pub struct Writers {
@@ -40,8 +43,8 @@ impl Writers {
             return None;
         }
         let links = (0..LINKS).map(|_| beside.beside()).collect();
-        let mut nudge = redis::cmd("SET");
-        nudge.arg(format!("{}@", beside.base())).arg("").arg("PX").arg(NUDGE_KEPT);
+        let mut nudge = redis::cmd("EVAL");
+        nudge.arg(NUDGE).arg(1).arg(format!("{}@", beside.base())).arg(NUDGE_KEPT);
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX));
         Some(Self {

@@ -69,6 +69,12 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Whether a commit that wrote something has waited for all that loads had shown before it, as [`confirm`](Self::confirm) does.
+    /// In a store of several parts, each of which is kept for itself, it has waited for those alone in which it wrote.
+    fn waits_for_all(&self) -> bool {
+        true
+    }
+
     /// When it was last noticed that something else takes the writes than before, as a replica does that took over: what was
     /// loaded until then may not be there. Groups that hold are looked at where they are applied; whatever was decided on it
     /// without writing has to be decided again.

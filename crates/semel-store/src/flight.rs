@@ -121,8 +121,8 @@ impl Flight {
                 (verdict.unwrap_or(Verdict::Stale), written)
             })
             .collect();
-        // What was written and waited for comes after all that was seen.
-        let has_waited = told.contains(&(Verdict::Applied, true));
+        // What was written and waited for comes after all that was seen, unless that was somewhere else.
+        let has_waited = self.backend.waits_for_all() && told.contains(&(Verdict::Applied, true));
         let mut any_stale = false;
         for (mut tried, (verdict, written)) in decided.into_iter().zip(told) {
             // What a silent decision saw may have been overlaid by a group that did not hold.

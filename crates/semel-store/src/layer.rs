@@ -45,6 +45,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().confirm()
     }
 
+    /// See [`Backend::waits_for_all`].
+    fn waits_for_all(&self) -> bool {
+        self.inner().waits_for_all()
+    }
+
     /// See [`Backend::moved`].
     fn moved(&self) -> Option<Instant> {
         self.inner().moved()
@@ -76,6 +81,10 @@ impl<L: Layer> Backend for L {
 
     fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Layer::confirm(self)
+    }
+
+    fn waits_for_all(&self) -> bool {
+        Layer::waits_for_all(self)
     }
 
     fn moved(&self) -> Option<Instant> {

@@ -14,10 +14,12 @@ if not is_crossing then
     said, refused = mark_of(ARGV[1], turn)
     refused = refused or (not said and refusal())
 else
-    -- The first write of a script is what Redis refuses when its memory is full, unless it takes none: what is decided is to be told.
-    call('HDEL', BASE .. '!', 'none')
+    -- What is decided is to be told.
+    insist()
 end
 if is_crossing and LOCK ~= ARGV[2] then
+    -- Nothing is left to be written, and who tells it relies on this answer: it is to be known to replicas that this is the primary.
+    nudge()
     if tonumber(call('HGET', BASE .. '!', 'crossed') or 0) >= turn then
         said = ''
     else

@@ -94,6 +94,18 @@ local function refusal()
     return LOCK and redis.error_reply('SEMELLOCK the partition is locked by commit ' .. LOCK)
 end
 
+-- Whoever ends what was begun does this before he writes: the first write of a script is what Redis refuses when its memory is full, unless
+-- it takes none.
+local function insist()
+    call('HDEL', BASE .. '!', 'none')
+end
+
+-- Writes something that replicas can be waited for by. Kept for as long as anybody waits.
+local function nudge()
+    insist()
+    call('SET', BASE .. '@', '', 'PX', 60000)
+end
+
 -- A key's record: its version, how many live holders, they, and the ended ones. These stay as they are stored until somebody asks
 -- for them (`holders_of`): mostly nothing moves but the version.
 local function parse_key(text)

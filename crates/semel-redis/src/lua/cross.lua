@@ -7,8 +7,6 @@ local fact, place_name = BASE .. '!', BASE .. '+'
 
 -- How long it is remembered that something was decided, in milliseconds: longer than anybody asks again.
 local DECIDED_KEPT = 120000
--- How long what is written to have something to wait for is kept, in milliseconds.
-local NUDGE_KEPT = 60000
 
 -- By the server's own clock, whatever a test takes for the time.
 local function micros()
@@ -24,6 +22,7 @@ local function there()
     local age = micros() - tonumber(slot[4])
     if age < 0 then
         -- The clock was set back: its age begins anew.
+        insist()
         call('HSET', place_name, 'at', digits(micros()))
         age = 0
     end
@@ -102,6 +101,7 @@ elseif what == 'alive' then
     -- The token: whoever has the place goes on.
     local slot = there()
     if slot and slot[2] == ARGV[6] then
+        insist()
         call('HSET', place_name, 'at', digits(micros()))
     end
     return 'yes'
@@ -115,14 +115,14 @@ elseif what == 'look' then
 elseif what == 'told' then
     -- What a partition is to be told by the one that is decided. Others tell it only once replicas know of it: this may be the primary no more,
     -- and a write is what they are waited for by.
-    call('SET', BASE .. '@', '', 'PX', NUDGE_KEPT)
+    nudge()
     return call('HGET', place_name, 'turn') == turn and call('HGET', place_name, 'to' .. ARGV[6]) or ''
 elseif what == 'give up' or what == 'withdraw' then
     -- One that is not decided, if its last sign is so old, in microseconds. Answers whether it has its place no more; who is not its maker asks
     -- what replicas confirm.
     local slot, age = there()
     if what == 'give up' then
-        call('SET', BASE .. '@', '', 'PX', NUDGE_KEPT)
+        nudge()
     end
     if not slot or slot[1] ~= turn then
         return 'yes'

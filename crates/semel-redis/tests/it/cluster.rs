@@ -8,7 +8,7 @@ use semel_store::clock::ManualClock;
 use semel_testkit::differential::compare;
 use semel_testkit::{Fixture, Step, conformance};
 
-use crate::nodes::Cluster;
+use crate::nodes::{Cluster, until};
 use crate::place::{Passing, Place, rounds};
 use crate::servers;
 
@@ -70,6 +70,21 @@ async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_
     let alone = semel_testkit::redis::url().replace("redis://", "redis+cluster://");
     assert!(open(alone).await.is_err());
     drop(Arc::new(store));
+}
+
+/// What a node says is of all partitions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_asked_by_one_connection_for_all_partitions() {
+    let cluster = Cluster::start(0, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    let _store = Redis::open(&address).await.unwrap();
+    for node in &cluster.nodes {
+        until("several ask it who is where", async || {
+            let clients = node.ask(&["CLIENT", "LIST"]).await.unwrap_or_default();
+            clients.matches("cmd=cluster|nodes").count() == 1
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use semel_core::enqueue::Outcome;
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, QueueName};
 use semel_core::partition;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
@@ -129,9 +129,14 @@ async fn an_id_that_leads_nowhere_is_forgotten() {
 
 /// Hands on so many steps, and nothing any more behind these: of the last one the request is lost, or its answer.
 pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
+    cut_after_at(&url(), steps, loses_answer).await
+}
+
+/// The same before another Redis.
+pub async fn cut_after_at(upstream: &str, steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
     let mut sums = Vec::new();
     for script in [CROSS, COMMIT] {
-        let mut connection = patient(&url()).await;
+        let mut connection = patient(upstream).await;
         let sum: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await.unwrap();
         sums.push(sum);
@@ -140,7 +145,7 @@ pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsiz
     let is_step = move |asked: &[u8]| {
         sums.iter().any(|sum| has(asked, sum.as_bytes())) && !has(asked, b"\r\nalive\r\n")
     };
-    cut(steps, loses_answer, is_step).await
+    cut_at(upstream, steps, loses_answer, is_step).await
 }
 
 /// Whether this is in what is asked.
@@ -154,6 +159,16 @@ pub async fn cut(
     loses_answer: bool,
     is_step: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
 ) -> (u16, Arc<AtomicUsize>) {
+    cut_at(&url(), steps, loses_answer, is_step).await
+}
+
+async fn cut_at(
+    upstream: &str,
+    steps: usize,
+    loses_answer: bool,
+    is_step: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+) -> (u16, Arc<AtomicUsize>) {
+    let place = upstream.strip_prefix("redis://").unwrap().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let seen = Arc::new(AtomicUsize::new(0));
@@ -163,7 +178,7 @@ pub async fn cut(
             if counted.load(Ordering::SeqCst) > steps {
                 continue;
             }
-            let upstream = TcpStream::connect(url().strip_prefix("redis://").unwrap()).await.unwrap();
+            let upstream = TcpStream::connect(&place).await.unwrap();
             let (is_step, counted) = (Arc::clone(&is_step), Arc::clone(&counted));
             tokio::spawn(async move {
                 let (mut from_client, mut to_client) = client.into_split();
@@ -261,6 +276,57 @@ async fn a_commit_over_several_partitions_is_done_as_a_whole_or_not_at_all_where
         let decides = *steps > 3 || (*steps == 3 && *loses_answer);
         let expected = if *steps == STEPS { None } else { Some(decides) };
         assert_eq!(*became, expected, "{told:?}");
+    }
+}
+
+/// Whoever tells what another has told already relies on what he hears: it is as true as what replicas have of it, and they are waited for
+/// by a write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
+    let place = Place::divided(PARTITIONS);
+    let engine = engine(place.address()).await;
+    let id = astray("a", 1);
+    engine.enqueue(keyed("a").id(id).offer(), "").await.unwrap();
+    let base = place.address().base_of(partition::of_id(id, PARTITIONS));
+    let mut connection = patient(&url()).await;
+    let crossed: u64 =
+        redis::cmd("HGET").arg(format!("{base}!")).arg("crossed").query_async(&mut connection).await.unwrap();
+    // The second one was never told of, and is refused.
+    for turn in [crossed, crossed + 1] {
+        redis::cmd("DEL").arg(format!("{base}@")).exec_async(&mut connection).await.unwrap();
+        let mut again = redis::cmd("EVAL");
+        again.arg(COMMIT).arg(1).arg(&base).arg("x").arg(turn).arg("").arg(0).arg(0);
+        let told = again.query_async::<(String, String)>(&mut connection).await;
+        assert_eq!(told.map(|(_, said)| said).ok(), (turn == crossed).then(String::new));
+        let is_written: bool =
+            redis::cmd("EXISTS").arg(format!("{base}@")).query_async(&mut connection).await.unwrap();
+        assert!(is_written, "turn {turn}");
+    }
+}
+
+/// A node that loses its last moment loses its part of what was set of a queue. The newest counts, and whoever sets anything of the queue
+/// next, be it what it is already, has all partitions have it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_has_lost_what_was_set_of_a_queue_hears_of_it_again() {
+    let place = Place::divided(2);
+    let engine = engine(place.address()).await;
+    let mut connection = patient(&url()).await;
+    let rows = [0, 1].map(|partition| format!("{}qdefault", place.address().base_of(partition)));
+    for (lost, wanted) in [(0, false), (0, true), (1, false), (1, true)] {
+        engine.set_paused(QueueName::default(), false).await.unwrap();
+        let before: Option<Vec<u8>> =
+            redis::cmd("GET").arg(&rows[lost]).query_async(&mut connection).await.unwrap();
+        engine.set_paused(QueueName::default(), true).await.unwrap();
+        let lose = match before {
+            Some(row) => redis::cmd("SET").arg(&rows[lost]).arg(row).clone(),
+            None => redis::cmd("DEL").arg(&rows[lost]).clone(),
+        };
+        lose.exec_async(&mut connection).await.unwrap();
+        let told = engine.set_paused(QueueName::default(), wanted).await.unwrap();
+        assert_eq!(told.paused, wanted);
+        let said: Vec<Vec<u8>> = redis::cmd("MGET").arg(&rows).query_async(&mut connection).await.unwrap();
+        // Behind its version.
+        assert_eq!((&said[0], said[0][8]), (&said[1], u8::from(wanted)), "{lost} {wanted}");
     }
 }
 

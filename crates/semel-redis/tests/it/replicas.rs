@@ -101,6 +101,21 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     assert!(matches!(after.enqueue(offer("c"), "").await.unwrap(), Outcome::Existing(_)));
 }
 
+/// What is written to wait for replicas by takes room, and where there is none nobody is kept waiting for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_is_answered_where_there_is_no_room_any_more() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, _replica) = pair([&one, &other]).await;
+    let careful = engine(&Address::parse(&primary.url()).unwrap().with_replicas(1).unwrap()).await;
+    assert!(matches!(careful.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
+    let mut connection = primary.connection().await;
+    let () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query_async(&mut connection).await.unwrap();
+    let refused = careful.enqueue(keyed("b").offer(), "").await;
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+    assert!(matches!(told, Outcome::Existing(_)), "{told:?}");
+}
+
 /// A claim that nobody is told of spends an attempt of the job: while replicas are away, one may, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_jobs_are_taken_while_it_is_known_that_nobody_would_be_told() {

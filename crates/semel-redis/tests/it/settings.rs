@@ -1,6 +1,7 @@
 //! How Redis is set: what the store says of it, with how little it is content, and what a job takes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use semel_core::enqueue::Outcome;
@@ -14,7 +15,9 @@ use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
 use semel_testkit::make::keyed;
 
+use crate::nodes::Node;
 use crate::own::Own;
+use crate::partitions::{PARTITIONS, astray, cut_after_at, engine};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_says_what_its_redis_promises() {
@@ -157,6 +160,33 @@ async fn a_redis_without_room_refuses_and_stores_nothing_by_halves() {
     room("0").await;
     assert!(matches!(engine.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
     assert_eq!(engine.queues().await.unwrap()[0].created, 2);
+}
+
+/// A server dies in the middle of a commit over several partitions, and then there is no room any more: what it has locked is free again
+/// all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_over_several_partitions_is_ended_where_there_is_no_room_any_more() {
+    // Its place and two locks; the decision too, which is to be told then.
+    for (steps, is_decided) in [(2, false), (3, true)] {
+        let node = Node::start(&[]).await;
+        let url = format!("redis://127.0.0.1:{}", node.port);
+        let at = |url: &str| Address::parse(url).unwrap().with_partitions(PARTITIONS).unwrap();
+        let direct = engine(&at(&url)).await;
+        let (port, _) = cut_after_at(&url, steps, true).await;
+        let through = at(&format!("redis://127.0.0.1:{port}")).with_patience(Duration::from_millis(300));
+        let victim = engine(&through).await;
+        let id = astray("a", 1);
+        let told = victim.enqueue(keyed("a").id(id).offer(), "").await;
+        assert!(told.is_err(), "{told:?}");
+        drop(victim);
+        node.tell(&["CONFIG", "SET", "maxmemory", "1"]).await;
+        assert_eq!(direct.job(id).await.unwrap().is_some(), is_decided);
+        let refused = direct.enqueue(keyed("b").id(astray("b", 9)).offer(), "").await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        node.tell(&["CONFIG", "SET", "maxmemory", "0"]).await;
+        let told = direct.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+        assert_eq!(told.is_inserted(), !is_decided, "{told:?}");
+    }
 }
 
 /// A job with a key and a hundred bytes of args.

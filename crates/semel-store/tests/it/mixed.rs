@@ -1,7 +1,7 @@
 //! Groups in which some decisions write and some do not: whoever writes nothing is answered with those who do, by what was
 //! committed.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use semel_core::draft::{Draft, Group, Missing, Reads};
@@ -24,6 +24,8 @@ struct Shared {
     inner: Memory,
     other: Mutex<Option<Group>>,
     confirmed: AtomicUsize,
+    /// Whether it is one of several parts, each of which is kept for itself.
+    has_parts: AtomicBool,
 }
 
 impl Layer for Shared {
@@ -48,12 +50,17 @@ impl Layer for Shared {
         self.confirmed.fetch_add(1, Ordering::SeqCst);
         self.inner.confirm()
     }
+
+    fn waits_for_all(&self) -> bool {
+        !self.has_parts.load(Ordering::SeqCst)
+    }
 }
 
 impl Shared {
     fn new() -> Arc<Self> {
         let inner = Memory::new(ManualClock::default());
-        Arc::new(Self { inner, other: Mutex::default(), confirmed: AtomicUsize::new(0) })
+        let (confirmed, has_parts) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Self { inner, other: Mutex::default(), confirmed, has_parts })
     }
 
     async fn offered(&self, want: &Want) -> Outcome {
@@ -149,6 +156,20 @@ async fn an_answer_that_names_what_was_not_written_is_given_anew() {
     }
 }
 
+/// Takes an offer of `other` and one of `known` in one group. Answers what became of both, and how often it was waited for more than
+/// the commit.
+async fn beside(shared: &Arc<Shared>, other: &Want, known: &Want) -> (Outcome, Outcome, usize) {
+    let before = shared.confirmed.load(Ordering::SeqCst);
+    let (one, two) = (other.offer(), known.offer());
+    let (first, second) = together(
+        shared,
+        (reads(other), move |draft: &mut Draft| enqueue(draft, &one)),
+        (reads(known), move |draft: &mut Draft| enqueue(draft, &two)),
+    )
+    .await;
+    (first, second, shared.confirmed.load(Ordering::SeqCst) - before)
+}
+
 /// The commit that it has waited for came after all that it saw.
 #[tokio::test]
 async fn a_duplicate_beside_a_write_is_answered_with_it_and_waits_for_nothing_more() {
@@ -156,16 +177,21 @@ async fn a_duplicate_beside_a_write_is_answered_with_it_and_waits_for_nothing_mo
     let want = keyed("a").on_conflict("ignore");
     assert!(shared.offered(&want).await.is_inserted());
     for (other, more) in [(keyed("b"), 0), (keyed("b").on_conflict("ignore"), 1)] {
-        let before = shared.confirmed.load(Ordering::SeqCst);
-        let (new, known) = (other.offer(), want.offer());
-        let (first, second) = together(
-            &shared,
-            (reads(&other), move |draft: &mut Draft| enqueue(draft, &new)),
-            (reads(&want), move |draft: &mut Draft| enqueue(draft, &known)),
-        )
-        .await;
+        let (first, second, waited) = beside(&shared, &other, &want).await;
         assert_eq!(first.is_inserted(), more == 0);
         assert!(matches!(second, Outcome::Existing(_)), "{second:?}");
-        assert_eq!(shared.confirmed.load(Ordering::SeqCst), before + more, "where nobody writes it is asked");
+        assert_eq!(waited, more, "where nobody writes it is asked");
     }
+}
+
+/// What was written is in another part than what the duplicate names.
+#[tokio::test]
+async fn a_duplicate_beside_a_write_to_a_store_of_several_parts_waits_for_all_of_them() {
+    let shared = Shared::new();
+    let want = keyed("a").on_conflict("ignore");
+    assert!(shared.offered(&want).await.is_inserted());
+    shared.has_parts.store(true, Ordering::SeqCst);
+    let (first, second, waited) = beside(&shared, &keyed("b"), &want).await;
+    assert!(first.is_inserted() && matches!(second, Outcome::Existing(_)), "{second:?}");
+    assert_eq!(waited, 1);
 }
