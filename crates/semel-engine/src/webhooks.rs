@@ -161,6 +161,8 @@ impl Webhooks {
             }
         }
         if page.events.is_empty() {
+            // Nothing that is dropped before this was missed.
+            self.cursor = Some(cursor.max(page.newest));
             return Ok(Relayed::Nothing);
         }
         let mut offers = Vec::new();

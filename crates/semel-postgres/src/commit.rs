@@ -262,9 +262,14 @@ impl Shared {
     }
 
     /// Waits for the standbys: a commit that writes one record to the log and no row waits until they have all before it. The
-    /// answer says so and nothing else, so it may be asked again.
+    /// answer says so and by which server, so it may be asked again.
     pub(crate) async fn confirm(&self) -> Result<(), PostgresError> {
-        self.look(WAIT, &Params::default()).await.map(drop)
+        let sql = format!(
+            "{WAIT}, (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text"
+        );
+        let rows = self.look(&sql, &Params::default()).await?;
+        self.was_answered_by(rows.first().ok_or(PostgresError::Answer("confirm"))?.try_get(1)?);
+        Ok(())
     }
 
     /// Has other servers told what was applied.

@@ -232,7 +232,8 @@ fn without_duplicates(mut group: Group) -> Group {
     if group.writes.iter().any(may_rely_on_others) {
         return group;
     }
-    let (mut keys, mut jobs): (HashSet<UniqueKey>, HashSet<JobId>) = Default::default();
+    let mut keys: HashSet<UniqueKey> = HashSet::new();
+    let mut jobs: HashSet<JobId> = HashSet::new();
     for write in &group.writes {
         match write {
             Write::Insert { head, .. } | Write::Update { head } => {

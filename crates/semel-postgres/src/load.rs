@@ -65,8 +65,11 @@ impl Shared {
         let question = self.question(reads);
         let rows = self.look(&question.sql, &question.params).await?;
         // It comes first. A caller's own session may have other settings, so only this one says how the database stands.
-        let state = rows.first().ok_or(PostgresError::Answer("load"))?.try_get::<_, Option<i16>>(4)?;
-        let state = state.unwrap_or(0);
+        let first = rows.first().ok_or(PostgresError::Answer("load"))?;
+        let state = first.try_get::<_, Option<i16>>(4)?.unwrap_or(0);
+        if let Some(since) = first.try_get::<_, Option<&str>>(6)? {
+            self.was_answered_by(since);
+        }
         if state & TAKES_NO_WRITES != 0 {
             return Err(PostgresError::ReadOnly);
         }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
 use deadpool_postgres::{Object, Pool};
@@ -20,6 +20,7 @@ use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -66,8 +67,18 @@ pub(crate) struct Shared {
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
     /// a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
+    origin: Mutex<Origin>,
     pub(crate) address: Address,
     pub(crate) teller: Arc<Teller>,
+}
+
+/// Which of the database's servers answered last.
+#[derive(Default)]
+struct Origin {
+    /// Since when it runs: no two began at once.
+    since: Option<String>,
+    /// When it was last found to be another than before.
+    moved: Option<Instant>,
 }
 
 impl Shared {
@@ -103,6 +114,15 @@ impl Shared {
         params.push(self.clock.as_ref().map(|clock| clock.now().as_micros()), Type::INT8);
         params.number(self.ahead.load(Ordering::Acquire));
         params.number(self.floor());
+    }
+
+    /// Takes note of which server has answered.
+    pub(crate) fn was_answered_by(&self, since: &str) {
+        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        if origin.since.as_deref() != Some(since) {
+            let is_another = origin.since.replace(since.to_owned()).is_some();
+            origin.moved = is_another.then(Instant::now);
+        }
     }
 
     /// The latest time seen.
@@ -217,6 +237,7 @@ impl Postgres {
             aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
+            origin: Mutex::default(),
             address,
             teller: Arc::new(Teller::new()),
         };
@@ -277,6 +298,10 @@ impl Backend for Postgres {
             return Box::pin(std::future::ready(Ok(())));
         }
         Box::pin(self.unit(|shared| async move { shared.confirm().await }))
+    }
+
+    fn moved(&self) -> Option<Instant> {
+        self.shared.origin.lock().unwrap_or_else(PoisonError::into_inner).moved
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {

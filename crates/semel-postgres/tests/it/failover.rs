@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::draft::Reads;
 use semel_core::enqueue::Outcome;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
@@ -12,7 +13,7 @@ use semel_testkit::TempDir;
 use semel_testkit::cluster::{self, Cluster};
 use semel_testkit::make::{foreign_id, job, keyed};
 use semel_testkit::traffic::Traffic;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::contention::inside;
 use crate::place::{client, judge, rounds, until};
@@ -116,6 +117,33 @@ async fn a_duplicate_waits_until_the_standby_has_its_holder() {
     standby.promote();
     let watcher = client(&standby.url()).await;
     until(&watcher, &format!("SELECT count(*) = 1 FROM semel.head WHERE id = '{}'", head.id)).await;
+}
+
+/// It may have been at the one that is gone alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_seen_before_a_standby_took_over_is_not_confirmed_by_it() {
+    let folder = TempDir::new();
+    let mut primary = Cluster::new(&folder.path().join("a"));
+    primary.start(SAFE);
+    let mut standby = primary.standby(&folder.path().join("b"));
+    // When it takes over it waits for nobody.
+    standby.start(&[]);
+    let address = Address::parse(&primary.url_with(standby.folder())).unwrap();
+    let store = Postgres::open(&address).await.unwrap();
+    let began = Instant::now();
+    store.load(&Reads::default()).await.unwrap();
+    store.confirm().await.unwrap();
+    assert_eq!(store.moved(), None);
+    primary.kill();
+    standby.promote();
+    let confirmed = async {
+        // Connections to the one that is dead come first.
+        while let Err(error) = store.confirm().await {
+            assert!(error.is_retryable(), "{error}");
+        }
+    };
+    timeout(LONG, confirmed).await.unwrap();
+    assert!(store.moved() >= Some(began), "{:?}", store.moved());
 }
 
 /// Inside a caller's own transaction that wrote nothing else, it is the transaction's commit that waits.

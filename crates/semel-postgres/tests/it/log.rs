@@ -7,7 +7,7 @@ use semel_core::time::Timestamp;
 use semel_core::webhook::{Subscription, Wish};
 use semel_engine::Engine;
 use semel_engine::follow::Wanted;
-use semel_engine::webhooks::{Webhooks, Wording};
+use semel_engine::webhooks::{Relayed, Webhooks, Wording};
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_testkit::make::job;
@@ -83,6 +83,38 @@ async fn deliver(webhooks: &mut Webhooks, client: &tokio_postgres::Client, schem
     panic!("no delivery");
 }
 
+async fn subscribe(webhooks: &Webhooks) {
+    let events = vec!["job.enqueued".into()];
+    let wish = Wish { url: "https://example.com".into(), events, active: true, ..Wish::default() };
+    let of = Subscription { id: "s".into(), tenant: String::new(), wish, created_at: 0, after: 0, epoch: 0 };
+    webhooks.change(move |known, _| known.push(of.clone())).await.unwrap();
+}
+
+/// Records may be dropped that tell nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_has_seen_the_end_of_the_log_misses_nothing_that_is_dropped_before_it() {
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let mut webhooks = engine.webhooks(Arc::new(Words));
+    subscribe(&webhooks).await;
+    engine.enqueue(job().offer(), "").await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    deliver(&mut webhooks, &client, schema, 1).await;
+    let mut end = None;
+    for _ in 0..300 {
+        // Somebody else's transaction may hold the log up.
+        let page = store.events(0, 1_000).await.unwrap();
+        if webhooks.relay_once().await.unwrap() == Relayed::Nothing && !page.waits {
+            end = Some(page.newest);
+            break;
+        }
+    }
+    let dropped = (end.expect("the log has an end") >> 24).cast_signed();
+    client.execute(&format!("UPDATE \"{schema}\".fact SET dropped = $1"), &[&dropped]).await.unwrap();
+    assert_eq!(webhooks.relay_once().await.unwrap(), Relayed::Nothing);
+}
+
 /// What `pg_dump` of an older cluster brings: events, and a bound of what was dropped, with numbers that this cluster has yet to give.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_was_restored_from_another_cluster_begins_anew() {
@@ -92,10 +124,7 @@ async fn a_log_that_was_restored_from_another_cluster_begins_anew() {
         |store: &Arc<Postgres>| Engine::without_duties(Arc::clone(store) as Arc<dyn Backend>).unwrap();
     let store = open().await;
     let mut webhooks = engine(&store).webhooks(Arc::new(Words));
-    let events = vec!["job.enqueued".into()];
-    let wish = Wish { url: "https://example.com".into(), events, active: true, ..Wish::default() };
-    let of = Subscription { id: "s".into(), tenant: String::new(), wish, created_at: 0, after: 0, epoch: 0 };
-    webhooks.change(move |known, _| known.push(of.clone())).await.unwrap();
+    subscribe(&webhooks).await;
     engine(&store).enqueue(job().offer(), "").await.unwrap();
     let (client, schema) = (client(&url()).await, place.schema());
     deliver(&mut webhooks, &client, schema, 1).await;
