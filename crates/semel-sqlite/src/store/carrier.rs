@@ -15,6 +15,9 @@ use crate::open::set_fact;
 use crate::view::{hold, look};
 use crate::{forgetting, heritage, log};
 
+/// Pages of SQLite's log from which on they are moved to the database.
+const CHECKPOINT_PAGES: i64 = 1_000;
+
 /// The one who writes rows.
 pub(super) struct Carrier {
     pub(super) db: Connection,
@@ -45,7 +48,7 @@ impl Sqlite {
             return self.with(|_, _| kept);
         };
         carrier.events = None;
-        let written = filing::write(&mut carrier.db, &piece);
+        let written = filing::write(&mut carrier.db, &piece).and_then(|()| carrier.checkpoint());
         let over = self.with(|inner, _| {
             // What was read again since then has what the piece says in the journal, or in the rows.
             if inner.generation != generation {
@@ -84,6 +87,7 @@ impl Sqlite {
         forgetting::forget(&transaction, &over)?;
         let more = log::trim(&transaction, &mut carrier.events, carrier.events_max)?;
         transaction.commit()?;
+        carrier.checkpoint()?;
         Ok(more)
     }
 
@@ -131,6 +135,20 @@ impl Carrier {
         transaction.commit()?;
         self.events = None;
         self.forget_cursor.clear();
-        Ok(())
+        self.checkpoint()
+    }
+
+    /// Moves pages from SQLite's log to the database when the log is long, as SQLite would of itself, were it not silent about
+    /// a sync that fails: what the system then takes for written, and may not be, nobody may go on from.
+    fn checkpoint(&self) -> Result<(), SqliteError> {
+        let pages = |mode: &str| self.db.query_row(mode, [], |row| row.get::<_, i64>(1));
+        if pages("PRAGMA wal_checkpoint(NOOP)")? < CHECKPOINT_PAGES {
+            return Ok(());
+        }
+        match pages("PRAGMA wal_checkpoint(PASSIVE)").map_err(SqliteError::from) {
+            Err(error) if error.is_fatal() => Err(error),
+            // The log is whole, and goes on until there is room in the database.
+            _ => Ok(()),
+        }
     }
 }
