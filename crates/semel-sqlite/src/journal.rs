@@ -107,7 +107,7 @@ fn find(
     store: &Path,
     identity: i64,
     carried: u64,
-    open: impl Fn(&Path) -> std::io::Result<File>,
+    mut open: impl FnMut(&Path) -> std::io::Result<File>,
 ) -> Result<Found, SqliteError> {
     let mut found = Found { needed: Vec::new(), free: Vec::new(), entries: Vec::new() };
     for number in 0.. {
@@ -140,6 +140,30 @@ fn find(
         }
     }
     Ok(found)
+}
+
+/// What the journal of another's store has after `carried`, for who holds SQLite's lock on writing meanwhile. Nothing is
+/// written: its owner may be writing there.
+///
+/// # Errors
+/// As [`Journal::open`].
+pub fn beside(store: &Path, identity: i64, carried: u64) -> Result<Vec<Entry>, SqliteError> {
+    read_beside(store, identity, carried, |path| File::open(path))
+}
+
+fn read_beside(
+    store: &Path,
+    identity: i64,
+    carried: u64,
+    mut open: impl FnMut(&Path) -> std::io::Result<File>,
+) -> Result<Vec<Entry>, SqliteError> {
+    let found = match find(store, identity, carried, &mut open) {
+        // The owner may have filled one file and gone on in another after the one was read and before the other was. That he
+        // does once: not again before a round is over, and a round waits for SQLite's lock.
+        Err(SqliteError::Journal(_)) => find(store, identity, carried, open),
+        found => found,
+    };
+    Ok(found?.entries)
 }
 
 /// The files, and where the next record goes.

@@ -153,6 +153,36 @@ fn a_record_missing_between_two_files_is_damage() {
     let last = 2 * HEADER + "one".len() + "two".len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    let error = Journal::open(&store, 5, 0).unwrap_err().to_string();
-    assert!(error.contains("record 2 is missing"), "{error}");
+    for error in [Journal::open(&store, 5, 0).map(drop), beside(&store, 5, 0).map(drop)] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("record 2 is missing"), "{error}");
+    }
+}
+
+#[test]
+fn who_copies_a_store_reads_on_where_its_owner_goes_on_in_another_file_meanwhile() {
+    let dir = semel_testkit::TempDir::new();
+    let store = dir.path().join("a.db");
+    let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+    append(&mut journal, "one");
+    assert_eq!(journal.rotate(), 1);
+    append(&mut journal, "two");
+    journal.carried(1);
+    assert_eq!(journal.rotate(), 2);
+    append(&mut journal, "three");
+    journal.carried(2);
+    // The third record is in the first file, and the second file is free.
+    let mut opened = Vec::new();
+    let found = read_beside(&store, 5, 2, |path| {
+        opened.push(path.to_path_buf());
+        if opened.len() == 2 {
+            append(&mut journal, "four");
+            assert_eq!(journal.rotate(), 4);
+            append(&mut journal, "five");
+        }
+        File::open(path)
+    });
+    assert_eq!(texts(&found.unwrap()), [(3, "three".into()), (4, "four".into()), (5, "five".into())]);
+    assert_eq!(opened.len(), 6, "both files and the end of them, twice: {opened:?}");
+    assert!(beside(&store, 5, 2).is_ok());
 }
