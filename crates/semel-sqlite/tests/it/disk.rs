@@ -323,3 +323,37 @@ fn a_failed_sync_of_the_rows_ends_everything_and_leaves_the_database_alone() {
         say("played");
     });
 }
+
+/// The sync of the folder fails when the journal's first file is made.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_of_the_journal_whose_name_could_not_be_synced_is_made_anew() {
+    use crate::tap::{Event, Tap, Trouble};
+
+    let Some(dir) = std::env::var_os("SEMEL_DISK") else {
+        let tap = Tap::new();
+        let run = |tap: &Tap, trouble| {
+            let name = "disk::a_file_of_the_journal_whose_name_could_not_be_synced_is_made_anew";
+            succeeded(&tap.run(name, ("SEMEL_DISK", tap.disk().display().to_string()), trouble));
+            tap.record()
+        };
+        let is_made = |event: &Event| matches!(event, Event::Create { path, .. } if path == "semel.db-log.0");
+        let is_sync = |event: &&Event| matches!(event, Event::Sync { .. } | Event::SyncFolder);
+        let whole = run(&tap, Trouble::None);
+        let made = whole.iter().position(is_made).unwrap();
+        let next = whole[..made].iter().filter(is_sync).count() as u64 + 1;
+        let record = run(&tap.another(), Trouble::Fail(next, ""));
+        assert_eq!(record.iter().filter(|event| is_made(event)).count(), 2, "it was made anew");
+        return;
+    };
+    let path = Path::new(&dir).join("semel.db");
+    runtime().block_on(async {
+        let store = Store::open(Arc::new(Sqlite::open(path).unwrap())).unwrap();
+        if let Err(error) = offer(&store, 1, 10).await {
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+            offer(&store, 1, 10).await.unwrap();
+        }
+        store.close().await;
+    });
+    println!("@played");
+}
