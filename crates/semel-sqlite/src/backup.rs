@@ -8,7 +8,7 @@ use semel_core::planted::{Bug, is_planted};
 use semel_store::random;
 
 use crate::error::SqliteError;
-use crate::journal::{Entry, Journal, has_journal, sync_file, sync_folder};
+use crate::journal::{self, Entry, has_journal, sync_file, sync_folder};
 use crate::lock::{FileLock, lock_path};
 use crate::log;
 use crate::open::{brought, carried, identity, last, load, open, set_identity};
@@ -141,7 +141,7 @@ fn copy_rows(from: &Path, part: &Path, purpose: Purpose) -> Result<(Vec<Entry>, 
     private::make(part);
     db.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
     let last = last(&db)?;
-    let (_, journal) = Journal::open(from, identity(&db)?, last)?;
+    let journal = journal::beside(from, identity(&db)?, last)?;
     drop((db, hold));
     Ok((journal, last))
 }

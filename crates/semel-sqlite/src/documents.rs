@@ -34,10 +34,17 @@ impl Unwritten {
         self.present.put(key, document);
     }
 
-    /// All of it.
-    pub fn all(&self) -> Vec<Changed> {
-        let changed = self.changed.iter();
-        changed.map(|(key, stamp)| (key.clone(), self.present.get(key).cloned(), *stamp)).collect()
+    /// All that changed, in order.
+    pub fn keys(&self) -> Vec<DocumentKey> {
+        let mut keys: Vec<_> = self.changed.keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// What has become of one that changed.
+    pub fn changed(&self, key: &DocumentKey) -> Option<Changed> {
+        let stamp = self.changed.get(key)?;
+        Some((key.clone(), self.present.get(key).cloned(), *stamp))
     }
 
     /// These changes are in the rows now; newer ones stay.

@@ -5,6 +5,8 @@
 //! the lock again. A round is safe to lose at any point: until its end is on the disk, opening the file does everything
 //! in the journal again, and every write here puts the values a job has by then.
 
+mod preface;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +20,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, outlives};
 use semel_store::model::QueueTotals;
 
+use self::preface::Preface;
 use crate::documents::{self, Changed};
 use crate::error::SqliteError;
 use crate::log::{self, Events};
@@ -26,7 +29,7 @@ use crate::pending::{Absorbed, Forgotten, Memory, Notes, Remembered, Stamp};
 use crate::reader;
 use crate::rows;
 
-/// Rows written in one transaction.
+/// Rows written in one transaction, of whatever kind.
 const PIECE_ROWS: usize = 2_000;
 /// Records of the log in one transaction: each is up to thousands of events.
 const PIECE_RECORDS: usize = 200;
@@ -70,8 +73,8 @@ pub struct Round {
     pub upto: u64,
     /// Bytes of journal it will free.
     pub bytes: usize,
-    /// Whether what is not a job's row has been written.
-    is_prefaced: bool,
+    /// What goes before the rows of jobs.
+    preface: Preface,
     /// Bodies of jobs that had no row when the round began. Let go all at once: it takes a while, and somebody may still
     /// want one whose row is being written.
     bodies: Map<JobId, Bytes>,
@@ -169,7 +172,7 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
     at.round = Some(Round {
         upto: rotate(),
         bytes,
-        is_prefaced: false,
+        preface: Preface::of(&mut at.pending),
         bodies,
         rows: rows.into_iter(),
         reached: 0,
@@ -182,13 +185,12 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
 pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> {
     let mut round = at.round.take()?;
     let mut piece = Piece { floor: now, ..Piece::default() };
-    if !round.is_prefaced {
-        round.is_prefaced = true;
-        preface(at, &mut piece);
-    }
+    // They are few, and whatever follows may be of a new one.
+    piece.names = std::mem::take(&mut at.pending.names);
+    let mut left = PIECE_ROWS;
+    round.preface.take(at, &mut piece, &mut left);
     piece.events = at.log.unwritten(round.upto, PIECE_RECORDS);
-    prepare_rows(at, &mut round, &mut piece);
-    let mut left = PIECE_ROWS - piece.rows.len();
+    prepare_rows(at, &mut round, &mut piece, &mut left);
     if round.rows.len() == 0 && left > 0 {
         if !round.is_sorted {
             round.ended.sort_unstable_by(|a, b| b.cmp(a));
@@ -196,7 +198,8 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
         }
         prepare_filing(at, &mut round, &mut piece, &mut left);
     }
-    if round.rows.len() == 0 && round.ended.is_empty() && piece.events.len() < PIECE_RECORDS {
+    let is_over = round.preface.is_over() && round.rows.len() == 0 && round.ended.is_empty();
+    if is_over && piece.events.len() < PIECE_RECORDS {
         let names = std::mem::take(&mut at.pending.queues);
         // As they are now: what is in later records says the same or newer.
         let queues = names.iter().map(|name| (at.model.queue_row(name), at.model.totals(name))).collect();
@@ -204,17 +207,6 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
     }
     at.round = Some(round);
     Some(piece)
-}
-
-/// Names, what is remembered for keys, and rows that are to go.
-fn preface(at: &mut Loaded, piece: &mut Piece) {
-    piece.names = std::mem::take(&mut at.pending.names);
-    piece.forgotten = at.pending.forgotten.iter().map(|(id, forgotten)| (*id, *forgotten)).collect();
-    piece.documents = at.pending.documents.all();
-    piece.spent = at.pending.spent.iter().map(|(id, (absorbed, stamp))| (*id, *absorbed, *stamp)).collect();
-    for (key, changes) in &at.pending.memory {
-        push_memory(&mut at.names, piece, *key, changes);
-    }
 }
 
 fn push_memory(names: &mut crate::names::Names, piece: &mut Piece, key: UniqueKey, changes: &[Memory]) {
@@ -230,8 +222,8 @@ fn numbers(names: &mut crate::names::Names, head: &Head) -> (i64, i64) {
     (names.known(head.job_type.as_str()).unwrap_or(0), names.known(head.queue.as_str()).unwrap_or(0))
 }
 
-fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece) {
-    while piece.rows.len() < PIECE_ROWS
+fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &mut usize) {
+    while *left > 0
         && let Some((seq, id)) = round.rows.next()
     {
         round.reached = seq;
@@ -249,6 +241,7 @@ fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece) {
             let names = numbers(&mut at.names, head);
             let (released, body) = (at.is_released(id), round.bodies.get(&id).cloned());
             piece.rows.push(Written { seq, head: head.clone(), names, released, filed, body });
+            *left -= 1;
         }
         if let Some(notes) = at.pending.notes.get(&id) {
             piece.notes.push((id, notes.clone()));
@@ -459,8 +452,8 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     for (id, notes) in &piece.notes {
         at.pending.noted(*id, notes.stamp);
     }
-    for (id, _) in &piece.forgotten {
-        at.pending.forgotten.remove(id);
+    for (id, forgotten) in &piece.forgotten {
+        at.pending.is_gone(*id, forgotten.seq);
     }
     for (id, _, stamp) in &piece.spent {
         at.pending.is_spent(*id, *stamp);
@@ -485,3 +478,6 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     }
     if piece.end.is_some() { at.round.take() } else { None }
 }
+
+#[cfg(test)]
+mod tests;

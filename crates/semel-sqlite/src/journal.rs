@@ -4,9 +4,10 @@
 //!
 //! A record is its payload's length, a CRC-32 over the rest, its cursor, its time, and the payload. Cursors ascend by one
 //! for ever, so what is left in a file of its earlier use is known by its lower cursors. The end of a file is where no
-//! such record follows: the last write, torn by a crash, had been acknowledged to nobody. Whoever opens the journal brings what
-//! he read to the disk before he goes by it: a process that was killed may not have done so. The sum begins with the store's
-//! identity, so that files left behind by another store of the same name are not taken for this one's.
+//! such record follows: the last write, torn by a crash, had been acknowledged to nobody. Whoever opens the journal brings
+//! what he read to the disk before he goes by it: a process that was killed, or whose sync failed, may not have done so. The
+//! sum begins with the store's identity, so that files left behind by another store of the same name are not taken for this
+//! one's.
 //!
 //! A file grows in steps of zeros, and records are written over them: a write that makes a file longer would have every
 //! fsync write the file's size as well.
@@ -28,6 +29,8 @@ pub const HEADER: usize = 4 + 4 + 8 + 8;
 const GROWTH: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 /// What a file grows by.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Bytes of a file that are written again in one go.
+const AGAIN: u64 = 1 << 20;
 /// The longest payload that is believed, and the longest that is written. A group of commits is far shorter
 /// ([`GROUP_BYTES_MAX`](semel_store::bounds::GROUP_BYTES_MAX)), and so is what one request may bring.
 const PAYLOAD_MAX: usize = 1 << 30;
@@ -69,6 +72,98 @@ impl Segment {
         }
         Ok(())
     }
+
+    /// Brings to the disk what was read of it. The last record is written again first: after a sync that failed the system
+    /// takes what it has in memory for written, and the next sync finds nothing to do. Of those before it none is in
+    /// doubt, for nobody goes on after a sync that failed.
+    fn make_sure(&mut self, contents: &Contents) -> Result<(), SqliteError> {
+        let place = contents.end - contents.last.len() as u64;
+        self.write(place, &contents.last).map_err(|error| io(&self.path, error))?;
+        let synced = self.file.sync_all();
+        synced.map_err(|error| SqliteError::Sync(format!("{}: {error}", self.path.display())))
+    }
+}
+
+/// What is in a file.
+struct Contents {
+    entries: Vec<Entry>,
+    /// Where the next record goes.
+    end: u64,
+    /// The last record, as it lies there.
+    last: Bytes,
+}
+
+/// What is in all files.
+struct Found {
+    /// Files with something that is needed, the oldest first.
+    needed: Vec<(Contents, Segment)>,
+    free: Vec<Segment>,
+    /// What is needed.
+    entries: Vec<Entry>,
+}
+
+/// Reads the files of the store of that identity, of which the rows have everything up to `carried`.
+fn find(
+    store: &Path,
+    identity: i64,
+    carried: u64,
+    mut open: impl FnMut(&Path) -> std::io::Result<File>,
+) -> Result<Found, SqliteError> {
+    let mut found = Found { needed: Vec::new(), free: Vec::new(), entries: Vec::new() };
+    for number in 0.. {
+        let path = path_of(store, number);
+        let file = match open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(error) => return Err(io(&path, error)),
+        };
+        let contents = read(&file, identity).map_err(|error| io(&path, error))?;
+        let length = file.metadata().map_err(|error| io(&path, error))?.len();
+        let last = contents.entries.last().map_or(0, |entry| entry.cursor);
+        let segment = Segment { path, file, length, last };
+        if last > carried { found.needed.push((contents, segment)) } else { found.free.push(segment) }
+    }
+    found.needed.sort_by_key(|(_, segment)| segment.last);
+    let mut last = carried;
+    for (contents, segment) in &mut found.needed {
+        for entry in std::mem::take(&mut contents.entries).into_iter().filter(|entry| entry.cursor > carried)
+        {
+            if entry.cursor != last + 1 {
+                return Err(SqliteError::Journal(format!(
+                    "{}: record {} is missing; restore a backup",
+                    segment.path.display(),
+                    last + 1
+                )));
+            }
+            last = entry.cursor;
+            found.entries.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// What the journal of another's store has after `carried`, for who holds SQLite's lock on writing meanwhile. Nothing is
+/// written: its owner may be writing there.
+///
+/// # Errors
+/// As [`Journal::open`].
+pub fn beside(store: &Path, identity: i64, carried: u64) -> Result<Vec<Entry>, SqliteError> {
+    read_beside(store, identity, carried, |path| File::open(path))
+}
+
+fn read_beside(
+    store: &Path,
+    identity: i64,
+    carried: u64,
+    mut open: impl FnMut(&Path) -> std::io::Result<File>,
+) -> Result<Vec<Entry>, SqliteError> {
+    let found = match find(store, identity, carried, &mut open) {
+        // The owner may have filled one file and gone on in another after the one was read and before the other was. That he
+        // does once: not again before a round is over, and a round waits for SQLite's lock.
+        Err(SqliteError::Journal(_)) => find(store, identity, carried, open),
+        found => found,
+    };
+    Ok(found?.entries)
 }
 
 /// The files, and where the next record goes.
@@ -101,49 +196,23 @@ impl Journal {
     /// # Errors
     /// When a file cannot be read, or records are missing between two files.
     pub fn open(store: &Path, identity: i64, carried: u64) -> Result<(Self, Vec<Entry>), SqliteError> {
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let Found { needed, free, entries } = find(store, identity, carried, open)?;
         let mut journal = Self {
             base: store.to_path_buf(),
             identity,
             full: Vec::new(),
             current: None,
-            free: Vec::new(),
+            free,
             offset: 0,
-            last: carried,
+            last: entries.last().map_or(carried, |entry| entry.cursor),
         };
-        let mut found = Vec::new();
-        for number in 0.. {
-            let path = journal.path(number);
-            let file = match OpenOptions::new().read(true).write(true).open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::NotFound => break,
-                Err(error) => return Err(io(&path, error)),
-            };
-            let (entries, end) = read(&file, identity).map_err(|error| io(&path, error))?;
-            let length = file.metadata().map_err(|error| io(&path, error))?.len();
-            let last = entries.last().map_or(0, |entry| entry.cursor);
-            let segment = Segment { path, file, length, last };
-            if last > carried { found.push((entries, end, segment)) } else { journal.free.push(segment) }
-        }
-        found.sort_by_key(|(_, _, segment)| segment.last);
-        let mut kept = Vec::new();
-        for (entries, end, segment) in found {
-            for entry in entries.into_iter().filter(|entry| entry.cursor > carried) {
-                if entry.cursor != journal.last + 1 {
-                    return Err(SqliteError::Journal(format!(
-                        "{}: record {} is missing; restore a backup",
-                        segment.path.display(),
-                        journal.last + 1
-                    )));
-                }
-                journal.last = entry.cursor;
-                kept.push(entry);
-            }
-            let synced = segment.file.sync_all();
-            synced.map_err(|error| SqliteError::Sync(format!("{}: {error}", segment.path.display())))?;
-            journal.offset = end;
+        for (contents, mut segment) in needed {
+            segment.make_sure(&contents)?;
+            journal.offset = contents.end;
             journal.full.extend(journal.current.replace(segment));
         }
-        Ok((journal, kept))
+        Ok((journal, entries))
     }
 
     fn path(&self, number: usize) -> PathBuf {
@@ -211,7 +280,7 @@ impl Journal {
     pub fn entries(&self, carried: u64) -> Result<Vec<Entry>, SqliteError> {
         let mut entries = Vec::new();
         for segment in self.full.iter().chain(&self.current) {
-            let (read, _) = read(&segment.file, self.identity).map_err(|error| io(&segment.path, error))?;
+            let read = read(&segment.file, self.identity).map_err(|error| io(&segment.path, error))?.entries;
             entries
                 .extend(read.into_iter().filter(|entry| entry.cursor > carried && entry.cursor <= self.last));
         }
@@ -230,7 +299,11 @@ impl Journal {
             if is_planted(Bug::FolderNotSynced) {
                 return Ok(file);
             }
-            sync_folder(&path)?;
+            if let Err(error) = sync_folder(&path) {
+                // Whoever comes next makes it anew: a sync finds something to do only where a name is new.
+                drop(std::fs::remove_file(&path));
+                return Err(error);
+            }
             Ok(file)
         };
         let file = new().map_err(|error| io(&path, error))?;
@@ -251,6 +324,23 @@ pub fn sync_folder(of: &Path) -> std::io::Result<()> {
 /// Brings to the disk what a file has. Windows lets nobody do that who may not write it.
 pub fn sync_file(path: &Path) -> std::io::Result<()> {
     OpenOptions::new().read(true).write(true).open(path)?.sync_all()
+}
+
+/// Writes everything in a file again and brings it to the disk, for the reason that the last record of a journal is.
+pub fn write_again(path: &Path) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let (mut place, mut piece) = (0, Vec::new());
+    loop {
+        file.seek(SeekFrom::Start(place))?;
+        piece.clear();
+        let size = Read::take(&file, AGAIN).read_to_end(&mut piece)?;
+        if size == 0 {
+            return file.sync_all();
+        }
+        file.seek(SeekFrom::Start(place))?;
+        file.write_all(&piece)?;
+        place += size as u64;
+    }
 }
 
 /// Brings what was written to the disk.
@@ -283,24 +373,24 @@ fn checksum(identity: i64, length: u32, rest: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// The records of a file, and where the next one goes.
-fn read(mut file: &File, identity: i64) -> std::io::Result<(Vec<Entry>, u64)> {
+fn read(mut file: &File, identity: i64) -> std::io::Result<Contents> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.read_to_end(&mut bytes)?;
     let bytes = Bytes::from(bytes);
     let mut entries: Vec<Entry> = Vec::new();
-    let mut offset = 0;
+    let (mut offset, mut last) = (0, 0..0);
     while let Some(entry) = parse(&bytes.slice(offset..), identity) {
         if entries.last().is_some_and(|last| entry.cursor != last.cursor + 1)
             && !is_planted(Bug::StaleRecordRead)
         {
             break;
         }
-        offset += HEADER + entry.payload.len();
+        last = offset..offset + HEADER + entry.payload.len();
+        offset = last.end;
         entries.push(entry);
     }
-    Ok((entries, offset as u64))
+    Ok(Contents { entries, end: offset as u64, last: bytes.slice(last) })
 }
 
 fn parse(bytes: &Bytes, identity: i64) -> Option<Entry> {
@@ -328,162 +418,4 @@ fn parse(bytes: &Bytes, identity: i64) -> Option<Entry> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(payload: &[u8]) -> Vec<u8> {
-        [&[0; HEADER], payload].concat()
-    }
-
-    fn append(journal: &mut Journal, payload: &str) {
-        journal.append(Timestamp::from_micros(7), &mut record(payload.as_bytes())).unwrap();
-    }
-
-    fn texts(entries: &[Entry]) -> Vec<(u64, String)> {
-        entries
-            .iter()
-            .map(|entry| (entry.cursor, String::from_utf8(entry.payload.to_vec()).unwrap()))
-            .collect()
-    }
-
-    #[test]
-    fn what_was_appended_is_read_again_across_files_and_their_second_use() {
-        let dir = semel_testkit::TempDir::new();
-        let store = dir.path().join("a.db");
-        let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
-        assert_eq!(found, []);
-        append(&mut journal, "one, which is long");
-        append(&mut journal, "two, which is long");
-        assert_eq!(journal.rotate(), 2);
-        append(&mut journal, "three");
-        let (_, found) = Journal::open(&store, 5, 0).unwrap();
-        assert_eq!(texts(&found).iter().map(|(cursor, _)| *cursor).collect::<Vec<_>>(), [1, 2, 3]);
-        journal.carried(2);
-        assert_eq!(journal.rotate(), 3);
-        // Goes to the first file, over records one and two.
-        append(&mut journal, "four");
-        assert!(!store.with_file_name("a.db-log.2").exists());
-        assert_eq!(texts(&journal.entries(2).unwrap()), [(3, "three".into()), (4, "four".into())]);
-        let (mut journal, found) = Journal::open(&store, 5, 2).unwrap();
-        assert_eq!(texts(&found), [(3, "three".into()), (4, "four".into())]);
-        append(&mut journal, "five");
-        let (_, found) = Journal::open(&store, 5, 2).unwrap();
-        assert_eq!(texts(&found).last().unwrap(), &(5, "five".into()));
-    }
-
-    /// Where one of their length ends, records of an earlier use stand behind it as if they were next.
-    #[test]
-    fn records_of_an_earlier_use_end_the_journal() {
-        semel_testkit::planted::plant_from_environment();
-        let dir = semel_testkit::TempDir::new();
-        let store = dir.path().join("a.db");
-        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
-        append(&mut journal, "one");
-        append(&mut journal, "two");
-        assert_eq!(journal.rotate(), 2);
-        append(&mut journal, "3 3");
-        journal.carried(2);
-        assert_eq!(journal.rotate(), 3);
-        append(&mut journal, "4 4");
-        drop(journal);
-        let (mut journal, found) = Journal::open(&store, 5, 2).unwrap();
-        assert_eq!(texts(&found), [(3, "3 3".into()), (4, "4 4".into())]);
-        append(&mut journal, "five");
-        let (_, found) = Journal::open(&store, 5, 2).unwrap();
-        assert_eq!(texts(&found).last().unwrap(), &(5, "five".into()));
-    }
-
-    #[test]
-    fn a_torn_record_ends_the_journal_and_is_written_over() {
-        let dir = semel_testkit::TempDir::new();
-        let store = dir.path().join("a.db");
-        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
-        append(&mut journal, "one");
-        append(&mut journal, "a longer record");
-        let path = store.with_file_name("a.db-log.0");
-        let whole = std::fs::read(&path).unwrap();
-        let whole = &whole[..2 * HEADER + "one".len() + "a longer record".len()];
-        for cut in HEADER + 4..whole.len() {
-            std::fs::write(&path, &whole[..cut]).unwrap();
-            let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
-            assert_eq!(texts(&found), [(1, "one".into())], "cut at {cut}");
-            append(&mut journal, "again");
-            let (_, found) = Journal::open(&store, 5, 0).unwrap();
-            assert_eq!(texts(&found).last().unwrap(), &(2, "again".into()));
-        }
-        for flipped in HEADER + 3..whole.len() {
-            let mut bytes = whole.to_vec();
-            bytes[flipped] ^= 1;
-            std::fs::write(&path, &bytes).unwrap();
-            assert_eq!(Journal::open(&store, 5, 0).unwrap().1.len(), 1, "flipped at {flipped}");
-        }
-    }
-
-    #[test]
-    fn a_record_makes_the_file_longer_only_now_and_then_and_never_far() {
-        let dir = semel_testkit::TempDir::new();
-        let store = dir.path().join("a.db");
-        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
-        let path = store.with_file_name("a.db-log.0");
-        let mut lengths = std::collections::BTreeSet::new();
-        let text = "x".repeat(10_000);
-        for _ in 0..100 {
-            append(&mut journal, &text);
-            let length = std::fs::metadata(&path).unwrap().len();
-            assert!(length >= journal.offset && length <= journal.offset + GROWTH.end(), "{length}");
-            lengths.insert(length);
-        }
-        assert!(lengths.len() < 8, "{lengths:?}");
-        // Opened again, it goes on in the room there is.
-        let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
-        assert_eq!(found.len(), 100);
-        append(&mut journal, "one more");
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), *lengths.last().unwrap());
-        assert_eq!(Journal::open(&store, 5, 0).unwrap().1.len(), 101);
-    }
-
-    /// It would be taken for the end of the file by whoever opens it.
-    #[test]
-    fn a_record_that_nobody_would_read_again_is_refused_and_the_next_one_counts() {
-        let dir = semel_testkit::TempDir::new();
-        let store = dir.path().join("a.db");
-        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
-        append(&mut journal, "one");
-        let mut long = vec![0; HEADER + PAYLOAD_MAX + 1];
-        let refused = journal.append(Timestamp::from_micros(7), &mut long).unwrap_err();
-        assert!(matches!(refused, SqliteError::TooLong { .. }) && !refused.is_fatal(), "{refused}");
-        drop(long);
-        append(&mut journal, "two");
-        assert_eq!(texts(&Journal::open(&store, 5, 0).unwrap().1), [(1, "one".into()), (2, "two".into())]);
-    }
-
-    #[test]
-    fn the_files_of_another_store_are_written_over() {
-        let dir = semel_testkit::TempDir::new();
-        let store = dir.path().join("a.db");
-        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
-        append(&mut journal, "one");
-        let (mut journal, found) = Journal::open(&store, 6, 0).unwrap();
-        assert_eq!(found, []);
-        append(&mut journal, "mine");
-        assert_eq!(texts(&Journal::open(&store, 6, 0).unwrap().1), [(1, "mine".into())]);
-    }
-
-    #[test]
-    fn a_record_missing_between_two_files_is_damage() {
-        let dir = semel_testkit::TempDir::new();
-        let store = dir.path().join("a.db");
-        let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
-        append(&mut journal, "one");
-        append(&mut journal, "two");
-        journal.rotate();
-        append(&mut journal, "three");
-        let path = store.with_file_name("a.db-log.0");
-        let mut bytes = std::fs::read(&path).unwrap();
-        let last = 2 * HEADER + "one".len() + "two".len() - 1;
-        bytes[last] ^= 1;
-        std::fs::write(&path, &bytes).unwrap();
-        let error = Journal::open(&store, 5, 0).unwrap_err().to_string();
-        assert!(error.contains("record 2 is missing"), "{error}");
-    }
-}
+mod tests;

@@ -14,6 +14,8 @@ pub struct Names {
     ids: Map<String, i64>,
     types: Map<i64, JobType>,
     queues: Map<i64, QueueName>,
+    /// The greatest number there is.
+    greatest: i64,
 }
 
 impl Names {
@@ -33,6 +35,7 @@ impl Names {
         self.ids.insert(text.to_owned(), id);
         self.types.insert(id, JobType::from_stored(text));
         self.queues.insert(id, QueueName::from_stored(text));
+        self.greatest = self.greatest.max(id);
     }
 
     /// The number of a text, if it has one.
@@ -48,7 +51,7 @@ impl Names {
 
     /// Gives a new text a number.
     pub fn add_new(&mut self, text: &str) -> i64 {
-        let id = self.types.keys().max().copied().unwrap_or(0) + 1;
+        let id = self.greatest + 1;
         self.add(id, text);
         id
     }
@@ -61,5 +64,22 @@ impl Names {
     /// The queue of that number.
     pub fn queue(&self, id: i64) -> Result<QueueName, SqliteError> {
         self.queues.get(&id).cloned().ok_or(SqliteError::Row { seq: id, what: "a queue has no name" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_name_gets_the_number_behind_all_that_were_given() {
+        let mut names = Names::default();
+        assert_eq!(names.add_new("first"), 1);
+        // As they are read from rows and from the journal: in any order, and again.
+        for (id, text) in [(7, "seven"), (3, "three"), (7, "seven")] {
+            names.add(id, text);
+        }
+        assert_eq!((names.add_new("eight"), names.add_new("nine")), (8, 9));
+        assert_eq!((names.known("three"), names.known("nine"), names.known("ten")), (Some(3), Some(9), None));
     }
 }

@@ -17,7 +17,7 @@ use semel_store::random;
 use crate::change::Record;
 use crate::error::SqliteError;
 use crate::filing::Round;
-use crate::journal::{Entry, sync_file, sync_folder};
+use crate::journal::{Entry, sync_file, sync_folder, write_again};
 use crate::log::{self, Log};
 use crate::names::Names;
 use crate::pending::Pending;
@@ -89,17 +89,19 @@ impl Loaded {
     }
 }
 
-/// Brings to the disk what a process that was killed may have written and not brought there: whoever opens the file goes by
-/// it, and writes over journals that it says are not needed. To be called before SQLite opens the file: closing it here
-/// would end SQLite's locks.
+/// Brings to the disk what a process that was killed, or whose sync failed, may have written and not brought there: whoever
+/// opens the file goes by it, and writes over journals that it says are not needed. SQLite's log is written again for that;
+/// pages of the database need not be: until they are on the disk all of them are in the log, and SQLite writes them from
+/// there. To be called before SQLite opens the file: closing it here would end SQLite's locks.
 ///
 /// # Errors
 /// When it is unknown what is on the disk.
 pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
-    for file in [path, Path::new(&log)] {
-        match sync_file(file) {
+    let log = Path::new(&log);
+    for (file, synced) in [(log, write_again(log)), (path, sync_file(path))] {
+        match synced {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             synced => synced,
         }

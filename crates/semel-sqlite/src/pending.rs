@@ -86,6 +86,8 @@ pub struct Pending {
     pub freed: Map<JobId, Stamp>,
     /// Jobs that are gone and whose rows are still there.
     pub forgotten: Map<JobId, Forgotten>,
+    /// The rows of those that went since the round under way began. An id that came again and went again is here twice.
+    pub going: Vec<(i64, JobId)>,
     /// Jobs whose heads moved since their rows were written; one that moved twice is here twice.
     pub moved: Vec<JobId>,
     /// Documents to be written.
@@ -156,6 +158,14 @@ impl Pending {
         self.notes.remove(&job);
         self.spent.retain(|_, (absorbed, _)| absorbed.is_none_or(|absorbed| absorbed.job != job));
         self.forgotten.insert(job, Forgotten { seq, keeps_id });
+        self.going.push((seq, job));
+    }
+
+    /// This row of a job is gone now.
+    pub fn is_gone(&mut self, job: JobId, seq: i64) {
+        if self.forgotten.get(&job).is_some_and(|forgotten| forgotten.seq == seq) {
+            self.forgotten.remove(&job);
+        }
     }
 
     /// These notes are in the rows now.

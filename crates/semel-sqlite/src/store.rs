@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::JobId;
 use semel_core::planted::{Bug, is_planted};
@@ -52,7 +53,7 @@ pub struct Sqlite {
 }
 
 struct Inner {
-    /// Reads only.
+    /// Reads only, and is the last to be closed.
     db: Connection,
     /// Let go while a commit's record is on its way to the disk, for those who [peek](Peek).
     at: Arc<RwLock<Loaded>>,
@@ -111,6 +112,8 @@ impl Sqlite {
         let lock = FileLock::take(&path)?;
         bring_to_disk(&path)?;
         let writes = open(&path)?;
+        // The carrier does it.
+        writes.pragma_update(None, "wal_autocheckpoint", 0)?;
         let secret = secret(&writes)?;
         // A copy of the file being made by another process may hold it up for much longer.
         writes.busy_timeout(carrier::LOOK_EVERY)?;
@@ -231,6 +234,9 @@ impl Inner {
     /// Does not go on: nor does who peeks get an answer any more.
     fn give_up(&mut self, error: &StoreError) {
         hold(&self.at).is_in_doubt = true;
+        // SQLite would end by moving pages from its log to the database, and a power cut could leave some of them there
+        // and not all of the log. Whoever opens the file next writes the log again first.
+        drop(self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true));
         self.failed = Some(StoreError::Poisoned(error.to_string()));
     }
 

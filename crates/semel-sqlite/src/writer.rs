@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use rusqlite::{Connection, params};
-use semel_core::draft::{Full, Write};
+use semel_core::draft::{Full, Map, Write};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind, kept_until};
 use semel_core::state::State;
@@ -25,7 +25,10 @@ pub struct Writer<'a> {
     at: &'a mut Loaded,
     rows: &'a AtomicU64,
     now: Timestamp,
+    /// Queues whose counters or settings moved, in the order in which they did first.
     touched: Vec<QueueName>,
+    /// The same, to be looked up: a commit may touch thousands.
+    is_touched: Map<QueueName, ()>,
     released: Option<UniqueKey>,
 }
 
@@ -33,7 +36,8 @@ impl<'a> Writer<'a> {
     /// A writer of the commit at `now`.
     pub fn new(db: &'a Connection, at: &'a mut Loaded, rows: &'a AtomicU64, now: Timestamp) -> Self {
         at.record.clear();
-        Self { db, at, rows, now, touched: Vec::new(), released: None }
+        let (touched, is_touched) = (Vec::new(), Map::default());
+        Self { db, at, rows, now, touched, is_touched, released: None }
     }
 
     /// Applies a batch. The caller appends the record to the journal, or loads everything anew.
@@ -341,7 +345,8 @@ impl<'a> Writer<'a> {
     }
 
     fn touch(&mut self, queue: &QueueName) {
-        if self.touched.last() != Some(queue) && !self.touched.contains(queue) {
+        if self.touched.last() != Some(queue) && !self.is_touched.contains_key(queue) {
+            self.is_touched.insert(queue.clone(), ());
             self.touched.push(queue.clone());
         }
     }

@@ -20,6 +20,8 @@ use crate::{forgetting, heritage, log};
 const COPY_MAX: Duration = Duration::from_secs(3_600);
 /// Who waits for it looks so often whether the store is being closed.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pages of SQLite's log from which on they are moved to the database.
+const CHECKPOINT_PAGES: i64 = 1_000;
 
 /// The one who writes rows.
 pub(super) struct Carrier {
@@ -52,7 +54,8 @@ impl Sqlite {
             return self.with(|_, _| kept);
         };
         carrier.events = None;
-        let written = patiently(&mut carrier.db, &self.closing, |db| filing::write(db, &piece));
+        let written = patiently(&mut carrier.db, &self.closing, |db| filing::write(db, &piece))
+            .and_then(|()| carrier.checkpoint());
         let over = self.with(|inner, _| {
             // What was read again since then has what the piece says in the journal, or in the rows.
             if inner.generation != generation {
@@ -86,15 +89,17 @@ impl Sqlite {
             over.retain(|(key, _, _)| !at.pending.memory.contains_key(key));
         }
         // An id is free again once nothing keeps it, and may be given away in the next commit.
-        let Carrier { db, events, events_max, .. } = carrier;
-        patiently(db, &self.closing, |db| {
+        let Carrier { db, events, events_max, .. } = &mut *carrier;
+        let more = patiently(db, &self.closing, |db| {
             db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
             let transaction = db.transaction()?;
             forgetting::forget(&transaction, &over)?;
             let more = log::trim(&transaction, events, *events_max)?;
             transaction.commit()?;
             Ok(more)
-        })
+        })?;
+        carrier.checkpoint()?;
+        Ok(more)
     }
 
     /// Takes the place of another store. Everything is brought to the rows first, so that no record of the journal is left whose
@@ -143,7 +148,21 @@ impl Carrier {
         patiently(&mut self.db, closing, |db| clear(db, next_row, last))?;
         self.events = None;
         self.forget_cursor.clear();
-        Ok(())
+        self.checkpoint()
+    }
+
+    /// Moves pages from SQLite's log to the database when the log is long, as SQLite would of itself, were it not silent about
+    /// a sync that fails: what the system then takes for written, and may not be, nobody may go on from.
+    fn checkpoint(&self) -> Result<(), SqliteError> {
+        let pages = |mode: &str| self.db.query_row(mode, [], |row| row.get::<_, i64>(1));
+        if pages("PRAGMA wal_checkpoint(NOOP)")? < CHECKPOINT_PAGES {
+            return Ok(());
+        }
+        match pages("PRAGMA wal_checkpoint(PASSIVE)").map_err(SqliteError::from) {
+            Err(error) if error.is_fatal() => Err(error),
+            // The log is whole, and goes on until there is room in the database.
+            _ => Ok(()),
+        }
     }
 }
 

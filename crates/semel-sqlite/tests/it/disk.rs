@@ -253,3 +253,107 @@ fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
         panic!("no fsync failed");
     });
 }
+
+/// Each sync of SQLite's log fails once. Rows enough are written for pages to be moved to the database after them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_failed_sync_of_the_rows_ends_everything_and_leaves_the_database_alone() {
+    use crate::tap::{Event, Tap, Trouble};
+
+    let Some(dir) = std::env::var_os("SEMEL_DISK") else {
+        let tap = Tap::new();
+        let name = "disk::a_failed_sync_of_the_rows_ends_everything_and_leaves_the_database_alone";
+        let (mut poisoned, mut moved) = (0, false);
+        for nth in 1.. {
+            let tap = tap.another();
+            let place = tap.disk().join("semel.db");
+            let variable = ("SEMEL_DISK", tap.disk().display().to_string());
+            succeeded(&tap.run(name, variable, Trouble::Fail(nth, "-wal")));
+            let record = tap.record();
+            let said = |word: &str| {
+                record.iter().position(|event| matches!(event, Event::Said(text) if text.contains(word)))
+            };
+            let failed = record.iter().position(|event| matches!(event, Event::Failed { .. }));
+            let is_database = |event: &Event| {
+                let database = record.iter().find_map(|event| match event {
+                    Event::Create { file, path } if path == "semel.db" => Some(*file),
+                    _ => None,
+                });
+                matches!(event, Event::Write { file, .. } if Some(*file) == database)
+            };
+            let Some(failed) = failed.filter(|failed| said("@carried").is_none_or(|done| *failed < done))
+            else {
+                let opened = said("@opened").unwrap();
+                moved = record[opened..said("@carried").unwrap()].iter().any(is_database);
+                break;
+            };
+            assert!(said("@carried").is_none(), "sync {nth} failed, and it went on");
+            if said("@opened").is_some_and(|opened| opened < failed) {
+                poisoned += 1;
+                assert!(said("@poisoned").is_some(), "sync {nth}");
+                assert!(!record[failed..].iter().any(is_database), "sync {nth} failed, and pages were moved");
+                assert_eq!(runtime().block_on(stored(&place, &[])), 300);
+            }
+        }
+        assert!(poisoned > 1 && moved, "{poisoned} syncs of the log, and pages moved: {moved}");
+        return;
+    };
+    let path = Path::new(&dir).join("semel.db");
+    runtime().block_on(async {
+        let say = |word: &str| println!("@{word}");
+        if let Ok(backend) = Sqlite::open(path) {
+            let store = Store::open(Arc::new(backend.filing_at_once())).unwrap();
+            for number in 0..300 {
+                offer(&store, number, 20_000).await.unwrap();
+            }
+            say("opened");
+            loop {
+                match store.maintain().await {
+                    Ok(true) => {}
+                    Ok(false) => break say("carried"),
+                    Err(StoreError::Poisoned(_)) => {
+                        assert!(matches!(offer(&store, 1_000, 10).await, Err(StoreError::Poisoned(_))));
+                        break say("poisoned");
+                    }
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            store.close().await;
+        }
+        say("played");
+    });
+}
+
+/// The sync of the folder fails when the journal's first file is made.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_of_the_journal_whose_name_could_not_be_synced_is_made_anew() {
+    use crate::tap::{Event, Tap, Trouble};
+
+    let Some(dir) = std::env::var_os("SEMEL_DISK") else {
+        let tap = Tap::new();
+        let run = |tap: &Tap, trouble| {
+            let name = "disk::a_file_of_the_journal_whose_name_could_not_be_synced_is_made_anew";
+            succeeded(&tap.run(name, ("SEMEL_DISK", tap.disk().display().to_string()), trouble));
+            tap.record()
+        };
+        let is_made = |event: &Event| matches!(event, Event::Create { path, .. } if path == "semel.db-log.0");
+        let is_sync = |event: &&Event| matches!(event, Event::Sync { .. } | Event::SyncFolder);
+        let whole = run(&tap, Trouble::None);
+        let made = whole.iter().position(is_made).unwrap();
+        let next = whole[..made].iter().filter(is_sync).count() as u64 + 1;
+        let record = run(&tap.another(), Trouble::Fail(next, ""));
+        assert_eq!(record.iter().filter(|event| is_made(event)).count(), 2, "it was made anew");
+        return;
+    };
+    let path = Path::new(&dir).join("semel.db");
+    runtime().block_on(async {
+        let store = Store::open(Arc::new(Sqlite::open(path).unwrap())).unwrap();
+        if let Err(error) = offer(&store, 1, 10).await {
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+            offer(&store, 1, 10).await.unwrap();
+        }
+        store.close().await;
+    });
+    println!("@played");
+}

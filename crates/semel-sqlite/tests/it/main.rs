@@ -23,6 +23,7 @@ mod against_the_model;
 mod closing;
 mod crash;
 mod disk;
+mod gone;
 mod kept;
 #[cfg(target_os = "linux")]
 mod killed;

@@ -1,6 +1,7 @@
 //! A disk that keeps what was synced and may lose the rest. Of a file, each 512-byte sector that was written since the
 //! file's last sync is what it was then, or what any write since has made of it, whatever becomes of the others; its
-//! length likewise. A name that was made, moved or taken away since the last sync of its folder is so or not.
+//! length likewise. What a sync that failed was to bring there is lost with the power, whatever is synced later, unless it is
+//! written again: the system takes it for written. A name that was made, moved or taken away since the last sync of its folder is so or not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
@@ -73,9 +74,20 @@ impl File {
     }
 
     fn sync(&mut self) {
-        self.synced.clone_from(&self.cached);
+        self.synced.resize(self.cached.len(), 0);
+        for at in self.sectors.keys() {
+            let (place, end) = (at * SECTOR, (at * SECTOR + SECTOR).min(self.cached.len()));
+            if let Some(bytes) = self.cached.get(place..end) {
+                self.synced[place..end].copy_from_slice(bytes);
+            }
+        }
         self.sectors.clear();
         self.lengths.clear();
+    }
+
+    /// What was written since the last sync is taken for written. The length is kept elsewhere, and is not lost.
+    fn fail_to_sync(&mut self) {
+        self.sectors.clear();
     }
 
     fn after(&self, cut: Cut, moment: u64, random: &mut Dice) -> Vec<u8> {
@@ -201,11 +213,17 @@ impl Platter {
                 self.synced_names.clone_from(&self.names);
                 self.changes.clear();
             }
+            // Of a folder nothing is known by its number.
+            Event::Failed { file } => {
+                if let Some(at) = self.numbers.get(file) {
+                    self.files[*at].fail_to_sync();
+                }
+            }
             Event::Unlink { path } => self.change(NameChange::Gone(path.clone())),
             Event::Rename { from, to } => self.change(NameChange::Moved(from.clone(), to.clone())),
             Event::Said(_) => {}
         }
-        if matches!(event, Event::Sync { .. } | Event::SyncFolder) {
+        if matches!(event, Event::Sync { .. } | Event::SyncFolder | Event::Failed { .. }) {
             let files = self.files.iter();
             let written = files.flat_map(|file| file.sectors.values().flatten().map(|(number, _)| *number));
             let lengths = self.files.iter().flat_map(|file| file.lengths.iter().map(|(number, _)| *number));

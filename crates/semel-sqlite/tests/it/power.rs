@@ -112,6 +112,7 @@ fn name(event: &Event) -> &'static str {
         Event::Length { .. } => "a length",
         Event::Sync { .. } => "a sync",
         Event::SyncFolder => "a sync of the folder",
+        Event::Failed { .. } => "a failed sync",
         Event::Unlink { .. } => "a file's end",
         Event::Rename { .. } => "a rename",
         Event::Said(_) => "an answer",
@@ -125,10 +126,9 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// A process is killed before a sync, the next one goes by what is in the files, and the power goes as soon as it has told
-/// of that, and at other moments of its life.
-#[test]
-fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
+/// A process ends at a sync, the next one goes by what is in the files, and the power goes as soon as it has told
+/// of that, and at other moments of its life. Gives back how many had written more than they had told.
+fn sail_on_after(trouble: impl Fn(u64) -> Trouble) -> u64 {
     let (whole, seed) = (Tap::new(), number("SEMEL_SEED").unwrap_or(1));
     let sail = |tap: &Tap, seed, from, trouble| {
         let voyage = Voyage { seed, from, disk: tap.disk(), pages: tap.pages() };
@@ -138,9 +138,12 @@ fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
     let syncs = whole.record().iter().filter(|event| is_sync(event)).count() as u64;
     let mut more = 0;
     for sync in (2..=syncs).step_by(2) {
+        let trouble = trouble(sync);
         let tap = whole.another();
         let mut disk = Platter::of(&tap.disk());
-        assert!(!sail(&tap, 0, begin(), Trouble::Kill(sync, false)).status.success());
+        let ended = sail(&tap, 0, begin(), trouble).status;
+        // One that fails while SQLite ends tells nobody.
+        assert!(!ended.success() || matches!(trouble, Trouble::Fail(..)), "{trouble:?}");
         let mut told = Told::default();
         for event in tap.record() {
             disk.apply(&event);
@@ -151,9 +154,9 @@ fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
         std::fs::remove_dir_all(tap.pages()).unwrap();
         std::fs::create_dir(tap.pages()).unwrap();
         let output = sail(&tap, seed, before[last].at, Trouble::None);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{trouble:?}: {}", String::from_utf8_lossy(&output.stderr));
         let after = pages(&tap.pages());
-        more += usize::from(after[0].state != before[last].state);
+        more += u64::from(after[0].state != before[last].state);
         let (mut told, mut random) = (Told::default(), Dice::new(sync + seed * 1_000));
         for (place, event) in tap.record().iter().enumerate() {
             let had_told = told.page;
@@ -165,12 +168,24 @@ fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
             let cut = if had_told.is_none() { Cut::Nothing } else { Cut::ALL[random.below(4) as usize] };
             let folder = TempDir::in_memory();
             disk.after(cut, &mut random, folder.path());
-            judge(folder.path(), &told, &after, true).unwrap_or_else(|what| {
-                panic!("killed at sync {sync} of {syncs}, {cut:?} after {place}: {what}")
-            });
+            judge(folder.path(), &told, &after, true)
+                .unwrap_or_else(|what| panic!("{trouble:?} of {syncs}, {cut:?} after {place}: {what}"));
         }
     }
+    more
+}
+
+#[test]
+fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
+    let more = sail_on_after(|sync| Trouble::Kill(sync, false));
     assert!(more > 4, "only {more} of the killed had written more than they had told");
+}
+
+/// Not even the system knows of it any more: it takes for written what is in the files and not on the disk.
+#[test]
+fn what_a_failed_sync_left_is_on_the_disk_before_anybody_goes_by_it() {
+    let more = sail_on_after(|sync| Trouble::Fail(sync, ""));
+    assert!(more > 4, "only {more} of those whose syncs failed had written more than they had told");
 }
 
 fn is_sync(event: &Event) -> bool {

@@ -5,7 +5,8 @@
  *   TAP_FOLDER  the folder that is watched, absolute
  *   TAP_RECORD  where to tell; nothing is told without it
  *   TAP_KILL    SIGKILL at the sync of this number, before it is made or after, as TAP_AFTER is set
- *   TAP_FAIL    EIO from the sync of this number on
+ *   TAP_FAIL    EIO from the sync of this number on, or from it alone, as TAP_ONCE is set; what was to be synced is then
+ *               in the file for whoever reads it, and no later sync brings it to the disk
  *   TAP_ONLY    counts only syncs of files with this in their names
  *
  * What it does not know how to tell ends the process: a record with a gap proves nothing.
@@ -27,7 +28,7 @@
 #include <unistd.h>
 
 enum { FILES = 4096, PATH = 1024 };
-enum { CREATE = 1, WRITE, LENGTH, SYNC, SYNC_FOLDER, UNLINK, RENAME, SAID };
+enum { CREATE = 1, WRITE, LENGTH, SYNC, SYNC_FOLDER, UNLINK, RENAME, SAID, FAILED };
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 /* The name of each open file below the folder; empty for all others. */
@@ -35,7 +36,7 @@ static char names[FILES][PATH];
 static char is_folder[FILES];
 static const char *folder, *only;
 static long kill_at, fail_at, syncs;
-static int after, record = -1;
+static int after, once, record = -1;
 
 __attribute__((constructor)) static void begin(void) {
     folder = getenv("TAP_FOLDER");
@@ -45,6 +46,7 @@ __attribute__((constructor)) static void begin(void) {
     text = getenv("TAP_FAIL");
     fail_at = text ? atol(text) : 0;
     after = getenv("TAP_AFTER") != NULL;
+    once = getenv("TAP_ONCE") != NULL;
     text = getenv("TAP_RECORD");
     if (text) {
         int low = syscall(SYS_openat, AT_FDCWD, text, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -162,7 +164,8 @@ static int synced(int fd, long call) {
     if (!watched(fd)) return syscall(call, fd);
     pthread_mutex_lock(&turn);
     long number = !only || strstr(names[fd], only) ? ++syncs : 0;
-    if (fail_at && number >= fail_at) {
+    if (fail_at && (once ? number == fail_at : number >= fail_at)) {
+        tell(FAILED, inode(fd), 0, NULL, 0);
         pthread_mutex_unlock(&turn);
         errno = EIO;
         return -1;

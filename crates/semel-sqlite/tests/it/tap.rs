@@ -14,6 +14,7 @@ pub enum Event {
     Length { file: u64, length: usize },
     Sync { file: u64 },
     SyncFolder,
+    Failed { file: u64 },
     Unlink { path: String },
     Rename { from: String, to: String },
     Said(String),
@@ -33,6 +34,8 @@ pub enum Trouble {
     Kill(u64, bool),
     /// EIO at every sync of the journal from this one on.
     FailJournal(u64),
+    /// EIO at the sync of this number alone, of those of files with this in their names.
+    Fail(u64, &'static str),
 }
 
 impl Tap {
@@ -94,6 +97,9 @@ impl Tap {
             Trouble::FailJournal(sync) => {
                 command.env("TAP_FAIL", sync.to_string()).env("TAP_ONLY", "-log.");
             }
+            Trouble::Fail(sync, only) => {
+                command.env("TAP_FAIL", sync.to_string()).env("TAP_ONLY", only).env("TAP_ONCE", "1");
+            }
         }
         command.output().unwrap()
     }
@@ -129,6 +135,7 @@ fn event(kind: u64, file: u64, place: usize, bytes: &[u8], disk: &Path) -> Event
             Event::Rename { from: name(from), to: name(to) }
         }
         8 => Event::Said(text()),
+        9 => Event::Failed { file },
         other => panic!("the tap told {other}"),
     }
 }
