@@ -81,6 +81,7 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: Optio
                     "found": found.found,
                     "wanted": found.wanted,
                     "why": found.why,
+                    "nodes": found.nodes,
                 })
             })
             .collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel_redis::{Address, Redis};
+use semel_redis::{Address, Durability, Redis};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
 use semel_testkit::differential::compare;
@@ -70,6 +70,25 @@ async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_
     let alone = semel_testkit::redis::url().replace("redis://", "redis+cluster://");
     assert!(open(alone).await.is_err());
     drop(Arc::new(store));
+}
+
+/// The first partition is at the first node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_is_worth_what_the_worst_of_its_nodes_is_worth() {
+    let cluster = Cluster::start(0, NEVER, &["--appendfsync", "always"]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    drop(Redis::open(&address).await.unwrap());
+    cluster.nodes[1].tell(&["CONFIG", "SET", "appendfsync", "everysec"]).await;
+    cluster.nodes[2].tell(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    let store = Redis::open(&address).await.unwrap();
+    assert_eq!(store.durability(), Durability::Evicts);
+    for survey in [store.survey().await.unwrap(), Redis::survey_at(&cluster.address()).await.unwrap()] {
+        assert_eq!(survey.durability(), Durability::Evicts);
+        let told: Vec<_> = survey.findings().into_iter().map(|found| (found.setting, found.nodes)).collect();
+        let at = |node: usize| vec![format!("127.0.0.1:{}", cluster.nodes[node].port)];
+        assert_eq!(told[..2], [("maxmemory-policy", at(2)), ("appendfsync", at(1))]);
+        assert!(told[2..].iter().all(|(_, nodes)| nodes.is_empty()), "{told:?}");
+    }
 }
 
 /// What a node says is of all partitions.
