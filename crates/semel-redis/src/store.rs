@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) teller: Arc<Teller>,
     pub(crate) upkeep: AtomicU32,
+    /// Whether somebody looked for jobs while it was away, and it is waited for.
+    pub(crate) missed: AtomicBool,
     /// How long a request is sent again whose answer was lost, or that found no primary.
     pub(crate) patience: Duration,
 }
@@ -76,6 +78,7 @@ impl Shared {
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),
             upkeep: AtomicU32::new(0),
+            missed: AtomicBool::new(false),
             patience: address.patience(),
         }
     }
