@@ -1,6 +1,7 @@
 //! Claims over several partitions, in the order of the whole store: each partition says which jobs it would grant, the first of all
 //! are taken from where they are. All are asked each time: what another server was told a moment ago may be in any of them. Each is
-//! asked for its share, and for more where that turns out to be too little.
+//! asked for its share, and for more where that turns out to be too little. One that is away shows nothing, and who then waits for a job
+//! is told when it is back.
 
 use futures_util::future::join_all;
 use semel_core::draft::Map;
@@ -218,9 +219,11 @@ impl Partitions {
             let candidates = self.patiently(number, || self.ask(number, &claim)).await?;
             Ok::<_, RedisError>(Shown { partition: number, candidates, asked })
         };
-        let mut shown = Vec::with_capacity(self.parts().len());
-        for said in join_all((0..self.count()).map(|number| ask(number, share))).await {
-            shown.push(said?);
+        let mut shown = self.ask_all(|number| ask(number, share)).await?;
+        for shared in self.parts() {
+            if shown.iter().all(|shown| shown.partition != shared.partition) {
+                shared.tell_when_back();
+            }
         }
         loop {
             let short = short(&shown, wanted);
@@ -233,7 +236,12 @@ impl Partitions {
             });
             let said = join_all(asking).await;
             for (at, said) in short.into_iter().zip(said) {
-                shown[at] = said?;
+                match said {
+                    Ok(said) => shown[at] = said,
+                    // It has gone away since: what it has said is what it has.
+                    Err(error) if error.passes() => shown[at].asked = wanted,
+                    Err(error) => return Err(error),
+                }
             }
         }
     }

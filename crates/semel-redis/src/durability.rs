@@ -39,6 +39,24 @@ impl Durability {
         }
     }
 
+    /// What is left where a store is on several nodes: what the least of them is worth.
+    pub(crate) fn least(all: impl Iterator<Item = Self>) -> Self {
+        all.min_by_key(|one| one.worth()).unwrap_or_default()
+    }
+
+    const fn worth(self) -> u8 {
+        match self {
+            Self::Evicts => 0,
+            Self::Never => 1,
+            // It may be as bad as those.
+            Self::Unknown => 2,
+            Self::Lazily => 3,
+            Self::EverySecond => 4,
+            Self::Rewrites => 5,
+            Self::Always => 6,
+        }
+    }
+
     /// Whether no acknowledged write is lost with the machine.
     pub const fn is_strong(self) -> bool {
         matches!(self, Self::Always)

@@ -211,7 +211,7 @@ impl Link {
     async fn make(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
         let (mut connection, client, place) = self.fresh().await?;
         // Others wait for this one meanwhile.
-        let known = self.unless_it_leaves(&place, self.introduce(&mut connection)).await?;
+        let known = self.unless_it_leaves(&place, self.introduce(&mut connection, &place)).await?;
         let mut now = self.now();
         // Keys of tenants are made with it: with another one they would be others.
         let is_heir = now.heir == Some(known.secret);
@@ -300,13 +300,21 @@ impl Link {
 
     /// How Redis is set.
     pub async fn survey(&self) -> Result<Survey, RedisError> {
-        let (mut connection, ..) = self.fresh().await?;
+        let (mut connection, _, place) = self.fresh().await?;
         let () = redis::cmd("PING").exec_async(&mut connection).await?;
-        Ok(self.survey_on(&mut connection).await)
+        Ok(self.survey_on(&mut connection, &place).await)
     }
 
-    async fn survey_on(&self, connection: &mut MultiplexedConnection) -> Survey {
-        Survey::of(connection, self.replicas, self.finder.follows()).await
+    async fn survey_on(&self, connection: &mut MultiplexedConnection, place: &str) -> Survey {
+        Survey::of(connection, place, self.replicas, self.finder.follows()).await
+    }
+
+    /// Into how many partitions the store is divided, if one is there. Makes none.
+    pub async fn partitions_there(&self) -> Result<u16, RedisError> {
+        let (mut connection, ..) = self.fresh().await?;
+        let mut asked = redis::cmd("HGET");
+        asked.arg(format!("{}!", self.base)).arg("partitions");
+        Ok(asked.query_async::<Option<u16>>(&mut connection).await?.unwrap_or(1))
     }
 
     /// Whether a store is there. Makes none.
@@ -335,7 +343,11 @@ impl Link {
     }
 
     /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has.
-    async fn introduce(&self, connection: &mut MultiplexedConnection) -> Result<Known, RedisError> {
+    async fn introduce(
+        &self,
+        connection: &mut MultiplexedConnection,
+        place: &str,
+    ) -> Result<Known, RedisError> {
         // One section each: those that are too old know no more.
         let mut asked = redis::pipe();
         asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
@@ -384,7 +396,7 @@ impl Link {
             )));
         }
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
-        Ok(Known { secret, partitions, durability: self.survey_on(connection).await.durability() })
+        Ok(Known { secret, partitions, durability: self.survey_on(connection, place).await.durability() })
     }
 }
 

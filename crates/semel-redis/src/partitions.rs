@@ -4,12 +4,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use semel_core::draft::Map;
 use semel_core::ident::JobId;
 use semel_core::partition;
 use semel_store::backend::{Applied, Batch, Verdict};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::RedisError;
 use crate::routes::{Route, sort};
@@ -22,6 +24,9 @@ const REST_MIN: Duration = Duration::from_micros(500);
 const REST_MAX: Duration = Duration::from_millis(10);
 /// After so long whoever waits looks after those that locked it.
 const LOOK_AFTER: Duration = Duration::from_millis(50);
+
+/// How long after the first answer a partition is taken for away that has not answered.
+pub const AWAY_AFTER: Duration = Duration::from_secs(1);
 
 /// All partitions of a store.
 pub struct Partitions {
@@ -95,6 +100,35 @@ impl Partitions {
     /// An id leads nowhere else.
     pub fn forget(&self, id: JobId) {
         self.elsewhere().remove(&id);
+    }
+
+    /// What partitions say that are asked all at once. When one has answered the others have a moment: what is in one that is away does not
+    /// keep back what is in the others. An error where none answers, or one is told that does not pass by itself.
+    pub async fn ask_all<T, F: Future<Output = Result<T, RedisError>>>(
+        &self,
+        ask: impl Fn(u16) -> F,
+    ) -> Result<Vec<T>, RedisError> {
+        let mut asking: FuturesUnordered<F> = (0..self.count()).map(ask).collect();
+        let (mut all, mut failure, mut until) = (Vec::with_capacity(self.all.len()), None, None);
+        loop {
+            let next = match until {
+                Some(until) => timeout_at(until, asking.next()).await.unwrap_or(None),
+                None => asking.next().await,
+            };
+            match next {
+                Some(Ok(said)) => {
+                    all.push(said);
+                    until = until.or_else(|| Some(Instant::now() + AWAY_AFTER));
+                }
+                Some(Err(error)) if error.passes() => failure = Some(error),
+                Some(Err(error)) => return Err(error),
+                None => break,
+            }
+        }
+        match failure {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(all),
+        }
     }
 
     /// Does something in a partition, again as long as that one is locked.

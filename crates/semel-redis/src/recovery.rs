@@ -5,15 +5,20 @@
 //! commit's end before its replicas have confirmed that it is still the primary.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::{Either, join_all, select};
+use semel_core::draft::Reads;
 use semel_store::News;
 
+use crate::commit::RESOLVE_PAUSE;
 use crate::crossing::unpacked;
 use crate::error::RedisError;
 use crate::link::Request;
 use crate::partitions::Partitions;
+use crate::store::Shared;
 use crate::teller;
 use crate::values::{Values, bytes, number, text};
 
@@ -136,11 +141,35 @@ impl Partitions {
     /// Has everybody who waits for something look for himself, in this process too: whoever decided what was told now is gone, and with
     /// him who would have said what it was.
     async fn announce(&self, with: &[u16]) {
-        let shared = self.at(with.first().copied().unwrap_or(0));
+        self.at(with.first().copied().unwrap_or(0)).announce().await;
+    }
+}
+
+impl Shared {
+    async fn announce(&self) {
         let mut command = redis::cmd("PUBLISH");
-        command.arg(shared.channel()).arg(teller::write(teller::NOBODY, &News::everything()));
-        if let Err(error) = shared.link.send(&Request::One(command)).await {
-            tracing::debug!(%error, "servers could not be told what others had decided");
+        command.arg(self.channel()).arg(teller::write(teller::NOBODY, &News::everything()));
+        if let Err(error) = self.link.send(&Request::One(command)).await {
+            tracing::debug!(%error, "servers could not be told to look for themselves");
         }
+    }
+
+    /// This partition was away when somebody looked for jobs: who waits for some is to look again when it is back.
+    pub fn tell_when_back(self: &Arc<Self>) {
+        if self.missed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let store = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while let Some(shared) = store.upgrade() {
+                if shared.load(&Reads::default()).await.is_ok() {
+                    // First: whoever misses it from now on is told anew.
+                    shared.missed.store(false, Ordering::Release);
+                    return shared.announce().await;
+                }
+                drop(shared);
+                tokio::time::sleep(RESOLVE_PAUSE).await;
+            }
+        });
     }
 }

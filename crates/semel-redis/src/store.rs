@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) teller: Arc<Teller>,
     pub(crate) upkeep: AtomicU32,
+    /// Whether somebody looked for jobs while it was away, and it is waited for.
+    pub(crate) missed: AtomicBool,
     /// How long a request is sent again whose answer was lost, or that found no primary.
     pub(crate) patience: Duration,
 }
@@ -76,6 +78,7 @@ impl Shared {
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),
             upkeep: AtomicU32::new(0),
+            missed: AtomicBool::new(false),
             patience: address.patience(),
         }
     }
@@ -218,11 +221,8 @@ impl Redis {
 
     /// What an answer survives, by how Redis was set when it was last connected to.
     pub fn durability(&self) -> Durability {
-        // In a cluster partitions are on several nodes: a store is worth what the least of them is worth.
         let known = self.all.parts().iter().filter_map(|shared| shared.link.known());
-        let mut all = known.map(|known| known.durability);
-        let first = all.next().unwrap_or_default();
-        if first.is_strong() { all.find(|other| !other.is_strong()).unwrap_or(first) } else { first }
+        Durability::least(known.map(|known| known.durability))
     }
 
     /// Where the primary was found last, `HOST:PORT`: in a cluster, or under Sentinel. It is looked for every second.
@@ -230,31 +230,39 @@ impl Redis {
         self.all.first().link.finder().place().map(|place| place.to_string())
     }
 
-    /// How its Redis is set now: of the nodes of a cluster that have partitions of it, the one that is set worst.
+    /// How its Redis is set now: in a cluster all nodes that have partitions of it.
     ///
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn survey(&self) -> Result<Survey, RedisError> {
-        let mut worst = self.all.first().link.survey().await?;
-        for shared in self.all.parts().iter().skip(1) {
-            if !shared.link.finder().is_in_cluster() {
-                break;
-            }
-            let other = shared.link.survey().await?;
-            if other.findings().len() > worst.findings().len() {
-                worst = other;
+        let mut places = Vec::new();
+        let mut all = Vec::new();
+        for shared in self.all.parts() {
+            // Where nobody is asked for it there is one.
+            let place = shared.link.finder().place();
+            if !places.contains(&place) {
+                places.push(place);
+                all.push(shared.link.survey().await?);
             }
         }
-        Ok(worst)
+        Ok(Survey::together(all))
     }
 
-    /// How the Redis at `address` is set, whether there is a store or not.
+    /// How the Redis at `address` is set, whether there is a store or not. Where there is one, in a cluster, all nodes that have
+    /// partitions of it.
     ///
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn survey_at(address: &Address) -> Result<Survey, RedisError> {
         let link = Link::new(address, Times::default())?;
-        when_loaded(|| link.survey()).await
+        let mut all = vec![when_loaded(|| link.survey()).await?];
+        if link.finder().is_in_cluster() {
+            for partition in 1..when_loaded(|| link.partitions_there()).await? {
+                let other = link.to_partition(address, partition);
+                all.push(when_loaded(|| other.survey()).await?);
+            }
+        }
+        Ok(Survey::together(all))
     }
 
     /// Does a unit of work to its end, whoever waits for it.

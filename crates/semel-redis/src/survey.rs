@@ -10,9 +10,29 @@ use crate::durability::Durability;
 const SETTINGS: [&str; 5] =
     ["appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy", "min-replicas-to-write"];
 
-/// What Redis says of its settings and its replicas. What it does not say is none.
+/// The order in which findings are told: the worst first.
+const ORDER: [&str; 9] = [
+    "role",
+    "CONFIG GET",
+    "maxmemory-policy",
+    "appendonly",
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "replicas=",
+    "connected_slaves",
+    "min-replicas-to-write",
+];
+
+/// How the Redis is set that has the store, or the nodes of a cluster that have its partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
+    nodes: Vec<Node>,
+}
+
+/// What one of them says of its settings and its replicas. What it does not say is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Node {
+    place: String,
     settings: Vec<(String, String)>,
     role: Option<String>,
     /// Replicas that are connected.
@@ -34,17 +54,25 @@ pub struct Finding {
     pub wanted: String,
     /// What comes of it as it is.
     pub why: &'static str,
+    /// Which nodes of a cluster are set so, where others that have the store are not.
+    pub nodes: Vec<String>,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, to be {}: {}", self.setting, self.found, self.wanted, self.why)
+        write!(f, "{} is {}, to be {}: {}", self.setting, self.found, self.wanted, self.why)?;
+        if self.nodes.is_empty() { Ok(()) } else { write!(f, " (at {})", self.nodes.join(", ")) }
     }
 }
 
 impl Survey {
     /// Asks Redis; an account that may not ask learns nothing.
-    pub(crate) async fn of(connection: &mut MultiplexedConnection, waits_for: u32, fails_over: bool) -> Self {
+    pub(crate) async fn of(
+        connection: &mut MultiplexedConnection,
+        place: &str,
+        waits_for: u32,
+        fails_over: bool,
+    ) -> Self {
         let mut asked = redis::cmd("CONFIG");
         asked.arg("GET").arg(&SETTINGS[..]);
         let settings: Vec<(String, String)> = asked.query_async(connection).await.unwrap_or_default();
@@ -53,15 +81,53 @@ impl Survey {
         let of = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let role = of("role").map(|role| role.trim().to_owned());
         let replicas = of("connected_slaves").and_then(|number| number.trim().parse().ok());
-        Self { settings, role, replicas, waits_for, fails_over }
+        let place = place.to_owned();
+        Self { nodes: vec![Node { place, settings, role, replicas, waits_for, fails_over }] }
     }
 
+    /// What all of these say, each node once.
+    pub(crate) fn together(all: impl IntoIterator<Item = Self>) -> Self {
+        let mut nodes: Vec<Node> = Vec::new();
+        for node in all.into_iter().flat_map(|survey| survey.nodes) {
+            if nodes.iter().all(|known| known.place != node.place) {
+                nodes.push(node);
+            }
+        }
+        Self { nodes }
+    }
+
+    /// What an acknowledged write survives: of several nodes the least of them counts.
+    pub fn durability(&self) -> Durability {
+        Durability::least(self.nodes.iter().map(Node::durability))
+    }
+
+    /// Everything that contradicts it, the worst first.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut all: Vec<Finding> = Vec::new();
+        for found in self.nodes.iter().flat_map(Node::findings) {
+            let is_same = |known: &&mut Finding| {
+                (known.setting, &known.found, &known.wanted) == (found.setting, &found.found, &found.wanted)
+            };
+            match all.iter_mut().find(is_same) {
+                Some(known) => known.nodes.extend(found.nodes),
+                None => all.push(found),
+            }
+        }
+        // What all have in common is nobody's.
+        for found in all.iter_mut().filter(|found| found.nodes.len() == self.nodes.len()) {
+            found.nodes.clear();
+        }
+        all.sort_by_key(|found| ORDER.iter().position(|setting| *setting == found.setting));
+        all
+    }
+}
+
+impl Node {
     fn setting(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// What an acknowledged write survives.
-    pub fn durability(&self) -> Durability {
+    fn durability(&self) -> Durability {
         let of = |name: &str| self.setting(name);
         Durability::by(
             of("appendonly"),
@@ -71,11 +137,11 @@ impl Survey {
         )
     }
 
-    /// Everything that contradicts it, the worst first.
-    pub fn findings(&self) -> Vec<Finding> {
+    fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         let mut note = |setting, said: &str, wanted: &str, why| {
-            found.push(Finding { setting, found: said.to_owned(), wanted: wanted.to_owned(), why });
+            let (said, wanted) = (said.to_owned(), wanted.to_owned());
+            found.push(Finding { setting, found: said, wanted, why, nodes: vec![self.place.clone()] });
         };
         let differs = |name: &str, wanted: &str| self.setting(name).filter(|said| *said != wanted);
         if let Some(role) = self.role.as_deref().filter(|role| *role != "master") {
@@ -122,9 +188,10 @@ impl Survey {
 
 #[cfg(test)]
 mod tests {
-    use super::Survey;
+    use super::{Node, Survey};
+    use crate::durability::Durability;
 
-    fn survey(settings: &[(&str, &str)], replicas: u32, waits_for: u32) -> Survey {
+    fn node(settings: &[(&str, &str)], replicas: u32, waits_for: u32) -> Node {
         let best = [
             ("appendonly", "yes"),
             ("appendfsync", "always"),
@@ -136,13 +203,18 @@ mod tests {
             let other = settings.iter().find(|(known, _)| *known == name);
             (name.to_owned(), other.map_or(value, |(_, value)| value).to_owned())
         });
-        Survey {
+        Node {
+            place: "one:6379".to_owned(),
             settings: settings.into(),
             role: Some("master".to_owned()),
             replicas: Some(replicas),
             waits_for,
             fails_over: false,
         }
+    }
+
+    fn survey(settings: &[(&str, &str)], replicas: u32, waits_for: u32) -> Survey {
+        Survey { nodes: vec![node(settings, replicas, waits_for)] }
     }
 
     fn named(survey: &Survey) -> Vec<&'static str> {
@@ -172,16 +244,43 @@ mod tests {
         assert_eq!(named(&survey(&[], 1, 0)), ["replicas="]);
         assert_eq!(named(&survey(&[], 1, 2)), ["connected_slaves", "min-replicas-to-write"]);
         assert_eq!(named(&survey(&[("min-replicas-to-write", "1")], 1, 1)), [] as [&str; 0]);
-        let alone = Survey { fails_over: true, ..survey(&[], 0, 0) };
-        assert_eq!(named(&alone), ["replicas=", "min-replicas-to-write"]);
-        let waits = Survey { fails_over: true, ..survey(&[("min-replicas-to-write", "1")], 1, 1) };
-        assert_eq!(named(&waits), [] as [&str; 0]);
-        let replica = Survey { role: Some("slave".to_owned()), ..survey(&[], 0, 0) };
-        assert_eq!(named(&replica), ["role"]);
+        let named_of = |node| named(&Survey { nodes: vec![node] });
+        let alone = Node { fails_over: true, ..node(&[], 0, 0) };
+        assert_eq!(named_of(alone), ["replicas=", "min-replicas-to-write"]);
+        let waits = Node { fails_over: true, ..node(&[("min-replicas-to-write", "1")], 1, 1) };
+        assert_eq!(named_of(waits), [] as [&str; 0]);
+        let replica = Node { role: Some("slave".to_owned()), ..node(&[], 0, 0) };
+        assert_eq!(named_of(replica), ["role"]);
     }
 
     #[test]
     fn who_may_not_ask_is_told_so() {
-        assert_eq!(named(&Survey::default()), ["CONFIG GET"]);
+        assert_eq!(named(&Survey { nodes: vec![Node::default()] }), ["CONFIG GET"]);
+    }
+
+    /// One of them is worse in one way, and another in another.
+    #[test]
+    fn what_any_node_is_set_to_is_told_once_and_whose_it_is() {
+        let at = |place: &str, setting: (&str, &str)| Survey {
+            nodes: vec![Node { place: place.to_owned(), fails_over: true, ..node(&[setting], 0, 0) }],
+        };
+        let all = [
+            at("one", ("appendfsync", "always")),
+            at("two", ("appendfsync", "everysec")),
+            at("three", ("maxmemory-policy", "allkeys-lru")),
+            at("one", ("appendfsync", "always")),
+        ];
+        let all = Survey::together(all);
+        let told: Vec<_> = all.findings().into_iter().map(|found| (found.setting, found.nodes)).collect();
+        let only = |place: &str| vec![place.to_owned()];
+        let expected = [
+            ("maxmemory-policy", only("three")),
+            ("appendfsync", only("two")),
+            ("replicas=", Vec::new()),
+            ("min-replicas-to-write", Vec::new()),
+        ];
+        assert_eq!(told, expected);
+        assert!(all.findings()[0].to_string().ends_with("(at three)"));
+        assert_eq!(all.durability(), Durability::Evicts);
     }
 }

@@ -7,10 +7,16 @@ use futures_util::future::join_all;
 use semel_core::draft::QueueRow;
 use semel_core::ident::QueueName;
 use semel_core::slot::Due;
+use semel_core::time::Timestamp;
 use semel_store::backend::{DueIds, Filter, Found, Listing, QueueStats, Seek};
 
 use crate::error::RedisError;
-use crate::partitions::Partitions;
+use crate::partitions::{AWAY_AFTER, Partitions};
+
+/// Where one has not answered that is away, duties are to look again soon.
+fn sooner(known: Option<Timestamp>, at: Timestamp) -> Option<Timestamp> {
+    Some(known.map_or(at, |known| known.min(at)))
+}
 
 impl Partitions {
     /// What is due, oldest first.
@@ -19,8 +25,9 @@ impl Partitions {
             return shared.due(due, limit).await;
         }
         let (mut all, mut ids) = (DueIds::default(), Vec::new());
-        for said in join_all(self.parts().iter().map(|shared| shared.due_with_times(due, limit))).await {
-            let (now, next, found) = said?;
+        let said = self.ask_all(|number| self.at(number).due_with_times(due, limit)).await?;
+        let is_missed = said.len() < self.parts().len();
+        for (now, next, found) in said {
             all.now = all.now.max(now);
             all.next = [all.next, next].into_iter().flatten().min();
             ids.extend(found);
@@ -28,6 +35,9 @@ impl Partitions {
         ids.sort_unstable();
         let left = ids.get(limit as usize).map(|(at, _)| *at);
         all.next = [all.next, left].into_iter().flatten().min();
+        if is_missed {
+            all.next = sooner(all.next, all.now.saturating_add(AWAY_AFTER));
+        }
         all.ids = ids.into_iter().take(limit as usize).map(|(_, id)| id).collect();
         Ok(all)
     }
@@ -89,8 +99,15 @@ impl Partitions {
             return shared.documents(seek).await;
         }
         let mut all = Found::default();
-        for said in join_all(self.parts().iter().map(|shared| shared.documents(seek.clone()))).await {
-            let said = said?;
+        let said = match seek {
+            Seek::Due { .. } => self.ask_all(|number| self.at(number).documents(seek.clone())).await?,
+            Seek::Kind { .. } => {
+                let asking = self.parts().iter().map(|shared| shared.documents(seek.clone()));
+                join_all(asking).await.into_iter().collect::<Result<Vec<_>, _>>()?
+            }
+        };
+        let is_missed = said.len() < self.parts().len();
+        for said in said {
             all.now = all.now.max(said.now);
             all.next = [all.next, said.next].into_iter().flatten().min();
             all.documents.extend(said.documents);
@@ -100,6 +117,9 @@ impl Partitions {
                 all.documents.sort_by(|(one, a), (other, b)| (a.due, one).cmp(&(b.due, other)));
                 let left = all.documents.get(limit as usize).and_then(|(_, document)| document.due);
                 all.next = [all.next, left].into_iter().flatten().min();
+                if is_missed {
+                    all.next = sooner(all.next, all.now.saturating_add(AWAY_AFTER));
+                }
                 limit
             }
             Seek::Kind { descending, limit, .. } => {

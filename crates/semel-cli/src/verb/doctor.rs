@@ -103,6 +103,7 @@ fn show(
                     "found": found.found,
                     "wanted": found.wanted,
                     "why": found.why,
+                    "nodes": found.nodes,
                 })
             })
             .collect();

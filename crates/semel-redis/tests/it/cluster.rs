@@ -1,17 +1,25 @@
 //! The store on a cluster of six: what it does there is what it does on one Redis.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use semel_redis::{Address, Redis};
+use semel_core::slot::Due;
+use semel_engine::Engine;
+use semel_redis::{Address, Durability, Redis};
 use semel_store::Backend;
+use semel_store::backend::Seek;
 use semel_store::clock::ManualClock;
+use semel_testkit::crash::claim;
 use semel_testkit::differential::compare;
+use semel_testkit::make::job;
 use semel_testkit::{Fixture, Step, conformance};
 
-use crate::nodes::{Cluster, until};
+use crate::nodes::{Cluster, PATIENCE, until};
 use crate::place::{Passing, Place, rounds};
 use crate::servers;
 
+/// How soon it is looked again where somebody is away.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
 /// Nobody takes over here.
 const NEVER: u32 = 3_600_000;
 
@@ -70,6 +78,62 @@ async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_
     let alone = semel_testkit::redis::url().replace("redis://", "redis+cluster://");
     assert!(open(alone).await.is_err());
     drop(Arc::new(store));
+}
+
+/// The first partition is at the first node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_is_worth_what_the_worst_of_its_nodes_is_worth() {
+    let cluster = Cluster::start(0, NEVER, &["--appendfsync", "always"]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    drop(Redis::open(&address).await.unwrap());
+    cluster.nodes[1].tell(&["CONFIG", "SET", "appendfsync", "everysec"]).await;
+    cluster.nodes[2].tell(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    let store = Redis::open(&address).await.unwrap();
+    assert_eq!(store.durability(), Durability::Evicts);
+    for survey in [store.survey().await.unwrap(), Redis::survey_at(&cluster.address()).await.unwrap()] {
+        assert_eq!(survey.durability(), Durability::Evicts);
+        let told: Vec<_> = survey.findings().into_iter().map(|found| (found.setting, found.nodes)).collect();
+        let at = |node: usize| vec![format!("127.0.0.1:{}", cluster.nodes[node].port)];
+        assert_eq!(told[..2], [("maxmemory-policy", at(2)), ("appendfsync", at(1))]);
+        assert!(told[2..].iter().all(|(_, nodes)| nodes.is_empty()), "{told:?}");
+    }
+}
+
+/// A node is silent that has some of the partitions, and nobody takes over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_away_keeps_back_its_own_jobs_alone() {
+    const JOBS: usize = 60;
+    let cluster = Cluster::start(0, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    let store = Arc::new(Redis::open(&address).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    for _ in 0..JOBS {
+        engine.enqueue(job().offer(), "").await.unwrap();
+    }
+    let away = &cluster.nodes[1].own;
+    away.pause();
+    let there = engine.claim(claim(100)).await.unwrap().len();
+    assert!((1..JOBS).contains(&there), "{there}");
+    // Duties go on, and look again soon.
+    let due = store.due(Due::Lease, 100).await.unwrap();
+    assert!(due.next.is_some_and(|next| next <= due.now.saturating_add(AWAY_AFTER)), "{due:?}");
+    let found = store.documents(Seek::Due { limit: 100 }).await.unwrap();
+    assert!(found.next.is_some_and(|next| next <= found.now.saturating_add(AWAY_AFTER)), "{found:?}");
+    // Who waits has seen nothing, and is told when it is back.
+    let waiting = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.claim_or_wait(claim(100), PATIENCE).await }
+    });
+    until("he does not wait", async || engine.store().hints().is_awaited()).await;
+    assert!(engine.claim(claim(100)).await.unwrap().is_empty());
+    away.go_on();
+    let mut late = waiting.await.unwrap().unwrap().len();
+    assert!(late > 0);
+    until("they are not all there", async || {
+        late += engine.claim(claim(100)).await.unwrap().len();
+        there + late == JOBS
+    })
+    .await;
 }
 
 /// What a node says is of all partitions.
