@@ -251,7 +251,7 @@ impl<Q: Queue> Bench<Q> {
         for _ in 0..total {
             tokio::select! {
                 // Workers that have ended let go of their end.
-                told = done.recv() => _ = told.ok_or("the workers have ended")?,
+                told = done.recv() => { told.ok_or("the workers have ended")?; }
                 () = &mut limit => return Err(format!("{total} jobs were not done in time").into()),
             }
         }

@@ -243,8 +243,8 @@ async fn duplicates_beside_a_new_job_hold_nothing() {
     let transaction = caller.transaction().await.unwrap();
     let names = ["c", "new", "a", "new", "b"];
     let offers = names.iter().map(|name| keyed(name).on_conflict("ignore").offer()).collect();
-    let told = engine.enqueue_batch_inside(&mut store.inside(&transaction), offers, Mode::Each, "");
-    let told = told.await.unwrap();
+    let mut inside = store.inside(&transaction);
+    let told = engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "").await.unwrap();
     let Enqueued::Done(outcomes) = told else { panic!("{told:?}") };
     let are_new: Vec<bool> = outcomes.iter().map(Outcome::is_inserted).collect();
     assert_eq!(are_new, [false, true, false, false, false]);

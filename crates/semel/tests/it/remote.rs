@@ -248,7 +248,7 @@ fn mute(mut answer: Option<&'static str>) -> (String, mpsc::UnboundedReceiver<()
                     let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
                     write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
                 }
-                drop(asked.send(()));
+                asked.send(()).unwrap_or_default();
             }
             kept.push(stream);
         }
