@@ -11,12 +11,14 @@ use semel_core::unique::UniqueKey;
 use crate::error::RedisError;
 use crate::scripts::Script;
 use crate::store::Shared;
-use crate::values::number;
+use crate::values::{bytes, number};
 
 /// Heads forgotten in one go.
 const FORGET_MAX: i64 = 500;
 /// Records of the log that are kept; older ones are dropped.
 const RECORDS_KEPT: i64 = 200_000;
+/// Pages of a thousand keys that are looked at in one go when everything is deleted.
+const CLEAR_PAGES: u32 = 20;
 /// One look in so many also trims the log.
 const SELDOM: u32 = 64;
 
@@ -47,10 +49,18 @@ impl Shared {
         self.look(trim).await.map(drop)
     }
 
-    /// Deletes everything.
+    /// Deletes everything, in pieces where there is much: Redis does nothing else meanwhile, and calls itself busy after five seconds.
     pub(crate) async fn clear(&self) -> Result<(), RedisError> {
         self.link.connection().await?;
-        self.look(self.upkeep_call("clear")).await.map(drop)
+        let mut at = b"0".to_vec();
+        loop {
+            let mut clear = self.upkeep_call("clear");
+            clear.arg(&at).arg(CLEAR_PAGES);
+            at = bytes(self.look(clear).await?)?;
+            if at == b"0" {
+                return Ok(());
+            }
+        }
     }
 
     /// The ended holders of a key, those included that others outlive.

@@ -108,18 +108,19 @@ elseif what == 'inherit' then
     call('HSET', fact, 'secret', ARGV[5], 'gone', digits(max(GONE, tonumber(ARGV[7]))))
     return 0
 elseif what == 'clear' then
-    -- Deletes everything but what the store knows of itself. Whoever has read the log until now is told that it is gone.
-    local at = '0'
+    -- Deletes everything but what the store knows of itself, so many pages of keys behind a cursor of the server's, and answers the next
+    -- one. Whoever has read the log until now is told that it is gone.
+    local at, pages = ARGV[5], tonumber(ARGV[6])
     repeat
         local page = call('SCAN', at, 'MATCH', BASE .. '?*', 'COUNT', 1000)
-        at = page[1]
+        at, pages = page[1], pages - 1
         for i = 1, #page[2] do
             if page[2][i] ~= BASE .. '!' then
                 call('UNLINK', page[2][i])
             end
         end
-    until at == '0'
+    until at == '0' or pages == 0
     local records = call('HINCRBY', BASE .. '!', 'records', 1)
     call('HSET', BASE .. '!', 'dropped', digits(records), 'at', digits(now))
-    return 0
+    return at
 end

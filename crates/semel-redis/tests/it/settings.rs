@@ -78,6 +78,20 @@ async fn an_engine_says_what_its_redis_promises_now() {
     assert_eq!(engine.facts().engine, "redis");
 }
 
+/// In more than one piece, each of which keeps Redis for a moment only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn much_is_deleted_in_pieces() {
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let mut connection = own.connection().await;
+    let store = Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap();
+    let fill = "for i = 1, 50000 do redis.call('SET', 'semel{p0}of' .. i, '') end";
+    let () = redis::cmd("EVAL").arg(fill).arg(0).query_async(&mut connection).await.unwrap();
+    store.clear().await.unwrap();
+    let left: u64 = redis::cmd("DBSIZE").query_async(&mut connection).await.unwrap();
+    assert!(left < 10, "{left} are left");
+}
+
 /// The account that the crate's page describes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_of_its_own_needs_its_keys_and_no_more() {
