@@ -148,7 +148,7 @@ fn find(
 /// # Errors
 /// As [`Journal::open`].
 pub fn beside(store: &Path, identity: i64, carried: u64) -> Result<Vec<Entry>, SqliteError> {
-    read_beside(store, identity, carried, |path| File::open(path))
+    read_beside(store, identity, carried, |path| OpenOptions::new().read(true).open(path))
 }
 
 fn read_beside(
