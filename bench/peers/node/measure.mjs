@@ -108,6 +108,30 @@ async function process_(queue) {
   return { jobs: options.jobs, seconds }
 }
 
+/** New jobs one by one beside a worker, until all of them were started. */
+async function cycle(queue) {
+  let [next, started, offered] = [0, 0, Infinity]
+  let over
+  const all = new Promise((resolve) => { over = resolve })
+  const stop = await queue.work(() => { if (++started >= offered) over() })
+  await new Promise((resolve) => setTimeout(resolve, 1000))
+  const began = performance.now()
+  const figure = await drive(options.callers, options.seconds, async () => {
+    const number = next++
+    await queue.enqueue(key(number), args(number))
+    return 1
+  })
+  offered = figure.jobs
+  if (started >= offered) over()
+  await new Promise((resolve, reject) => {
+    const limit = setTimeout(() => reject(new Error(`${started} of ${offered} were done in ${options.limit} s`)), options.limit * 1000)
+    all.then(() => { clearTimeout(limit); resolve() })
+  })
+  const seconds = (performance.now() - began) / 1000
+  await stop()
+  return { ...figure, seconds }
+}
+
 /** From the call of enqueue to the start of the handler, at a rate that leaves time. */
 async function latency(queue) {
   const waits = []
@@ -146,7 +170,7 @@ async function race(queue) {
 
 const queue = await open(options.url, options)
 const before = process.cpuUsage()
-const cases = { enqueue, bulk, process: process_, latency, race, repeat }
+const cases = { enqueue, bulk, process: process_, cycle, latency, race, repeat }
 const figure = await cases[kind](queue)
 const used = process.cpuUsage(before)
 const version = queue.version

@@ -123,6 +123,37 @@ async def process(queue):
     return {"jobs": total, "seconds": seconds}
 
 
+async def cycle(queue):
+    """New jobs one by one beside a worker, until all of them were started."""
+    keys = started = 0
+    offered = None
+    over = asyncio.Event()
+
+    def handler(_):
+        nonlocal started
+        started += 1
+        if offered is not None and started >= offered:
+            over.set()
+
+    async def turn():
+        nonlocal keys
+        number = keys
+        keys += 1
+        await queue.enqueue(key(number), args(number))
+        return 1
+
+    stop = await queue.work(handler)
+    await asyncio.sleep(1)
+    began = time.perf_counter()
+    figure = await drive(OPTIONS["callers"], OPTIONS["seconds"], turn)
+    offered = figure["jobs"]
+    if started < offered:
+        await asyncio.wait_for(over.wait(), OPTIONS["limit"])
+    seconds = time.perf_counter() - began
+    await stop()
+    return {**figure, "seconds": seconds}
+
+
 async def latency(queue):
     waits, sent = [], {}
 
@@ -162,7 +193,7 @@ async def race(queue):
 async def main():
     async with importlib.import_module(f"{PEER}_queue").open(OPTIONS) as queue:
         before = resource.getrusage(resource.RUSAGE_SELF)
-        cases = {"enqueue": enqueue, "bulk": bulk, "process": process, "latency": latency, "race": race, "repeat": repeat}
+        cases = {"enqueue": enqueue, "bulk": bulk, "process": process, "cycle": cycle, "latency": latency, "race": race, "repeat": repeat}
         figure = await cases[KIND](queue)
         after = resource.getrusage(resource.RUSAGE_SELF)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -51,6 +51,7 @@ pub const CASES: &[Case] = &[
     Case { name: "not unique, 64 callers", unique: false, ..CASE },
     Case { name: "bulk of 1,000, 4 callers", kind: "bulk", ..CASE },
     Case { name: PROCESS, kind: "process", ..CASE },
+    Case { name: "full cycle, 64 callers", kind: "cycle", ..CASE },
     Case { name: "enqueue to start at 10 % load", kind: "latency", unit: Unit::P99, ..CASE },
     Case { name: "races for one key, 50 callers", kind: "race", unit: Unit::Surplus, ..CASE },
     Case { name: "growth by duplicates of one job", kind: REPEAT, unit: Unit::Growth, ..CASE },
@@ -87,6 +88,7 @@ impl Case {
             }
             "bulk" => json!({ "callers": 4, "size": 1_000, "seconds": seconds }),
             "process" => json!({ "jobs": peer.backlog, "limit": 240 }),
+            "cycle" => json!({ "callers": CALLERS, "seconds": seconds, "limit": 240 }),
             "latency" => json!({ "rate": rate(peer, runs)?, "seconds": seconds }),
             "race" => json!({ "callers": 50, "rounds": 100 }),
             _ => json!({ "seconds": seconds }),

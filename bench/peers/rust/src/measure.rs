@@ -116,6 +116,7 @@ pub async fn measure<Q: Queue>(
         "enqueue" => bench.enqueue().await?,
         "bulk" => bench.bulk().await?,
         "process" => bench.process().await?,
+        "cycle" => bench.cycle().await?,
         "latency" => bench.latency().await?,
         "race" => bench.race().await?,
         "repeat" => bench.repeat().await?,
@@ -243,19 +244,46 @@ impl<Q: Queue> Bench<Q> {
         for from in (0..total).step_by(1_000) {
             self.offer_all(from, (from + 1_000).min(total)).await?;
         }
-        let (sender, mut done): (Starts, UnboundedReceiver<(u64, Instant)>) = unbounded_channel();
+        let (sender, mut started) = unbounded_channel();
         let began = Instant::now();
         self.queue.work(sender).await?;
+        self.until_started(&mut started, total).await?;
+        Ok(Figure::new(total, began, histogram()?))
+    }
+
+    async fn until_started(
+        &self,
+        started: &mut UnboundedReceiver<(u64, Instant)>,
+        total: u64,
+    ) -> Result<(), Failure> {
         let limit = tokio::time::sleep(Duration::from_secs(self.options.limit));
         tokio::pin!(limit);
         for _ in 0..total {
             tokio::select! {
                 // Workers that have ended let go of their end.
-                told = done.recv() => { told.ok_or("the workers have ended")?; }
+                told = started.recv() => { told.ok_or("the workers have ended")?; }
                 () = &mut limit => return Err(format!("{total} jobs were not done in time").into()),
             }
         }
-        Ok(Figure::new(total, began, histogram()?))
+        Ok(())
+    }
+
+    /// New jobs one by one beside a worker, until all of them were started.
+    async fn cycle(&self) -> Result<Figure, Failure> {
+        let (sender, mut started) = unbounded_channel();
+        self.queue.work(sender).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (bench, began) = (self.clone(), Instant::now());
+        let turn = move |number| {
+            let bench = bench.clone();
+            async move {
+                bench.queue.enqueue(bench.job(number)).await?;
+                Ok(1)
+            }
+        };
+        let offered = self.drive(self.options.callers, turn).await?;
+        self.until_started(&mut started, offered.jobs).await?;
+        Ok(Figure { seconds: began.elapsed().as_secs_f64(), ..offered })
     }
 
     async fn latency(&self) -> Result<Figure, Failure> {
