@@ -83,7 +83,7 @@ impl Open {
     }
 
     /// This program relays the outbox of its database, beside whoever else does. Entries are decided by the templates of whoever takes
-    /// them, this program's by those that it [has](Self::templates), by none where it has none: so all who relay one database
+    /// them, this program's by those that it has (`templates`), by none where it has none: so all who relay one database
     /// have the same templates. Servers (`semel serve`) do it unasked. Other stores have no outbox.
     #[cfg(feature = "postgres")]
     pub fn relay_outbox(mut self) -> Self {
@@ -282,9 +282,9 @@ impl Semel {
     }
 
     /// Closes the queue, for all its clones: its servers and duties stop, webhooks that are being delivered are waited for (15 s at
-    /// most), what was asked before is answered, and the store is let go of. A file can be opened again at once. Every later call is [`Error::Closed`], and a [`router`](Semel::router) that is
-    /// still mounted answers 503. Workers are to be stopped before: this does not wait for them, and what they still hold goes to
-    /// others when its lease has ended.
+    /// most), what was asked before is answered, and the store is let go of. A file can be opened again at once. Every later call is
+    /// [`Error::Closed`], and a `router` that is still mounted answers 503. Workers are to be stopped before: this does not wait for
+    /// them, and what they still hold goes to others when its lease has ended.
     ///
     /// # Errors
     /// [`Error::Closed`] when it was closed before.
