@@ -126,43 +126,18 @@ mod tests {
     use http::header::CONTENT_TYPE;
     use semel_core::state::State;
     use semel_engine::Engine;
-    use semel_store::backend::{Applied, Batch, BoxFuture, Filter};
-    use semel_store::layer::Layer;
+    use semel_store::Backend;
+    use semel_store::backend::Filter;
     use semel_store::memory::Memory;
-    use semel_store::{Backend, StoreError};
-    use tokio::sync::Semaphore;
+    use semel_testkit::gated::Gated;
     use tower_service::Service as _;
 
     use super::*;
 
-    /// A store whose commits wait for a permit.
-    struct Gated {
-        inner: Memory,
-        begun: Semaphore,
-        gate: Semaphore,
-    }
-
-    impl Layer for Gated {
-        type Inner = Memory;
-
-        fn inner(&self) -> &Memory {
-            &self.inner
-        }
-
-        fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-            Box::pin(async move {
-                self.begun.add_permits(1);
-                self.gate.acquire().await.unwrap().forget();
-                self.inner.commit(batch).await
-            })
-        }
-    }
-
     /// A job of one attempt would be discarded without a worker ever having seen it.
     #[tokio::test]
     async fn a_fetch_that_is_given_up_during_its_commit_spends_no_attempt() {
-        let store =
-            Arc::new(Gated { inner: Memory::default(), begun: Semaphore::new(0), gate: Semaphore::new(1) });
+        let store = Arc::new(Gated::new(Memory::default(), 1));
         let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
         let mut router = crate::router(engine.clone(), crate::Config::default());
         let mut ask = |path: &str, body: &'static str| {

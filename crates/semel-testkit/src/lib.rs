@@ -9,7 +9,7 @@
 //! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
 //! - `log`: the event log of a store that may keep it back for a while.
-//! - [`logbook`]: a store that tells after each commit what is in it.
+//! - [`logbook`]: a store that tells after each commit what is in it; [`gated`]: one whose commits wait.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`traffic`]: callers and workers who go on through outages of their store.
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
@@ -38,6 +38,8 @@ pub mod differential;
 pub mod fixture;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod flows;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod gated;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod history;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

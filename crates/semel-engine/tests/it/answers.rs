@@ -5,36 +5,10 @@ use std::time::Duration;
 
 use semel_core::enqueue::Outcome;
 use semel_engine::Engine;
-use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::clock::ManualClock;
-use semel_store::layer::Layer;
 use semel_store::memory::Memory;
-use semel_store::{Backend, StoreError};
+use semel_testkit::gated::Gated;
 use semel_testkit::make::{job, keyed};
-use tokio::sync::Semaphore;
-
-/// A store whose commits wait for a permit, as for a slow disk.
-struct Gated {
-    inner: Memory,
-    begun: Semaphore,
-    gate: Semaphore,
-}
-
-impl Layer for Gated {
-    type Inner = Memory;
-
-    fn inner(&self) -> &Memory {
-        &self.inner
-    }
-
-    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(async move {
-            self.begun.add_permits(1);
-            self.gate.acquire().await.unwrap().forget();
-            self.inner.commit(batch).await
-        })
-    }
-}
 
 /// Gives everybody else who could run a chance to.
 async fn let_others_run() {
@@ -63,7 +37,7 @@ async fn know_the_queues(engine: &Engine, store: &Gated) {
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_is_answered_only_when_the_job_it_names_is_committed() {
     let inner = Memory::new(ManualClock::default());
-    let store = Arc::new(Gated { inner, begun: Semaphore::new(0), gate: Semaphore::new(0) });
+    let store = Arc::new(Gated::new(inner, 0));
     let engine = Engine::without_duties(store.clone()).unwrap();
     know_the_queues(&engine, &store).await;
 
@@ -96,7 +70,7 @@ async fn a_duplicate_is_answered_only_when_the_job_it_names_is_committed() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_dropped_is_carried_out_whole_or_not_at_all() {
     let inner = Memory::new(ManualClock::default());
-    let store = Arc::new(Gated { inner, begun: Semaphore::new(0), gate: Semaphore::new(0) });
+    let store = Arc::new(Gated::new(inner, 0));
     let engine = Engine::without_duties(store.clone()).unwrap();
     know_the_queues(&engine, &store).await;
     {

@@ -5,43 +5,19 @@ use std::sync::Arc;
 use semel_core::limit::Limit;
 use semel_core::state::State;
 use semel_engine::Engine;
-use semel_store::backend::{Applied, Batch, BoxFuture, Filter};
+use semel_store::Backend;
+use semel_store::backend::Filter;
 use semel_store::clock::ManualClock;
-use semel_store::layer::Layer;
 use semel_store::memory::Memory;
-use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
+use semel_testkit::gated::Gated;
 use semel_testkit::make::job;
-use tokio::sync::Semaphore;
-
-/// A store whose commits wait for a permit.
-struct Gated {
-    inner: Memory,
-    begun: Semaphore,
-    gate: Semaphore,
-}
-
-impl Layer for Gated {
-    type Inner = Memory;
-
-    fn inner(&self) -> &Memory {
-        &self.inner
-    }
-
-    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(async move {
-            self.begun.add_permits(1);
-            self.gate.acquire().await.unwrap().forget();
-            self.inner.commit(batch).await
-        })
-    }
-}
 
 /// A claim of a job and of one under a limit, which is leased by a second commit. It is dropped during this commit of the two, and
 /// the engine is closed: what the jobs are then, and their attempts.
 async fn dropped_during(commit: usize) -> Vec<(State, u32)> {
     let inner = Memory::new(ManualClock::default());
-    let store = Arc::new(Gated { inner, begun: Semaphore::new(0), gate: Semaphore::new(2) });
+    let store = Arc::new(Gated::new(inner, 2));
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     let limit = Limit { key: "k".into(), concurrency: Some(1), rate: None };
     for want in [job(), job().limit(limit)] {
