@@ -8,6 +8,7 @@
 mod depth;
 mod document;
 mod extend;
+mod holders;
 mod missing;
 mod snapshot;
 mod undo;
@@ -34,6 +35,7 @@ pub use self::missing::{Missing, each};
 use self::snapshot::Row;
 pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 use self::undo::Undo;
+use self::write::push_one;
 pub use self::write::{Expect, Group, Record, Write};
 
 /// A version after `previous`, at `now`: it repeats neither after deletion nor after a restore (SEMANTICS 1).
@@ -417,6 +419,7 @@ impl Draft {
         self.partition = None;
         self.undo.clear();
         let mut group = std::mem::take(&mut self.group);
+        group.keep_last_of_lists();
         if std::mem::take(&mut self.went_back) {
             // What was looked at before and after may be there twice.
             let mut seen = HashSet::new();
@@ -457,29 +460,6 @@ impl Draft {
     pub fn extend(&mut self, more: Snapshot) {
         self.snapshot.extend(more);
     }
-
-    fn apply_to_key(&mut self, head: &Head, held_before: bool) {
-        if let Some(key) = &head.key
-            && let Some(view) = self.snapshot.keys.get_mut(key)
-            && (held_before || !is_planted(Bug::BatchBlind))
-        {
-            self.undo.push(if held_before {
-                Undo::Key(*key, Box::new(view.clone()))
-            } else {
-                Undo::Pushed(*key, view.version)
-            });
-            view.apply(head, held_before, self.command);
-        }
-    }
-
-    /// Takes a job from the overlay's holders of a key.
-    pub(crate) fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
-        if let Some(view) = self.snapshot.keys.get_mut(key) {
-            self.undo.push(Undo::Key(*key, Box::new(view.clone())));
-            view.is_mixed |= view.command != self.command;
-            view.holders.retain(|holder| holder.id != id);
-        }
-    }
 }
 
 fn expect_row(group: &mut Group, command: u32, id: JobId, row: &mut Row) {
@@ -488,13 +468,4 @@ fn expect_row(group: &mut Group, command: u32, id: JobId, row: &mut Row) {
         let version = row.version();
         group.expect.push(Expect { record: Record::Job(id), version });
     }
-}
-
-/// Pushes onto a list that nearly always has one element: a vector's first growth makes room for four, which are hundreds
-/// of bytes each here.
-fn push_one<T>(list: &mut Vec<T>, item: T) {
-    if list.is_empty() {
-        list.reserve_exact(1);
-    }
-    list.push(item);
 }

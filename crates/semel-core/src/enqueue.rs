@@ -121,7 +121,6 @@ fn act(
     named: Head,
     fence: u64,
 ) -> Result<Outcome, Missing> {
-    let now = draft.now();
     match admission {
         Admission::Create => create_unblocked(draft, offer, fence),
         Admission::Existing { .. } => {
@@ -138,13 +137,7 @@ fn act(
             if let Some(depth) = no_room(draft, offer)? {
                 return Ok(Outcome::QueueFull(depth));
             }
-            let placing = Placing {
-                state: State::Pending,
-                available_at: now,
-                role: Role::FollowUp,
-                burned_until: None,
-                awaited: false,
-            };
+            let placing = Placing::behind_a_run(offer, draft.now());
             let lineage = Lineage::following(heads.iter().map(|head| head.id));
             let follow_up = create(draft, offer, &placing, lineage, fence)?;
             follow_up::wait(draft, follow_up.clone())?;
@@ -183,19 +176,22 @@ impl Placing {
         placing
     }
 
+    /// Of a follow-up: its own time is what the end of the run looks at.
+    fn behind_a_run(offer: &Offer, now: Timestamp) -> Self {
+        Self { state: State::Pending, role: Role::FollowUp, ..Self::of(offer, now) }
+    }
+
     fn start_at(&mut self, at: Timestamp, now: Timestamp) {
         self.available_at = at.max(now);
-        self.state = if at > now { State::Scheduled } else { State::Available };
+        // One that is to be activated stays so: the time is what its activation looks at.
+        if self.state != State::Pending {
+            self.state = if at > now { State::Scheduled } else { State::Available };
+        }
     }
 
     fn not_before(&mut self, at: Timestamp, now: Timestamp) {
-        if at <= self.available_at {
-            return;
-        }
-        match self.state {
-            // What its activation looks at.
-            State::Pending => self.available_at = at,
-            _ => self.start_at(at, now),
+        if at > self.available_at {
+            self.start_at(at, now);
         }
     }
 }

@@ -95,7 +95,35 @@ impl EventKind {
 
     /// Whether it tells of a job's end.
     pub const fn is_end(self) -> bool {
-        matches!(self, Self::Completed | Self::Discarded | Self::Expired | Self::Cancelled | Self::Replaced)
+        matches!(self.has_ended(), Some(true))
+    }
+
+    /// Whether the job it is about has ended when it happens; none where it may have or not. One that has ended may be sent back.
+    pub const fn has_ended(self) -> Option<bool> {
+        match self {
+            Self::Completed | Self::Discarded | Self::Expired | Self::Cancelled | Self::Replaced => {
+                Some(true)
+            }
+            Self::Enqueued
+            | Self::Available
+            | Self::Started
+            | Self::Retrying
+            | Self::Requeued
+            | Self::Amended
+            | Self::Failed
+            | Self::Scheduled => Some(false),
+            Self::KeyReleased
+            | Self::Deduplicated
+            | Self::DuplicateRejected
+            | Self::PayloadMismatched
+            | Self::CronTriggered
+            | Self::CronSkipped
+            | Self::WorkflowStarted
+            | Self::WorkflowStepCompleted
+            | Self::WorkflowCompleted
+            | Self::WorkflowFailed
+            | Self::WorkflowCancelled => None,
+        }
     }
 
     /// What is told of a holder whose duplicates came.

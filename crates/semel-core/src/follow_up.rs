@@ -6,14 +6,14 @@
 //! first go, and whoever of them ends lets go the next.
 
 use crate::draft::{Draft, KeyRead, Missing};
-use crate::event::EventKind;
 use crate::ident::JobId;
 use crate::job::{Head, Role};
+use crate::life;
 use crate::planted::{Bug, is_planted};
 use crate::state::{Event, State, StateSet, next};
 
-/// A run that `follow_up` waited for has ended, in this very commit: the first in line becomes available, unless another started
-/// holder of its key is still under way; then all of them wait for that one too.
+/// A run that `follow_up` waited for has ended, in this very commit: the first in line becomes available, or scheduled while its
+/// own time lies ahead, unless another started holder of its key is still under way; then all of them wait for that one too.
 pub(crate) fn release(draft: &mut Draft, follow_up: JobId) -> Result<(), Missing> {
     let Some(waiting) = draft.head(follow_up)?.filter(waits) else {
         return Ok(());
@@ -24,12 +24,7 @@ pub(crate) fn release(draft: &mut Draft, follow_up: JobId) -> Result<(), Missing
         && let Some(first) = parties.line.into_iter().next()
     {
         let mut first = draft.newest(first);
-        if let Ok(state) = next(first.state, Event::Activate) {
-            first.state = state;
-            first.available_at = draft.now();
-            draft.update(&mut first);
-            draft.tell(EventKind::Available, &first, 0);
-        }
+        life::let_go(draft, &mut first);
     }
     Ok(())
 }

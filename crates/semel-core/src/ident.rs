@@ -109,8 +109,14 @@ impl JobId {
             };
             value = value << 4 | u128::from(digit);
         }
-        let is_v7 = (value >> 76) & 0xf == 0x7 && (value >> 62) & 0b11 == 0b10;
-        is_v7.then_some(Self::from_u128(value))
+        let id = Self::from_u128(value);
+        id.is_v7().then_some(id)
+    }
+
+    /// Whether it is a UUIDv7, as every job's is. What was read from its stored form need not be.
+    pub const fn is_v7(self) -> bool {
+        let value = self.as_u128();
+        (value >> 76) & 0xf == 0x7 && (value >> 62) & 0b11 == 0b10
     }
 }
 

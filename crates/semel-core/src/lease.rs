@@ -63,7 +63,7 @@ pub enum Standing {
     NotActive,
 }
 
-/// Decides how a request stands (ARCHITECTURE 5, invariant 4).
+/// Decides how a request stands (invariant 4 of docs/ARCHITECTURE.md).
 pub fn standing(head: &Head, bearer: &Bearer) -> Standing {
     if let Some(LeaseToken(fence)) = bearer.lease {
         let is_taken_for_it = is_planted(Bug::LeaseNotChecked)

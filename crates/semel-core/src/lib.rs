@@ -45,6 +45,7 @@ pub mod settle;
 pub mod sight;
 pub mod slot;
 pub mod state;
+mod stored;
 pub mod task;
 pub mod template;
 pub mod tenant;

@@ -59,8 +59,8 @@ pub(crate) fn cancel_head(
     Ok(Ok(()))
 }
 
-/// ACTIVATE: a pending job becomes available, or scheduled while it waits for the lease of the run it replaced. A
-/// follow-up is released by the end of a run and nothing else.
+/// ACTIVATE: a pending job becomes available, or scheduled while its time lies ahead. A follow-up is released by the end of
+/// a run and nothing else.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -71,19 +71,27 @@ pub fn activate(draft: &mut Draft, id: JobId) -> Result<Settled, Missing> {
     if head.role == Role::FollowUp && head.state == State::Pending {
         return Ok(Settled::Refused(Refusal::AwaitsRun));
     }
+    if !let_go(draft, &mut head) {
+        return Ok(Settled::Refused(Refusal::WrongState(head.state)));
+    }
+    Ok(Settled::Done(Box::new(head)))
+}
+
+/// Has a pending job wait for a worker, or for its time while that lies ahead. Says whether it did.
+pub(crate) fn let_go(draft: &mut Draft, head: &mut Head) -> bool {
     let now = draft.now();
     // A pending job's place in the queue is not known yet: a later time is what it may not start before.
     let event = if head.available_at > now { Event::ActivateLater } else { Event::Activate };
     let Ok(state) = next(head.state, event) else {
-        return Ok(Settled::Refused(Refusal::WrongState(head.state)));
+        return false;
     };
     head.state = state;
     head.available_at = head.available_at.max(now);
-    draft.update(&mut head);
+    draft.update(head);
     if state == State::Available {
-        draft.tell(EventKind::Available, &head, 0);
+        draft.tell(EventKind::Available, head, 0);
     }
-    Ok(Settled::Done(Box::new(head)))
+    true
 }
 
 /// A scheduled or retryable job whose time has come becomes available. Uniqueness is not looked at again

@@ -224,17 +224,31 @@ pub enum Turn {
     Gone,
 }
 
-/// Decides about limited jobs that a store found ready, in order. `grant` is what the worker asked with.
+/// Decides about limited jobs that a store found ready, in order, until `most` of them start. `grant` is what the worker asked with.
+/// Only of those that start more than the head is looked at.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the jobs, their limits, or what runs under them.
-pub fn claim(draft: &mut Draft, ids: &[JobId], grant: &Grant) -> Result<Vec<(JobId, Turn)>, Missing> {
-    each(ids, |id| Ok((*id, claim_one(draft, *id, grant)?)))
+pub fn claim(
+    draft: &mut Draft,
+    ids: &[JobId],
+    grant: &Grant,
+    most: usize,
+) -> Result<Vec<(JobId, Turn)>, Missing> {
+    let mut started = 0;
+    let turns = each(ids, |id| {
+        if started >= most {
+            return Ok(None);
+        }
+        claim_one(draft, *id, grant, &mut started).map(|turn| Some((*id, turn)))
+    })?;
+    Ok(turns.into_iter().flatten().collect())
 }
 
-fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missing> {
+/// Counts a job that may start, whether or not all of it was loaded.
+fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -> Result<Turn, Missing> {
     let now = draft.now();
-    let Some((head, full)) = draft.full(id)? else { return Ok(Turn::Gone) };
+    let Some(head) = draft.head(id)? else { return Ok(Turn::Gone) };
     // The queue may have been paused since the store looked.
     if draft.queue(&head.queue)?.paused {
         return Ok(Turn::Gone);
@@ -244,6 +258,7 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missin
         Ok(granted) => granted,
         Err(reason) => return Ok(Turn::Unclaimable(reason)),
     };
+    let mut noted = None;
     if let Some(lane) = head.lane {
         let mut row = draft.queue(&lane.row())?;
         if let Some(mut usage) = Usage::decode(row.settings.as_deref()) {
@@ -253,10 +268,15 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missin
             }
             usage.start(id, now);
             row.settings = usage.encode();
-            if !is_planted(Bug::StartNotNoted) {
-                draft.set_queue(row);
-            }
+            noted = Some(row);
         }
+    }
+    *started += 1;
+    let Some((_, full)) = draft.full(id)? else { return Ok(Turn::Gone) };
+    if let Some(row) = noted
+        && !is_planted(Bug::StartNotNoted)
+    {
+        draft.set_queue(row);
     }
     draft.update(&mut granted);
     draft.tell(EventKind::Started, &granted, 0);

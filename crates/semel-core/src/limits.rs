@@ -30,6 +30,14 @@ pub const ATTEMPTS_MAX: u32 = 10_000;
 pub const HOLDERS_PER_KEY_MAX: usize = 1_000;
 /// Failures kept in a job's history; the oldest go first.
 pub const FAILURES_KEPT_MAX: usize = 50;
+/// And in bytes together: each attempt that fails writes all of them anew, and every list of jobs tells them.
+pub const FAILURES_BYTES_MAX: usize = 256 * 1024;
+/// Longest code or type of a failure that is kept, in bytes.
+pub const FAILURE_NAME_BYTES_MAX: usize = 255;
+/// Longest message of a failure that is kept, in bytes; a longer one is cut.
+pub const FAILURE_MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Largest details of a failure that are kept, in bytes; of larger ones it is kept how large they were.
+pub const FAILURE_DETAILS_BYTES_MAX: usize = 64 * 1024;
 /// Most jobs one claim may take.
 pub const CLAIM_JOBS_MAX: u32 = 1_000;
 /// Most queues one claim may name.
@@ -77,12 +85,16 @@ pub const CRON_HISTORY_MAX: usize = 50;
 pub const CRON_JOBS_LIVE_MAX: usize = 1_000;
 /// Most steps of one workflow, callbacks included: each step's end writes the states of all.
 pub const WORKFLOW_STEPS_MAX: usize = 1_000;
+/// What the steps of one workflow wait for, in bytes: each names the steps that it waits for in every answer.
+pub const WORKFLOW_WAITS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The context of a task and what its template adds to it, over all steps together, in bytes: each step is given all of it.
 pub const TASK_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Deepest nesting of workflows in a request.
 pub const WORKFLOW_DEPTH_MAX: usize = 8;
 /// Longest name of a workflow or of a step, in bytes.
 pub const WORKFLOW_NAME_BYTES_MAX: usize = 255;
+/// The options that a workflow says for its steps, over all steps together, in bytes: each step is given them.
+pub const WORKFLOW_OPTIONS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The results of earlier steps that a step is given, in bytes together; beyond it they are left out and named.
 pub const PARENT_RESULTS_BYTES_MAX: usize = 1024 * 1024;
 /// Most that may wait for the end of one job: steps of workflows, and held-back jobs.

@@ -146,10 +146,18 @@ pub fn fail(draft: &mut Draft, id: JobId, bearer: &Bearer, report: &Report) -> R
     };
     match standing(&head, bearer) {
         Standing::Current => fail_run(draft, head, &full, report),
-        Standing::Settled if matches!(head.state, State::Retryable | State::Discarded) => {
-            Ok(Settled::Repeated(Box::new(head)))
-        }
+        Standing::Settled if last_run_failed(&head) => Ok(Settled::Repeated(Box::new(head))),
         other => Ok(Settled::Refused(refusal(other, &head))),
+    }
+}
+
+/// Whether the last run failed, of a job that runs no more. A retry moves no fence when it comes due, nor when it waits for
+/// another run of its key; a run that was given back has left no start.
+fn last_run_failed(head: &Head) -> bool {
+    match head.state {
+        State::Retryable | State::Discarded => true,
+        State::Available | State::Pending => head.started_at.is_some(),
+        State::Scheduled | State::Active | State::Completed | State::Cancelled => false,
     }
 }
 
@@ -209,24 +217,7 @@ fn failures(full: &Full) -> Result<Failures, Corrupt> {
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
 pub fn give_back(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, Missing> {
-    let Some(mut head) = draft.head(id)? else {
-        return Ok(Settled::Refused(Refusal::NotFound));
-    };
-    match standing(&head, bearer) {
-        Standing::Current => {}
-        Standing::Settled if head.state == State::Available => {
-            return Ok(Settled::Repeated(Box::new(head)));
-        }
-        other => return Ok(Settled::Refused(refusal(other, &head))),
-    }
-    if let Err(refusal) = leave(draft, &mut head, Event::Release, false) {
-        return Ok(Settled::Refused(refusal));
-    }
-    head.attempt = head.attempt.saturating_sub(1);
-    head.started_at = None;
-    draft.update(&mut head);
-    draft.tell(EventKind::Requeued, &head, 0);
-    Ok(Settled::Done(Box::new(head)))
+    put_back(draft, id, bearer, Event::Release, None)
 }
 
 /// The worker puts the job off: it waits for its time again, and the attempt is given back as by [`give_back`].
@@ -234,22 +225,36 @@ pub fn give_back(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settle
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
 pub fn snooze(draft: &mut Draft, id: JobId, bearer: &Bearer, wait: Duration) -> Result<Settled, Missing> {
+    put_back(draft, id, bearer, Event::Snooze, Some(wait))
+}
+
+/// A run ends as if it had not been begun; the job may start after `wait`, or when it could before. A job that is where `event` leads
+/// was put there before.
+fn put_back(
+    draft: &mut Draft,
+    id: JobId,
+    bearer: &Bearer,
+    event: Event,
+    wait: Option<Duration>,
+) -> Result<Settled, Missing> {
     let Some(mut head) = draft.head(id)? else {
         return Ok(Settled::Refused(Refusal::NotFound));
     };
     match standing(&head, bearer) {
         Standing::Current => {}
-        Standing::Settled if head.state == State::Scheduled => {
+        Standing::Settled if next(State::Active, event) == Ok(head.state) => {
             return Ok(Settled::Repeated(Box::new(head)));
         }
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
-    if let Err(refusal) = leave(draft, &mut head, Event::Snooze, false) {
+    if let Err(refusal) = leave(draft, &mut head, event, false) {
         return Ok(Settled::Refused(refusal));
     }
     head.attempt = head.attempt.saturating_sub(1);
     head.started_at = None;
-    head.available_at = draft.now().saturating_add(wait);
+    if let Some(wait) = wait {
+        head.available_at = draft.now().saturating_add(wait);
+    }
     draft.update(&mut head);
     draft.tell(EventKind::Requeued, &head, 0);
     Ok(Settled::Done(Box::new(head)))

@@ -158,7 +158,7 @@ pub enum Event {
     Due,
     /// ACTIVATE from outside, or the end of the run a follow-up waits for.
     Activate,
-    /// ACTIVATE of a job that waits for the lease of the run it replaced (`when_active: wait`).
+    /// The same while its time lies ahead: its own, or the end of the lease of the run it replaced (`when_active: wait`).
     ActivateLater,
     /// The steps of a task begin.
     Begin,

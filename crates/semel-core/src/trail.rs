@@ -1,12 +1,15 @@
 //! The notes a job gathers: failures, absorbed duplicates, a newer payload. Small JSON documents, kept as bytes.
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::body::{Body, Corrupt};
+use crate::body::Body;
 use crate::ident::JobId;
-use crate::limits::{ABSORBED_IDS_MAX, DUPLICATES_RECENT_MAX, FAILURES_KEPT_MAX};
+use crate::limits::{
+    ABSORBED_IDS_MAX, DUPLICATES_RECENT_MAX, FAILURE_DETAILS_BYTES_MAX, FAILURE_MESSAGE_BYTES_MAX,
+    FAILURE_NAME_BYTES_MAX, FAILURES_BYTES_MAX, FAILURES_KEPT_MAX,
+};
+use crate::stored::stored_as_json;
 use crate::time::Timestamp;
 
 /// One failed run.
@@ -39,19 +42,53 @@ impl PartialEq for Failure {
     }
 }
 
-/// The failures of past attempts, oldest first, at most [`FAILURES_KEPT_MAX`].
+impl Failure {
+    /// What its texts take, in bytes.
+    pub fn bytes(&self) -> usize {
+        let details = self.details.as_ref().map_or(0, |details| details.get().len());
+        self.code.len() + self.message.len() + self.error_type.len() + details
+    }
+
+    /// Cuts what is too long to be kept. Of details nothing less than all would be JSON.
+    fn cut(&mut self) {
+        for (text, most) in [
+            (&mut self.code, FAILURE_NAME_BYTES_MAX),
+            (&mut self.error_type, FAILURE_NAME_BYTES_MAX),
+            (&mut self.message, FAILURE_MESSAGE_BYTES_MAX),
+        ] {
+            text.truncate(text.floor_char_boundary(most));
+        }
+        let bytes = self.details.as_ref().map_or(0, |details| details.get().len());
+        if bytes > FAILURE_DETAILS_BYTES_MAX {
+            let note = format!("{{\"semel.omitted\":true,\"bytes\":{bytes}}}");
+            self.details = RawValue::from_string(note).ok();
+        }
+    }
+}
+
+/// The failures of past attempts, oldest first, at most [`FAILURES_KEPT_MAX`] and [`FAILURES_BYTES_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failures(pub Vec<Failure>);
 
 impl Failures {
-    /// Adds the newest failure.
-    pub fn push(&mut self, failure: Failure) {
-        if self.0.len() >= FAILURES_KEPT_MAX {
-            self.0.drain(..=self.0.len() - FAILURES_KEPT_MAX);
-        }
+    /// Adds the newest failure, cut to what is kept of one. The oldest make room.
+    pub fn push(&mut self, mut failure: Failure) {
+        failure.cut();
         self.0.push(failure);
+        let mut bytes = 0;
+        let kept = self.0.iter().rev().take(FAILURES_KEPT_MAX).take_while(|failure| {
+            bytes += failure.bytes();
+            bytes <= FAILURES_BYTES_MAX
+        });
+        let kept = kept.count();
+        self.0.drain(..self.0.len() - kept);
     }
 }
+
+// The newest is always kept.
+const _: () = assert!(
+    2 * FAILURE_NAME_BYTES_MAX + FAILURE_MESSAGE_BYTES_MAX + FAILURE_DETAILS_BYTES_MAX <= FAILURES_BYTES_MAX
+);
 
 /// Args and meta that a later request put in place of the body's.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -155,33 +192,66 @@ impl Duplicates {
     }
 }
 
-macro_rules! note {
-    ($name:ident) => {
-        impl $name {
-            /// The stored form.
-            pub fn encode(&self) -> Bytes {
-                // Strings, numbers and raw values only: nothing here can fail to serialise.
-                serde_json::to_vec(self).unwrap_or_default().into()
-            }
-
-            /// Reads the stored form.
-            ///
-            /// # Errors
-            /// When the bytes are not what [`encode`](Self::encode) writes.
-            pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
-                serde_json::from_slice(bytes).map_err(|error| Corrupt(error.to_string()))
-            }
-        }
-    };
-}
-note!(Failures);
-note!(Payload);
-note!(Duplicates);
-note!(Marks);
+stored_as_json!(Failures);
+stored_as_json!(Payload);
+stored_as_json!(Duplicates);
+stored_as_json!(Marks);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn failure(attempt: u32, message: &str, details: Option<&str>) -> Failure {
+        Failure {
+            code: "c".to_owned(),
+            message: message.to_owned(),
+            error_type: "T".to_owned(),
+            attempt,
+            at: 0,
+            retry_delay_ms: None,
+            details: details.map(|text| RawValue::from_string(text.to_owned()).unwrap()),
+        }
+    }
+
+    #[test]
+    fn failures_are_bounded_by_number_and_by_bytes() {
+        let attempts = |failures: &Failures| failures.0.iter().map(|one| one.attempt).collect::<Vec<_>>();
+        let mut failures = Failures::default();
+        for attempt in 1..=60 {
+            failures.push(failure(attempt, "short", None));
+        }
+        assert_eq!(attempts(&failures), (11..=60).collect::<Vec<_>>());
+        let long = "x".repeat(FAILURE_MESSAGE_BYTES_MAX);
+        failures.push(failure(61, &long, None));
+        assert_eq!(attempts(&failures).len(), FAILURES_KEPT_MAX);
+        for attempt in 62..=70 {
+            failures.push(failure(attempt, &long, None));
+        }
+        assert_eq!(attempts(&failures), [68, 69, 70]);
+        assert!(failures.0.iter().map(Failure::bytes).sum::<usize>() <= FAILURES_BYTES_MAX);
+        assert_eq!(Failures::decode(&failures.encode()).unwrap(), failures);
+    }
+
+    #[test]
+    fn what_is_too_long_of_a_failure_is_cut() {
+        // Two bytes each, behind one.
+        let long = format!("x{}", "\u{e9}".repeat(FAILURE_MESSAGE_BYTES_MAX));
+        let details = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+        let mut failures = Failures::default();
+        let most = details(FAILURE_DETAILS_BYTES_MAX);
+        let named =
+            Failure { code: long.clone(), error_type: long.clone(), ..failure(1, &long, Some(&most)) };
+        failures.push(named);
+        failures.push(failure(2, "", Some(&details(FAILURE_DETAILS_BYTES_MAX + 1))));
+        let told = |at: usize| failures.0[at].details.as_ref().unwrap().get();
+        let first = &failures.0[0];
+        assert_eq!(first.message.len(), FAILURE_MESSAGE_BYTES_MAX - 1);
+        assert_eq!(
+            (first.code.len(), first.error_type.len()),
+            (FAILURE_NAME_BYTES_MAX, FAILURE_NAME_BYTES_MAX)
+        );
+        assert_eq!((told(0), told(1)), (&*most, r#"{"semel.omitted":true,"bytes":65537}"#));
+    }
 
     #[test]
     fn histories_keep_the_newest() {

@@ -78,6 +78,15 @@ impl Waiters {
         })
     }
 
+    /// The numbers of a workflow's steps among them.
+    fn steps_of(&self, id: &str) -> Vec<u32> {
+        let steps = self.0.iter().filter_map(|waiter| match waiter {
+            Waiter::Step { workflow, step } if workflow == id => Some(*step),
+            Waiter::Step { .. } | Waiter::Held { .. } | Waiter::Task { .. } => None,
+        });
+        steps.collect()
+    }
+
     /// Takes out those that go with the job and with nobody who takes its place: its own steps.
     pub(crate) fn split_off_own(&mut self) -> Self {
         let is_own = |waiter: &mut Waiter| matches!(waiter, Waiter::Task { .. });
@@ -287,10 +296,13 @@ fn replaced_by(full: &Full) -> Option<JobId> {
 
 /// Tells those who waited that the job has ended.
 pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result<(), Missing> {
+    let mut told_of = HashSet::new();
     let told = each(&waiters.0, |waiter| match waiter {
         Waiter::Step { .. } if is_planted(Bug::StepEndLost) => Ok(()),
-        Waiter::Step { workflow, step } => match WorkflowId::parse(workflow, "") {
-            Ok(id) => workflow::step_ended(draft, id, *step, ended),
+        // All steps of a workflow at once, which is a large document.
+        Waiter::Step { workflow, .. } if !told_of.insert(workflow.as_str()) => Ok(()),
+        Waiter::Step { workflow, .. } => match WorkflowId::parse(workflow, "") {
+            Ok(id) => workflow::steps_ended(draft, id, &waiters.steps_of(workflow), ended),
             Err(_) => Ok(()),
         },
         Waiter::Held { job } => match JobId::parse(job, "") {

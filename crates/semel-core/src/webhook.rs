@@ -12,6 +12,7 @@ use crate::body::Corrupt;
 use crate::draft::Full;
 use crate::event::Event;
 use crate::job::NoteKind;
+use crate::stored::stored_as_json;
 use crate::trail::Payload;
 
 pub use address::{forbidden_v4, forbidden_v6};
@@ -184,27 +185,8 @@ impl Delivery {
     }
 }
 
-macro_rules! json {
-    ($name:ident) => {
-        impl $name {
-            /// The stored form: JSON.
-            pub fn encode(&self) -> Bytes {
-                // Strings, numbers and raw values only: nothing here can fail to serialise.
-                serde_json::to_vec(self).unwrap_or_default().into()
-            }
-
-            /// Reads the stored form.
-            ///
-            /// # Errors
-            /// When the bytes are not what [`encode`](Self::encode) writes.
-            pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
-                serde_json::from_slice(bytes).map_err(|error| Corrupt(error.to_string()))
-            }
-        }
-    };
-}
-json!(Subscriptions);
-json!(Delivery);
+stored_as_json!(Subscriptions);
+stored_as_json!(Delivery);
 
 #[cfg(test)]
 mod tests {

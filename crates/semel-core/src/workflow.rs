@@ -1,7 +1,7 @@
 //! Workflows: jobs that wait for jobs. Chain, group and batch are forms of one thing: steps, each of which is offered
 //! when the steps it waits for have ended as it needs, through the one admission path and by its own unique policy.
 //!
-//! A step is released in the commit that ends its parents: `step_ended` is called by the one function that ends a job.
+//! A step is released in the commit that ends its parents: `steps_ended` is called by the one function that ends a job.
 //! So there is no moment between the two, and no duty that could be late.
 
 mod advance;
@@ -170,21 +170,33 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
     Ok(Created::Done(id, Box::new(workflow)))
 }
 
-/// The job that a step stands for has ended, in this very commit: the step is settled, and whatever waited for it is
+/// The job that these steps stand for has ended, in this very commit: the steps are settled, and whatever waited for them is
 /// offered or given up.
-pub(crate) fn step_ended(draft: &mut Draft, id: WorkflowId, step: u32, ended: &Head) -> Result<(), Missing> {
+pub(crate) fn steps_ended(
+    draft: &mut Draft,
+    id: WorkflowId,
+    steps: &[u32],
+    ended: &Head,
+) -> Result<(), Missing> {
     // A step's job is its workflow's owner's, even one that was there before.
     let owner = Tenant::from_stored(ended.queue.tenant());
     let which = Which { owner: &owner, id };
     let Some(document) = draft.document(&which.key())? else { return Ok(()) };
     // Nothing can be done for one that cannot be read, and the job's end must not fail for it.
     let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(()) };
-    let at = step as usize;
-    let is_running = workflow.steps.get(at).is_some_and(|step| step.status == StepStatus::Running);
-    if workflow.status != Status::Running || !is_running {
+    if workflow.status != Status::Running {
         return Ok(());
     }
-    settle(draft, which, &mut workflow, at, ended)?;
+    let mut is_settled = false;
+    for at in steps.iter().map(|step| *step as usize) {
+        if workflow.steps.get(at).is_some_and(|step| step.status == StepStatus::Running) {
+            settle(draft, which, &mut workflow, at, ended)?;
+            is_settled = true;
+        }
+    }
+    if !is_settled {
+        return Ok(());
+    }
     advance(draft, which, &mut workflow, None)?;
     which.save(draft, &workflow);
     task::conclude(draft, &workflow)

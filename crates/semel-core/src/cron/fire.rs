@@ -69,7 +69,7 @@ pub(super) fn fire(
     let before = draft.mark();
     match cron.overlap {
         // Those that wait first, or the end of the one that runs would let them go.
-        Overlap::CancelPrevious => own.iter().rev().try_for_each(|id| cancel(draft, *id))?,
+        Overlap::CancelPrevious => each(own.iter().rev(), |id| cancel(draft, *id)).map(drop)?,
         Overlap::Enqueue if !going.is_empty() => offer.start = Start::OnActivation,
         Overlap::Enqueue | Overlap::Skip | Overlap::Allow => {}
     }

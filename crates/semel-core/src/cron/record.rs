@@ -183,7 +183,7 @@ impl Cron {
     }
 
     /// The stored text of that job.
-    pub(super) fn template(&self) -> &str {
+    pub fn template(&self) -> &str {
         self.template.get()
     }
 

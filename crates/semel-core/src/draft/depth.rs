@@ -50,6 +50,6 @@ impl Draft {
     /// The state of a job that is known as a holder of its key alone.
     fn state_of_holder(&self, head: &Head) -> Option<State> {
         let view = self.snapshot.keys.get(head.key.as_ref()?)?;
-        view.holders.iter().find(|holder| holder.id == head.id).map(|holder| holder.state)
+        view.holders.iter().rfind(|holder| holder.id == head.id).map(|holder| holder.state)
     }
 }

@@ -13,7 +13,9 @@ use crate::state::StateSet;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
 
+use super::Draft;
 use super::document::{Document, DocumentKey, Sheet};
+use super::write::Record;
 
 /// A hash table with a fast, per-process seeded hash.
 pub type Map<K, V> = HashMap<K, V, RandomState>;
@@ -51,6 +53,40 @@ impl Reads {
         self.keys.clear();
         self.queues.clear();
         self.documents.clear();
+    }
+
+    /// Whether both name some record.
+    pub fn meet(&self, other: &Self) -> bool {
+        let jobs = |reads: &Self, id: &JobId| reads.heads.contains(id) || reads.fulls.contains(id);
+        let keys = |key: &UniqueKey| other.keys.iter().any(|read| read.key == *key);
+        self.heads.iter().chain(&self.fulls).any(|id| jobs(other, id))
+            || self.keys.iter().any(|read| keys(&read.key))
+            || self.queues.iter().any(|name| other.queues.contains(name))
+            || self.documents.iter().any(|key| other.documents.contains(key))
+    }
+
+    /// Names one more record.
+    fn add(&mut self, record: &Record) {
+        match record {
+            Record::Job(id) => self.heads.push(*id),
+            Record::Key(key) => {
+                self.keys.push(KeyRead { key: *key, states: StateSet::default(), all: false });
+            }
+            Record::Queue(name) => self.queues.push(name.clone()),
+            Record::Document(key) => self.documents.push(key.clone()),
+        }
+    }
+}
+
+impl Draft {
+    /// What the present decision relies on, if it writes nothing: as durable as that has to be before it is answered. One that writes
+    /// says it with its [group](Self::finish).
+    pub fn relied_on(&self) -> Reads {
+        let mut reads = Reads::default();
+        if self.group.writes.is_empty() {
+            self.group.expect.iter().for_each(|expect| reads.add(&expect.record));
+        }
+        reads
     }
 }
 
@@ -112,20 +148,6 @@ impl KeyView {
     /// The version that a decision which looks at the key now relies on: the store's, not that of its own writes.
     pub(super) fn relied_on(&self, command: u32) -> u64 {
         if self.written.0 == command { self.written.1 } else { self.version }
-    }
-
-    pub(super) fn apply(&mut self, head: &Head, held_before: bool, command: u32) {
-        if self.written.0 != command {
-            self.written = (command, self.version);
-        }
-        self.is_mixed |= self.command != command;
-        self.version = (self.version + 1).max(head.version);
-        let place =
-            if held_before { self.holders.iter().position(|holder| holder.id == head.id) } else { None };
-        match place {
-            Some(place) => self.holders[place] = head.clone(),
-            None => super::push_one(&mut self.holders, head.clone()),
-        }
     }
 }
 
@@ -273,7 +295,7 @@ impl Snapshot {
         }
         let Some((key, body, command)) = self.fresh.remove(&id) else { return };
         let holders = self.keys.get(&key).map(|view| &view.holders);
-        let head = holders.and_then(|holders| holders.iter().find(|head| head.id == id)).cloned();
+        let head = holders.and_then(|holders| holders.iter().rfind(|head| head.id == id)).cloned();
         let full = Some(Full { body, notes: Vec::new() });
         // Whoever minted it relies on nothing; a later decision relies on what it became.
         self.jobs.insert(id, Row { head, full, dirty: true, command, ..Row::default() });

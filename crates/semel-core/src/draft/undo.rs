@@ -6,13 +6,14 @@ use crate::unique::UniqueKey;
 
 use super::Draft;
 use super::document::{DocumentKey, Sheet};
-use super::snapshot::{KeyView, QueueRow, Row, Snapshot};
+use super::holders::Before;
+use super::snapshot::{QueueRow, Row, Snapshot};
 
 /// What a change of the overlay was before. Boxed where large: most decisions are never taken back.
 pub(super) enum Undo {
     Row(JobId, Option<Box<Row>>),
     Head(JobId, Option<Box<Head>>, bool),
-    Key(UniqueKey, Box<KeyView>),
+    Holder(UniqueKey, Box<Before>),
     Pushed(UniqueKey, u64),
     Fresh(JobId),
     Queue(QueueName, Option<(QueueRow, u32)>),
@@ -68,7 +69,11 @@ impl Undo {
                     row.dirty = dirty;
                 }
             }
-            Self::Key(key, view) => drop(snapshot.keys.insert(key, *view)),
+            Self::Holder(key, before) => {
+                if let Some(view) = snapshot.keys.get_mut(&key) {
+                    view.take_back(*before);
+                }
+            }
             Self::Fresh(id) => {
                 snapshot.fresh.remove(&id);
                 snapshot.jobs.remove(&id);

@@ -1,5 +1,7 @@
 //! What a decision writes: records by version, and the changes that are applied all or none.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use crate::event::Event;
@@ -144,6 +146,26 @@ impl Group {
         !self.writes.is_empty() || !self.expect.is_empty()
     }
 
+    /// Keeps the last of each list that the decision has added to one by one: it has all that those before it had, and there may be a
+    /// thousand of them.
+    pub(super) fn keep_last_of_lists(&mut self) {
+        let list = |write: &Write| match write {
+            Write::Note { job, kind: kind @ (NoteKind::Waiters | NoteKind::Duplicates), .. } => {
+                Some((*job, *kind))
+            }
+            _ => None,
+        };
+        if self.writes.iter().filter_map(list).nth(1).is_none() {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let later_first = self.writes.iter().rev();
+        let is_last: Vec<bool> =
+            later_first.map(|write| list(write).is_none_or(|list| seen.insert(list))).collect();
+        let mut is_last = is_last.into_iter().rev();
+        self.writes.retain(|_| is_last.next().unwrap_or(true));
+    }
+
     /// Whether it relies on there being no such job, and does not add it either. To such a group a job whose head is
     /// kept for its key alone is none.
     pub fn found_none(&self, id: JobId) -> bool {
@@ -151,4 +173,13 @@ impl Group {
         self.expect.iter().any(|expect| expect.version == 0 && expect.record == record)
             && !self.writes.iter().any(|write| matches!(write, Write::Insert { head, .. } if head.id == id))
     }
+}
+
+/// Pushes onto a list that nearly always has one element: a vector's first growth makes room for four, which are hundreds
+/// of bytes each here.
+pub(super) fn push_one<T>(list: &mut Vec<T>, item: T) {
+    if list.is_empty() {
+        list.reserve_exact(1);
+    }
+    list.push(item);
 }

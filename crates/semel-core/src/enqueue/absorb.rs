@@ -53,7 +53,8 @@ fn digest(body: &[u8]) -> Result<Option<[u8; 32]>, Corrupt> {
     Ok(Body::decode(body)?.request_digest)
 }
 
-/// Puts the offer's args and meta in place of the holder's, and keeps its id with the holder.
+/// Puts the offer's args and meta in place of the holder's, and keeps its id with the holder, which ends unstarted no sooner than
+/// either of them was to.
 pub(super) fn amend(
     draft: &mut Draft,
     offer: &Offer,
@@ -68,12 +69,19 @@ pub(super) fn amend(
         Ok(merged) => merged,
         Err(corrupt) => return Ok(Outcome::Corrupt(corrupt)),
     };
+    let expires = offer.expires.map(|when| when.resolve(draft.now()));
+    // None is never.
+    head.expires_at = head.expires_at.zip(expires).map(|(own, offered)| own.max(offered));
     draft.update(&mut head);
     if let Some(id) = offer.id {
         draft.spend(id, head.id, digest);
         for oldest in payload.absorb(id) {
             draft.free(oldest);
         }
+    }
+    // They were given to the args that go. A step of a workflow brings its own.
+    if full.note(NoteKind::ParentResults).is_some() {
+        draft.note(head.id, NoteKind::ParentResults, None);
     }
     if !is_planted(Bug::LastRequestLost) {
         draft.note(head.id, NoteKind::Payload, Some(payload.encode()));

@@ -21,24 +21,34 @@ pub(super) fn refuse_mismatch(
     admission: &Admission,
     named: &Head,
 ) -> Result<Option<Outcome>, Missing> {
+    let disclose = admission.disclose();
+    let may_tell = disclose == Disclose::Always;
+    // As it was when it was in the way; its body may have been read later.
+    let holder = || Holder { head: Box::new(named.clone()), disclose };
     let Some((head, full)) = draft.full(named.id)? else {
-        return Ok(None);
+        // Its args went with its body; its type is kept as long as its key.
+        if offer.job_type == named.job_type {
+            return Ok(None);
+        }
+        let pointers = differing_type(offer, named, may_tell).into_iter().collect();
+        return Ok(Some(Outcome::Mismatch { holder: holder(), pointers }));
     };
     // What is sent again as it was is the same work, whatever is in it.
     let is_repeated = offer.job_type == head.job_type && offer.body == full.body;
     if is_repeated && full.note(NoteKind::Payload).is_none() {
         return Ok(None);
     }
-    let disclose = admission.disclose();
-    let found = differing(policy, offer, &head, &full, disclose == Disclose::Always);
-    let pointers = match found {
+    let pointers = match differing(policy, offer, &head, &full, may_tell) {
         Ok(None) => return Ok(None),
         Ok(Some(pointers)) => pointers,
         Err(corrupt) => return Ok(Some(Outcome::Corrupt(corrupt))),
     };
-    // As it was when it was in the way; its body may have been read later.
-    let holder = Holder { head: Box::new(named.clone()), disclose };
-    Ok(Some(Outcome::Mismatch { holder, pointers }))
+    Ok(Some(Outcome::Mismatch { holder: holder(), pointers }))
+}
+
+/// The pointer of the type, if it is another and that may be told.
+fn differing_type(offer: &Offer, head: &Head, may_tell: bool) -> Option<String> {
+    (may_tell && offer.job_type != head.job_type).then(|| "/type".to_owned())
 }
 
 /// Where the job that is offered differs from the stored one, if it is other work; nowhere unless it may be told.
@@ -60,11 +70,8 @@ fn differing(
     if !mismatch(policy, &offer.job_type, &digest(&offered), &head.job_type, &digest(&stored)) {
         return Ok(None);
     }
-    let mut pointers = Vec::new();
+    let mut pointers: Vec<String> = differing_type(offer, head, may_tell).into_iter().collect();
     if may_tell {
-        if offer.job_type != head.job_type {
-            pointers.push("/type".to_owned());
-        }
         for place in differences(&offered, &stored, "/args", POINTERS_MAX) {
             let place = tellable(&place, &ours.sensitive);
             // Those inside of one value come one after the other.

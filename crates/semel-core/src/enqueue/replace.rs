@@ -1,6 +1,6 @@
 //! `replace`: every blocking holder is cancelled and the new job takes their place, in one commit (SEMANTICS 4).
 
-use crate::draft::{Draft, Missing};
+use crate::draft::{Draft, Missing, each};
 use crate::ident::JobId;
 use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
@@ -105,7 +105,7 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
     let place = |id: JobId| ids.iter().position(|known| *known == id);
     heads.sort_by_key(|head| (head.role != Role::FollowUp, place(head.id)));
     let mut burned = Burned::default();
-    for head in heads {
+    each(heads, |head| {
         let mut head = draft.newest(head);
         burned.until = burned.until.max(head.run_may_last_until());
         let mut own = Waiters::default();
@@ -120,6 +120,7 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
         burned.moved |= cancel_head(draft, &mut head, Ending::Replaced)?.is_ok();
         waiting::tell(draft, &head, &own)?;
         burned.fence = burned.fence.max(head.fence);
-    }
+        Ok(())
+    })?;
     Ok(burned)
 }

@@ -1,6 +1,7 @@
 //! When a key frees: what has to happen before the next job with it is admitted.
 
 use super::admit::{Blocking, blocks};
+use super::hold::anchor;
 use super::policy::UniquePolicy;
 use crate::job::Head;
 use crate::state::StateSet;
@@ -13,9 +14,13 @@ pub enum Frees {
     Now,
     /// When it ends, or leaves the states that the policy names.
     AtEnd,
-    /// At that time, or when it ends if that comes first and its end state is not among the policy's.
+    /// When it ends, if its end state is not among the policy's, which names others; else not by itself.
+    DependsOnEnd,
+    /// At that time; when it ends if that comes first and its end state is not among the policy's, or if that comes later and the
+    /// policy says `while_active`.
     At(Timestamp),
-    /// When the policy's period has passed since its end, which has not come yet.
+    /// When the policy's period has passed since its end, which has not come yet; at its end, if its end state is not among the
+    /// policy's.
     AfterEnd,
     /// Not by itself: its key has to be released, or what is remembered of it forgotten.
     OnRelease,
@@ -23,14 +28,25 @@ pub enum Frees {
 
 /// When `holder` stops blocking jobs that are offered under `policy`, as things are at `now`.
 pub fn frees(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Frees {
-    let stays =
-        if holder.state.is_finished() { true } else { policy.states().contains_all(StateSet::FINISHED) };
+    let stays = holder.state.is_finished() || policy.states().contains_all(StateSet::FINISHED);
+    let may_stay = policy.states().intersects(StateSet::FINISHED);
     match blocks(policy, holder, now) {
         Blocking::OtherState | Blocking::Expired | Blocking::WindowOver { .. } => Frees::Now,
         Blocking::InState if stays => Frees::OnRelease,
+        Blocking::InState if may_stay => Frees::DependsOnEnd,
+        Blocking::WhileActive if may_stay => at_window_end(policy, holder, now),
         Blocking::InState | Blocking::WhileActive => Frees::AtEnd,
         Blocking::InWindow { until } => Frees::At(until),
         Blocking::Unfinished => Frees::AfterEnd,
+    }
+}
+
+/// Of an unfinished holder that blocks whatever its window: what is left of that goes on when it ends.
+fn at_window_end(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Frees {
+    let Some(anchor) = anchor(policy.period_from(), holder) else { return Frees::AfterEnd };
+    match policy.period().map(|period| period.after(anchor)) {
+        Some(until) if until > now => Frees::At(until),
+        _ => Frees::AtEnd,
     }
 }
 
@@ -98,5 +114,21 @@ mod tests {
             (spec.period, spec.while_active) = (period(), Some(true));
         };
         check(while_active, State::Active, Frees::AtEnd);
+        let beyond = |period: &str, from: &str| {
+            let (period, from) = (Some(period.to_owned()), Some(from.to_owned()));
+            move |spec: &mut PolicySpec| {
+                (spec.period, spec.period_from, spec.while_active) = (period, from, Some(true));
+                spec.states = all();
+            }
+        };
+        check(beyond("PT1S", "created"), State::Active, Frees::At(Timestamp::from_millis(2_000)));
+        check(beyond("PT0.2S", "created"), State::Active, Frees::AtEnd);
+        check(beyond("PT1S", "finished"), State::Active, Frees::AfterEnd);
+        let but_cancelled = |spec: &mut PolicySpec| {
+            let states = StateSet::LIVE.with(State::Completed).iter();
+            spec.states = Some(states.map(|state| state.name().to_owned()).collect());
+        };
+        check(but_cancelled, State::Active, Frees::DependsOnEnd);
+        check(but_cancelled, State::Completed, Frees::OnRelease);
     }
 }

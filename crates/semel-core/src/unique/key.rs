@@ -13,9 +13,9 @@ use crate::planted::{Bug, is_planted};
 /// The numbered rules by which keys are made. Stored with a key; any change of a key's bytes is another profile.
 pub const PROFILE: &str = "c1";
 
-/// Meta names that never are a part of a key, besides those starting with [`RESERVED_PREFIX`].
-const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
-/// How names of system meta start.
+/// What tracing writes into meta: it differs from try to try of one request, and never is a part of a key.
+pub const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// How names of system meta start, which never is a part of a key either.
 const RESERVED_PREFIX: &str = "semel.";
 
 /// Whether a meta member of this name never is a part of a key (SEMANTICS 2).

@@ -23,7 +23,7 @@ pub use advice::{Advice, advice};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use frees::{Frees, frees};
 pub use hold::{Held, Hold, Remember, held, held_until, is_kept, must_remember};
-pub use key::{KeyInput, PROFILE, UniqueKey, idempotency_key};
+pub use key::{KeyInput, PROFILE, TRACE_NAMES, UniqueKey, idempotency_key};
 pub use outlive::{leave_out_outlived, outlives};
 pub use period::Period;
 pub use policy::{MetaPart, UniquePolicy};

@@ -1,6 +1,9 @@
 //! Which finished holders need not be looked at any more, because a later one says all they could say.
 
+use std::collections::HashSet;
+
 use super::hold::must_remember;
+use crate::ident::JobId;
 use crate::job::{Ending, Head};
 use crate::time::Timestamp;
 
@@ -19,9 +22,8 @@ pub fn outlives(later: &Head, earlier: &Head) -> bool {
     (later.created_at, later.id) > (earlier.created_at, earlier.id)
         && later.key == earlier.key
         && later.state == earlier.state
-        && later.state.is_finished()
-        && !later.is_dead_letter()
-        && !earlier.is_dead_letter()
+        && is_weighed(later)
+        && is_weighed(earlier)
         && (later.ending == Some(Ending::Expired)) <= (earlier.ending == Some(Ending::Expired))
         && later.finished_at >= earlier.finished_at
         && renewed(later) >= renewed(earlier)
@@ -30,12 +32,20 @@ pub fn outlives(later: &Head, earlier: &Head) -> bool {
         && remembered_until(later) >= remembered_until(earlier)
 }
 
-/// Leaves out the holders that another outlives.
+/// Whether a holder may outlive others or be outlived.
+fn is_weighed(head: &Head) -> bool {
+    head.state.is_finished() && !head.is_dead_letter()
+}
+
+/// Leaves out the holders that another outlives. Each of those that may be is compared with all of them: they stay few, because
+/// they are left out. Of the others a key may have thousands.
 pub fn leave_out_outlived(holders: &mut Vec<Head>) {
-    let left_out = |holder: &Head, all: &[Head]| all.iter().any(|other| outlives(other, holder));
-    if holders.iter().any(|holder| left_out(holder, holders)) {
-        let all = holders.clone();
-        holders.retain(|holder| !left_out(holder, &all));
+    let weighed: Vec<&Head> = holders.iter().filter(|holder| is_weighed(holder)).collect();
+    let is_outlived = |holder: &Head| weighed.iter().any(|other| outlives(other, holder));
+    let outlived: HashSet<JobId> =
+        weighed.iter().filter(|holder| is_outlived(holder)).map(|holder| holder.id).collect();
+    if !outlived.is_empty() {
+        holders.retain(|holder| !outlived.contains(&holder.id));
     }
 }
 

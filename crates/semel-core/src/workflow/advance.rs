@@ -169,9 +169,9 @@ fn offer(
             bind(workflow, at, &head, true);
         }
         Outcome::Existing(head) | Outcome::Amended(head) | Outcome::Repeated(head) => {
-            if is_amended {
+            if let (true, Some(results)) = (is_amended, results) {
                 // The job runs with this step's args, so with what this step is given.
-                draft.note(head.id, NoteKind::ParentResults, results);
+                draft.note(head.id, NoteKind::ParentResults, Some(results));
             }
             match waiting::add(draft, head.id, waiter())? {
                 Added::Waits => bind(workflow, at, &head, false),

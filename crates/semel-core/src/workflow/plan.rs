@@ -3,7 +3,7 @@
 use crate::enqueue::Offer;
 use crate::error::Invalid;
 use crate::ident::WorkflowId;
-use crate::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX};
+use crate::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEPS_MAX, WORKFLOW_WAITS_BYTES_MAX};
 use crate::tenant::Tenant;
 
 use super::record::{Form, When};
@@ -45,11 +45,11 @@ pub struct PlannedStep {
 }
 
 impl Plan {
-    /// Checks that it can be carried out: that it has steps, not too many, each with a name of its own, and that none
-    /// waits for one twice or for itself, through whichever others.
+    /// Checks that it can be carried out: that it has steps, not too many, each with a name of its own, that not too many
+    /// wait for too many, and that none waits for one twice or for itself, through whichever others.
     ///
     /// # Errors
-    /// `invalid_request` at the step's place.
+    /// `invalid_request` at the step's place, or that it is too large.
     pub fn check(&self) -> Result<(), Invalid> {
         let count = self.steps.len();
         if count == 0 {
@@ -83,6 +83,7 @@ impl Plan {
             }
             names.push(&step.id);
         }
+        self.check_waits()?;
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1])
             && let Some(step) = self.steps.iter().rev().find(|step| step.id == pair[0])
@@ -99,6 +100,23 @@ impl Plan {
                 "waits for itself, through its depends_on or those of others",
             )),
         }
+    }
+
+    /// Between two groups there are as many waits as the one has steps times those of the other.
+    fn check_waits(&self) -> Result<(), Invalid> {
+        let told: Vec<usize> = self.steps.iter().map(|step| told_bytes(&step.id)).collect();
+        let waits = self.steps.iter().flat_map(|step| &step.after);
+        let bytes: usize = waits.filter_map(|other| told.get(*other as usize)).sum();
+        if bytes <= WORKFLOW_WAITS_BYTES_MAX {
+            return Ok(());
+        }
+        Err(Invalid::too_large(
+            "",
+            format!(
+                "has so many steps that wait for so many others that what each waits for takes {bytes} bytes, more than \
+                 {WORKFLOW_WAITS_BYTES_MAX}; give the steps shorter ids, or put one step between two groups"
+            ),
+        ))
     }
 
     /// A step that can never begin.
@@ -123,6 +141,19 @@ impl Plan {
         }
         open.iter().position(|left| *left > 0).and_then(|at| self.steps.get(at))
     }
+}
+
+/// The bytes of a name in a list of an answer.
+fn told_bytes(name: &str) -> usize {
+    let told = |byte: u8| -> usize {
+        match byte {
+            b'"' | b'\\' => 2,
+            // Escaped by its number.
+            0..=0x1f => 6,
+            _ => 1,
+        }
+    };
+    name.bytes().map(told).sum::<usize>() + "\"\",".len()
 }
 
 /// Whether a list of steps, of which there are so many, names one twice.

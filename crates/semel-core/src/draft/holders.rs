@@ -1,0 +1,101 @@
+//! What decisions change of a key's holders in the overlay, and how that is taken back.
+
+use crate::ident::JobId;
+use crate::job::Head;
+use crate::planted::{Bug, is_planted};
+use crate::unique::UniqueKey;
+
+use super::snapshot::KeyView;
+use super::undo::Undo;
+use super::{Draft, push_one};
+
+/// What one change of a view replaced: one holder at most. A decision may change as many holders as a key has, so none of its
+/// changes keeps all of them.
+pub(super) struct Before {
+    place: usize,
+    /// How many holders the change left at that place: one or none.
+    left: usize,
+    /// The holder that was there.
+    head: Option<Head>,
+    version: u64,
+    written: (u32, u64),
+    is_mixed: bool,
+}
+
+impl KeyView {
+    /// Gives a holder its new values, or adds one. Says what was there.
+    pub(super) fn apply(&mut self, head: &Head, held_before: bool, command: u32) -> Before {
+        let mut before = self.as_it_is();
+        if self.written.0 != command {
+            self.written = (command, self.version);
+        }
+        self.is_mixed |= self.command != command;
+        self.version = (self.version + 1).max(head.version);
+        // The newest come last, and mostly it is they that change.
+        let place =
+            if held_before { self.holders.iter().rposition(|holder| holder.id == head.id) } else { None };
+        match place {
+            Some(place) => {
+                before.place = place;
+                before.head = Some(std::mem::replace(&mut self.holders[place], head.clone()));
+            }
+            None => push_one(&mut self.holders, head.clone()),
+        }
+        before.left = 1;
+        before
+    }
+
+    /// Takes a holder out, if it is one. Says what was there.
+    fn drop_holder(&mut self, id: JobId, command: u32) -> Before {
+        let mut before = self.as_it_is();
+        self.is_mixed |= self.command != command;
+        if let Some(place) = self.holders.iter().rposition(|holder| holder.id == id) {
+            before.place = place;
+            before.head = Some(self.holders.remove(place));
+        }
+        before
+    }
+
+    /// Makes the view what it was before a change, if every later one has been taken back.
+    pub(super) fn take_back(&mut self, before: Before) {
+        let Before { place, left, head, version, written, is_mixed } = before;
+        drop(self.holders.splice(place..place + left, head));
+        (self.version, self.written, self.is_mixed) = (version, written, is_mixed);
+    }
+
+    /// What is there before a change of nothing, at the place where new holders come.
+    fn as_it_is(&self) -> Before {
+        Before {
+            place: self.holders.len(),
+            left: 0,
+            head: None,
+            version: self.version,
+            written: self.written,
+            is_mixed: self.is_mixed,
+        }
+    }
+}
+
+impl Draft {
+    pub(super) fn apply_to_key(&mut self, head: &Head, held_before: bool) {
+        if let Some(key) = &head.key
+            && let Some(view) = self.snapshot.keys.get_mut(key)
+            && (held_before || !is_planted(Bug::BatchBlind))
+        {
+            let before = view.apply(head, held_before, self.command);
+            self.undo.push(if held_before {
+                Undo::Holder(*key, Box::new(before))
+            } else {
+                Undo::Pushed(*key, before.version)
+            });
+        }
+    }
+
+    /// Takes a job from the overlay's holders of a key.
+    pub(crate) fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
+        if let Some(view) = self.snapshot.keys.get_mut(key) {
+            let before = view.drop_holder(id, self.command);
+            self.undo.push(Undo::Holder(*key, Box::new(before)));
+        }
+    }
+}
