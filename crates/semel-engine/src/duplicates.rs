@@ -2,6 +2,7 @@
 //! off the path of the answers (SEMANTICS 4). A crash may lose the last second of it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use semel_core::draft::{Draft, Map, Missing, Reads};
 use semel_core::event::EventKind;
@@ -17,6 +18,10 @@ use crate::apart::{Apart, PATIENCE, apart};
 const FLUSH_JOBS_MAX: usize = 500;
 /// Holders remembered between two writes; beyond it only counters move.
 const WAITING_JOBS_MAX: usize = 100_000;
+/// Holders that nobody sees, remembered for the transaction that stored them; beyond it only counters move.
+const UNSEEN_JOBS_MAX: usize = FLUSH_JOBS_MAX;
+/// How long they are: transactions are meant to be short, and one that was rolled back stores nothing.
+const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
 /// What has been absorbed and not yet written.
 #[derive(Debug, Default)]
@@ -28,6 +33,8 @@ struct Records {
     waiting: Map<JobId, Absorbed>,
     /// Being written now: readable until it is.
     writing: Map<JobId, Absorbed>,
+    /// Those whose holders are not there: somebody's open transaction may have stored them. Looked for again until they are.
+    unseen: Map<JobId, Absorbed>,
 }
 
 /// What one holder has absorbed: the record, and how many of it were told what.
@@ -36,11 +43,14 @@ struct Absorbed {
     record: Duplicates,
     /// In the order of [`EventKind::DUPLICATES`].
     told: [u32; EventKind::DUPLICATES.len()],
+    /// Since when the holder has been looked for in vain.
+    unseen_since: Option<Timestamp>,
 }
 
 impl Absorbed {
     fn merge(&mut self, newer: Self) {
         self.record.merge(newer.record);
+        self.unseen_since = self.unseen_since.or(newer.unseen_since);
         for (count, newer) in self.told.iter_mut().zip(newer.told) {
             *count = count.saturating_add(newer);
         }
@@ -68,16 +78,15 @@ impl DuplicateLog {
     /// What `holder` has absorbed and nobody has written yet.
     pub fn waiting(&self, holder: JobId) -> Option<Duplicates> {
         let records = self.records();
-        let record = |absorbed: &Absorbed| absorbed.record.clone();
-        let earlier = records.writing.get(&holder).map(record);
-        let later = records.waiting.get(&holder).map(record);
-        match (earlier, later) {
-            (Some(mut earlier), Some(later)) => {
+        let by_age = [&records.unseen, &records.writing, &records.waiting];
+        by_age
+            .into_iter()
+            .filter_map(|absorbed| absorbed.get(&holder))
+            .map(|absorbed| absorbed.record.clone())
+            .reduce(|mut earlier, later| {
                 earlier.merge(later);
-                Some(earlier)
-            }
-            (earlier, later) => earlier.or(later),
-        }
+                earlier
+            })
     }
 
     /// Writes what is waiting, a bounded piece. Says whether more is.
@@ -96,7 +105,10 @@ impl DuplicateLog {
         let (mut failed, mut has_written) = (None, false);
         for (records, decided) in decided.await {
             let is_written = match decided {
-                Apart::Done(()) => true,
+                Apart::Done(Unseen { now, holders }) => {
+                    self.look_for(&holders, now);
+                    true
+                }
                 Apart::HeldUp => false,
                 Apart::Unreadable(why) => {
                     let job = records.first().map(|(id, _)| id.to_string());
@@ -131,11 +143,32 @@ impl DuplicateLog {
                 records.writing.insert(id, record);
             }
         }
+        // With the last piece, so that they are looked for once in each round.
+        if records.waiting.is_empty() {
+            for (id, mut earlier) in std::mem::take(&mut records.unseen) {
+                if let Some(later) = records.writing.remove(&id) {
+                    earlier.merge(later);
+                }
+                records.writing.insert(id, earlier);
+            }
+        }
         let mut piece: Vec<(JobId, Absorbed)> =
             records.writing.iter().map(|(id, record)| (*id, record.clone())).collect();
         // In one order whoever writes them: two servers' pieces cannot wait for each other's rows.
         piece.sort_unstable_by_key(|(id, _)| *id);
         (piece, !records.waiting.is_empty())
+    }
+
+    /// These were not there, and are looked for again, for a while.
+    fn look_for(&self, holders: &[JobId], now: Timestamp) {
+        let mut records = self.records();
+        for id in holders {
+            let Some(mut absorbed) = records.writing.remove(id) else { continue };
+            let since = *absorbed.unseen_since.get_or_insert(now);
+            if now.since(since) < UNSEEN_FOR && records.unseen.len() < UNSEEN_JOBS_MAX {
+                records.unseen.insert(*id, absorbed);
+            }
+        }
     }
 
     /// These have been written.
@@ -158,10 +191,20 @@ impl DuplicateLog {
     }
 }
 
-/// Adds the records to their holders' notes. Moves versions, never a fence or a state.
-fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<(), Missing> {
+/// Holders that were not there when their records were to be written, and when that was.
+struct Unseen {
+    now: Timestamp,
+    holders: Vec<JobId>,
+}
+
+/// Adds the records to their holders' notes. Moves versions, never a fence or a state. Says which holders are not there.
+fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<Unseen, Missing> {
+    let mut unseen = Unseen { now: draft.now(), holders: Vec::new() };
     for (id, newer) in records {
-        let Some((mut head, full)) = draft.full(*id)? else { continue };
+        let Some((mut head, full)) = draft.full(*id)? else {
+            unseen.holders.push(*id);
+            continue;
+        };
         // A record that cannot be read is begun anew: the count is information, the job is not at stake.
         let before = full.note(NoteKind::Duplicates).and_then(|text| Duplicates::decode(text).ok());
         let mut duplicates = before.unwrap_or_default();
@@ -174,5 +217,5 @@ fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<(), Missin
             }
         }
     }
-    Ok(())
+    Ok(unseen)
 }

@@ -142,16 +142,17 @@ impl Tend {
         let found = store.documents(Seek::Due { limit: RUN_DOCUMENTS_MAX }).await?;
         let mut ran = Ran { next: found.next, now: found.now, ..Ran::default() };
         let mut failed = None;
-        let (requests, others): (Vec<DocumentKey>, Vec<DocumentKey>) = found
-            .documents
-            .into_iter()
-            .map(|(key, _)| key)
-            .partition(|key| key.kind == DocumentKind::Request);
+        let due = found.documents.into_iter().map(|(key, document)| (key, document.due));
+        let (requests, others): (Vec<_>, Vec<_>) =
+            due.partition(|(key, _)| key.kind == DocumentKind::Request);
+        let requests: Vec<DocumentKey> = requests.into_iter().map(|(key, _)| key).collect();
         if others.len() > RUN_DECISIONS_MAX {
             ran.next = Some(found.now);
         }
-        for key in others.into_iter().take(RUN_DECISIONS_MAX) {
+        for (key, due) in others.into_iter().take(RUN_DECISIONS_MAX) {
+            let late = due.map_or(Duration::ZERO, |due| found.now.since(due));
             let reads = Reads { documents: vec![key.clone()], ..Reads::default() };
+            let (kind, name) = (key.kind, key.name.clone());
             // Who has waited for one waits for no other.
             let patience = if ran.held_up == 0 { PATIENCE } else { Duration::ZERO };
             match store.decide_within(patience, reads, move |draft| tend(draft, &key)).await {
@@ -161,7 +162,12 @@ impl Tend {
                     tracing::error!(%corrupt, "a cron cannot tick; it is looked at again in a minute, or when it is registered anew");
                     ran.moved += 1;
                 }
-                Err(StoreError::Contended) => ran.held_up += 1,
+                Err(StoreError::Contended) => {
+                    ran.held_up += 1;
+                    if is_to_be_said(late) {
+                        tracing::warn!(?kind, %name, ?late, "what is due cannot be decided and is put off");
+                    }
+                }
                 Err(error) => failed = Some(error),
             }
         }
@@ -173,6 +179,12 @@ impl Tend {
             _ => Ok(ran),
         }
     }
+}
+
+/// Whether it is to be told of a document that is put off: not when somebody's commit takes a moment, and in one second of each
+/// minute, for it is tried several times in each second.
+fn is_to_be_said(late: Duration) -> bool {
+    late >= Duration::from_secs(60) && late.as_secs().is_multiple_of(60)
 }
 
 /// Forgets those of these requests whose time is over, in one decision if nobody holds one of them.

@@ -62,6 +62,14 @@ struct Shared {
     duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
+impl Drop for Shared {
+    /// The last handle is gone. Whoever ends a runtime waits for what its duties do on threads of their own, and nobody is left
+    /// who wanted them to wait for others.
+    fn drop(&mut self) {
+        self.store.closing();
+    }
+}
+
 impl Engine {
     /// Starts an engine on a store. Must be called inside a tokio runtime.
     ///
@@ -328,7 +336,8 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read.
     pub async fn explain(&self, offer: Offer) -> Result<Explanation, StoreError> {
-        let offer = self.space.stored_offer(offer);
+        let mut offer = self.space.stored_offer(offer);
+        offer.bounded = self.is_bounded(&offer.queue).await?;
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         let explained = self.shared.store.decide(reads, move |draft| explain(draft, &offer)).await?;

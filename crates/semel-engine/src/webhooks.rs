@@ -165,6 +165,8 @@ impl Webhooks {
             self.cursor = Some(cursor.max(page.newest));
             return Ok(Relayed::Nothing);
         }
+        // Whoever has subscribed before one of these happened is on the list that is read after them.
+        let subscriptions = self.subscriptions().await?.0;
         let mut offers = Vec::new();
         for recorded in &page.events {
             if offers.len() >= DELIVERIES_MAX {

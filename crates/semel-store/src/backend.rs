@@ -48,12 +48,19 @@ pub fn is_set(row: &QueueRow) -> bool {
 ///   says that nobody knows ([`StoreError::Unknown`]).
 /// - **Order.** A claim takes from its queues in the order they are named; within one queue by (priority descending,
 ///   available_at, id). A job under a limit takes its place in that order, and comes back unclaimed unless the limit is
-///   one of the closed: those are as if they were not there.
+///   one of the closed: those are as if they were not there. Where it has granted none and shown as many as it has room for, it
+///   shows those under limits that come next, too, up to the first job of the queue that is under none.
 /// - **Bounds.** Every answer is bounded by the request's own limit.
 pub trait Backend: Send + Sync + 'static {
     /// Everything `reads` names, consistently, with the store's time. Of a whole job that is not there it says why, if
     /// its id is [spent](semel_core::draft::Spent).
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>>;
+
+    /// The same without what cannot be had now, and which part of `reads` that is: in a store of several parts, each of which is kept
+    /// for itself, one that is away keeps nobody from what is in the others. Whoever needs the rest [waits for it](Self::load).
+    fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {
+        Box::pin(async move { Ok((self.load(reads).await?, Reads::default())) })
+    }
 
     /// What can be said without a load, if this store can say anything so. Who closes the store asks it no more.
     fn peeks(&self) -> Option<Arc<dyn Peek>> {
@@ -63,9 +70,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Applies the groups in order, then serves the claims; one durability wait for all of them.
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>>;
 
-    /// Waits until what loads have shown so far is as durable as what a commit has answered: before whatever was decided
-    /// without writing is answered, for it names what others wrote. A store that shows only what is has nothing to do.
-    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    /// Waits until what loads have shown so far of the records that `seen` names is as durable as what a commit has answered: before
+    /// whatever was decided on them without writing is answered, for it names what others wrote. A store that shows only what is has
+    /// nothing to do, and one that is kept as a whole waits for the whole.
+    fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
+        let _ = seen;
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -82,7 +91,9 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Ids that are due, oldest first, at most `limit`, and the next time something of that kind falls due.
+    /// Ids that are due, oldest first, at most `limit`, and the next time something of that kind falls due. A store that looks
+    /// for [`Due::Purge`] a bounded piece at a time, in whatever order, says of that time that it has come until it has looked
+    /// at all.
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>>;
 
     /// Jobs for people, newest id first.
@@ -234,7 +245,7 @@ pub struct Claim {
     pub limit: u32,
     /// What each grant is filled in with.
     pub grant: Grant,
-    /// Jobs under these limits are passed over.
+    /// Jobs under these limits are passed over. In order, each once.
     pub closed: Vec<Lane>,
 }
 
@@ -254,7 +265,7 @@ pub struct DueIds {
     pub now: Timestamp,
     /// The ids.
     pub ids: Vec<JobId>,
-    /// When the next one falls due; in the past when `ids` was cut short.
+    /// When the next one falls due; in the past when `ids` was cut short, or the look was.
     pub next: Option<Timestamp>,
 }
 
@@ -353,7 +364,8 @@ pub struct QueueStats {
     pub created: u64,
     /// Jobs whose bodies were deleted after their retention.
     pub purged: u64,
-    /// The time of the job that has waited longest for a worker.
+    /// The time of the job that has waited longest for a worker. Where many limits have some, a store may leave out those
+    /// that have another before them under their own.
     pub oldest_ready: Option<Timestamp>,
 }
 

@@ -63,8 +63,12 @@ struct Traffic {
     asked: VecDeque<Request>,
     /// To be decided next: those under which a record moved.
     next: Vec<Tried>,
-    /// Those whose records a group has that is under way.
+    /// Those whose records a group has that is under way, or one that is held before them.
     held: Vec<Tried>,
+    /// The records of the held. Whoever comes later and wants one of them is held as well: else others would take one after the
+    /// other from him who needs several, and he would wait without end. Each is behind earlier ones alone, and the first behind
+    /// what is under way, so all have their turn.
+    reserved: HashSet<Record>,
     waitlist: Waitlist,
     /// How many callers there have been at once lately.
     callers: usize,
@@ -188,7 +192,7 @@ impl Batcher {
         is_closed
     }
 
-    /// Sends a group on its way, but for decisions that read what another group is about to write.
+    /// Sends a group on its way, but for decisions that read what another group is about to write, or what one of those reads.
     fn take_off(
         &mut self,
         traffic: &mut Traffic,
@@ -205,9 +209,12 @@ impl Batcher {
                 reads.clear();
                 tried.decision.reads(&mut reads);
                 let wanted = records_of(&reads);
-                let is_under_way =
-                    |record| traffic.flights.iter().any(|other| other.records.contains(record));
-                if wanted.iter().any(is_under_way) {
+                let is_taken = |record: &Record| {
+                    traffic.reserved.contains(record)
+                        || traffic.flights.iter().any(|other| other.records.contains(record))
+                };
+                if wanted.iter().any(is_taken) {
+                    traffic.reserved.extend(wanted);
                     traffic.held.push(tried);
                 } else if size > 0 && size.saturating_add(wanted.len()) > RECORDS_MAX {
                     // Whoever comes behind waits too, however little he reads: else he who reads much would wait without end.
@@ -232,6 +239,7 @@ impl Batcher {
             rows: Arc::clone(&self.rows),
             entropy: self.entropy,
             answers: self.answers.another(),
+            is_patient: is_of_waitlist,
         };
         let callers = decisions.len() + claims.len();
         let flight = Box::pin(flight.fly(decisions, claims));
@@ -293,6 +301,7 @@ impl Traffic {
         if let Some((place, landed)) = landed {
             drop(self.flights.remove(place));
             self.next.append(&mut self.held);
+            self.reserved.clear();
             self.next.extend(landed.again);
             self.waitlist.add(landed.busy);
         }
@@ -343,9 +352,10 @@ pub async fn transact<T>(
                 Err(Missing) => return Err(StoreError::Contended),
             }
         };
+        let seen = draft.relied_on();
         let group = draft.finish();
         if group.is_empty() {
-            backend.confirm().await?;
+            backend.confirm(&seen).await?;
             if backend.moved().is_some_and(|moved| moved >= loaded) {
                 continue;
             }

@@ -1,7 +1,8 @@
 //! How far a store looks in one go, and how the places of its log are numbered: the same in every store, so that callers
 //! and tests meet one behaviour.
 
-/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest.
+/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest. Where it has granted
+/// nothing and shown as many under limits as it has room for, it goes on to show those that come next, up to the first under none.
 pub const CLAIM_LOOKS_EXTRA: u16 = 64;
 /// Jobs of one limit that a claim looks at, at most: their limit mostly lets few of them start.
 pub const LANE_LOOKS: u16 = 16;

@@ -389,7 +389,7 @@ impl Copy<'_> {
         }
         group.writes.push(Write::Document { key: self::mark(), document: None });
         commit(self.to, vec![group]).await?;
-        self.to.confirm().await.map_err(CopyError::Target)
+        self.to.confirm(&reads).await.map_err(CopyError::Target)
     }
 }
 

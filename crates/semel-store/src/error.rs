@@ -19,7 +19,8 @@ pub enum StoreError {
     /// has to be. Whoever asks for the same with the same id again is answered as the first time.
     #[error("{0}")]
     Unknown(String),
-    /// The store has failed in a way after which it must not go on; it has to be opened again.
+    /// The store has failed in a way after which it must not go on; it has to be opened again. Whether what was under way then
+    /// was done is not known.
     #[error("the store has failed and must be reopened: {0}")]
     Poisoned(String),
     /// What is stored is not what this program wrote.

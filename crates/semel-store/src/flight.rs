@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Group, Missing, Reads, Write};
+use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot, Write};
 use semel_core::planted::{Bug, is_planted};
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::backend::{Backend, Batch, Claim, Verdict};
 use crate::bounds::{COMMIT_ATTEMPTS_MAX, GROUP_BYTES_MAX, LOADS_PER_DECISION_MAX};
 use crate::error::StoreError;
 use crate::hints::Hints;
-use crate::request::{ClaimReply, Decide, Outcome};
+use crate::request::{ClaimReply, Decide, Outcome, add};
 
 /// A decision that was taken some times, or never.
 pub(crate) struct Tried {
@@ -22,12 +22,14 @@ pub(crate) struct Tried {
     pub(crate) tries: u32,
     /// Since when it waits for somebody else's transaction, and how long it rested last.
     pub(crate) waits: Option<(Instant, Duration)>,
+    /// What it relied on when it was taken last and wrote nothing.
+    seen: Reads,
 }
 
 impl Tried {
     /// One that was not taken yet.
     pub(crate) fn new(decision: Box<dyn Decide>) -> Self {
-        Self { decision, tries: 0, waits: None }
+        Self { decision, tries: 0, waits: None, seen: Reads::default() }
     }
 
     /// Has it wait for somebody else's transaction.
@@ -44,6 +46,8 @@ pub(crate) struct Flight {
     pub(crate) rows: Arc<AtomicU64>,
     pub(crate) entropy: u64,
     pub(crate) answers: Answers<Outcome>,
+    /// Whether it waits for what is away. Others go on without those that need it.
+    pub(crate) is_patient: bool,
 }
 
 /// What was decided of a group.
@@ -54,6 +58,8 @@ struct Decided {
     groups: Vec<Group>,
     /// Those that would have made the commit too long.
     later: Vec<Tried>,
+    /// Those that need what is away.
+    away: Vec<Tried>,
 }
 
 /// What is left of a group when all others have been answered.
@@ -61,7 +67,7 @@ struct Decided {
 pub(crate) struct Landed {
     /// Decisions to be taken again, for a record moved under them; or yet to be taken.
     pub(crate) again: Vec<Tried>,
-    /// Decisions whose records somebody else has locked.
+    /// Decisions whose records somebody else has locked, or are away.
     pub(crate) busy: Vec<Tried>,
 }
 
@@ -71,9 +77,10 @@ impl Flight {
         // Before anything of it is read.
         let began = Instant::now();
         // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
-        let Decided { taken, groups, later } = self.decide(decisions).await.unwrap_or_default();
+        let Decided { taken, groups, later, away } = self.decide(decisions).await.unwrap_or_default();
         let mut landed = self.commit(taken, groups, claims, began).await;
         landed.again.extend(later);
+        landed.busy.extend(away);
         landed
     }
 
@@ -167,7 +174,9 @@ impl Flight {
         if decided.is_empty() {
             return decided;
         }
-        match self.backend.confirm().await {
+        let mut seen = Reads::default();
+        decided.iter().for_each(|tried| add(&tried.seen, &mut seen));
+        match self.backend.confirm(&seen).await {
             Ok(()) if self.has_moved_since(began) => return decided,
             Ok(()) => {
                 decided.into_iter().for_each(|tried| self.answers.push(Outcome::Decided(tried.decision)));
@@ -182,7 +191,7 @@ impl Flight {
         Vec::new()
     }
 
-    async fn decide(&mut self, decisions: Vec<Tried>) -> Option<Decided> {
+    async fn decide(&mut self, mut decisions: Vec<Tried>) -> Option<Decided> {
         if decisions.is_empty() {
             return Some(Decided::default());
         }
@@ -190,18 +199,24 @@ impl Flight {
         for tried in &decisions {
             tried.decision.reads(&mut reads);
         }
-        let loaded = match self.backend.load(&reads).await {
+        let (backend, is_patient) = (Arc::clone(&self.backend), self.is_patient);
+        let asked = Instant::now();
+        let loaded = match load(&*backend, is_patient, &reads).await {
             // Who asks for what cannot be read is refused alone: each asks for what it needs when it is decided.
-            Err(StoreError::Corrupt(_)) => self.backend.load(&Reads::default()).await,
+            Err(StoreError::Corrupt(_)) => load(&*backend, is_patient, &Reads::default()).await,
             loaded => loaded,
         };
-        let snapshot = match loaded {
-            Ok(mut snapshot) => {
+        // While the store was away nobody waited for somebody else's transaction.
+        for (since, _) in decisions.iter_mut().filter_map(|tried| tried.waits.as_mut()) {
+            *since += asked.elapsed();
+        }
+        let (snapshot, mut lacks) = match loaded {
+            Ok((mut snapshot, lacks)) => {
                 if is_planted(Bug::ServerClock) {
                     snapshot.now =
                         snapshot.now.saturating_add(Duration::from_millis(50 + self.entropy % 2_000));
                 }
-                snapshot
+                (snapshot, lacks)
             }
             Err(error) => {
                 for tried in decisions {
@@ -215,6 +230,7 @@ impl Flight {
             taken: Vec::with_capacity(decisions.len()),
             groups: Vec::with_capacity(decisions.len()),
             later: Vec::new(),
+            away: Vec::new(),
         };
         let mut bytes = 0;
         for mut tried in decisions {
@@ -222,17 +238,60 @@ impl Flight {
                 decided.later.push(tried);
                 continue;
             }
-            match decide_one(&*self.backend, &mut draft, &mut *tried.decision).await {
-                Ok(group) => {
+            match decide_one(&*backend, is_patient, &mut draft, &mut lacks, &mut tried).await {
+                Ok(Some(group)) => {
                     bytes += group.text_bytes();
                     decided.groups.push(group);
                     decided.taken.push(tried);
                 }
+                Ok(None) => decided.away.push(tried.wait()),
                 Err(error) => tried.decision.answer(Err(error)),
             }
         }
         Some(decided)
     }
+}
+
+/// What `reads` names, and which part of it is away. Who is patient waits for that.
+async fn load(
+    backend: &dyn Backend,
+    is_patient: bool,
+    reads: &Reads,
+) -> Result<(Snapshot, Reads), StoreError> {
+    if is_patient {
+        return Ok((backend.load(reads).await?, Reads::default()));
+    }
+    backend.load_soon(reads).await
+}
+
+/// Takes one decision over the draft, loading what it asks for. None where that is among what the store `lacks` now: nobody else of the
+/// group waits for it.
+async fn decide_one(
+    backend: &dyn Backend,
+    is_patient: bool,
+    draft: &mut Draft,
+    lacks: &mut Reads,
+    tried: &mut Tried,
+) -> Result<Option<Group>, StoreError> {
+    for _ in 0..LOADS_PER_DECISION_MAX {
+        match tried.decision.decide(draft) {
+            Ok(()) => {
+                tried.seen = draft.relied_on();
+                return Ok(Some(draft.finish()));
+            }
+            Err(Missing) => {
+                draft.roll_back();
+                let missing = draft.take_missing();
+                if missing.meet(lacks) {
+                    return Ok(None);
+                }
+                let (loaded, away) = load(backend, is_patient, &missing).await?;
+                draft.extend(loaded);
+                add(&away, lacks);
+            }
+        }
+    }
+    Err(StoreError::Contended)
 }
 
 /// With the bugs of that kind: answers before the commit, all or those that wrote nothing.
@@ -273,23 +332,4 @@ async fn replace_in_two_steps(backend: &dyn Backend, groups: Vec<Group>) -> Vec<
         second.push(group);
     }
     second
-}
-
-/// Takes one decision over the draft, loading what it asks for.
-async fn decide_one(
-    backend: &dyn Backend,
-    draft: &mut Draft,
-    decision: &mut dyn Decide,
-) -> Result<Group, StoreError> {
-    for _ in 0..LOADS_PER_DECISION_MAX {
-        match decision.decide(draft) {
-            Ok(()) => return Ok(draft.finish()),
-            Err(Missing) => {
-                draft.roll_back();
-                let missing = draft.take_missing();
-                draft.extend(backend.load(&missing).await?);
-            }
-        }
-    }
-    Err(StoreError::Contended)
 }

@@ -41,8 +41,8 @@ pub trait Layer: Send + Sync + 'static {
     }
 
     /// See [`Backend::confirm`].
-    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner().confirm()
+    fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner().confirm(seen)
     }
 
     /// See [`Backend::waits_for_all`].
@@ -53,6 +53,16 @@ pub trait Layer: Send + Sync + 'static {
     /// See [`Backend::moved`].
     fn moved(&self) -> Option<Instant> {
         self.inner().moved()
+    }
+
+    /// See [`Backend::due`].
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        self.inner().due(due, limit)
+    }
+
+    /// See [`Backend::events`].
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
+        self.inner().events(cursor, limit)
     }
 
     /// See [`Backend::maintain`].
@@ -79,8 +89,8 @@ impl<L: Layer> Backend for L {
         Layer::commit(self, batch)
     }
 
-    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        Layer::confirm(self)
+    fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
+        Layer::confirm(self, seen)
     }
 
     fn waits_for_all(&self) -> bool {
@@ -92,7 +102,7 @@ impl<L: Layer> Backend for L {
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
-        self.inner().due(due, limit)
+        Layer::due(self, due, limit)
     }
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
@@ -112,7 +122,7 @@ impl<L: Layer> Backend for L {
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
-        self.inner().events(cursor, limit)
+        Layer::events(self, cursor, limit)
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {

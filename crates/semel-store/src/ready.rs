@@ -68,12 +68,12 @@ impl ReadyJobs {
         }
     }
 
-    /// The first jobs to look at for `wanted` of them: at most `looks`, passing over those of the closed limits.
+    /// The first jobs to look at for `wanted` of them: at most `looks`, passing over those of the closed limits, which are in order.
     pub(crate) fn first(&self, wanted: usize, looks: usize, closed: &[Lane]) -> Vec<JobId> {
         if self.lanes.is_empty() {
             return self.free.iter().take(looks).map(|(_, _, id)| id).collect();
         }
-        let open = self.lanes.iter().filter(|(lane, _)| !closed.contains(lane));
+        let open = self.lanes.iter().filter(|(lane, _)| closed.binary_search(lane).is_err());
         let limited = open.flat_map(|(_, jobs)| jobs.iter().take(wanted.min(usize::from(LANE_LOOKS))));
         let mut found: Vec<Order> = self.free.iter().take(looks).chain(limited).collect();
         found.sort_unstable();

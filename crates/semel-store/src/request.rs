@@ -147,7 +147,8 @@ impl<D: FnMut(&mut Draft) -> Result<(), Missing> + Send> Decide for Left<D> {
     }
 }
 
-fn add(read: &Reads, reads: &mut Reads) {
+/// Has `reads` name what `read` names as well.
+pub(crate) fn add(read: &Reads, reads: &mut Reads) {
     reads.heads.extend_from_slice(&read.heads);
     reads.fulls.extend_from_slice(&read.fulls);
     reads.keys.extend_from_slice(&read.keys);

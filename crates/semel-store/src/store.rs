@@ -119,8 +119,8 @@ impl Store {
     /// it asks for is loaded then. Dropping the future does not take the decision back.
     ///
     /// # Errors
-    /// When the store cannot commit it. Then nothing was written, unless the error is [`StoreError::Unknown`] or
-    /// [`StoreError::Closed`]: then that is unknown.
+    /// When the store cannot commit it. Then nothing was written, unless the error is [`StoreError::Unknown`],
+    /// [`StoreError::Poisoned`] or [`StoreError::Closed`]: then that is unknown.
     pub async fn decide<T, D>(&self, reads: Reads, decide: D) -> Result<T, StoreError>
     where
         T: Send + 'static,

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::signal::kill;
+
 /// Says where PostgreSQL's programs are.
 pub const PROGRAMS: &str = "SEMEL_TEST_POSTGRES_PROGRAMS";
 /// Says where pgbouncer is.
@@ -248,8 +250,8 @@ impl Drop for Cluster {
 
 /// SIGKILL, to one process of a cluster. Says whether it was still there.
 pub fn kill_process(pid: i32) -> bool {
-    let mut command = as_somebody(Command::new("kill"));
-    command.args(["-KILL", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut command = as_somebody(kill("-KILL", pid));
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     command.status().unwrap().success()
 }
 

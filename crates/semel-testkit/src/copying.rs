@@ -165,7 +165,8 @@ async fn paper(f: &Fixture) -> JobId {
 }
 
 async fn is_granted(f: &Fixture, id: JobId) -> bool {
-    let turn = f.decide(|draft| Ok(limit::claim(draft, &[id], &Grant::new("w".into(), None))?.remove(0).1));
+    let turn =
+        f.decide(|draft| Ok(limit::claim(draft, &[id], &Grant::new("w".into(), None), 1)?.remove(0).1));
     matches!(turn.await, Turn::Granted(_))
 }
 

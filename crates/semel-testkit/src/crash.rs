@@ -3,6 +3,7 @@
 
 pub(crate) mod crossings;
 mod flows;
+mod process;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use semel_store::backend::Claim;
 use tokio::task::JoinSet;
 
 pub use self::flows::Told;
+pub use self::process::{called, kill_after};
 use crate::history::Holds;
 use crate::make::{Want, keyed};
 

@@ -15,7 +15,8 @@
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
 //! - [`redis`]: a prefix of a test's own in Redis.
 //! - [`chromium`]: a Chromium of a test's own.
-//! - [`patience`]: times of a real clock.
+//! - [`patience`]: times of a real clock, and how often a test is played; [`runtime`]: one that outlives a test's own;
+//!   [`signal`]: what ends or halts a process.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
@@ -56,6 +57,9 @@ pub mod planted;
 pub mod races;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod redis;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod runtime;
+pub mod signal;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod sim;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

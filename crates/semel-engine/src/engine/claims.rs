@@ -12,6 +12,7 @@ use semel_core::limit::{self, Gate, Lane, Turn};
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
 use semel_store::backend::{Claim, Claimed};
+use tokio::time::Instant;
 
 use super::Engine;
 use crate::apart::{Apart, PATIENCE, apart};
@@ -31,7 +32,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot commit; nothing was taken then, as far as is [known](semel_store::Store::decide).
-    pub async fn claim(&self, mut claim: Claim) -> Result<Vec<Job>, StoreError> {
+    pub async fn claim(&self, claim: Claim) -> Result<Vec<Job>, StoreError> {
+        self.claim_until(claim, None).await
+    }
+
+    /// As [`claim`](Self::claim), but goes around full limits no longer than until `deadline`.
+    async fn claim_until(&self, mut claim: Claim, deadline: Option<Instant>) -> Result<Vec<Job>, StoreError> {
         for queue in &mut claim.queues {
             *queue = self.space.stored_queue(queue);
         }
@@ -78,14 +84,15 @@ impl Engine {
                 self.shared.latencies.count(self.tenant(), head.queue.name(), What::Wait, waited);
             }
             // Behind jobs that could not be granted there may be some that can.
-            if !jobs.is_empty() || !has_way || limit == 0 {
+            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if !jobs.is_empty() || !has_way || limit == 0 || is_over {
                 return Ok(jobs);
             }
         }
     }
 
-    /// Sees to jobs that a claim met and the store could not grant by itself: those under a limit, up to `room`, are decided
-    /// about, the others settled.
+    /// Sees to jobs that a claim met and the store could not grant by itself: those under a limit are decided about until `room` of
+    /// them start, the others settled.
     async fn not_granted(
         &self,
         jobs: Vec<(JobId, Unclaimable)>,
@@ -97,8 +104,8 @@ impl Engine {
         let settled = if unclaimable.is_empty() { 0 } else { self.settle_unclaimable(unclaimable).await? };
         let mut seen = Seen { settled, ..Seen::default() };
         if !limited.is_empty() && room > 0 {
-            let ids = limited.into_iter().take(room).map(|(id, _)| id).collect();
-            self.claim_limited(ids, grant, &mut seen).await?;
+            let ids = limited.into_iter().map(|(id, _)| id).collect();
+            self.claim_limited(ids, room, grant, &mut seen).await?;
         }
         Ok(seen)
     }
@@ -122,13 +129,13 @@ impl Engine {
         stop: impl Future<Output = ()>,
     ) -> Result<Vec<Job>, StoreError> {
         let mut stop = std::pin::pin!(stop);
-        let deadline = tokio::time::Instant::now() + patience;
+        let deadline = Instant::now() + patience;
         let _waiting = self.shared.store.hints().wait();
         loop {
             // Registered before looking, so that nothing that becomes ready in between is slept through.
             let mut ready = std::pin::pin!(self.shared.store.hints().ready());
             ready.as_mut().enable();
-            let jobs = self.claim(claim.clone()).await?;
+            let jobs = self.claim_until(claim.clone(), Some(deadline)).await?;
             if !jobs.is_empty() {
                 return Ok(jobs);
             }
@@ -145,24 +152,42 @@ impl Engine {
         }
     }
 
-    /// Has the core decide about jobs under a limit. One that somebody's open transaction holds delays those of its own limit
-    /// and nobody else.
-    async fn claim_limited(&self, ids: Vec<JobId>, grant: &Grant, seen: &mut Seen) -> Result<(), StoreError> {
+    /// Has the core decide about jobs under a limit, until `room` of them start. One that somebody's open transaction holds delays
+    /// those of its own limit and nobody else.
+    async fn claim_limited(
+        &self,
+        mut ids: Vec<JobId>,
+        room: usize,
+        grant: &Grant,
+        seen: &mut Seen,
+    ) -> Result<(), StoreError> {
         let store = &self.shared.store;
         let look = store.hints().closed_lanes().look();
-        let decided = apart(ids, |ids: Vec<JobId>| {
-            let reads = Reads { fulls: ids.clone(), ..Reads::default() };
+        let act = |ids: Vec<JobId>| {
+            // Most of those beyond will not start: what they are is not needed.
+            let (fulls, heads) = ids.split_at(room.min(ids.len()));
+            let reads = Reads { fulls: fulls.to_vec(), heads: heads.to_vec(), ..Reads::default() };
             let grant = grant.clone();
-            let decide = move |draft: &mut Draft| Ok((limit::claim(draft, &ids, &grant)?, draft.now()));
+            let decide = move |draft: &mut Draft| Ok((limit::claim(draft, &ids, &grant, room)?, draft.now()));
             let leased = store.clone();
             let keep = move |(turns, now): (Vec<(JobId, Turn)>, Timestamp)| {
                 (Untold::granted(&leased, &turns), turns, now)
             };
             store.decide_keeping(PATIENCE, reads, decide, keep)
-        });
+        };
+        let together = if ids.len() > room { act(ids.clone()).await } else { Err(StoreError::Contended) };
+        let decided = match together {
+            Ok(decided) => vec![(ids, Apart::Done(decided))],
+            // Each that is decided apart may start, so they are no more than there is room for.
+            Err(StoreError::Contended | StoreError::Corrupt(_)) => {
+                ids.truncate(room);
+                apart(ids, act).await
+            }
+            Err(error) => vec![(ids, Apart::Failed(error))],
+        };
         let (mut unclaimable, mut held_up) = (Vec::new(), Vec::new());
         let mut failed = None;
-        for (ids, decided) in decided.await {
+        for (ids, decided) in decided {
             let (untold, turns, now) = match decided {
                 Apart::Done(decided) => decided,
                 Apart::HeldUp => {

@@ -1,12 +1,13 @@
 //! Relays the outbox: each entry is offered once, in the transaction that writes its outcome beside it. No leader: whichever
 //! server comes first takes an entry.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
+use semel_core::limit::{Lane, Limit};
 use semel_core::unique::UniqueKey;
 use semel_store::StoreError;
 use semel_store::outbox::{Outbox, Read, Relayed, Taken};
@@ -20,6 +21,9 @@ const PIECE_MAX: u32 = 200;
 const REST: Duration = Duration::from_millis(100);
 /// Entries relayed until it is begun again at the first that waits: those that were passed over are tried again then.
 const ROUND_MAX: usize = 4_000;
+/// Entries of different keys under one limit that are tried in vain until the limit itself is taken for held: each keeps those behind
+/// it waiting for a moment.
+const TRIES_UNDER_LIMIT: u32 = 8;
 /// Who the duplicates record says it was.
 const SOURCE: &str = "outbox";
 
@@ -58,40 +62,39 @@ impl Engine {
         }
     }
 
-    /// Goes through the entries that wait, once, and relays those whose keys nobody holds. Says how many.
+    /// Goes through the entries that wait, once, and relays those whose keys and limits nobody holds. Says how many.
     ///
     /// # Errors
     /// When the store cannot be written; nothing was relayed then.
     pub async fn relay_once(&self, outbox: &dyn Outbox, read: &Read) -> Result<usize, StoreError> {
         let (mut relayed, mut failed, mut piece, mut after) = (0, None, PIECE_MAX, 0);
-        // Keys that somebody's open transaction holds. What has one is passed over without another try, so that the first of a
-        // key is still the first when it is relayed.
-        let mut held: HashSet<UniqueKey> = HashSet::new();
+        let mut held = Held::default();
         while relayed < ROUND_MAX {
             let Some(taken) = outbox.take(piece, after).await? else { break };
             let last = taken.last();
             let offers: Vec<Result<Offer, String>> =
                 taken.entries().iter().map(|(id, text)| read(*id, text)).collect();
-            let is_held =
-                |offer: &Result<Offer, String>| key_of(offer).is_some_and(|key| held.contains(&key));
-            let tried: Vec<Option<Result<Offer, String>>> =
-                offers.into_iter().map(|offer| (!is_held(&offer)).then_some(offer)).collect();
-            let number = tried.iter().flatten().count();
-            let keys: Vec<Option<UniqueKey>> = tried.iter().flatten().map(key_of).collect();
+            let tried: Vec<Option<Result<Offer, String>>> = offers
+                .into_iter()
+                .map(|offer| (!Needs::of(&offer).is_any_in(&held)).then_some(offer))
+                .collect();
+            let needs: Vec<Needs> = tried.iter().flatten().map(Needs::of).collect();
+            let number = needs.len();
             match self.relay_taken(taken, tried).await {
                 Ok(()) => {
                     relayed += number;
+                    needs.iter().for_each(|needs| held.lets(needs));
                     after = last;
                     piece = (piece * 4).min(PIECE_MAX);
                 }
-                // One of them cannot be relayed now, because somebody holds its key: in smaller pieces, the others go on.
+                // One of them cannot be relayed now, because somebody holds what it needs: in smaller pieces, the others go on.
                 Err(_) if number > 1 => piece = (piece / 4).max(1),
                 Err(error) => {
                     after = last;
-                    held.extend(keys.into_iter().flatten());
+                    needs.iter().for_each(|needs| held.refuses(needs));
                     match error {
                         StoreError::Contended | StoreError::Undone(_) => {
-                            tracing::debug!(%error, "an entry of the outbox waits for a key that somebody's transaction holds");
+                            tracing::debug!(%error, "an entry of the outbox waits for a key or a limit that somebody's transaction holds");
                         }
                         error => failed = Some(error),
                     }
@@ -152,8 +155,53 @@ impl Engine {
     }
 }
 
-fn key_of(offer: &Result<Offer, String>) -> Option<UniqueKey> {
-    Some(offer.as_ref().ok()?.unique.as_ref()?.key)
+/// What an entry needs that somebody's open transaction may hold.
+struct Needs {
+    key: Option<UniqueKey>,
+    lane: Option<Lane>,
+}
+
+impl Needs {
+    fn of(offer: &Result<Offer, String>) -> Self {
+        let offer = offer.as_ref().ok();
+        Self {
+            key: offer.and_then(|offer| offer.unique.as_ref()).map(|identity| identity.key),
+            lane: offer.and_then(|offer| offer.limit.as_ref()).map(Limit::lane),
+        }
+    }
+
+    fn is_any_in(&self, held: &Held) -> bool {
+        self.key.is_some_and(|key| held.keys.contains(&key))
+            || self
+                .lane
+                .and_then(|lane| held.lanes.get(&lane))
+                .is_some_and(|tries| *tries >= TRIES_UNDER_LIMIT)
+    }
+}
+
+/// What somebody's open transaction holds, by what was tried. What needs it is passed over without another try, so that the first of a
+/// key is still the first when it is relayed.
+#[derive(Default)]
+struct Held {
+    keys: HashSet<UniqueKey>,
+    /// How often was tried in vain what needs the limit, and a key too, for that may be what is held.
+    lanes: HashMap<Lane, u32>,
+}
+
+impl Held {
+    fn refuses(&mut self, needs: &Needs) {
+        self.keys.extend(needs.key);
+        if let Some(lane) = needs.lane {
+            let tries = self.lanes.entry(lane).or_default();
+            *tries = if needs.key.is_none() { TRIES_UNDER_LIMIT } else { tries.saturating_add(1) };
+        }
+    }
+
+    fn lets(&mut self, needs: &Needs) {
+        if let Some(lane) = needs.lane {
+            self.lanes.remove(&lane);
+        }
+    }
 }
 
 /// The job that an outcome names.

@@ -20,6 +20,9 @@ const DUPLICATES_EVERY: Duration = Duration::from_millis(900);
 const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// After so long a duty that has more to do lets the others have their turn, and goes on behind them.
 const TURN_MAX: Duration = Duration::from_millis(100);
+/// Of each time that house is kept, the most that goes on looking for what is to be purged where nothing of it is found: it
+/// takes turns with those who wait for an answer, and there may be millions that are kept.
+const LOOKING_MAX: Duration = Duration::from_millis(10);
 
 /// Runs the duties until told to stop or until nobody holds the engine any more.
 pub(super) async fn run_duties(store: Store, engine: Weak<Shared>, stop: watch::Receiver<bool>) {
@@ -54,7 +57,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
                     flushed = Instant::now();
                 }
             }
-            has_more |= or_later(turn(|| purge(store)).await);
+            has_more |= or_later(purge(store).await);
             if has_more {
                 rest = Duration::ZERO;
             } else {
@@ -140,8 +143,22 @@ async fn once_a_second(shared: &Shared) -> Result<bool, StoreError> {
     has_more
 }
 
+/// Purges until nothing is left or the turn is over. Says whether there may be more; where it has only looked so far, it looks on
+/// when house is kept again.
 async fn purge(store: &Store) -> Result<bool, StoreError> {
-    Ok(Purge.run_once(store).await?.moved > 0)
+    let began = Instant::now();
+    loop {
+        let ran = Purge.run_once(store).await?;
+        let has_moved = ran.moved > 0;
+        let looks_on = ran.held_up == 0 && ran.next.is_some_and(|at| at <= ran.now);
+        if !has_moved && !looks_on {
+            return Ok(false);
+        }
+        let most = if has_moved { TURN_MAX } else { LOOKING_MAX };
+        if began.elapsed() >= most {
+            return Ok(has_moved);
+        }
+    }
 }
 
 /// Has the store keep its own house, for as long as it is open.

@@ -13,9 +13,13 @@ use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
 use semel_engine::Engine;
 use semel_engine::follow::Wanted;
 use semel_engine::webhooks::{DELIVERIES, Relayed, Wording};
-use semel_store::backend::Claim;
+use semel_store::backend::{BoxFuture, Claim};
+use semel_store::layer::Layer;
 use semel_store::memory::Memory;
+use semel_store::{Backend, LogPage, StoreError};
 use semel_testkit::make::job;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -33,8 +37,7 @@ async fn a_follower_is_woken_by_the_commit_and_told_what_he_missed() {
     });
     tokio::task::yield_now().await;
     engine.enqueue(job().offer(), "t").await.unwrap();
-    let (mut follow, reading) =
-        tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
+    let (mut follow, reading) = timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
     assert_eq!((reading.events.len(), reading.events[0].event.kind), (1, EventKind::Enqueued));
     assert_eq!(follow.cursor(), reading.events[0].cursor.max(follow.cursor()));
     engine.enqueue(job().offer(), "t").await.unwrap();
@@ -69,12 +72,8 @@ impl Wording for Words {
     }
 }
 
-/// Two servers read the same log; a third takes over.
-#[tokio::test]
-async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
-    let engine = engine();
-    let mut servers = [engine.webhooks(Arc::new(Words)), engine.webhooks(Arc::new(Words))];
-    assert_eq!(servers[0].relay_once().await.unwrap(), Relayed::Nothing, "nobody is to be told");
+/// Who wants to be told of everything after a place in the log.
+fn subscription(id: &str, after: u64) -> Subscription {
     let wish = Wish {
         url: "https://example.com".into(),
         events: vec!["*".into()],
@@ -82,11 +81,47 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
         secret: Secret("s".into()),
         ..Wish::default()
     };
-    let of = Subscription { id: "s1".into(), tenant: String::new(), wish, created_at: 0, after: 0, epoch: 0 };
-    servers[0]
-        .change(move |known, _| known.extend([of.clone(), Subscription { id: "s2".into(), ..of.clone() }]))
-        .await
-        .unwrap();
+    Subscription { id: id.into(), tenant: String::new(), wish, created_at: 0, after, epoch: 0 }
+}
+
+async fn subscribe(engine: &Engine, id: &str, after: u64) {
+    let of = subscription(id, after);
+    engine.webhooks(Arc::new(Words)).change(move |known, _| known.push(of.clone())).await.unwrap();
+}
+
+/// Takes all deliveries: to whom each goes, and the event.
+async fn deliveries(engine: &Engine) -> Vec<(String, String)> {
+    let own = engine.webhooks_tenant();
+    let claim = Claim {
+        queues: vec![QueueName::from_stored(DELIVERIES)],
+        limit: 100,
+        grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
+    };
+    // Four of each subscription at once; what else there is comes when those are done with.
+    let mut all = Vec::new();
+    loop {
+        let taken = own.claim(claim.clone()).await.unwrap();
+        if taken.is_empty() {
+            return all;
+        }
+        assert!(taken.len() <= 8, "{}", taken.len());
+        for job in &taken {
+            own.complete(job.head.id, Bearer::default(), None).await.unwrap();
+            let delivery = Delivery::of_args(&job.body.args).unwrap();
+            all.push((delivery.subscription, delivery.event.get().to_owned()));
+        }
+    }
+}
+
+/// Two servers read the same log; a third takes over.
+#[tokio::test]
+async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
+    let engine = engine();
+    let mut servers = [engine.webhooks(Arc::new(Words)), engine.webhooks(Arc::new(Words))];
+    assert_eq!(servers[0].relay_once().await.unwrap(), Relayed::Nothing, "nobody is to be told");
+    let known = ["s1", "s2"].map(|id| subscription(id, 0));
+    servers[0].change(move |all, _| all.extend(known.clone())).await.unwrap();
     for _ in 0..5 {
         engine.enqueue(job().offer(), "t").await.unwrap();
     }
@@ -99,33 +134,56 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
         let mut third = engine.webhooks(Arc::new(Words));
         tokio::join!(second.relay_once(), third.relay_once()).1.unwrap();
     }
-    let own = engine.webhooks_tenant();
-    let claim = Claim {
-        queues: vec![QueueName::from_stored(DELIVERIES)],
-        limit: 100,
-        grant: Grant::new("w".into(), None),
-        closed: Vec::new(),
-    };
-    // Four of each subscription at once; what else there is comes when those are done with.
-    let mut jobs = Vec::new();
-    loop {
-        let taken = own.claim(claim.clone()).await.unwrap();
-        if taken.is_empty() {
-            break;
-        }
-        assert!(taken.len() <= 8, "{}", taken.len());
-        for job in &taken {
-            own.complete(job.head.id, Bearer::default(), None).await.unwrap();
-        }
-        jobs.extend(taken);
-    }
-    let mut seen: Vec<(String, String)> = jobs
-        .iter()
-        .map(|job| Delivery::of_args(&job.body.args).unwrap())
-        .map(|delivery| (delivery.subscription, delivery.event.get().to_owned()))
-        .collect();
+    let jobs = deliveries(&engine).await;
+    let mut seen = jobs.clone();
     seen.sort();
     seen.dedup();
     assert_eq!((seen.len(), jobs.len()), (16, 16), "eight events, two subscriptions, each once");
     assert!(engine.queues().await.unwrap().iter().all(|stats| stats.row.name.name() == "default"));
+}
+
+/// A store whose log is read once that is let go on.
+struct Held {
+    inner: Arc<Memory>,
+    /// A permit for each look at the log that has begun.
+    begun: Semaphore,
+    /// What they wait for, one each.
+    gate: Semaphore,
+}
+
+impl Layer for Held {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
+        Box::pin(async move {
+            self.begun.add_permits(1);
+            self.gate.acquire().await.unwrap().forget();
+            self.inner.events(cursor, limit).await
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_happens_after_a_subscription_is_delivered_to_it_whoever_reads_the_log_meanwhile() {
+    let memory = Arc::new(Memory::default());
+    let engine = Engine::without_duties(Arc::clone(&memory) as Arc<dyn Backend>).unwrap();
+    subscribe(&engine, "first", 0).await;
+    let held = Arc::new(Held { inner: memory, begun: Semaphore::new(0), gate: Semaphore::new(0) });
+    let server = Engine::without_duties(Arc::clone(&held) as Arc<dyn Backend>).unwrap();
+    let mut webhooks = server.webhooks(Arc::new(Words));
+    let meanwhile = async {
+        held.begun.acquire().await.unwrap().forget();
+        subscribe(&engine, "second", engine.log_end().await.unwrap()).await;
+        engine.enqueue(job().offer(), "t").await.unwrap();
+        held.gate.add_permits(1);
+    };
+    let both = async { tokio::join!(webhooks.relay_once(), meanwhile).0.unwrap() };
+    assert_eq!(timeout(Duration::from_secs(60), both).await.unwrap(), Relayed::Some);
+    let mut told: Vec<String> = deliveries(&engine).await.into_iter().map(|(to, _)| to).collect();
+    told.sort();
+    assert_eq!(told, ["first", "second"]);
 }

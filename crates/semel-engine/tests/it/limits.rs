@@ -1,12 +1,17 @@
-//! Claims of jobs under a limit.
+//! Claims of jobs under a limit, and queues with a bound.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::limit::Limit;
+use semel_core::settings::{Backpressure, Depth, QueueSettings};
 use semel_engine::Engine;
+use semel_store::StoreError;
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
 use semel_store::clock::ManualClock;
+use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_testkit::fixture::claim;
 use semel_testkit::make::job;
@@ -68,4 +73,70 @@ async fn a_claim_goes_around_hundreds_of_full_limits() {
     // And where there is nothing behind them it says so.
     let asked = engine.claim(claim(&["default"], 1));
     assert!(tokio::time::timeout(Duration::from_secs(60), asked).await.expect("it ends").unwrap().is_empty());
+}
+
+/// What would happen to a job is what happens to it, in a full queue too.
+#[tokio::test]
+async fn an_explanation_says_that_the_queue_is_full() {
+    let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
+    let bound = Backpressure { max_depth: 1, warning_threshold: Backpressure::WARNING_DEFAULT };
+    let offer = job().offer();
+    engine.set_queue(offer.queue.clone(), QueueSettings { backpressure: Some(bound) }).await.unwrap();
+    let explained = engine.explain(offer.clone()).await.unwrap();
+    assert!(matches!(explained.outcome, Outcome::Created(_)), "{:?}", explained.outcome);
+    engine.enqueue(offer.clone(), "test").await.unwrap();
+    let full = Outcome::QueueFull(Depth { waiting: 1, bound: 1 });
+    assert_eq!(engine.explain(offer.clone()).await.unwrap().outcome, full);
+    assert_eq!(engine.enqueue(offer, "test").await.unwrap(), full);
+}
+
+/// A store that counts the claims it serves.
+#[derive(Default)]
+struct Counted {
+    inner: Memory,
+    claims: AtomicUsize,
+}
+
+impl Layer for Counted {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        self.claims.fetch_add(batch.claims.len(), Ordering::SeqCst);
+        self.inner.commit(batch)
+    }
+}
+
+/// Each look shows many of them, and who waits for no longer is not kept.
+#[tokio::test]
+async fn a_claim_passes_many_full_limits_in_a_few_looks() {
+    const LIMITS: usize = 300;
+    let store = Arc::new(Counted::default());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let offer = |number: usize| {
+        let limit = Limit { key: format!("k{number}").into(), concurrency: Some(1), rate: None };
+        job().limit(limit).offer()
+    };
+    for number in 0..LIMITS {
+        engine.enqueue(offer(number), "test").await.unwrap();
+    }
+    let mut running = 0;
+    while running < LIMITS {
+        running += engine.claim(claim(&["default"], 1_000)).await.unwrap().len();
+    }
+    for number in 0..LIMITS {
+        engine.enqueue(offer(number), "test").await.unwrap();
+    }
+    let free = engine.enqueue(job().offer(), "test").await.unwrap();
+    let Outcome::Created(free) = free else { panic!("{free:?}") };
+    let before = store.claims.load(Ordering::SeqCst);
+    let jobs = engine.claim_or_wait(claim(&["default"], 1), Duration::ZERO).await.unwrap();
+    assert_eq!((jobs.len(), store.claims.load(Ordering::SeqCst) - before), (0, 1), "its time is over");
+    let jobs = engine.claim(claim(&["default"], 1)).await.unwrap();
+    assert_eq!(jobs.iter().map(|job| job.head.id).collect::<Vec<_>>(), [free.id]);
+    let looks = store.claims.load(Ordering::SeqCst) - before;
+    assert!(looks <= 10, "{looks}");
 }

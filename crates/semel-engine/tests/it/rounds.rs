@@ -1,6 +1,7 @@
 //! The running duties: none of them keeps the others from their turn, nor the engine from its end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Reads, each};
@@ -8,9 +9,10 @@ use semel_core::enqueue::{Batch, Mode, Outcome};
 use semel_core::ident::JobId;
 use semel_core::lease::Bearer;
 use semel_core::life;
+use semel_core::slot::Due;
 use semel_core::state::State;
 use semel_engine::Engine;
-use semel_store::backend::{BoxFuture, QueueStats};
+use semel_store::backend::{BoxFuture, DueIds, QueueStats};
 use semel_store::clock::ManualClock;
 use semel_store::decor::Slow;
 use semel_store::layer::Layer;
@@ -111,6 +113,42 @@ async fn neither_housekeeping_nor_the_end_waits_for_many_timers() {
     timeout(10 * SECOND, engine.stop()).await.unwrap();
     let waiting = bench.queue().await.count(State::Scheduled);
     assert!(waiting > 0, "there were no more timers");
+}
+
+/// A store that looks at its jobs a piece at a time, and finds none to purge in the first so many.
+struct Pieces {
+    inner: Arc<Memory>,
+    left: AtomicI64,
+}
+
+impl Layer for Pieces {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        Box::pin(async move {
+            let found = self.inner.due(due, limit).await?;
+            Ok(if due == Due::Purge && self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
+                DueIds { now: found.now, ids: Vec::new(), next: Some(found.now) }
+            } else {
+                found
+            })
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purge_looks_on_where_the_first_pieces_have_nothing() {
+    let bench = Bench::new();
+    bench.purgeable(1).await;
+    let store = Pieces { inner: Arc::clone(&bench.memory), left: AtomicI64::new(100) };
+    let engine = Engine::start(Arc::new(store)).unwrap();
+    let late = bench.until(|queue| queue.purged == 1).await;
+    assert!(late < 2 * SECOND, "{late:?}");
+    timeout(10 * SECOND, engine.stop()).await.unwrap();
 }
 
 /// A store whose own housekeeping never ends, as while it waits for somebody else.

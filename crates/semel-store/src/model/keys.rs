@@ -2,7 +2,7 @@
 
 use semel_core::draft::{KeyRead, KeyView};
 use semel_core::ident::JobId;
-use semel_core::job::Head;
+use semel_core::job::{Ending, Head};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
@@ -90,8 +90,17 @@ impl Model {
     }
 }
 
+/// What a view carries of a key's holders: all, or of too many those that decide. Says whether they are too many.
+pub fn bounded(holders: Vec<Head>) -> (Vec<Head>, bool) {
+    if holders.len() <= HOLDERS_PER_KEY_MAX {
+        return (holders, false);
+    }
+    (deciding(holders.iter()).into_iter().cloned().collect(), true)
+}
+
 /// The holders that decide whether any blocks: one is left out only for another in its state that was created,
-/// finished and renewed no earlier, expires no earlier, and hides at least as much.
+/// finished and renewed no earlier, expires no earlier, and hides at least as much. An expired one blocks nobody, so it stands in
+/// for no other than expired ones.
 pub fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
     let rank = |head: &Head| {
         (
@@ -99,16 +108,21 @@ pub fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
             head.finished_at,
             head.renewed_at.unwrap_or(head.created_at),
             head.hold.disclose,
+            head.ending != Some(Ending::Expired),
         )
     };
     let mut heads: Vec<&Head> = heads.collect();
     heads.sort_unstable_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
     let mut kept: Vec<&Head> = Vec::new();
     for head in heads {
-        let (expires, finished, renewed, disclose) = rank(head);
+        let (expires, finished, renewed, disclose, blocks) = rank(head);
         let covered = kept.iter().filter(|other| other.state == head.state).any(|other| {
             let other = rank(other);
-            other.0 >= expires && other.1 >= finished && other.2 >= renewed && other.3 >= disclose
+            other.0 >= expires
+                && other.1 >= finished
+                && other.2 >= renewed
+                && other.3 >= disclose
+                && other.4 >= blocks
         });
         if !covered {
             kept.push(head);

@@ -107,15 +107,17 @@ impl Model {
             let first = granted.len();
             for id in queue.ready.first(wanted, wanted + usize::from(CLAIM_LOOKS_EXTRA), &claim.closed) {
                 let Some(head) = self.heads.get(id) else { continue };
+                // Where all there is room for are under limits, those that come next are shown as well: with many full limits
+                // each look would meet only as many of them.
+                if granted.len() + limited >= limit && (!granted.is_empty() || head.lane.is_none()) {
+                    break;
+                }
                 match grant(head, &claim.grant, now, self.runs_of_key(head, &granted)) {
                     Ok(head) => granted.push(head),
                     Err(reason) => {
                         limited += usize::from(reason == Unclaimable::Limited);
                         unclaimable.push((id, reason));
                     }
-                }
-                if granted.len() + limited >= limit {
-                    break;
                 }
             }
             for head in &granted[first..] {

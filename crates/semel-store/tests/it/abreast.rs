@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use semel_core::draft::{Reads, Record, Snapshot};
-use semel_core::enqueue::Outcome;
+use semel_core::enqueue::{Batch as Admitted, Mode, Outcome};
 use semel_engine::Engine;
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Facts, Verdict};
@@ -118,6 +119,34 @@ async fn two_groups_are_under_way_at_once_and_a_third_waits_for_one_of_its_recor
     assert_eq!(store.most.load(Ordering::SeqCst), 2);
 }
 
+/// Two callers always have one of the two keys under way.
+#[tokio::test(start_paused = true)]
+async fn who_needs_several_records_has_his_turn_however_busy_each_is() {
+    let gate = Arc::new(Notify::new());
+    let store = Arc::new(Abreast::new(Arc::new(Memory::default()), Some(Arc::clone(&gate))));
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    for (under_way, name) in [(1, "a"), (2, "b")] {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            loop {
+                engine.enqueue(keyed(name).on_conflict("replace").offer(), "").await.unwrap();
+            }
+        });
+        while store.flights.load(Ordering::SeqCst) < under_way {
+            tokio::task::yield_now().await;
+        }
+    }
+    let both = ["a", "b"].map(|name| keyed(name).on_conflict("replace").offer()).to_vec();
+    let both = tokio::spawn(async move { engine.enqueue_batch(both, Mode::Each, "").await });
+    for _ in 0..10 {
+        gate.notify_one();
+        // Until nobody has anything to do but to wait for the gate.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(both.is_finished(), "others take one of them after the other");
+    assert!(matches!(both.await.unwrap(), Ok(Admitted::Done(_))));
+}
+
 /// A store in which somebody has locked the key of one job.
 struct Locked {
     inner: Memory,
@@ -162,7 +191,7 @@ async fn who_waits_for_a_lock_delays_nobody_and_is_told_in_the_end() {
     for number in 0..50 {
         engine.enqueue(keyed(&format!("{number}")).offer(), "").await.unwrap();
     }
-    assert!(begun.elapsed() < std::time::Duration::from_millis(1), "nobody waited");
+    assert!(begun.elapsed() < Duration::from_millis(1), "nobody waited");
     let answer = wait.await.unwrap();
     assert!(matches!(answer, Err(StoreError::Contended)), "{answer:?}");
     assert!(begun.elapsed() >= semel_store::WAIT_MAX);
@@ -170,7 +199,7 @@ async fn who_waits_for_a_lock_delays_nobody_and_is_told_in_the_end() {
         let engine = engine.clone();
         tokio::spawn(async move { engine.enqueue(keyed("locked").args("[\"locked\"]").offer(), "").await })
     };
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!wait.is_finished());
     *store.is_locked.lock().unwrap() = false;
     assert!(matches!(wait.await.unwrap(), Ok(Outcome::Created(_))));

@@ -32,7 +32,7 @@ impl Layer for Lagging {
         &self.inner
     }
 
-    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn confirm<'a>(&'a self, _seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.has_come.acquire().await.unwrap().forget();

@@ -7,6 +7,7 @@ mod aside;
 mod company;
 mod durable;
 mod faults;
+mod forgetful;
 mod gone;
 mod long;
 mod mixed;

@@ -1,7 +1,7 @@
 //! Groups in which some decisions write and some do not: whoever writes nothing is answered with those who do, by what was
 //! committed.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use semel_core::draft::{Draft, Group, Missing, Reads};
@@ -10,6 +10,7 @@ use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::settle::{Settled, complete};
 use semel_core::state::{State, StateSet};
+use semel_core::unique::UniqueKey;
 use semel_store::backend::{Applied, Batch, BoxFuture, Verdict};
 use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
@@ -17,13 +18,14 @@ use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, Store, StoreError};
 use semel_testkit::fixture::{bearer, claim};
-use semel_testkit::make::{Want, keyed};
+use semel_testkit::make::{Want, key, keyed};
 
 /// A store to which another server commits just before the next commit comes.
 struct Shared {
     inner: Memory,
     other: Mutex<Option<Group>>,
-    confirmed: AtomicUsize,
+    /// What was waited for.
+    confirmed: Mutex<Vec<Reads>>,
     /// Whether it is one of several parts, each of which is kept for itself.
     has_parts: AtomicBool,
 }
@@ -46,9 +48,9 @@ impl Layer for Shared {
         })
     }
 
-    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.confirmed.fetch_add(1, Ordering::SeqCst);
-        self.inner.confirm()
+    fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.confirmed.lock().unwrap().push(seen.clone());
+        self.inner.confirm(seen)
     }
 
     fn waits_for_all(&self) -> bool {
@@ -59,7 +61,7 @@ impl Layer for Shared {
 impl Shared {
     fn new() -> Arc<Self> {
         let inner = Memory::new(ManualClock::default());
-        let (confirmed, has_parts) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (confirmed, has_parts) = (Mutex::default(), AtomicBool::new(false));
         Arc::new(Self { inner, other: Mutex::default(), confirmed, has_parts })
     }
 
@@ -156,10 +158,10 @@ async fn an_answer_that_names_what_was_not_written_is_given_anew() {
     }
 }
 
-/// Takes an offer of `other` and one of `known` in one group. Answers what became of both, and how often it was waited for more than
-/// the commit.
-async fn beside(shared: &Arc<Shared>, other: &Want, known: &Want) -> (Outcome, Outcome, usize) {
-    let before = shared.confirmed.load(Ordering::SeqCst);
+/// Takes an offer of `other` and one of `known` in one group. Answers what became of both, and the keys that were waited for behind the
+/// commit, each time.
+async fn beside(shared: &Arc<Shared>, other: &Want, known: &Want) -> (Outcome, Outcome, Vec<Vec<UniqueKey>>) {
+    shared.confirmed.lock().unwrap().clear();
     let (one, two) = (other.offer(), known.offer());
     let (first, second) = together(
         shared,
@@ -167,7 +169,9 @@ async fn beside(shared: &Arc<Shared>, other: &Want, known: &Want) -> (Outcome, O
         (reads(known), move |draft: &mut Draft| enqueue(draft, &two)),
     )
     .await;
-    (first, second, shared.confirmed.load(Ordering::SeqCst) - before)
+    let keys = |seen: Reads| seen.keys.into_iter().map(|read| read.key).collect::<Vec<_>>();
+    let waited = std::mem::take(&mut *shared.confirmed.lock().unwrap()).into_iter().map(keys).collect();
+    (first, second, waited)
 }
 
 /// The commit that it has waited for came after all that it saw.
@@ -180,18 +184,18 @@ async fn a_duplicate_beside_a_write_is_answered_with_it_and_waits_for_nothing_mo
         let (first, second, waited) = beside(&shared, &other, &want).await;
         assert_eq!(first.is_inserted(), more == 0);
         assert!(matches!(second, Outcome::Existing(_)), "{second:?}");
-        assert_eq!(waited, more, "where nobody writes it is asked");
+        assert_eq!(waited.len(), more, "where nobody writes it is asked");
     }
 }
 
 /// What was written is in another part than what the duplicate names.
 #[tokio::test]
-async fn a_duplicate_beside_a_write_to_a_store_of_several_parts_waits_for_all_of_them() {
+async fn a_duplicate_beside_a_write_to_a_store_of_several_parts_waits_for_what_it_names() {
     let shared = Shared::new();
     let want = keyed("a").on_conflict("ignore");
     assert!(shared.offered(&want).await.is_inserted());
     shared.has_parts.store(true, Ordering::SeqCst);
     let (first, second, waited) = beside(&shared, &keyed("b"), &want).await;
     assert!(first.is_inserted() && matches!(second, Outcome::Existing(_)), "{second:?}");
-    assert_eq!(waited, 1);
+    assert_eq!(waited, [vec![key("a")]], "and for nothing of who wrote");
 }

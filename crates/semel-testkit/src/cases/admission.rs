@@ -105,7 +105,7 @@ pub async fn every_blocking_holder_is_replaced_in_one_commit(f: &Fixture) {
     assert_eq!(live, [*head]);
 }
 
-/// Its fence moved: the late ACK is refused (ARCHITECTURE 5, invariant 6).
+/// Its fence moved: the late ACK is refused (invariant 6 of docs/ARCHITECTURE.md).
 pub async fn a_replaced_job_can_no_longer_complete(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -207,6 +207,22 @@ pub async fn a_mismatch_is_found_with_the_present_args(f: &Fixture) {
         matches!(&outcome, Outcome::Mismatch { pointers, .. } if pointers == &["/args/0"]),
         "{outcome:?}"
     );
+}
+
+/// The type is kept as long as the key, the args as long as the body.
+pub async fn a_type_is_compared_when_the_body_is_gone(f: &Fixture) {
+    let strict = |name: &str, args: &str| {
+        let want = keyed("a").of_type(name).args(args).states(StateSet::ALL);
+        want.policy(|spec| spec.on_mismatch = Some("reject".to_owned()))
+    };
+    let first = f.finished(&strict("a.one", "[1]").offer()).await;
+    f.advance(SECOND * 86_400 * 2).await;
+    assert_eq!(f.purge().await, 1);
+    assert_eq!(f.full(first.id).await, None);
+    let outcome = f.enqueue(&strict("a.other", "[1]").offer()).await;
+    let Outcome::Mismatch { pointers, holder } = outcome else { panic!("{outcome:?}") };
+    assert_eq!((pointers, holder.absorbed_by()), (vec!["/type".to_owned()], first.id));
+    assert_eq!(rejected(f, &strict("a.one", "[2]")).await.id, first.id);
 }
 
 /// The strictest of the caller's, the holder's and the scope decides.

@@ -1,4 +1,4 @@
-//! One commit of many groups (SEMANTICS 5, ARCHITECTURE 3).
+//! One commit of many groups (SEMANTICS 5).
 
 use std::time::Duration;
 

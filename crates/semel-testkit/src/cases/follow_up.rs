@@ -92,6 +92,29 @@ pub async fn a_follow_up_is_released_by_whatever_end(f: &Fixture) {
     }
 }
 
+/// A time of its own that lies ahead when the run ends goes on counting; one that has come by then does not.
+pub async fn a_follow_up_keeps_its_own_time(f: &Fixture) {
+    f.create(&wish("[1]").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let late = followed(f, &wish("[2]").later(SECOND * 60)).await;
+    assert_eq!(
+        (late.state, late.available_at),
+        (State::Pending, late.created_at.saturating_add(SECOND * 60))
+    );
+    f.complete(&run).await;
+    let released = f.head(late.id).await.unwrap();
+    assert_eq!((released.state, released.available_at), (State::Scheduled, late.available_at));
+    f.advance(SECOND * 60).await;
+    f.run_duties().await;
+    let (run, _) = f.claim_one().await;
+    assert_eq!(run.id, late.id);
+    let early = followed(f, &wish("[3]").later(SECOND)).await;
+    f.advance(SECOND * 2).await;
+    assert_eq!(f.head(early.id).await.unwrap().state, State::Pending, "the run goes on");
+    f.complete(&run).await;
+    assert_eq!(f.claim_one().await.0.id, early.id);
+}
+
 /// 200, its id.
 pub async fn a_second_request_overwrites_the_follow_up(f: &Fixture) {
     f.create(&wish("[1]").offer()).await;
@@ -106,6 +129,41 @@ pub async fn a_second_request_overwrites_the_follow_up(f: &Fixture) {
     assert_eq!(Payload::decode(full.note(NoteKind::Payload).unwrap()).unwrap().args.get(), "[3]");
     let third = followed(f, &wish("[4]")).await;
     assert_ne!(third.id, next.id);
+}
+
+/// Neither request is lost by what the other said: the later of the two times counts, and none is never.
+pub async fn a_request_is_not_lost_by_when_another_expires(f: &Fixture) {
+    for is_started in [false, true] {
+        for (own, offered, expected) in
+            [(Some(10), None, None), (None, Some(10), None), (Some(10), Some(20), Some(20))]
+        {
+            let asked = |seconds: Option<u32>, args: &str| {
+                let want = wish(args);
+                seconds.map_or(want.clone(), |seconds| want.expires(SECOND * seconds)).offer()
+            };
+            let run = if is_started {
+                f.create(&wish("[0]").offer()).await;
+                Some(f.claim_one().await.0)
+            } else {
+                None
+            };
+            let waiting = f.create(&asked(own, "[1]")).await;
+            let Outcome::Amended(amended) = f.enqueue(&asked(offered, "[2]")).await else {
+                panic!("not amended")
+            };
+            assert_eq!(amended.id, waiting.id);
+            let left = amended.expires_at.map(|at| at.since(waiting.created_at).as_secs());
+            assert_eq!(left, expected);
+            f.advance(SECOND * 15).await;
+            f.run_duties().await;
+            if let Some(run) = &run {
+                f.complete(run).await;
+            }
+            let (head, _) = f.claim_one().await;
+            assert_eq!(head.id, waiting.id);
+            f.complete(&head).await;
+        }
+    }
 }
 
 /// Policies of callers may differ: several runs of a key may be under way.

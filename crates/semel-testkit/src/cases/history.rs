@@ -126,7 +126,7 @@ pub async fn a_revived_job_is_filed_again_when_it_ends_again(f: &Fixture) {
     assert_eq!((stats.created, stats.count(State::Completed), stats.counts.iter().sum::<u64>()), (1, 1, 1));
 }
 
-/// Per queue (ARCHITECTURE 5, invariant 5).
+/// Per queue (invariant 5 of docs/ARCHITECTURE.md).
 pub async fn conservation_created_is_live_and_finished_and_purged(f: &Fixture) {
     for round in 0..6 {
         for queue in ["a", "b"] {

@@ -77,6 +77,24 @@ pub async fn a_repeated_ack_is_answered_as_the_first_time(f: &Fixture) {
     assert_eq!(full.notes, [(NoteKind::Result, result.clone())]);
 }
 
+/// Also when the retry has come due since; but a run that was given back has not failed.
+pub async fn a_repeated_failure_is_answered_as_the_first_time(f: &Fixture) {
+    f.create(&job().offer()).await;
+    let (run, _) = f.claim_one().await;
+    let failed = done(f.fail(&run).await);
+    assert_eq!(f.fail(&run).await, Settled::Repeated(Box::new(failed.clone())));
+    f.advance(failed.available_at.since(f.now().await)).await;
+    f.run_duties().await;
+    let due = f.head(run.id).await.unwrap();
+    assert_eq!(due.state, State::Available);
+    assert_eq!(f.fail(&run).await, Settled::Repeated(Box::new(due)));
+    let (_, full) = f.full(run.id).await.unwrap();
+    assert_eq!(Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap().0.len(), 1);
+    let (second, _) = f.claim_one().await;
+    done(f.decide(|draft| settle::give_back(draft, second.id, &bearer(&second))).await);
+    assert_eq!(f.fail(&second).await, Settled::Refused(Refusal::WrongState(State::Available)));
+}
+
 /// Its attempt counts: it was started.
 pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
     f.create(&job().times(5_000, 0).offer()).await;

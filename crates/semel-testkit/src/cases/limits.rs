@@ -29,7 +29,7 @@ fn grant() -> Grant {
 
 async fn turn(f: &Fixture, head: &Head) -> Turn {
     let id = head.id;
-    f.decide(move |draft| Ok(limit::claim(draft, &[id], &grant())?.remove(0).1)).await
+    f.decide(move |draft| Ok(limit::claim(draft, &[id], &grant(), 1)?.remove(0).1)).await
 }
 
 async fn granted(f: &Fixture, head: &Head) -> Head {
@@ -88,6 +88,25 @@ pub async fn jobs_of_closed_limits_are_passed_over(f: &Fixture) {
     let claimed = &applied.claims[0];
     assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [free.id]);
     assert_eq!(claimed.unclaimable, [(open.id, Unclaimable::Limited)]);
+}
+
+/// There is room for none of them once the first is shown; but it may not start, and then nobody would have seen the others. What
+/// could be granted behind them is not passed by.
+pub async fn limited_jobs_are_shown_beyond_the_room_where_nothing_is_granted(f: &Fixture) {
+    let mut shown = Vec::new();
+    for number in 0..20 {
+        let offer = Offer { priority: 9, ..limited(&format!("k{number}"), 1) };
+        shown.push((f.create(&offer).await.id, Unclaimable::Limited));
+    }
+    shown.sort_unstable_by_key(|(id, _)| *id);
+    let free = f.create(&job().priority(5).offer()).await;
+    f.create(&limited("behind", 1)).await;
+    for (limit, granted) in [(1, vec![]), (21, vec![free.id])] {
+        let mut claimed = f.claim("default", limit).await;
+        assert_eq!(claimed.jobs.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), granted);
+        claimed.unclaimable.sort_unstable_by_key(|(id, _)| *id);
+        assert_eq!(claimed.unclaimable, shown);
+    }
 }
 
 /// Whoever ends a run in whatever way, the place is free.
@@ -150,7 +169,7 @@ pub async fn two_starts_of_one_limit_meet_at_its_record(f: &Fixture) {
     let mut groups = Vec::new();
     for head in &jobs {
         let mut draft = f.draft(&reads).await;
-        let turns = limit::claim(&mut draft, &[head.id], &grant()).unwrap();
+        let turns = limit::claim(&mut draft, &[head.id], &grant(), 1).unwrap();
         assert!(matches!(turns[0].1, Turn::Granted(_)), "{turns:?}");
         groups.push(draft.finish());
     }

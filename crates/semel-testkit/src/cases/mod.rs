@@ -78,6 +78,7 @@ macro_rules! conformance {
             the_same_id_for_something_else_is_refused,
             a_key_that_stands_for_other_work_is_a_mismatch,
             a_mismatch_is_found_with_the_present_args,
+            a_type_is_compared_when_the_body_is_gone,
             a_hidden_holder_is_not_named,
             the_job_named_is_the_active_holder_else_the_newest,
             a_released_key_is_free_and_its_job_goes_on,
@@ -88,6 +89,7 @@ macro_rules! conformance {
             a_limited_job_comes_back_unclaimed_in_its_place,
             a_limited_job_does_not_overtake,
             a_limited_job_goes_before_the_next_queue,
+            limited_jobs_are_shown_beyond_the_room_where_nothing_is_granted,
             jobs_of_closed_limits_are_passed_over,
             a_limit_counts_who_runs_and_nobody_else,
             a_retried_job_takes_one_place_of_its_limit,
@@ -104,10 +106,12 @@ macro_rules! conformance {
         $crate::conformance!(@$how $fixture; replacing:
             a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
             a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block,
+            any_number_of_awaited_holders_is_replaced,
             a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting,
             a_replacement_of_a_waiting_replacement_waits_as_long,
             a_replacement_that_does_not_wait_passes_the_wait_on,
             a_replacement_that_is_to_be_activated_waits_as_well,
+            a_schedule_that_is_kept_activates_nobody,
         );
         $crate::conformance!(@$how $fixture; request_ids:
             an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept,
@@ -126,6 +130,7 @@ macro_rules! conformance {
             a_window_from_the_end_begins_with_the_end,
             a_sliding_window_is_renewed_by_its_duplicates,
             decisions_of_one_batch_leave_an_ended_holder_as_it_was,
+            a_window_that_is_renewed_in_the_commit_of_its_holders_purge_ends_later,
             a_duplicate_renews_every_holder_that_blocks_by_the_window,
             an_active_holder_blocks_past_its_window_when_asked_to,
             a_purged_job_keeps_its_key_while_its_policy_says_so,
@@ -142,6 +147,8 @@ macro_rules! conformance {
             a_holder_left_out_does_not_come_back,
             a_dead_letter_stands_in_for_nobody,
             many_dead_letters_are_in_nobodys_way,
+            too_many_dead_letters_are_too_many_wherever_they_are_kept,
+            of_too_many_holders_an_expired_one_hides_no_other,
             a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
         );
         $crate::conformance!(@$how $fixture; holds:
@@ -214,6 +221,7 @@ macro_rules! conformance {
             an_ack_with_an_old_lease_is_refused,
             another_worker_is_refused,
             a_repeated_ack_is_answered_as_the_first_time,
+            a_repeated_failure_is_answered_as_the_first_time,
             a_lease_that_ran_out_gives_the_job_to_another,
             a_lease_lost_at_the_last_attempt_ends_the_job,
             a_run_that_lasts_too_long_fails_by_timeout,
@@ -237,7 +245,9 @@ macro_rules! conformance {
             a_waiting_job_is_overwritten,
             a_started_job_gets_a_follow_up_that_is_released_with_its_end,
             a_follow_up_is_released_by_whatever_end,
+            a_follow_up_keeps_its_own_time,
             a_second_request_overwrites_the_follow_up,
+            a_request_is_not_lost_by_when_another_expires,
             a_follow_up_waits_for_every_started_holder,
             a_follow_up_never_overlaps_a_run_of_its_key,
             a_request_absorbed_before_is_answered_without_writing,
@@ -358,10 +368,12 @@ macro_rules! conformance {
         );
         $crate::conformance!(@$how $fixture; overlaps:
             a_tick_waits_behind_any_number_of_cancelled_ones,
+            a_tick_cancels_any_number_of_held_ones,
             a_tick_is_decided_however_often_its_job_was_replaced,
             a_duplicate_tick_moves_its_holders_window,
             a_policy_holds_for_the_runs_of_the_one_before,
             a_tick_waits_for_those_that_were_let_beside_a_held_one,
+            a_tick_that_keeps_a_schedule_waits_for_the_run_all_the_same,
             a_tick_that_admits_nothing_cancels_nothing,
             a_cron_that_could_not_tick_ticks_again,
         );
@@ -388,40 +400,28 @@ macro_rules! conformance {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     /// A case that is written and not played proves nothing.
     #[test]
     fn every_case_is_in_the_macro() {
-        let played = include_str!("mod.rs");
-        let topics = [
-            include_str!("admission.rs"),
-            include_str!("batch.rs"),
-            include_str!("claims.rs"),
-            include_str!("copies.rs"),
-            include_str!("crons.rs"),
-            include_str!("documents.rs"),
-            include_str!("follow_up.rs"),
-            include_str!("history.rs"),
-            include_str!("holds.rs"),
-            include_str!("interleavings.rs"),
-            include_str!("leases.rs"),
-            include_str!("limits.rs"),
-            include_str!("meetings.rs"),
-            include_str!("once.rs"),
-            include_str!("people.rs"),
-            include_str!("remembering.rs"),
-            include_str!("replacing.rs"),
-            include_str!("request_ids.rs"),
-            include_str!("round_trip.rs"),
-            include_str!("tasks.rs"),
-            include_str!("timers.rs"),
-            include_str!("workflows.rs"),
-        ];
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");
+        let kit = include_str!("mod.rs");
         let mut cases = 0;
-        for line in topics.iter().flat_map(|topic| topic.lines()) {
-            let Some(rest) = line.strip_prefix("pub async fn ") else { continue };
-            let name = rest.split('(').next().unwrap();
-            assert!(played.contains(&format!(" {name},")), "{name} is never played");
-            cases += 1;
+        for topic in kit.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')) {
+            let text = std::fs::read_to_string(folder.join(format!("{topic}.rs"))).unwrap();
+            let written =
+                text.lines().filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next());
+            let mut written: Vec<&str> = written.collect();
+            let (_, listed) = kit
+                .split_once(&format!("$fixture; {topic}:\n"))
+                .unwrap_or_else(|| panic!("the macro has no {topic}"));
+            let listed = listed.lines().map_while(|line| line.trim().strip_suffix(','));
+            let mut played: Vec<&str> = listed.collect();
+            written.sort_unstable();
+            played.sort_unstable();
+            assert_eq!(written, played, "cases of {topic}: written, and played");
+            cases += written.len();
         }
         assert!(cases > 100, "{cases}");
     }

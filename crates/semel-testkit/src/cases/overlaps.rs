@@ -76,6 +76,19 @@ pub async fn a_tick_waits_behind_any_number_of_cancelled_ones(f: &Fixture) {
     assert_eq!(states(f, &[last]).await, [State::Available]);
 }
 
+/// However many it cancels: what they need is loaded for all of them together, and there is a bound to how often a decision may load.
+pub async fn a_tick_cancels_any_number_of_held_ones(f: &Fixture) {
+    put(f, Overlap::Enqueue, long()).await;
+    let mut before = Vec::new();
+    for _ in 0..100 {
+        before.push(fired(f).await);
+    }
+    put(f, Overlap::CancelPrevious, long()).await;
+    let only = fired(f).await;
+    assert_eq!(states(f, &before).await, vec![State::Cancelled; 100]);
+    assert_eq!(states(f, &[only]).await, [State::Available]);
+}
+
 /// Who replaces a cron's job again and again, as who debounces does, stops no tick: each link of the chain is looked at, and there is a
 /// bound to what a decision may load.
 pub async fn a_tick_is_decided_however_often_its_job_was_replaced(f: &Fixture) {
@@ -153,6 +166,31 @@ pub async fn a_tick_waits_for_those_that_were_let_beside_a_held_one(f: &Fixture)
     assert_eq!(states(f, &[last]).await, [State::Pending], "the one beside runs");
     f.complete(&run).await;
     assert_eq!(states(f, &[last]).await, [State::Available]);
+}
+
+/// The schedule that a tick takes over from somebody else's job is not what it waits for alone.
+pub async fn a_tick_that_keeps_a_schedule_waits_for_the_run_all_the_same(f: &Fixture) {
+    let window = MINUTE / 2;
+    let keeping = || keyed("a").on_conflict("replace_except_schedule").period(window, "created");
+    put(f, Overlap::Enqueue, keeping().times(36_000_000, 36_000_000).offer()).await;
+    let first = fired(f).await;
+    let run = started(f).await;
+    assert_eq!(run.id, first);
+    // The window of the run is over by then, that of the scheduled job is not when the tick comes.
+    f.advance(MINUTE - window / 2).await;
+    let scheduled = f.create(&keeping().later(MINUTE * 10).offer()).await;
+    f.advance(window / 2).await;
+    let Looked::Ticked(tick) = look(f, "a").await else { panic!("no tick") };
+    let held = JobId::parse(&tick.job.unwrap(), "").unwrap();
+    assert_eq!(
+        states(f, &[first, scheduled.id, held]).await,
+        [State::Active, State::Cancelled, State::Pending]
+    );
+    f.advance(MINUTE * 10).await;
+    f.run_duties().await;
+    assert_eq!(states(f, &[first, held]).await, [State::Active, State::Pending]);
+    f.complete(&run).await;
+    assert_eq!(states(f, &[held]).await, [State::Available]);
 }
 
 /// Both or neither: a run is ended by what takes its place.

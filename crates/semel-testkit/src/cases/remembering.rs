@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Outcome, enqueue};
-use semel_core::job::{Head, NoteKind};
+use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::life::{self, KeyReleased};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::settle::{Report, Settled, fail};
@@ -106,6 +106,32 @@ pub async fn decisions_of_one_batch_leave_an_ended_holder_as_it_was(f: &Fixture)
     let now = f.head(ended.id).await.unwrap();
     assert!(now.version > ended.version && now.renewed_at > ended.renewed_at);
     assert_eq!(Head { version: ended.version, renewed_at: ended.renewed_at, ..now }, ended);
+}
+
+/// The renewal is decided on top of the purge, and says later until when its holder is kept.
+pub async fn a_window_that_is_renewed_in_the_commit_of_its_holders_purge_ends_later(f: &Fixture) {
+    let want = strict("a").period(DAY * 3, "last_duplicate");
+    let (offer, ended) = (want.offer(), f.finished(&want.offer()).await);
+    f.advance(DAY * 2).await;
+    f.maintain().await;
+    let mut reads = Reads { heads: vec![ended.id], ..Reads::default() };
+    offer.reads(&mut reads);
+    let mut draft = f.draft(&reads).await;
+    assert!(life::purge(&mut draft, ended.id).unwrap());
+    let purge = draft.finish();
+    assert_eq!(enqueue(&mut draft, &offer).unwrap().absorbed_by(), Some(ended.id));
+    let verdicts = f.commit(vec![purge, draft.finish()]).await;
+    assert_eq!(verdicts[0], Verdict::Applied);
+    // A store may have it taken again.
+    if verdicts[1] == Verdict::Stale {
+        rejected(f, &want).await;
+    }
+    f.advance(DAY * 2).await;
+    f.purge().await;
+    assert_eq!(rejected(f, &want).await.id, ended.id);
+    f.advance(DAY * 3).await;
+    f.purge().await;
+    assert!(admitted(f, &want).await);
 }
 
 /// All that block by it, live, ended or purged: none may run out behind the one that an answer names.
@@ -386,9 +412,13 @@ pub async fn a_dead_letter_stands_in_for_nobody(f: &Fixture) {
     assert_eq!(rejected(f, &strict("a")).await.id, first.id);
 }
 
-/// However many dead letters a key has: who looks at live holders alone is not concerned.
-pub async fn many_dead_letters_are_in_nobodys_way(f: &Fixture) {
-    let want = keyed("a").states(StateSet::EMPTY.with(State::Discarded)).attempts(1).dead_letter().offer();
+fn discarded() -> StateSet {
+    StateSet::EMPTY.with(State::Discarded)
+}
+
+/// One dead letter more than a decision may touch, of one key.
+async fn too_many_dead_letters(f: &Fixture, want: Want) {
+    let want = want.states(discarded()).attempts(1).dead_letter().offer();
     let many = HOLDERS_PER_KEY_MAX + 1;
     f.decide(|draft| (0..many).try_for_each(|_| enqueue(draft, &want).map(drop))).await;
     let runs = f.claim("default", u32::try_from(many).unwrap()).await.jobs;
@@ -399,9 +429,43 @@ pub async fn many_dead_letters_are_in_nobodys_way(f: &Fixture) {
     })
     .await;
     assert_eq!(f.queue("default").await.unwrap().count(State::Discarded), many as u64);
+}
+
+/// However many dead letters a key has: who looks at live holders alone is not concerned.
+pub async fn many_dead_letters_are_in_nobodys_way(f: &Fixture) {
+    too_many_dead_letters(f, keyed("a")).await;
     assert!(admitted(f, &keyed("a").on_conflict("replace")).await);
     assert!(matches!(
         f.enqueue(&keyed("a").on_conflict("replace").offer()).await,
         Outcome::Replaced { cancelled, .. } if cancelled.len() == 1
     ));
+}
+
+/// Wherever they are kept: what would have to touch all of them is refused, the others are answered.
+pub async fn too_many_dead_letters_are_too_many_wherever_they_are_kept(f: &Fixture) {
+    too_many_dead_letters(f, keyed("a")).await;
+    for _ in 0..2 {
+        assert_eq!(f.decide(|draft| life::release_key(draft, key("a"))).await, KeyReleased::TooMany);
+        rejected(f, &keyed("a").states(discarded())).await;
+        f.maintain().await;
+    }
+    let read = KeyRead { key: key("a"), states: StateSet::ALL, all: true };
+    let snapshot = f.load(&Reads { keys: vec![read], ..Reads::default() }).await;
+    let view = snapshot.peek_key(&key("a")).unwrap();
+    assert!(view.too_many && view.holders.len() <= HOLDERS_PER_KEY_MAX, "{}", view.holders.len());
+    assert!(admitted(f, &keyed("a").states(StateSet::EMPTY.with(State::Completed))).await);
+}
+
+/// An expired job blocks nobody, so it stands in for none of too many holders.
+pub async fn of_too_many_holders_an_expired_one_hides_no_other(f: &Fixture) {
+    too_many_dead_letters(f, keyed("a").expires(SECOND * 60)).await;
+    f.advance(SECOND).await;
+    let expired = f.create(&keyed("a").expires(SECOND * 60).offer()).await;
+    f.advance(SECOND * 61).await;
+    f.run_duties().await;
+    assert_eq!(f.head(expired.id).await.unwrap().ending, Some(Ending::Expired));
+    for _ in 0..2 {
+        assert_ne!(rejected(f, &keyed("a").states(discarded())).await.id, expired.id);
+        f.maintain().await;
+    }
 }

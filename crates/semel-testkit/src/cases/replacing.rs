@@ -12,6 +12,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{Admission, admit};
 
 use crate::fixture::{Fixture, done};
+use crate::flows;
 use crate::make::{Want, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -67,6 +68,19 @@ pub async fn a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_bloc
     assert_eq!(cancelled, [run.id]);
     assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
     nobody_else_blocks(f, &offer, new.id).await;
+}
+
+/// However many of them somebody waits for: what is to be loaded of each is loaded for all of them together.
+pub async fn any_number_of_awaited_holders_is_replaced(f: &Fixture) {
+    let aside = keyed("a").states(StateSet::EMPTY.with(State::Discarded)).offer();
+    let (id, _) = flows::create(f, &flows::group(vec![aside; 100])).await;
+    let (new, cancelled) = replaced(f, &keyed("a").on_conflict("replace").offer()).await;
+    assert_eq!(cancelled.len(), 100);
+    assert_eq!(flows::statuses(f, id).await, "r".repeat(100), "they go on with the new job");
+    let (run, _) = f.claim_one().await;
+    assert_eq!(run.id, new.id);
+    f.complete(&run).await;
+    assert_eq!(flows::statuses(f, id).await, "c".repeat(100));
 }
 
 /// Two runs, one of them beside the policy: the follow-up goes on waiting for it.
@@ -153,4 +167,15 @@ pub async fn a_replacement_that_is_to_be_activated_waits_as_well(f: &Fixture) {
             assert_eq!(active.state, State::Available);
         }
     }
+}
+
+/// One that is to be activated takes a schedule over and is to be activated all the same.
+pub async fn a_schedule_that_is_kept_activates_nobody(f: &Fixture) {
+    let scheduled = f.create(&keyed("a").later(SECOND * 60).offer()).await;
+    let offer = keyed("a").on_conflict("replace_except_schedule").pending().offer();
+    let (new, cancelled) = replaced(f, &offer).await;
+    assert_eq!(cancelled, [scheduled.id]);
+    assert_eq!((new.state, new.available_at), (State::Pending, scheduled.available_at));
+    let active = done(f.decide(|draft| life::activate(draft, new.id)).await);
+    assert_eq!((active.state, active.available_at), (State::Scheduled, scheduled.available_at));
 }

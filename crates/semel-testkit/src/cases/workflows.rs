@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::draft::{Draft, Group, Reads};
-use semel_core::enqueue::Offer;
+use semel_core::enqueue::{Offer, Outcome};
 use semel_core::event::EventKind;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::{Head, NoteKind};
@@ -210,8 +210,14 @@ pub async fn a_job_that_a_step_amends_is_given_what_the_step_is(f: &Fixture) {
     run(f, Some("2")).await;
     assert_eq!(job_of(f, second, 1).await, waiting);
     assert_eq!(parents(f, waiting).await.unwrap(), "[2]");
-    let (third, _) = create(f, &group([newest])).await;
+    let (third, _) = create(f, &group([newest.clone()])).await;
     assert_eq!(job_of(f, third, 0).await, waiting);
+    assert_eq!(parents(f, waiting).await, None);
+    create(f, &chain([once(), newest.clone()])).await;
+    run(f, Some("4")).await;
+    assert_eq!(parents(f, waiting).await.unwrap(), "[4]");
+    // Nor is a job that runs with the args of no step given anything.
+    assert!(matches!(f.enqueue(&newest).await, Outcome::Amended(_)));
     assert_eq!(parents(f, waiting).await, None);
 }
 

@@ -142,7 +142,7 @@ pub(super) async fn act(f: &Fixture, flow: &Flow) -> String {
 
 /// A job under a limit is claimed, or held back.
 pub(super) async fn claim_limited(f: &Fixture, id: JobId) -> Turn {
-    f.decide(|draft| Ok(limit::claim(draft, &[id], &Grant::new("w".into(), None))?.remove(0).1)).await
+    f.decide(|draft| Ok(limit::claim(draft, &[id], &Grant::new("w".into(), None), 1)?.remove(0).1)).await
 }
 
 /// The documents that are due.

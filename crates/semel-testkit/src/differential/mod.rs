@@ -1,5 +1,5 @@
 //! Random programs, run on a store and on the memory model side by side: equal answers at every step, equal dumps
-//! after it, and the invariants of ARCHITECTURE 5. A failing program is shrunk and printed with its seed.
+//! after it, and those invariants of docs/ARCHITECTURE.md that can be read off it. A failing program is shrunk and printed with its seed.
 
 mod command;
 mod flow;

@@ -1,7 +1,7 @@
 //! What callers were told, against what was committed while they asked.
 
 use semel_core::body::Body;
-use semel_core::enqueue::{Offer, Outcome};
+use semel_core::enqueue::{Offer, Outcome, Start};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::lease::{Bearer, LeaseToken};
@@ -27,7 +27,14 @@ impl Witness {
                 if head.key != offer.unique.as_ref().map(|identity| identity.key) {
                     return Err(format!("{} was created without the key of its request", head.id));
                 }
-                Ok(())
+                match (outcome, offer.start) {
+                    (Outcome::FollowUp(_), Start::Later(when))
+                        if head.available_at < when.resolve(head.created_at) =>
+                    {
+                        Err(format!("the follow-up {} is to start before the time of its request", head.id))
+                    }
+                    _ => Ok(()),
+                }
             }
             Outcome::Repeated(head) => {
                 let stored = self.stored(head)?;
@@ -91,6 +98,10 @@ impl Witness {
             let asked = Mark::read(&asked.meta)?.n;
             if matches!(outcome, Outcome::Amended(_)) && !self.taken.contains(&(head.id, asked)) {
                 return Err(format!("{} did not take over what it was said to", head.id));
+            }
+            if matches!(outcome, Outcome::Amended(_)) && offer.expires.is_none() && head.expires_at.is_some()
+            {
+                return Err(format!("{} expires with what it took over, which does not", head.id));
             }
             let slides = identity.policy.period_from() == PeriodFrom::LastDuplicate
                 && identity.policy.period().is_some()

@@ -49,12 +49,15 @@ pub fn check_update(before: &Head, after: &Head, now: Timestamp) -> Checked {
     require(after.ending.is_some() == after.state.is_finished(), "an end without its kind")?;
     require(after.finished_at.is_none_or(|at| at <= now), "it ended in the future")?;
     require(after.renewed_at >= before.renewed_at, "its window went back")?;
+    let expires = |head: &Head| head.expires_at.unwrap_or(Timestamp::MAX);
+    require(expires(after) >= expires(before), "it expires sooner than was said")?;
     let is_burned = after.fence != before.fence;
     if before.state == after.state {
         require(!is_burned, "its fence moved without a grant, a burn or an end")?;
         return require(after.attempt == before.attempt, "its attempts changed without a run");
     }
-    if after.state != State::Available {
+    let is_put_off = (before.state, after.state) == (State::Active, State::Scheduled);
+    if after.state != State::Available && !is_put_off {
         require(after.attempt == before.attempt, "its attempts changed without a run")?;
     }
     check_move(before, after, is_burned, now)
@@ -69,7 +72,10 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
             require(before.available_at <= now, "it was made available before its time")?;
             require(!is_burned && after.attempt == before.attempt, "a timer does not touch a run")
         }
-        (State::Pending, State::Available) => require(!is_burned, "an activation burned its fence"),
+        (State::Pending, State::Available) => {
+            require(before.available_at <= now, "it was let go before its time")?;
+            require(!is_burned, "an activation burned its fence")
+        }
         (State::Pending, State::Scheduled) => {
             let until = after.available_at;
             // The decision may be older than its commit: the wait may be over by now.
@@ -93,6 +99,10 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
         }
         (State::Active, State::Available) => {
             require(after.attempt + 1 == before.attempt, "a job given back has its attempt back")
+        }
+        (State::Active, State::Scheduled) => {
+            require(!is_burned, "a job that was put off burned its fence")?;
+            require(after.attempt + 1 == before.attempt, "a job that was put off has its attempt back")
         }
         (State::Active, State::Discarded) => {
             let ending = matches!(after.ending, Some(Ending::Failed | Ending::DeadLetter));

@@ -306,7 +306,9 @@ impl Witness {
         if head.ending == Some(Ending::Replaced) && before.ending.is_none() {
             progress.replaced.push(before.clone());
         }
-        if head.role == Role::FollowUp && (before.state, head.state) == (State::Pending, State::Available) {
+        let is_let_go =
+            matches!((before.state, head.state), (State::Pending, State::Available | State::Scheduled));
+        if head.role == Role::FollowUp && is_let_go {
             progress.released.push(head.id);
         }
         if head.key.is_none()
@@ -424,7 +426,7 @@ impl Witness {
             is_started && head.id != id && !goes_behind(head)
         };
         match self.jobs.values().find(runs) {
-            Some(other) if self.jobs[&id].head.state == State::Available => {
+            Some(other) if matches!(released.state, State::Available | State::Scheduled) => {
                 Err(format!("the follow-up {id} was let go while {} runs", other.head.id))
             }
             _ => Ok(()),

@@ -80,7 +80,7 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         queue: QueueName::from_stored(QUEUES[usize::from(dice.chance(200))]),
         priority: dice.between(0, 2) as i8,
         start,
-        expires: (!follows && dice.chance(100)).then(|| When::In(ms(dice.between(1, 2_000)))),
+        expires: dice.chance(100).then(|| When::In(ms(dice.between(1, 2_000)))),
         visibility_ms: if dice.chance(512) { 0 } else { LEASE.as_millis() as u32 / 2 },
         timeout_ms: if dice.chance(200) { dice.between(50, 600) as u32 } else { 0 },
         max_attempts,

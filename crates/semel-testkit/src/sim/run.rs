@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use semel_core::enqueue::Outcome;
 use semel_core::ident::QueueName;
+use semel_core::job::Ending;
 use semel_core::state::State;
 use semel_store::Backend;
 
@@ -242,13 +243,14 @@ async fn judge(world: &Arc<World>) -> Checked {
 }
 
 /// Of a key that everyone follows up, the last request that was taken in was run after it came, unless its job ended
-/// by somebody's wish.
+/// by somebody's wish, or expired, which no job does while one of its requests would not.
 fn last_requests_ran(world: &World, witness: &crate::history::Witness) -> Checked {
     for class in world.keys.iter().filter(|class| class.is_followed()) {
         let jobs = witness.jobs.values().filter(|job| job.head.key == Some(class.key));
         if let Some(last) = jobs.max_by_key(|job| job.asked.1)
             && last.ran_at < last.asked.1
             && last.head.state != State::Cancelled
+            && last.head.ending != Some(Ending::Expired)
         {
             return Err(format!("request {} was taken in and never run", last.asked.0));
         }

@@ -8,19 +8,27 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use semel_core::enqueue::{Mode, Outcome};
-use semel_core::ident::QueueName;
+use semel_core::cron::{Change, Overlap};
+use semel_core::enqueue::once::Once;
+use semel_core::enqueue::{Mode, Offer, Outcome};
+use semel_core::ident::{CronName, QueueName, WorkflowId};
 use semel_core::job::Head;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::limit::Limit;
+use semel_core::settings::{Backpressure, Directive, QueueSettings};
 use semel_core::settle::Report;
 use semel_core::state::{State, StateSet};
+use semel_core::task::{TaskOutcome, TaskPlan};
 use semel_core::time::Timestamp;
+use semel_core::workflow::{Created, Plan as Workflow, Status};
 use semel_engine::Engine;
-use semel_engine::duty::{Expire, Promote, Purge, Reap};
+use semel_engine::duty::{Expire, Promote, Purge, Reap, Tend};
 use semel_engine::follow::Wanted;
 use semel_store::Backend;
 use semel_store::backend::{Claim, Filter};
+use semel_testkit::flows::{chain, cron_name, registration};
 use semel_testkit::history::Mark;
+use semel_testkit::history::requests::digest;
 use semel_testkit::make::{Want, foreign_id, key, keyed};
 use semel_testkit::planted::plant_from_environment;
 use semel_testkit::sim::Plan;
@@ -28,6 +36,12 @@ use semel_testkit::sim::dice::Dice;
 use semel_testkit::sim::executor::{Executor, Owner};
 use semel_testkit::sim::store::{SharedStore, SimClock};
 use semel_testkit::sim::world::World;
+
+/// The requests of which the witness is told before they are sent: for a task, for jobs under a limit, under an
+/// `Idempotency-Key`.
+const TASK: u64 = 20;
+const LIMITED: [u64; 2] = [21, 22];
+const ONCE: u64 = 23;
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -115,7 +129,7 @@ async fn scene(engine: Engine) -> Scene {
 
 macro_rules! calls {
     ($($name:ident: |$scene:ident| $call:expr;)*) => {
-        /// Every call of an engine and its store.
+        /// Every call of an engine and its store, but for the readers that [`calls`](crate::calls) names.
         const CALLS: &[(&str, fn(Scene) -> Call)] = &[$((stringify!($name), |$scene| Box::pin(async move {
             let _answer = $call.await;
         })),)*];
@@ -130,22 +144,59 @@ calls! {
     replace_a_run: |s| s.engine.enqueue(marked(10, keyed("running").on_conflict("replace")).offer(), "");
     enqueue_a_follow_up: |s| s.engine.enqueue(marked(10, keyed("running").on_conflict("follow_up")).offer(), "");
     amend: |s| s.engine.enqueue(marked(10, keyed("waiting").on_conflict("follow_up")).offer(), "");
+    enqueue_under_a_limit: |s| s.engine.enqueue(limited(LIMITED[0], "new"), "");
+    enqueue_under_a_key: |s| s.engine.enqueue(Offer { once: Some(once()), ..marked(ONCE, keyed("new")).offer() }, "");
     enqueue_each: |s| s.engine.enqueue_batch(batch(), Mode::Each, "");
     enqueue_all_or_nothing: |s| s.engine.enqueue_batch(batch(), Mode::AllOrNothing, "");
     claim: |s| s.engine.claim(wish(2));
     claim_or_wait: |s| s.engine.claim_or_wait(wish(2), Duration::from_millis(50));
+    claim_or_wait_until: |s| s.engine.claim_or_wait_until(nothing(), Duration::from_millis(50), soon());
+    claim_under_a_limit: |s| async {
+        for (number, name) in LIMITED.into_iter().zip(["new", "newer"]) {
+            s.engine.enqueue(limited(number, name), "").await.ok()?;
+        }
+        Some(s.engine.claim(wish(3)).await)
+    };
     wait_in_vain: |s| s.engine.claim_or_wait(nothing(), Duration::from_millis(50));
     complete: |s| s.engine.complete(s.running.id, bearer(&s.running), None);
     fail: |s| s.engine.fail(s.running.id, bearer(&s.running), Report::default());
     give_back: |s| s.engine.give_back(s.running.id, bearer(&s.running));
+    snooze: |s| s.engine.snooze(s.running.id, bearer(&s.running), Duration::from_millis(50));
+    progress: |s| s.engine.progress(s.running.id, bearer(&s.running), "1".into());
     extend: |s| s.engine.extend(vec![(s.running.id, bearer(&s.running))], None);
     cancel_a_run: |s| s.engine.cancel(s.running.id, Bearer::default());
     cancel_a_waiting: |s| s.engine.cancel(s.waiting.id, Bearer::default());
+    cancel_waiting: |s| s.engine.cancel_waiting(s.waiting.id, &Bearer::default());
     activate: |s| s.engine.activate(s.pending.id);
     revive: |s| s.engine.revive(s.dead.id);
     delete_dead_letter: |s| s.engine.delete_dead_letter(s.dead.id);
     release_key: |s| s.engine.release_key(key("waiting"));
     set_paused: |s| s.engine.set_paused(QueueName::default(), true);
+    set_queue: |s| s.engine.set_queue(QueueName::default(), bounded());
+    direct: |s| s.engine.direct("w", Directive::Quiet);
+    create_workflow: |s| s.engine.create_workflow(workflow());
+    cancel_workflow: |s| async {
+        let id = a_workflow(&s.engine).await?;
+        Some(s.engine.cancel_workflow(id).await)
+    };
+    create_task: |s| s.engine.create_task(task(), "");
+    cancel_task: |s| async {
+        let id = a_task(&s.engine).await?;
+        Some(s.engine.cancel_task(id).await)
+    };
+    register_cron: |s| s.engine.register_cron(hourly(), registration("@every 1h", Overlap::Allow, new()));
+    change_cron: |s| async {
+        let name = a_cron(&s.engine).await?;
+        Some(s.engine.change_cron(name, Change { enabled: Some(false), ..Change::default() }).await)
+    };
+    remove_cron: |s| async {
+        let name = a_cron(&s.engine).await?;
+        Some(s.engine.remove_cron(name).await)
+    };
+    trigger_cron: |s| async {
+        let name = a_cron(&s.engine).await?;
+        Some(s.engine.trigger_cron(name).await)
+    };
     job: |s| s.engine.job(s.running.id);
     jobs: |s| s.engine.jobs(vec![s.running.id, s.dead.id]);
     explain: |s| s.engine.explain(marked(10, keyed("waiting")).offer());
@@ -158,11 +209,78 @@ calls! {
     promote: |s| Promote.run_once(s.engine.store());
     reap: |s| Reap.run_once(s.engine.store());
     expire: |s| Expire.run_once(s.engine.store());
+    tend: |s| Tend.run_once(s.engine.store());
     purge: |s| Purge.run_once(s.engine.store());
     stop: |s| s.engine.stop();
 }
 
-fn batch() -> Vec<semel_core::enqueue::Offer> {
+fn new() -> Offer {
+    marked(10, keyed("new")).offer()
+}
+
+fn limited(number: u64, name: &str) -> Offer {
+    Offer { limit: Some(limit()), ..marked(number, keyed(name)).offer() }
+}
+
+fn limit() -> Limit {
+    Limit { key: "limit".into(), concurrency: Some(1), rate: None }
+}
+
+fn once() -> Once {
+    Once { key: key("request"), digest: digest(ONCE) }
+}
+
+fn bounded() -> QueueSettings {
+    QueueSettings { backpressure: Some(Backpressure { max_depth: 100, warning_threshold: 0.5 }) }
+}
+
+async fn soon() {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+fn workflow() -> Workflow {
+    chain([new(), marked(11, keyed("newer")).offer()])
+}
+
+fn task() -> TaskPlan {
+    TaskPlan { offer: marked(TASK, keyed("task")).offer(), steps: workflow() }
+}
+
+fn hourly() -> CronName {
+    cron_name("hourly")
+}
+
+/// A workflow that is there; none when the server is gone.
+async fn a_workflow(engine: &Engine) -> Option<WorkflowId> {
+    match engine.create_workflow(workflow()).await.ok()? {
+        Created::Done(id, _) => Some(id),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A task that is there; none when the server is gone.
+async fn a_task(engine: &Engine) -> Option<WorkflowId> {
+    match engine.create_task(task(), "").await.ok()? {
+        TaskOutcome::Created { id, .. } => Some(id),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A cron that is there; none when the server is gone.
+async fn a_cron(engine: &Engine) -> Option<CronName> {
+    let wanted = registration("@every 1h", Overlap::Allow, new());
+    engine.register_cron(hourly(), wanted).await.ok().map(|_| hourly())
+}
+
+/// Tells the witness what it cannot see of the requests that may come.
+fn announce(store: &SharedStore) {
+    let mut witness = store.witness.lock().unwrap();
+    witness.tasks.ask(TASK, workflow().steps.len(), None);
+    LIMITED.iter().for_each(|number| witness.lanes.ask(*number, &limit()));
+    witness.requests.ask(ONCE, &once());
+}
+
+fn batch() -> Vec<Offer> {
     let wants = [keyed("new"), keyed("newer"), keyed("waiting").on_conflict("replace"), keyed("new")];
     wants.into_iter().zip(10..).map(|(want, number)| marked(number, want).offer()).collect()
 }
@@ -181,6 +299,7 @@ fn let_go(name: &str, call: fn(Scene) -> Call, way: Way, after: u32) -> bool {
         let clock = SimClock::new();
         let store = SharedStore::new(clock.clone(), 0, executor.handle(), Dice::new(7), 2);
         let plan = Plan::of(0).with("servers=1 faults=0 losses=0 crashes=0 pauses=0 jumps=0").unwrap();
+        announce(&store);
         let world = World::new(plan, 0, Vec::new(), false, Arc::clone(&store), clock, executor.handle());
         world.start(0);
         let (became, over) = (Arc::new(AtomicU8::new(WAITS)), Arc::new(AtomicU8::new(0)));
@@ -225,7 +344,13 @@ async fn afterwards(world: &World) {
         let live = witness.jobs.values().filter(|job| job.head.state.is_live());
         live.map(|job| job.head.clone()).collect()
     };
-    while !live().is_empty() {
+    let is_under_way = || {
+        let witness = world.store.witness.lock().unwrap();
+        let goes_on = witness.workflows.values().any(|workflow| workflow.status == Status::Running);
+        goes_on || witness.jobs.values().any(|job| job.head.state.is_live())
+    };
+    // Looked at twice: a commit that was let go is under way for a second at most.
+    while is_under_way() || later(&is_under_way).await {
         // What was let go may yet be done, and after this: it is undone the next time round.
         engine.set_paused(QueueName::default(), false).await.unwrap();
         for head in live() {
@@ -241,11 +366,21 @@ async fn afterwards(world: &World) {
     let queues = world.store.memory().queues().await.unwrap();
     let checked = world.store.witness.lock().unwrap().check_counts(&queues);
     world.store.judge(checked);
+    let ended = {
+        let witness = world.store.witness.lock().unwrap();
+        witness.check_workflows().and_then(|()| witness.check_tasks())
+    };
+    world.store.judge(ended);
     assert!(engine.now().await.unwrap() > Timestamp::EPOCH);
-    for (name, number) in ["waiting", "running", "pending", "new", "newer"].into_iter().zip(100..) {
+    for (name, number) in ["waiting", "running", "pending", "new", "newer", "task"].into_iter().zip(100..) {
         let outcome = engine.enqueue(marked(number, keyed(name)).offer(), "").await.unwrap();
         assert!(matches!(outcome, Outcome::Created(_)), "{name}: {outcome:?}");
     }
+}
+
+async fn later(is_so: impl Fn() -> bool) -> bool {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    is_so()
 }
 
 fn each_is_dropped(way: Way) {
