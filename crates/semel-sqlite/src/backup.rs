@@ -9,6 +9,7 @@ use semel_store::random;
 
 use crate::error::SqliteError;
 use crate::journal::{self, Entry, has_journal, sync_file, sync_folder};
+use crate::location::real;
 use crate::lock::{FileLock, lock_path};
 use crate::log;
 use crate::open::{brought, carried, identity, last, load, open, set_identity};
@@ -44,7 +45,7 @@ fn refuse_existing(path: &Path) -> Result<(), SqliteError> {
 /// # Errors
 /// When the copy exists already or cannot be written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
-    make(from, to, Purpose::Backup)
+    make(&real(from)?, &real(to)?, Purpose::Backup)
 }
 
 /// Where a copy is until it is whole.
@@ -151,6 +152,7 @@ fn copy_rows(from: &Path, part: &Path, purpose: Purpose) -> Result<(Vec<Entry>, 
 /// # Errors
 /// When the backup is damaged or of another program, or the store exists or is in use.
 pub fn restore(from: &Path, to: &Path) -> Result<(), SqliteError> {
+    let (from, to) = (&real(from)?, &real(to)?);
     refuse_existing(to)?;
     let _lock = FileLock::take(to)?;
     let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY)?;

@@ -1,7 +1,7 @@
 //! Documents: rows, and before them what the journal has that the rows have not. Nothing of them is kept in memory once
 //! it is in the rows; a row is found by its name.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use rusqlite::{Connection, Row, params};
@@ -16,6 +16,13 @@ use crate::rows;
 /// A document's new values, or its end, and which change it was.
 pub type Changed = (DocumentKey, Option<Document>, u64);
 
+/// Where a document is in the order in which documents are due.
+type Place = (Timestamp, DocumentKey);
+
+/// The rows that are due from a place on. What is before it is not looked at, but for those due in the same moment.
+const DUE: &str = "SELECT kind, name, version, due, text FROM document INDEXED BY document_due \
+     WHERE due IS NOT NULL AND due >= ?1 AND (due, kind, name) >= (?1, ?2, ?3) ORDER BY due, kind, name";
+
 /// What is not in the rows yet.
 #[derive(Debug, Default)]
 pub struct Unwritten {
@@ -24,6 +31,9 @@ pub struct Unwritten {
     /// All that changed, with the number of the last change.
     changed: Map<DocumentKey, u64>,
     stamp: u64,
+    /// Whatever has a row before this place has changed since: those that were forgotten are the oldest of what is due, there
+    /// may be as many as there are requests, and each would be passed at every look.
+    passed: Mutex<Option<Place>>,
 }
 
 impl Unwritten {
@@ -49,16 +59,29 @@ impl Unwritten {
 
     /// These changes are in the rows now; newer ones stay.
     pub fn settle(&mut self, written: &[Changed]) {
-        for (key, _, stamp) in written {
+        let passed = self.passed.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (key, document, stamp) in written {
             if self.changed.get(key) == Some(stamp) {
                 self.changed.remove(key);
                 self.present.put(key.clone(), None);
+                // Its row counts.
+                if let Some(due) = document.as_ref().and_then(|document| document.due) {
+                    *passed = passed.take().map(|place| place.min((due, key.clone())));
+                }
             }
         }
     }
 
     fn has(&self, key: &DocumentKey) -> bool {
         self.changed.contains_key(key)
+    }
+
+    fn passed(&self) -> Option<Place> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn pass(&self, place: Option<Place>) {
+        *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }
 }
 
@@ -125,16 +148,23 @@ fn find_due(
 ) -> Result<Found, SqliteError> {
     let newer = unwritten.present.find(&Seek::Due { limit }, now);
     let (mut documents, mut next) = (newer.documents, newer.next);
-    let mut query = db.prepare_cached(
-        "SELECT kind, name, version, due, text FROM document WHERE due IS NOT NULL ORDER BY due, kind, name",
-    )?;
-    let mut rows = query.query([])?;
-    let mut found = 0;
+    let mut passed = unwritten.passed();
+    let (due, kind, name) = match &passed {
+        Some((due, key)) => (due.as_micros(), key.kind.code(), &*key.name),
+        None => (i64::MIN, 0, ""),
+    };
+    let mut query = db.prepare_cached(DUE)?;
+    let mut rows = query.query(params![due, kind, name])?;
+    let (mut found, mut is_passing) = (0, true);
     while let Some(row) = rows.next()? {
         let (key, document) = read(row)?;
         if unwritten.has(&key) {
+            if is_passing {
+                passed = document.due.map(|due| (due, key));
+            }
             continue;
         }
+        is_passing = false;
         match document.due {
             Some(at) if at <= now && found < limit => {
                 found += 1;
@@ -146,6 +176,7 @@ fn find_due(
             }
         }
     }
+    unwritten.pass(passed);
     documents.sort_by(|(a, one), (b, other)| (one.due, a).cmp(&(other.due, b)));
     if let Some((_, first_left)) = documents.get(limit as usize) {
         next = next.into_iter().chain(first_left.due).min();
@@ -219,4 +250,55 @@ pub fn write(db: &Connection, changed: &[Changed]) -> Result<(), SqliteError> {
         };
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+
+    use rusqlite::StatementStatus;
+
+    use super::*;
+    use crate::open::open;
+
+    const MANY: i64 = 10_000;
+    const NOW: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
+
+    fn key(number: i64) -> DocumentKey {
+        DocumentKey::new(DocumentKind::Request, number.to_string())
+    }
+
+    fn ripe(number: i64) -> Document {
+        let due = Timestamp::from_micros(NOW.as_micros() - MANY + number);
+        Document { version: 1, due: Some(due), text: Bytes::from_static(b"{}") }
+    }
+
+    #[test]
+    fn those_that_were_forgotten_are_passed_once_and_what_comes_among_them_is_found() {
+        let dir = semel_testkit::TempDir::new();
+        let db = open(&dir.path().join("a.db")).unwrap();
+        let before = db.unchecked_transaction().unwrap();
+        let all: Vec<Changed> = (0..MANY).map(|number| (key(number), Some(ripe(number)), 0)).collect();
+        write(&before, &all).unwrap();
+        before.commit().unwrap();
+        let mut unwritten = Unwritten::default();
+        (0..MANY).for_each(|number| unwritten.put(key(number), None));
+        // What is due, and how many steps SQLite took to find it.
+        let look = |unwritten: &Unwritten| {
+            let found = find(&db, unwritten, &Seek::Due { limit: 500 }, NOW).unwrap();
+            let steps = db.prepare_cached(DUE).unwrap().reset_status(StatementStatus::VmStep);
+            (found.documents.into_iter().map(|(key, _)| key).collect::<Vec<_>>(), steps)
+        };
+        let (found, steps) = look(&unwritten);
+        assert!(found.is_empty() && i64::from(steps) > MANY, "{found:?}, {steps} steps");
+        let (found, steps) = look(&unwritten);
+        assert!(found.is_empty() && steps < 1_000, "{found:?}, {steps} steps");
+        for number in [5_000, 5] {
+            unwritten.put(key(number), Some(ripe(number)));
+            let changed = [unwritten.changed(&key(number)).unwrap()];
+            write(&db, &changed).unwrap();
+            unwritten.settle(&changed);
+        }
+        assert_eq!(look(&unwritten).0, [key(5), key(5_000)]);
+    }
 }

@@ -72,6 +72,11 @@ impl SqliteError {
         matches!(self, Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::DatabaseBusy)
     }
 
+    /// Whether the rows are otherwise than who wrote them took them to be.
+    pub fn is_contradiction(&self) -> bool {
+        matches!(self, Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::ConstraintViolation)
+    }
+
     /// Whether the engine must not go on after this: it is unknown what reached the disk.
     pub fn is_fatal(&self) -> bool {
         match self {

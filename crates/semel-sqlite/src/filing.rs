@@ -82,6 +82,8 @@ pub struct Round {
     rows: std::vec::IntoIter<(i64, JobId)>,
     /// The last row that a piece took.
     reached: i64,
+    /// Jobs whose rows are in the piece that is being written.
+    under_way: Vec<JobId>,
     /// Ended jobs to file, in the order of their keys once all rows are written, the first last.
     ended: Vec<Ended>,
     is_sorted: bool,
@@ -90,7 +92,8 @@ pub struct Round {
 impl Round {
     /// Jobs that are not in the rows as they should be.
     pub fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.rows.as_slice().iter().map(|(_, id)| *id).chain(self.ended.iter().map(|ended| ended.id))
+        let waiting = self.rows.as_slice().iter().map(|(_, id)| *id);
+        waiting.chain(self.under_way.iter().copied()).chain(self.ended.iter().map(|ended| ended.id))
     }
 
     /// The body of a job that had no row when the round began.
@@ -176,6 +179,7 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
         bodies,
         rows: rows.into_iter(),
         reached: 0,
+        under_way: Vec::new(),
         ended: Vec::new(),
         is_sorted: false,
     });
@@ -205,6 +209,7 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
         let queues = names.iter().map(|name| (at.model.queue_row(name), at.model.totals(name))).collect();
         piece.end = Some(End { upto: round.upto, next_row, queues });
     }
+    round.under_way = piece.rows.iter().map(|written| written.head.id).collect();
     at.round = Some(round);
     Some(piece)
 }
@@ -475,6 +480,9 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     if !piece.filed.is_empty() || !piece.memory.is_empty() {
         // Decisions that saw these keys without their filed holders are to be taken again.
         at.model.move_absent_version(next_version(0, piece.floor));
+    }
+    if let Some(round) = &mut at.round {
+        round.under_way.clear();
     }
     if piece.end.is_some() { at.round.take() } else { None }
 }

@@ -1,5 +1,7 @@
 //! Sweeping out what was kept for a key's sake and is needed no longer.
 
+use std::time::{Duration, Instant};
+
 use rusqlite::{Connection, params};
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
@@ -10,31 +12,64 @@ use crate::filing::delete_memory;
 use crate::rows;
 
 /// Remembered heads looked over in one go.
-const FORGET_LOOKS_MAX: u32 = 1_000;
+const LOOKS: u32 = 1_000;
+/// So many whose time is over are a piece.
+const PIECE: usize = 1_000;
 
 /// A remembered head: its key, its row and its job.
 pub type Kept = (UniqueKey, i64, JobId);
 
-/// Remembered heads whose time is over, looking at a bounded number from where the last look ended. No decision sees them
-/// any more, whether or not they are deleted.
-pub fn over(db: &Connection, cursor: &mut Vec<u8>, now: Timestamp) -> Result<Vec<Kept>, SqliteError> {
-    let mut query =
-        db.prepare_cached("SELECT key, seq, forget_at, id FROM memory WHERE key > ?1 ORDER BY key LIMIT ?2")?;
-    let mut found = query.query(params![&*cursor, FORGET_LOOKS_MAX])?;
-    let (mut over, mut looked) = (Vec::new(), 0);
-    while let Some(row) = found.next()? {
-        looked += 1;
-        let key: [u8; 32] = row.get(0)?;
-        cursor.clear();
-        cursor.extend_from_slice(&key);
-        if row.get::<_, Option<i64>>(2)?.is_some_and(|at| !is_kept(Timestamp::from_micros(at), now)) {
-            over.push((UniqueKey::from_bytes(key), row.get::<_, i64>(1)?, JobId::from_bytes(row.get(3)?)));
+/// The key and the row of the last one that was looked over; none at the beginning, and after the end.
+pub type Cursor = Option<(UniqueKey, i64)>;
+
+/// Whether these are a whole piece, so that there may be more.
+pub const fn is_full(over: &[Kept]) -> bool {
+    over.len() >= PIECE
+}
+
+/// Remembered heads whose time is over: a piece of them, or what is found before the end or in so much time, from where the last
+/// look ended. No decision sees them any more, whether or not they are deleted.
+pub fn over(
+    db: &Connection,
+    cursor: &mut Cursor,
+    now: Timestamp,
+    looking: Duration,
+) -> Result<Vec<Kept>, SqliteError> {
+    let began = Instant::now();
+    let mut over = Vec::new();
+    loop {
+        look(db, cursor, now, &mut over)?;
+        if cursor.is_none() || is_full(&over) || began.elapsed() >= looking {
+            return Ok(over);
         }
     }
-    if looked < FORGET_LOOKS_MAX {
-        cursor.clear();
+}
+
+/// Looks over a bounded number of heads.
+fn look(
+    db: &Connection,
+    cursor: &mut Cursor,
+    now: Timestamp,
+    over: &mut Vec<Kept>,
+) -> Result<(), SqliteError> {
+    let mut query = db.prepare_cached(
+        "SELECT key, seq, forget_at, id FROM memory WHERE (key, seq) > (?1, ?2) ORDER BY key, seq LIMIT ?3",
+    )?;
+    let last = cursor.take();
+    // Nothing is before a key of no bytes.
+    let (key, seq) = last.as_ref().map_or((&[] as &[u8], 0), |(key, seq)| (&key.as_bytes()[..], *seq));
+    let mut found = query.query(params![key, seq, LOOKS])?;
+    let (mut looked, mut reached) = (0, None);
+    while let Some(row) = found.next()? {
+        looked += 1;
+        let (key, seq) = (UniqueKey::from_bytes(row.get(0)?), row.get(1)?);
+        reached = Some((key, seq));
+        if row.get::<_, Option<i64>>(2)?.is_some_and(|at| !is_kept(Timestamp::from_micros(at), now)) {
+            over.push((key, seq, JobId::from_bytes(row.get(3)?)));
+        }
     }
-    Ok(over)
+    *cursor = reached.filter(|_| looked == LOOKS);
+    Ok(())
 }
 
 /// Deletes remembered heads.
@@ -44,4 +79,38 @@ pub fn forget(db: &Connection, over: &[Kept]) -> Result<(), SqliteError> {
         rows::free_id(db, *id)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+
+    use super::*;
+    use crate::open::open;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn what_is_over_is_found_behind_much_that_is_kept_and_however_much_one_key_has() {
+        let dir = semel_testkit::TempDir::new();
+        let db = open(&dir.path().join("a.db")).unwrap();
+        let (kept, many) = (UniqueKey::from_bytes([1; 32]), UniqueKey::from_bytes([2; 32]));
+        let before = db.unchecked_transaction().unwrap();
+        for (key, number, forget_at) in [(kept, 5_500, None), (many, 1_500, Some(1))] {
+            for seq in 0..number {
+                let sql = "INSERT INTO memory (key, seq, id, hold, type, queue, state, version, fence, created_at, finished_at, \
+                           forget_at) VALUES (?1, ?2, zeroblob(16), x'', 0, 0, 5, 1, 0, 0, 0, ?3)";
+                before.execute(sql, params![key.as_bytes(), seq, forget_at]).unwrap();
+            }
+        }
+        before.commit().unwrap();
+        let (mut cursor, now) = (None, Timestamp::from_micros(2));
+        let mut found = Vec::new();
+        for is_first in [true, false] {
+            let over = over(&db, &mut cursor, now, LONG).unwrap();
+            assert_eq!((is_full(&over), cursor.is_some()), (is_first, is_first), "{}", over.len());
+            found.extend(over.into_iter().map(|(key, seq, _)| (key, seq)));
+        }
+        assert!(found == (0..1_500).map(|seq| (many, seq)).collect::<Vec<_>>(), "{}", found.len());
+    }
 }

@@ -13,7 +13,7 @@
 //! fsync write the file's size as well.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -31,6 +31,10 @@ const GROWTH: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Bytes of a file that are written again in one go.
 const AGAIN: u64 = 1 << 20;
+/// Bytes of a file that are read in one go, but for a longer record.
+const READ: usize = 1 << 20;
+/// What a file keeps of its length when it is free: a round's is shorter, but for one that had to wait.
+const LENGTH_MAX: u64 = 256 << 20;
 /// The longest payload that is believed, and the longest that is written. A group of commits is far shorter
 /// ([`GROUP_BYTES_MAX`](semel_store::bounds::GROUP_BYTES_MAX)), and so is what one request may bring.
 const PAYLOAD_MAX: usize = 1 << 30;
@@ -73,6 +77,13 @@ impl Segment {
         Ok(())
     }
 
+    /// Gives back room on the disk that it took while the rows could not be written. Nothing in it is needed.
+    fn shorten(&mut self) {
+        if self.length > LENGTH_MAX && self.file.set_len(LENGTH_MAX).is_ok() {
+            self.length = LENGTH_MAX;
+        }
+    }
+
     /// Brings to the disk what was read of it. The last record is written again first: after a sync that failed the system
     /// takes what it has in memory for written, and the next sync finds nothing to do. Of those before it none is in
     /// doubt, for nobody goes on after a sync that failed.
@@ -86,7 +97,10 @@ impl Segment {
 
 /// What is in a file.
 struct Contents {
+    /// What is needed of it.
     entries: Vec<Entry>,
+    /// The cursor of the last record; 0 when there is none.
+    cursor: u64,
     /// Where the next record goes.
     end: u64,
     /// The last record, as it lies there.
@@ -117,17 +131,16 @@ fn find(
             Err(error) if error.kind() == ErrorKind::NotFound => break,
             Err(error) => return Err(io(&path, error)),
         };
-        let contents = read(&file, identity).map_err(|error| io(&path, error))?;
+        let contents = read(&file, identity, carried).map_err(|error| io(&path, error))?;
         let length = file.metadata().map_err(|error| io(&path, error))?.len();
-        let last = contents.entries.last().map_or(0, |entry| entry.cursor);
+        let last = contents.cursor;
         let segment = Segment { path, file, length, last };
         if last > carried { found.needed.push((contents, segment)) } else { found.free.push(segment) }
     }
     found.needed.sort_by_key(|(_, segment)| segment.last);
     let mut last = carried;
     for (contents, segment) in &mut found.needed {
-        for entry in std::mem::take(&mut contents.entries).into_iter().filter(|entry| entry.cursor > carried)
-        {
+        for entry in std::mem::take(&mut contents.entries) {
             if entry.cursor != last + 1 {
                 return Err(SqliteError::Journal(format!(
                     "{}: record {} is missing; restore a backup",
@@ -267,9 +280,10 @@ impl Journal {
 
     /// The rows have everything up to `cursor`, durably: files that hold nothing else are free.
     pub fn carried(&mut self, cursor: u64) {
-        let (mut done, full) =
+        let (mut done, full): (Vec<_>, _) =
             std::mem::take(&mut self.full).into_iter().partition(|segment| segment.last <= cursor);
         self.full = full;
+        done.iter_mut().for_each(Segment::shorten);
         self.free.append(&mut done);
     }
 
@@ -280,9 +294,9 @@ impl Journal {
     pub fn entries(&self, carried: u64) -> Result<Vec<Entry>, SqliteError> {
         let mut entries = Vec::new();
         for segment in self.full.iter().chain(&self.current) {
-            let read = read(&segment.file, self.identity).map_err(|error| io(&segment.path, error))?.entries;
-            entries
-                .extend(read.into_iter().filter(|entry| entry.cursor > carried && entry.cursor <= self.last));
+            let read =
+                read(&segment.file, self.identity, carried).map_err(|error| io(&segment.path, error))?;
+            entries.extend(read.entries.into_iter().filter(|entry| entry.cursor <= self.last));
         }
         Ok(entries)
     }
@@ -373,24 +387,52 @@ fn checksum(identity: i64, length: u32, rest: &[u8]) -> u32 {
     sum.finalize()
 }
 
-fn read(mut file: &File, identity: i64) -> std::io::Result<Contents> {
-    let mut bytes = Vec::new();
+/// What is in a file, record by record: of one that the rows have, up to `carried`, nothing is kept.
+fn read(mut file: &File, identity: i64, carried: u64) -> std::io::Result<Contents> {
     file.seek(SeekFrom::Start(0))?;
-    file.read_to_end(&mut bytes)?;
-    let bytes = Bytes::from(bytes);
-    let mut entries: Vec<Entry> = Vec::new();
-    let (mut offset, mut last) = (0, 0..0);
-    while let Some(entry) = parse(&bytes.slice(offset..), identity) {
-        if entries.last().is_some_and(|last| entry.cursor != last.cursor + 1)
-            && !is_planted(Bug::StaleRecordRead)
-        {
+    let mut left = file.metadata()?.len();
+    let mut reader = BufReader::with_capacity(READ, file);
+    let mut contents = Contents { entries: Vec::new(), cursor: 0, end: 0, last: Bytes::new() };
+    while let Some(record) = next(&mut reader, &mut left)?
+        && let Some(entry) = parse(&record, identity)
+    {
+        let is_first = contents.cursor == 0;
+        if !is_first && entry.cursor != contents.cursor + 1 && !is_planted(Bug::StaleRecordRead) {
             break;
         }
-        last = offset..offset + HEADER + entry.payload.len();
-        offset = last.end;
-        entries.push(entry);
+        contents.cursor = entry.cursor;
+        contents.end += record.len() as u64;
+        contents.last = record;
+        if entry.cursor > carried {
+            contents.entries.push(entry);
+        }
     }
-    Ok(Contents { entries, end: offset as u64, last: bytes.slice(last) })
+    Ok(contents)
+}
+
+/// The bytes that the next header speaks of, if they are all there. `left` are those that the file has from here on.
+fn next(reader: &mut impl Read, left: &mut u64) -> std::io::Result<Option<Bytes>> {
+    let mut record = vec![0_u8; HEADER];
+    if !fill(reader, &mut record)? {
+        return Ok(None);
+    }
+    let length = record.first_chunk::<4>().map_or(0, |length| u32::from_le_bytes(*length));
+    let size = HEADER + length as usize;
+    // Before room is made for it: what is behind the last record may say anything.
+    if length as usize > PAYLOAD_MAX || size as u64 > *left {
+        return Ok(None);
+    }
+    *left -= size as u64;
+    record.resize(size, 0);
+    Ok(if fill(reader, &mut record[HEADER..])? { Some(record.into()) } else { None })
+}
+
+/// Reads as much as there is room for. Says whether there was so much: an owner may shorten a file that is free meanwhile.
+fn fill(reader: &mut impl Read, room: &mut [u8]) -> std::io::Result<bool> {
+    match reader.read_exact(room) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    }
 }
 
 fn parse(bytes: &Bytes, identity: i64) -> Option<Entry> {

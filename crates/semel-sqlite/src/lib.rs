@@ -3,7 +3,7 @@
 //! the rows, which a duty writes from the journal many at a time.
 //!
 //! # Layout
-//! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file.
+//! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file; `location`: which file that is.
 //! - `journal`, `change`: the journal's files, and what a record says.
 //! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done;
 //!   `forgetting`: what is swept out of the keys' memory.
@@ -19,6 +19,7 @@ mod filing;
 mod forgetting;
 mod heritage;
 mod journal;
+mod location;
 pub mod lock;
 mod log;
 mod names;

@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::SqliteError;
+use crate::location::real;
 use crate::private;
 
 /// The right to the file. Given up when dropped, or with the process however it ends.
@@ -14,8 +15,8 @@ pub struct FileLock {
     path: PathBuf,
 }
 
-/// Where the lock of a store is.
-pub fn lock_path(store: &Path) -> PathBuf {
+/// Where the lock of a store is, by the store's [real] name.
+pub(crate) fn lock_path(store: &Path) -> PathBuf {
     let mut name = store.as_os_str().to_owned();
     name.push(".lock");
     PathBuf::from(name)
@@ -27,7 +28,7 @@ impl FileLock {
     /// # Errors
     /// [`SqliteError::Owned`] when another process has it.
     pub fn take(store: &Path) -> Result<Self, SqliteError> {
-        let path = lock_path(store);
+        let path = lock_path(&real(store)?);
         let io = |source| SqliteError::Io { path: path.display().to_string(), source };
         let mut file = private::options().create(true).truncate(false).open(&path).map_err(io)?;
         match file.try_lock() {
@@ -69,7 +70,8 @@ impl FileLock {
 
 /// What the owner of `store` says of itself, if somebody owns it now.
 pub fn owner(store: &Path) -> Option<String> {
-    let mut file = OpenOptions::new().read(true).write(true).open(lock_path(store)).ok()?;
+    let path = lock_path(&real(store).ok()?);
+    let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {
             let mut note = String::new();

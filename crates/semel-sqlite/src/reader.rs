@@ -234,7 +234,7 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
     while looked < LIST_LOOKS_MAX || listing.next.is_none() {
         let chunk = chunk(db, at, &wanted, &newer, below, limit.clamp(64, 512))?;
         let Some(last) = chunk.last() else {
-            listing.next = None;
+            listing.next = newer.end.map(|(_, id)| id);
             return Ok(listing);
         };
         below = last.seq;
@@ -256,17 +256,43 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
     Ok(listing)
 }
 
-/// Wanted jobs below a row number whose rows are not as they are now, by row.
-fn in_memory(at: &Loaded, filter: &Filter, below: i64) -> Vec<(i64, JobId)> {
-    let mut jobs: Vec<(i64, JobId)> = at
-        .unsettled()
-        .filter(|id| at.model.head(*id).is_some_and(|head| filter.admits(head)))
-        .map(|id| (at.seq(id), id))
-        .filter(|(seq, _)| *seq < below)
-        .collect();
-    jobs.sort_unstable();
-    jobs.dedup();
-    jobs
+/// Wanted jobs whose rows are not as they are now, by row.
+struct Newer {
+    jobs: Vec<(i64, JobId)>,
+    /// Where they are cut short: the last one that was looked at, wanted or not. A page goes no further.
+    end: Option<(i64, JobId)>,
+}
+
+/// The newest of them below a row number. Looks at a bounded number of heads: there may be as many such jobs as a round
+/// takes, and their rows' numbers alone cost little.
+fn in_memory(at: &Loaded, filter: &Filter, mut below: i64) -> Newer {
+    loop {
+        let rows = at.unsettled().map(|id| (at.seq(id), id));
+        let mut rows: Vec<(i64, JobId)> = rows.filter(|(seq, _)| *seq < below).collect();
+        let left = rows.len().saturating_sub(LIST_LOOKS_MAX);
+        if left > 0 {
+            rows.select_nth_unstable(left);
+            rows.drain(..left);
+        }
+        rows.sort_unstable();
+        rows.dedup();
+        let (mut jobs, mut end) = (Vec::new(), None);
+        for (seq, id) in &rows {
+            let Some(head) = at.model.head(*id) else { continue };
+            end = end.or(Some((*seq, *id)));
+            if filter.admits(head) {
+                jobs.push((*seq, *id));
+            }
+        }
+        if left == 0 {
+            return Newer { jobs, end: None };
+        }
+        match rows.first() {
+            // All of these are gone, and a page cannot end where nobody finds it again.
+            Some((seq, _)) if end.is_none() => below = *seq,
+            _ => return Newer { jobs, end },
+        }
+    }
 }
 
 /// A row for a page.
@@ -282,7 +308,7 @@ fn chunk(
     db: &Connection,
     at: &Loaded,
     filter: &Filter,
-    newer: &[(i64, JobId)],
+    newer: &Newer,
     below: i64,
     size: usize,
 ) -> Result<Vec<Listed>, SqliteError> {
@@ -292,9 +318,11 @@ fn chunk(
             (false, false, true) => "job INDEXED BY live WHERE filed IS NULL AND",
             (false, _, _) => "job WHERE",
         };
-    let sql = format!("SELECT {HEAD_COLUMNS} FROM {source} seq < ?1 ORDER BY seq DESC LIMIT ?2");
+    let sql =
+        format!("SELECT {HEAD_COLUMNS} FROM {source} seq < ?1 AND seq >= ?2 ORDER BY seq DESC LIMIT ?3");
     let mut query = db.prepare_cached(&sql)?;
-    let mut found = query.query(params![below, i64::try_from(size).unwrap_or(i64::MAX)])?;
+    let end = newer.end.map_or(0, |(seq, _)| seq);
+    let mut found = query.query(params![below, end, i64::try_from(size).unwrap_or(i64::MAX)])?;
     let mut listed: Vec<Listed> = Vec::new();
     while let Some(row) = found.next()? {
         let head = match rows::head(row, &at.names) {
@@ -313,9 +341,9 @@ fn chunk(
         };
         listed.push(Listed { seq, id, head });
     }
-    let upto = newer.partition_point(|(seq, _)| *seq < below);
+    let upto = newer.jobs.partition_point(|(seq, _)| *seq < below);
     let from = upto.saturating_sub(size);
-    let newer = newer[from..upto].iter();
+    let newer = newer.jobs[from..upto].iter();
     listed.extend(newer.map(|(seq, id)| Listed { seq: *seq, id: *id, head: at.model.head(*id).cloned() }));
     listed.sort_by_key(|listed| std::cmp::Reverse(listed.seq));
     listed.dedup_by_key(|listed| listed.seq);

@@ -5,6 +5,7 @@ mod carrier;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::Connection;
@@ -28,6 +29,7 @@ use crate::error::SqliteError;
 use crate::filing::Patience;
 use crate::heritage;
 use crate::journal::Journal;
+use crate::location::real;
 use crate::lock::FileLock;
 use crate::log;
 use crate::open::{Loaded, bring_to_disk, brought, carried, identity, last_of, load, open, secret};
@@ -38,7 +40,9 @@ use crate::writer::{Writer, purgeable};
 /// Rows the purge looks at in one go.
 const PURGE_LOOKS: u32 = 2_000;
 /// Bytes of journal beyond which a commit first carries a piece of it over to the rows.
-const JOURNAL_MAX: usize = 192 << 20;
+const JOURNAL_LONG: u64 = 192 << 20;
+/// Bytes of journal beyond which nothing is committed: all of it is in memory, and is read when the file is opened.
+const JOURNAL_MAX: u64 = 4 << 30;
 
 /// The embedded store.
 pub struct Sqlite {
@@ -50,6 +54,8 @@ pub struct Sqlite {
     secret: [u8; 16],
     /// Nobody waits any more for a copy that another process makes.
     closing: AtomicBool,
+    /// From which length on commits carry the journal over, and at which they are refused.
+    journal: (u64, u64),
 }
 
 struct Inner {
@@ -108,7 +114,7 @@ impl Sqlite {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> Result<Self, SqliteError> {
-        let path = path.as_ref().to_path_buf();
+        let path = real(path.as_ref())?;
         let lock = FileLock::take(&path)?;
         bring_to_disk(&path)?;
         let writes = open(&path)?;
@@ -117,8 +123,13 @@ impl Sqlite {
         let secret = secret(&writes)?;
         // A copy of the file being made by another process may hold it up for much longer.
         writes.busy_timeout(carrier::LOOK_EVERY)?;
-        let carrier =
-            Carrier { db: writes, forget_cursor: Vec::new(), events: None, events_max: log::EVENTS_MAX };
+        let carrier = Carrier {
+            db: writes,
+            forget_cursor: None,
+            events: None,
+            events_max: log::EVENTS_MAX,
+            prepared: None,
+        };
         let db = open(&path)?;
         db.pragma_update(None, "query_only", true)?;
         let carried = carried(&db)?;
@@ -142,7 +153,8 @@ impl Sqlite {
             failed: None,
         };
         let (carrier, inner) = (Mutex::new(carrier), Mutex::new(inner));
-        Ok(Self { carrier, inner, rows, path, secret, closing: AtomicBool::new(false) })
+        let closing = AtomicBool::new(false);
+        Ok(Self { carrier, inner, rows, path, secret, closing, journal: (JOURNAL_LONG, JOURNAL_MAX) })
     }
 
     /// Files ended jobs as soon as the store keeps house, instead of many at a time: for tests and tools that look at
@@ -202,6 +214,27 @@ impl Sqlite {
             return Err(failed.clone());
         }
         work(&mut inner, &self.rows).map_err(|error| inner.fail(error))
+    }
+
+    /// Before a commit: nobody has to keep house for the journal to stay bounded.
+    fn bound_journal(&self) -> Result<(), StoreError> {
+        let (long, most) = self.journal;
+        let bytes = look(&self.lock().at).journal_bytes() as u64;
+        if bytes > long
+            && !self.closing.load(Ordering::Relaxed)
+            && let Ok(mut carrier) = self.carrier.try_lock()
+        {
+            // Another process may have SQLite's lock for as long as its copy takes, and everybody waits for this thread.
+            self.carry(&mut carrier, Some(Patience::NONE), Duration::ZERO)?;
+        }
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable(format!(
+            "{bytes} bytes of journal wait to be carried over to the rows of {}, and no more may; nothing was stored. If another \
+             process has SQLite's lock, such as one that makes a copy, let it end, and try again",
+            self.path.display()
+        )))
     }
 
     fn answer<T: Send + 'static>(
@@ -311,12 +344,7 @@ impl Backend for Sqlite {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        // Nobody has to keep house for the journal to stay bounded.
-        if !self.closing.load(Ordering::Relaxed)
-            && look(&self.lock().at).journal_bytes() > JOURNAL_MAX
-            && let Ok(mut carrier) = self.carrier.try_lock()
-            && let Err(error) = self.carry(&mut carrier, Some(Patience::NONE))
-        {
+        if let Err(error) = self.bound_journal() {
             return Box::pin(std::future::ready(Err(error)));
         }
         self.answer(|inner, rows| inner.commit(batch, rows))
@@ -334,7 +362,8 @@ impl Backend for Sqlite {
                     PURGE_LOOKS,
                     limit as usize,
                 )?;
-                return Ok(DueIds { now, ids, next: None });
+                // Rows that were not looked at may be of jobs that are due.
+                return Ok(DueIds { now, ids, next: (inner.purge_cursor > 0).then_some(now) });
             }
             let (ids, next) = look(&inner.at).model.due(due, now, limit as usize);
             Ok(DueIds { now, ids, next })
@@ -369,7 +398,7 @@ impl Backend for Sqlite {
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
-        let kept = self.carry(&mut self.carrier(), None);
+        let kept = self.carry(&mut self.carrier(), None, carrier::COPY_MAX);
         Box::pin(std::future::ready(kept))
     }
 

@@ -3,13 +3,15 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use rusqlite::Connection;
-use semel_core::draft::{Full, KeyView, Reads, Snapshot};
+use semel_core::draft::{Full, KeyView, Map, Reads, Snapshot};
 use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
 use semel_store::backend::Peek;
 use semel_store::clock::SteadyTime;
+use semel_store::model::bounded;
 
 use crate::documents;
 use crate::error::SqliteError;
@@ -75,15 +77,21 @@ pub fn snapshot(
             continue;
         }
         let mut view = at.model.key_view(read, now);
+        let mut places: Map<JobId, i64> = Map::default();
         for (seq, Remembered { head, forget_at }) in reader::remembered(db, at, &read.key)? {
             // One that came back to memory, or is on its way out of it, is already in the view.
             if at.model.head(head.id).is_none() && forget_at.is_none_or(|until| is_kept(until, now)) {
-                seen.push((head.id, read.key, seq));
+                places.insert(head.id, seq);
                 view.holders.push(head);
             }
         }
         // Those in memory may outlive those that are filed, and the other way round.
         leave_out_outlived(&mut view.holders);
+        let (holders, too_many) = bounded(std::mem::take(&mut view.holders));
+        // There may be too many in memory alone, of whom the view has had those that decide.
+        (view.holders, view.too_many) = (holders, view.too_many || too_many);
+        let filed = |head: &Head| Some((head.id, read.key, *places.get(&head.id)?));
+        seen.extend(view.holders.iter().filter_map(filed));
         view.states = StateSet::ALL;
         snapshot.add_key(read.key, view);
     }

@@ -186,3 +186,44 @@ fn who_copies_a_store_reads_on_where_its_owner_goes_on_in_another_file_meanwhile
     assert_eq!(opened.len(), 6, "both files and the end of them, twice: {opened:?}");
     assert!(beside(&store, 5, 2).is_ok());
 }
+
+#[test]
+fn of_records_that_the_rows_have_nothing_is_kept() {
+    let dir = semel_testkit::TempDir::new();
+    let store = dir.path().join("a.db");
+    let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+    for number in 0..1_000 {
+        append(&mut journal, &format!("{number} {}", "x".repeat(1_000)));
+    }
+    let file = File::open(store.with_file_name("a.db-log.0")).unwrap();
+    for (carried, kept) in [(0, 1_000), (990, 10), (1_000, 0)] {
+        let contents = read(&file, 5, carried).unwrap();
+        assert_eq!((contents.entries.len(), contents.cursor), (kept, 1_000));
+        assert_eq!(contents.end, journal.offset);
+        // A slice of something larger would keep all of it.
+        assert!(contents.last.len() < 2 * 1_000 && parse(&contents.last, 5).unwrap().cursor == 1_000);
+    }
+    let (mut journal, found) = Journal::open(&store, 5, 990).unwrap();
+    assert_eq!(found.len(), 10);
+    append(&mut journal, "one more");
+    assert_eq!(Journal::open(&store, 5, 990).unwrap().1.len(), 11);
+}
+
+#[test]
+fn a_file_that_became_very_long_is_shortened_when_it_is_free() {
+    let dir = semel_testkit::TempDir::new();
+    let store = dir.path().join("a.db");
+    let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
+    append(&mut journal, "one");
+    // Without a block on the disk.
+    let current = journal.current.as_mut().unwrap();
+    current.length = 2 * LENGTH_MAX;
+    current.file.set_len(current.length).unwrap();
+    assert_eq!(journal.rotate(), 1);
+    let length = || std::fs::metadata(store.with_file_name("a.db-log.0")).unwrap().len();
+    assert_eq!(length(), 2 * LENGTH_MAX);
+    journal.carried(1);
+    assert_eq!(length(), LENGTH_MAX);
+    append(&mut journal, "two");
+    assert_eq!(texts(&Journal::open(&store, 5, 1).unwrap().1), [(2, "two".into())]);
+}

@@ -1,13 +1,134 @@
-//! What is seen of a commit while it is under way.
+//! What is seen of a commit while it is under way, and of a piece that is carried over to the rows.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
 use semel_core::draft::Draft;
-use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::enqueue::{Offer, Outcome, enqueue};
+use semel_core::ident::QueueName;
+use semel_store::bounds::LIST_LOOKS_MAX;
 use semel_testkit::TempDir;
-use semel_testkit::make::keyed;
+use semel_testkit::make::{job, keyed};
 
+use super::carrier::Prepared;
 use super::*;
+use crate::filing;
+
+fn offer(key: &str) -> (Reads, Offer) {
+    let (mut reads, offer) = (Reads::default(), keyed(key).offer());
+    offer.reads(&mut reads);
+    (reads, offer)
+}
+
+/// A job with that key, decided and not committed.
+async fn decided(store: &Sqlite, key: &str) -> Batch {
+    let (reads, offer) = offer(key);
+    let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
+    assert!(matches!(enqueue(&mut draft, &offer), Ok(Outcome::Created(_))));
+    Batch { groups: vec![draft.finish()], claims: Vec::new() }
+}
+
+/// Jobs enough for the rows to need more room.
+const JOBS: usize = 200;
+
+async fn filled(dir: &TempDir) -> Sqlite {
+    let store = Sqlite::open(dir.path().join("semel.db")).unwrap().filing_at_once();
+    for number in 0..JOBS {
+        store.commit(decided(&store, &format!("key {number}")).await).await.unwrap();
+    }
+    store
+}
+
+async fn listed(store: &Sqlite) -> usize {
+    let filter = Filter { limit: 1_000, ..Filter::default() };
+    store.list(filter).await.unwrap().heads.len()
+}
+
+#[tokio::test]
+async fn a_piece_that_found_no_room_is_written_when_there_is_and_nothing_is_read_anew_for_it() {
+    let dir = TempDir::new();
+    let store = filled(&dir).await;
+    let allow = |pages: i64| store.carrier().db.pragma_update(None, "max_page_count", pages).unwrap();
+    // As many as there are.
+    allow(1);
+    for _ in 0..5 {
+        let refused = store.maintain().await;
+        assert!(
+            matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("disk is full")),
+            "{refused:?}"
+        );
+        assert_eq!(listed(&store).await, JOBS);
+    }
+    store.commit(decided(&store, "meanwhile").await).await.unwrap();
+    allow(1 << 30);
+    while store.maintain().await.unwrap() {}
+    assert_eq!(store.lock().generation, 0, "memory was never in doubt");
+    drop(store);
+    let store = Sqlite::open(dir.path().join("semel.db")).unwrap();
+    assert!(look(&store.lock().at).pending.is_empty(), "all of it is in the rows");
+    assert_eq!(listed(&store).await, JOBS + 1);
+}
+
+/// A piece to be written, of what memory was before it was read again.
+fn prepared_before_memory_is_read_again(store: &Sqlite) -> Prepared {
+    let mut carrier = store.carrier();
+    store.prepare(&mut carrier, None).unwrap();
+    let prepared = carrier.prepared.take().unwrap();
+    store.lock().doubtful = true;
+    assert_eq!(store.lock().generation, 1);
+    prepared
+}
+
+#[tokio::test]
+async fn what_was_read_before_a_piece_was_in_the_rows_is_read_after_it_too() {
+    let dir = TempDir::new();
+    let store = filled(&dir).await;
+    let prepared = prepared_before_memory_is_read_again(&store);
+    filing::write(&mut store.carrier().db, &prepared.piece).unwrap();
+    assert!(store.settle(&prepared, Ok(())).unwrap().is_none());
+    while store.maintain().await.unwrap() {}
+    assert_eq!(listed(&store).await, JOBS);
+}
+
+#[tokio::test]
+async fn a_sync_of_the_rows_that_failed_ends_everything_whatever_became_of_memory_meanwhile() {
+    let dir = TempDir::new();
+    let store = filled(&dir).await;
+    let prepared = prepared_before_memory_is_read_again(&store);
+    let settled = store.settle(&prepared, Err(SqliteError::Sync("no disk".to_owned())));
+    assert!(matches!(settled, Err(StoreError::Poisoned(_))), "{settled:?}");
+    assert!(matches!(store.queues().await, Err(StoreError::Poisoned(_))));
+}
+
+/// Who makes a copy of the file has its lock for as long as that takes.
+#[tokio::test]
+async fn a_commit_waits_for_no_copy_however_long_the_journal_is() {
+    let dir = TempDir::new();
+    let mut store = filled(&dir).await;
+    // Each commit is to carry it over first.
+    store.journal = (1, 1 << 20);
+    let copying = Connection::open(&store.path).unwrap();
+    copying.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = std::time::Instant::now();
+    for number in 0..20 {
+        store.commit(decided(&store, &format!("meanwhile {number}")).await).await.unwrap();
+    }
+    assert_eq!(listed(&store).await, JOBS + 20);
+    assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
+    store.journal.1 = 1;
+    let refused = store.commit(decided(&store, "too many").await).await;
+    assert!(
+        matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("makes a copy")),
+        "{refused:?}"
+    );
+    assert_eq!(listed(&store).await, JOBS + 20);
+    copying.execute_batch("ROLLBACK").unwrap();
+    // The next ones carry it over themselves.
+    let mut left = 0..100;
+    while store.commit(decided(&store, "after all").await).await.is_err() {
+        left.next().unwrap();
+    }
+    assert_eq!(listed(&store).await, JOBS + 21);
+}
 
 #[tokio::test]
 async fn what_is_on_its_way_to_the_disk_is_not_seen_at_a_glance() {
@@ -16,22 +137,11 @@ async fn what_is_on_its_way_to_the_disk_is_not_seen_at_a_glance() {
     let store = Sqlite::open(dir.path().join("semel.db")).unwrap();
     let glance = store.peeks().unwrap();
     let rows = store.rows();
-    let offer = |key: &str| {
-        let (mut reads, offer) = (Reads::default(), keyed(key).offer());
-        offer.reads(&mut reads);
-        (reads, offer)
-    };
-    let decided = async |key: &str| {
-        let (reads, offer) = offer(key);
-        let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, Arc::clone(&rows));
-        assert!(matches!(enqueue(&mut draft, &offer), Ok(Outcome::Created(_))));
-        Batch { groups: vec![draft.finish()], claims: Vec::new() }
-    };
     // Two, for one may share its mark with the second.
     for key in ["first", "third"] {
-        store.commit(decided(key).await).await.unwrap();
+        store.commit(decided(&store, key).await).await.unwrap();
     }
-    let second = decided("second").await;
+    let second = decided(&store, "second").await;
     let mut inner = store.lock();
     let now = inner.time.now();
     let (applied, mut record) = inner.apply(second, &rows, now).unwrap();
@@ -52,4 +162,38 @@ async fn what_is_on_its_way_to_the_disk_is_not_seen_at_a_glance() {
     // Nothing is said of a store that is not as it should be.
     inner.give_up(&StoreError::Closed);
     assert_eq!((seen("first"), seen("second")), (None, None));
+}
+
+/// All pages: where each but the last ends, and the jobs.
+async fn paged(store: &Sqlite, mut filter: Filter) -> (Vec<JobId>, Vec<JobId>) {
+    let (mut ends, mut ids) = (Vec::new(), Vec::new());
+    loop {
+        let page = store.list(filter.clone()).await.unwrap();
+        ids.extend(page.heads.iter().map(|head| head.id));
+        let Some(next) = page.next else { return (ends, ids) };
+        ends.push(next);
+        filter.before = Some(next);
+    }
+}
+
+#[tokio::test]
+async fn a_page_looks_at_a_bounded_number_of_jobs_that_have_no_rows_yet() {
+    let dir = TempDir::new();
+    let store = Sqlite::open(dir.path().join("semel.db")).unwrap();
+    let (mut reads, offer) = (Reads::default(), job().offer());
+    offer.reads(&mut reads);
+    let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
+    let mut ids = Vec::new();
+    for _ in 0..2 * LIST_LOOKS_MAX + 100 {
+        let Ok(Outcome::Created(head)) = enqueue(&mut draft, &offer) else { panic!("refused") };
+        ids.push(head.id);
+    }
+    store.commit(Batch { groups: vec![draft.finish()], claims: Vec::new() }).await.unwrap();
+    // The newest first.
+    ids.reverse();
+    let none = Filter { queue: Some(QueueName::from_stored("other")), limit: 10, ..Filter::default() };
+    let ends = vec![ids[LIST_LOOKS_MAX - 1], ids[2 * LIST_LOOKS_MAX - 1]];
+    assert_eq!(paged(&store, none).await, (ends, Vec::new()));
+    let (_, listed) = paged(&store, Filter { limit: 1_000, ..Filter::default() }).await;
+    assert!(listed == ids, "{} of {}", listed.len(), ids.len());
 }

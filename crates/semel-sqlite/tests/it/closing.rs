@@ -77,3 +77,28 @@ async fn while_a_copy_is_made_timers_go_on_and_a_closed_engine_lets_go_of_the_fi
     drop(copying);
     drop(Sqlite::open(&path).unwrap());
 }
+
+#[test]
+fn a_program_that_ends_without_closing_waits_for_no_copy_either() {
+    let long = Duration::from_secs(30);
+    let dir = TempDir::new();
+    let path = dir.path().join("semel.db");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (engine, copying) = runtime.block_on(async {
+        let engine = Engine::start(Arc::new(Sqlite::open(&path).unwrap().filing_at_once())).unwrap();
+        let copying = Connection::open(&path).unwrap();
+        copying.execute_batch("BEGIN IMMEDIATE").unwrap();
+        // Before its time the store begins to keep house, and finds the lock taken.
+        engine.enqueue(job().later(Duration::from_millis(1_500)).offer(), "").await.unwrap();
+        assert_eq!(engine.claim_or_wait(claim(&["default"], 1), long).await.unwrap().len(), 1);
+        (engine, copying)
+    });
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(engine);
+        drop(runtime);
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(long).unwrap();
+    drop(copying);
+}

@@ -1,9 +1,7 @@
 //! SIGKILL at random points: what was acknowledged is there, nothing is there twice, no key is stuck. And a torn tail of
 //! the write-ahead log leaves a prefix of history.
 
-use std::io::Read;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +11,14 @@ use semel_store::Backend;
 use semel_store::Recorded;
 use semel_store::clock::{Clock, ManualClock, SystemClock};
 use semel_testkit::TempDir;
-use semel_testkit::crash::{Account, victim};
+use semel_testkit::crash::{Account, called, kill_after, victim};
+use semel_testkit::patience::rounds;
 
 /// Answers of a victim's, at most, before it is killed.
 const LINES_MAX: usize = 200;
 /// Rounds in one file before a new one is begun, so that a long run is not a run of large files. Each is an hour: after a
 /// day the first workflows would be forgotten, and their jobs, which nobody purges here, would stand for nothing.
 const ROUNDS_PER_FILE: u64 = 20;
-
-fn rounds() -> u64 {
-    std::env::var("SEMEL_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25)
-}
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -32,51 +27,13 @@ fn runtime() -> tokio::runtime::Runtime {
 /// The process that is killed; on its own, a short life that ends in peace.
 #[test]
 fn the_victim() {
-    let given = std::env::var("SEMEL_VICTIM").ok();
     let dir = TempDir::new();
-    let (path, round, turns) = match &given {
-        Some(given) => {
-            let (round, path) = given.split_once(' ').unwrap();
-            (Path::new(path).to_path_buf(), round.parse().unwrap(), u64::MAX / 8)
-        }
+    let (path, round, turns) = match called() {
+        Some((round, path)) => (PathBuf::from(path), round, u64::MAX / 8),
         None => (dir.path().join("semel.db"), 0, 20),
     };
     let store: Arc<dyn Backend> = Arc::new(Sqlite::open(path).unwrap().filing_at_once());
     runtime().block_on(victim(store, round, turns));
-}
-
-fn start(path: &Path, round: u64) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["crash::the_victim", "--exact", "--nocapture", "--test-threads=1"])
-        .env("SEMEL_VICTIM", format!("{round} {}", path.display()))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-/// Lets a victim live until it has said so many lines, and then for as long as a signal takes: a point that depends on
-/// what it has done, not on how fast.
-fn kill_after(mut child: Child, lines: usize) -> String {
-    let mut out = child.stdout.take().unwrap();
-    let reader = std::thread::spawn(move || {
-        let (mut said, mut buffer) = (Vec::new(), [0; 1 << 16]);
-        let (mut heard, mut killed) = (0, false);
-        while let Ok(size) = out.read(&mut buffer)
-            && size > 0
-        {
-            said.extend_from_slice(&buffer[..size]);
-            heard += buffer[..size].iter().filter(|byte| **byte == b'@').count();
-            if !killed && heard >= lines {
-                child.kill().unwrap();
-                killed = true;
-            }
-        }
-        child.wait().unwrap();
-        assert!(killed, "the victim ended by itself: {}", String::from_utf8_lossy(&said));
-        String::from_utf8(said).unwrap()
-    });
-    reader.join().unwrap()
 }
 
 /// A clock so many hours on: the leases of the dead are over.
@@ -89,13 +46,13 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
     let mut random = 0x5eed_u64;
     let mut told = (0, 0, 0, 0);
     let mut dir = TempDir::new();
-    for round in 0..rounds() {
+    for round in 0..rounds("SEMEL_CRASH_ROUNDS", 25_u64) {
         if round % ROUNDS_PER_FILE == 0 {
             dir = TempDir::new();
         }
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let path = dir.path().join("semel.db");
-        let said = kill_after(start(&path, round), 1 + (random >> 33) as usize % LINES_MAX);
+        let said = kill_after(path.to_str().unwrap(), round, 1 + (random >> 33) as usize % LINES_MAX);
         let account = Account::read(&said);
         let (tasks, kept) = account.tasks.len();
         told = (told.0 + account.created.len(), told.1 + account.acked.len(), told.2 + tasks, told.3 + kept);
@@ -135,7 +92,7 @@ async fn history(path: &Path) -> Vec<Recorded> {
 fn a_torn_log_leaves_a_prefix_of_history() {
     let (dir, runtime) = (TempDir::new(), runtime());
     let path = dir.path().join("semel.db");
-    kill_after(start(&path, 0), 2 * LINES_MAX);
+    kill_after(path.to_str().unwrap(), 0, 2 * LINES_MAX);
     let wal = std::fs::read(dir.path().join("semel.db-wal")).unwrap();
     let main = std::fs::read(&path).unwrap();
     let torn = |wal: &[u8]| {

@@ -1,6 +1,7 @@
 //! What the disk may do to a store: fill up, fail, lie; and who else may want the file.
 
 use std::path::Path;
+#[cfg(unix)]
 use std::process::Command;
 use std::sync::Arc;
 
@@ -120,8 +121,8 @@ fn a_damaged_page_poisons_the_store_until_it_is_opened_again() {
 }
 
 /// Runs the test of that name again, in a process of its own that `wrap` starts. Gives back whether it could be started.
-#[cfg(target_os = "linux")]
-fn again(wrap: &[&str], script: &str, name: &str, dir: &Path) -> std::process::Output {
+#[cfg(unix)]
+pub(crate) fn again(wrap: &[&str], script: &str, name: &str, dir: &Path) -> std::process::Output {
     let exe = std::env::current_exe().unwrap();
     Command::new(wrap[0])
         .args(&wrap[1..])
@@ -134,8 +135,8 @@ fn again(wrap: &[&str], script: &str, name: &str, dir: &Path) -> std::process::O
         .unwrap()
 }
 
-#[cfg(target_os = "linux")]
-fn succeeded(output: &std::process::Output) {
+#[cfg(unix)]
+pub(crate) fn succeeded(output: &std::process::Output) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("@played"), "{out}\n{err}");
 }

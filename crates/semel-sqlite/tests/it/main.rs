@@ -28,6 +28,8 @@ mod kept;
 #[cfg(target_os = "linux")]
 mod killed;
 mod left_out;
+#[cfg(unix)]
+mod links;
 mod log;
 #[cfg(unix)]
 mod modes;

@@ -1,0 +1,61 @@
+//! One store by several names: a link to its file, and a path from a folder that its process leaves.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use semel_core::ident::JobId;
+use semel_sqlite::{Sqlite, SqliteError, backup, lock};
+use semel_store::Store;
+use semel_testkit::TempDir;
+
+use crate::disk::{again, offer, stored, succeeded};
+
+#[tokio::test]
+async fn a_store_has_one_lock_and_one_journal_by_whatever_name() {
+    let dir = TempDir::new();
+    let [path, link, folder] = ["semel.db", "link.db", "folder"].map(|name| dir.path().join(name));
+    symlink("semel.db", &link).unwrap();
+    symlink(".", &folder).unwrap();
+    let names = [&path, &link, &folder.join("link.db")];
+    // Through the link it is made, too.
+    let store = Store::open(Arc::new(Sqlite::open(&link).unwrap())).unwrap();
+    let id = offer(&store, 1, 10).await.unwrap();
+    for (number, name) in names.into_iter().enumerate() {
+        assert!(matches!(Sqlite::open(name).err(), Some(SqliteError::Owned { .. })), "{}", name.display());
+        assert!(lock::owner(name).is_some(), "{}", name.display());
+        let copy = dir.path().join(format!("copy {number}.db"));
+        backup::copy(name, &copy).unwrap();
+        assert_eq!(stored(&copy, &[id]).await, 1, "{}", name.display());
+    }
+    store.close().await;
+    for name in names {
+        assert_eq!(stored(name, &[id]).await, 1, "{}", name.display());
+    }
+    assert!(backup::restore(&dir.path().join("copy 0.db"), &link).is_err(), "it is there");
+}
+
+#[test]
+fn a_store_stays_where_it_was_opened_when_its_process_goes_to_another_folder() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let Some(dir) = std::env::var_os("SEMEL_DISK") else {
+        let dir = TempDir::new();
+        std::fs::create_dir(dir.path().join("elsewhere")).unwrap();
+        let name = "links::a_store_stays_where_it_was_opened_when_its_process_goes_to_another_folder";
+        succeeded(&again(&["env"], r#"cd "$SEMEL_DISK" && exec "$@""#, name, dir.path()));
+        let told = std::fs::read_to_string(dir.path().join("told")).unwrap();
+        let id = JobId::parse(&told, "").unwrap();
+        assert_eq!(runtime.block_on(stored(&dir.path().join("semel.db"), &[id])), 1);
+        assert_eq!(std::fs::read_dir(dir.path().join("elsewhere")).unwrap().count(), 0);
+        return;
+    };
+    let dir = Path::new(&dir);
+    runtime.block_on(async {
+        let store = Store::open(Arc::new(Sqlite::open("semel.db").unwrap())).unwrap();
+        std::env::set_current_dir("elsewhere").unwrap();
+        let id = offer(&store, 1, 10).await.unwrap();
+        std::fs::write(dir.join("told"), id.to_string()).unwrap();
+        store.close().await;
+    });
+    println!("@played");
+}
