@@ -83,7 +83,7 @@ impl Address {
             return Err(ambiguous(String::new()));
         }
         // Of several servers the one that takes writes is meant, whichever that is.
-        if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
+        if names_several(&config) && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         config.ssl_mode(if is_secret { SslMode::Require } else { SslMode::Disable });
@@ -111,10 +111,19 @@ impl Address {
         address
     }
 
+    /// Whether several servers are named: when one is gone, another one is spoken to.
+    pub(crate) fn fails_over(&self) -> bool {
+        names_several(&self.config)
+    }
+
     /// The schema's name.
     pub fn schema(&self) -> &str {
         self.schema.as_str()
     }
+}
+
+fn names_several(config: &Config) -> bool {
+    config.get_hosts().len().max(config.get_hostaddrs().len()) > 1
 }
 
 impl fmt::Display for Address {

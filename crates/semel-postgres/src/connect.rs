@@ -7,10 +7,12 @@ use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 use tokio_postgres::{Client, Config, Connection, Row, Socket};
 
 use crate::address::Address;
 use crate::error::PostgresError;
+use crate::hosts::Hosts;
 use crate::tls::Tls;
 use crate::values::Params;
 
@@ -19,16 +21,13 @@ use crate::values::Params;
 const CONNECTIONS: usize = 8;
 /// How many of them may be with those who only look: people and the log's readers.
 pub const ASIDE: usize = 2;
-/// How long somebody waits for a free connection, or for a new one.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long somebody waits for a free connection, or for a new one where one server is named.
+pub const PATIENCE: Duration = Duration::from_secs(15);
 /// How long the other end of a connection may say nothing to what was sent, before it is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 fn config(address: &Address) -> Config {
     let mut config = address.config.clone();
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(PATIENCE);
-    }
     // A database that is gone without a word is found out, under a request as well as between two.
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(SILENCE_MAX);
@@ -37,27 +36,32 @@ fn config(address: &Address) -> Config {
     config
 }
 
+fn hosts(address: &Address) -> Result<Hosts, PostgresError> {
+    Ok(Hosts::of(&config(address), Tls::new(address)?))
+}
+
 /// A connection that is nobody else's; it does something only while it is polled.
 pub async fn single(
     address: &Address,
 ) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError>
 {
-    Ok(config(address).connect(Tls::new(address)?).await?)
+    let hosts = hosts(address)?;
+    let opened = timeout(hosts.patience(), hosts.open()).await;
+    Ok(opened.map_err(|_| PostgresError::Pool("the database does not answer".to_owned()))??)
 }
 
 /// A pool of connections to `address`.
 pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
-    let manager = Manager::from_config(
-        config(address),
-        Tls::new(address)?,
-        ManagerConfig { recycling_method: RecyclingMethod::Fast },
-    );
+    let hosts = hosts(address)?;
+    let create = Some(hosts.patience());
+    let how = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_connect(config(address), hosts, how);
     Pool::builder(manager)
         .max_size(CONNECTIONS)
         // The one that was given back last: each is a process of its own, which has what it needs at hand if it was used just now.
         .queue_mode(QueueMode::Lifo)
         .runtime(Runtime::Tokio1)
-        .timeouts(Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) })
+        .timeouts(Timeouts { wait: Some(PATIENCE), create, recycle: Some(PATIENCE) })
         .build()
         .map_err(|error| PostgresError::Pool(error.to_string()))
 }

@@ -35,6 +35,9 @@ pub enum PostgresError {
     /// The database is not fit, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
+    /// The schema is to be changed, and this user may not.
+    #[error("{0}")]
+    Forbidden(String),
     /// The database takes no writes now. It is not asked for decisions either: what it shows may be older than what others
     /// have been told.
     #[error(
@@ -150,7 +153,9 @@ impl From<PostgresError> for StoreError {
             }
             _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
-            PostgresError::Unsupported(_) | PostgresError::Address(_) => Self::Unsupported(message),
+            PostgresError::Unsupported(_) | PostgresError::Forbidden(_) | PostgresError::Address(_) => {
+                Self::Unsupported(message)
+            }
             PostgresError::Postgres(_)
             | PostgresError::Session(_)
             | PostgresError::Pool(_)

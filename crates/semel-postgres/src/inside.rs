@@ -5,7 +5,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use deadpool_postgres::Object;
 use semel_core::draft::{Draft, Group, Missing, Reads, Record, Snapshot, Write};
 use semel_core::ident::JobId;
 use semel_core::unique::UniqueKey;
@@ -13,6 +15,7 @@ use semel_store::backend::BoxFuture;
 use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use semel_store::inside::Inside;
 use semel_store::{News, StoreError};
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::types::Type;
 
 use crate::batch::Columns;
@@ -24,9 +27,14 @@ use crate::store::{Postgres, Shared};
 use crate::teller;
 use crate::values::Params;
 
-/// How often it is tried to hold all keys of a decision.
+/// How often it is tried to hold all keys of a decision; between two tries those that are not there are made.
 const HOLDS: u32 = 3;
+/// How long it is waited for another connection to make rows on. All of a pooler's may be in transactions like this one, which
+/// wait for one another then.
+const ASIDE_MAX: Duration = Duration::from_secs(1);
 
+/// Begins a part of a transaction anew. Its locks are given back.
+const ANEW: &str = "ROLLBACK TO SAVEPOINT semel";
 /// Ends a part of a transaction as if it had not been. Its locks are given back too.
 const UNDO: &str = "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel";
 
@@ -35,6 +43,8 @@ pub struct Transaction<S> {
     shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
     session: S,
+    /// Whether no other connection was to be had: it is not waited for again.
+    is_alone: bool,
 }
 
 impl Postgres {
@@ -47,7 +57,7 @@ impl Postgres {
 impl<S: Session> Transaction<S> {
     /// One on a connection of the store's own.
     pub(crate) fn on(shared: Arc<Shared>, rows: Arc<AtomicU64>, session: S) -> Self {
-        Self { shared, rows, session }
+        Self { shared, rows, session, is_alone: false }
     }
 }
 
@@ -110,6 +120,9 @@ impl<S: Session> Transaction<S> {
                 draft.extend(self.load(&missing).await?);
             };
             if !is_decided {
+                // All are locked in one order: whoever kept these, and waited for one that comes before them, would be waited for
+                // by who has that one.
+                self.session.run(ANEW).await?;
                 continue;
             }
             let group = draft.finish();
@@ -120,12 +133,12 @@ impl<S: Session> Transaction<S> {
             let written = keys_of(&group);
             if !held.is_empty() && held != written {
                 // What it writes is locked anew, and the versions say whether it is as it was.
-                self.session.run("ROLLBACK TO SAVEPOINT semel").await?;
+                self.session.run(ANEW).await?;
             }
             if self.write(&group).await? {
                 return Ok(true);
             }
-            self.session.run("ROLLBACK TO SAVEPOINT semel").await?;
+            self.session.run(ANEW).await?;
             // Others were there first. Nobody else will be, as long as the same is to be written.
             held = written;
         }
@@ -138,15 +151,22 @@ impl<S: Session> Transaction<S> {
             return Ok(());
         }
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-        let number = keys.len();
-        for _ in 0..HOLDS {
-            make(&self.shared, &keys, &[]).await?;
-            let mut params = Params::default();
-            params.blobs(keys.clone());
-            let rows = self.ask(&format!("SELECT {}($1)", self.shared.name("hold")), &params).await?;
+        let mut params = Params::default();
+        params.blobs(keys.clone());
+        let sql = format!("SELECT {}($1)", self.shared.name("hold"));
+        for hold in 1..=HOLDS {
+            let rows = self.ask(&sql, &params).await?;
             let held: i64 = rows.first().ok_or(PostgresError::Answer("hold"))?.field(0)?;
-            if usize::try_from(held) == Ok(number) {
+            if usize::try_from(held) == Ok(keys.len()) {
                 return Ok(());
+            }
+            if hold < HOLDS {
+                // What is made may come before what was locked.
+                self.session.run(ANEW).await?;
+                let making = Making::of(&self.shared, &keys, &[]);
+                if !self.make_aside(&making).await {
+                    self.ask(&making.sql, &making.params).await?;
+                }
             }
         }
         // Housekeeping may have taken a key that nobody held, once. Else the transaction's snapshot is older than the key: it
@@ -160,22 +180,19 @@ impl<S: Session> Transaction<S> {
         self.shared.answer(reads, &question.keys, &rows)
     }
 
-    /// Writes a group. Says whether it did: not when a record has moved.
+    /// Writes a group. Says whether it did: not when a record has moved. The keys that it needs were held, or have rows; queues that
+    /// have none are made beforehand. What is not there all the same, the commit makes.
     async fn write(&mut self, group: &Group) -> Result<bool, PostgresError> {
-        let keys = keys_of(group);
-        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let mut queues = BTreeSet::new();
-        for expect in &group.expect {
+        for expect in group.expect.iter().filter(|expect| expect.version == 0) {
             if let Record::Queue(name) = &expect.record {
                 queues.insert(name.as_str());
             }
         }
-        for write in &group.writes {
-            if let Write::Queue { row } = write {
-                queues.insert(row.name.as_str());
-            }
+        if !queues.is_empty() {
+            let queues = Vec::from_iter(queues);
+            self.make_aside(&Making::of(&self.shared, &[], &queues)).await;
         }
-        make(&self.shared, &keys, &Vec::from_iter(queues)).await?;
         let mut params = Params::sparse();
         self.shared.push_time(&mut params);
         params.push(new_mark(), Type::UUID);
@@ -190,6 +207,36 @@ impl<S: Session> Transaction<S> {
         }
         self.tell(group).await?;
         Ok(true)
+    }
+
+    /// Makes rows outside of the transaction, so that nobody else must wait for them to be there. Says whether it did: where it
+    /// could not, they are made inside.
+    async fn make_aside(&mut self, making: &Making<'_>) -> bool {
+        if self.is_alone {
+            return false;
+        }
+        let until = Instant::now() + ASIDE_MAX;
+        let asked = match timeout_at(until, self.shared.connection()).await {
+            Err(_) => None,
+            Ok(Err(error)) => Some(Err(error)),
+            Ok(Ok(connection)) => {
+                let asked = timeout_at(until, ask(&connection, &making.sql, &making.params)).await.ok();
+                if asked.is_none() {
+                    // Closed, so that a pooler does not ask the database later.
+                    drop(Object::take(connection));
+                }
+                asked
+            }
+        };
+        self.is_alone = asked.is_none();
+        match asked {
+            Some(Ok(_)) => true,
+            Some(Err(error)) => {
+                tracing::debug!(%error, "rows are made inside a caller's transaction");
+                false
+            }
+            None => false,
+        }
     }
 
     /// Has servers told when the transaction is committed.
@@ -255,15 +302,17 @@ fn without_duplicates(mut group: Group) -> Group {
     group
 }
 
-/// Makes the rows that are to be locked, outside of the transaction: nobody else must wait for them to be there.
-async fn make(shared: &Shared, keys: &[&[u8]], queues: &[&str]) -> Result<(), PostgresError> {
-    if keys.is_empty() && queues.is_empty() {
-        return Ok(());
+/// How rows are made that are to be locked.
+struct Making<'a> {
+    sql: String,
+    params: Params<'a>,
+}
+
+impl<'a> Making<'a> {
+    fn of(shared: &Shared, keys: &[&'a [u8]], queues: &[&'a str]) -> Self {
+        let mut params = Params::default();
+        params.blobs(keys.to_vec());
+        params.texts(queues.to_vec());
+        Self { sql: format!("SELECT {}($1, $2)", shared.name("make")), params }
     }
-    let mut params = Params::default();
-    params.blobs(keys.to_vec());
-    params.texts(queues.to_vec());
-    let sql = format!("SELECT {}($1, $2)", shared.name("make"));
-    ask(&shared.connection().await?, &sql, &params).await?;
-    Ok(())
 }

@@ -6,13 +6,14 @@
 //! [`semel_core::slot::Filing`].
 //!
 //! # Layout
-//! - [`store`]: the store; [`address`]: where it is; `connect`, `tls`: connections.
+//! - [`store`]: the store; [`address`]: where it is; `connect`, `hosts`, `tls`: connections.
 //! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns; `brief`: what most are.
 //! - [`inside`], `outbox`: decisions inside a caller's own transaction; the table that others insert jobs into.
 //! - [`session`]: the connection of such a transaction, whichever driver holds it.
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
+//! - `durability`: what an answer survives, by how the database is set.
 //! - `heritage`: what copies of the store, and into it, ask of it.
 //! - `rows`, `values`: a head and its columns; values and their types.
 
@@ -23,8 +24,10 @@ mod claim;
 mod commit;
 mod connect;
 mod documents;
+mod durability;
 pub mod error;
 mod heritage;
+mod hosts;
 pub mod inside;
 mod listener;
 mod load;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use semel_store::News;
 use semel_store::hints::Hints;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
 
@@ -47,6 +47,7 @@ type Tip = Option<(String, i32)>;
 pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     let mut ear: Option<Ear> = None;
     let mut tip: Tip = None;
+    let mut looked_at = Instant::now();
     let mut connect_at = Instant::now();
     let mut awaited_at: Option<Instant> = None;
     loop {
@@ -86,10 +87,10 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
             }
         }
         let heard = match &mut ear {
-            Some(ear) => ear.next().await,
+            Some(ear) => ear.next(looked_at).await,
             None => {
                 tokio::time::sleep(LOOK).await;
-                Heard::Nothing
+                Heard::Enough
             }
         };
         let Some(shared) = store.upgrade() else { return };
@@ -106,17 +107,20 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                 let (name, news) = read(&text);
                 (name != shared.teller.name()).then_some(news)
             }
-            Heard::Nothing => match look(&shared).await {
-                Ok(found) if found != tip => {
-                    tip = found;
-                    Some(News::everything())
+            Heard::Enough => {
+                looked_at = Instant::now();
+                match look(&shared).await {
+                    Ok(found) if found != tip => {
+                        tip = found;
+                        Some(News::everything())
+                    }
+                    Ok(_) => None,
+                    Err(error) => {
+                        tracing::debug!(%error, "the log's end could not be looked at");
+                        None
+                    }
                 }
-                Ok(_) => None,
-                Err(error) => {
-                    tracing::debug!(%error, "the log's end could not be looked at");
-                    None
-                }
-            },
+            }
         };
         drop(shared);
         if let Some(news) = news {
@@ -128,7 +132,9 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
 
 enum Heard {
     Message(String),
-    Nothing,
+    /// It is time to look, whatever else there is to hear.
+    Enough,
+    /// The connection has ended.
     Lost,
 }
 
@@ -159,12 +165,17 @@ impl Ear {
         Ok(Self { client, messages, hears: false, asks: false })
     }
 
-    async fn next(&mut self) -> Heard {
-        let patience = if self.hears { LOOK_SELDOM } else { LOOK };
-        match timeout(patience, self.messages.recv()).await {
+    /// The next message, until it is time to look again. Others' messages do not put that off: the one that was lost may be
+    /// another.
+    async fn next(&mut self, looked_at: Instant) -> Heard {
+        let look_at = looked_at + if self.hears { LOOK_SELDOM } else { LOOK };
+        if Instant::now() >= look_at {
+            return Heard::Enough;
+        }
+        match timeout_at(look_at, self.messages.recv()).await {
             Ok(Some(message)) => Heard::Message(message),
             Ok(None) => Heard::Lost,
-            Err(_) => Heard::Nothing,
+            Err(_) => Heard::Enough,
         }
     }
 

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use semel_core::draft::{Document, DocumentKey, Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
-use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::settings::waiting;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
-use semel_store::model::deciding;
+use semel_store::model::bounded;
 
 use crate::connect;
 use crate::documents;
+use crate::durability::Durability;
 use crate::error::PostgresError;
 use crate::rows;
 use crate::session::Fields;
@@ -26,10 +26,13 @@ use crate::values::{Id, Params};
 const HEAD: usize = 7;
 
 /// What `look` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
-/// have been told; its transactions do not see what they have waited for.
-const AWAITS_STANDBY: i16 = 1;
+/// have been told; its transactions do not see what they have waited for; its commits are on the disk later than they are answered, or
+/// whenever the system likes.
+pub(crate) const AWAITS_STANDBY: i16 = 1;
 const TAKES_NO_WRITES: i16 = 2;
 const IS_TOO_STRICT: i16 = 4;
+pub(crate) const COMMITS_LAZILY: i16 = 8;
+pub(crate) const SYNCS_NOTHING: i16 = 16;
 
 /// What `look` answered, sorted by what it is.
 #[derive(Default)]
@@ -77,6 +80,7 @@ impl Shared {
             return Err(connect::too_strict("stricter ones"));
         }
         self.awaits_standby.store(state & AWAITS_STANDBY != 0, Ordering::Release);
+        self.is_as_durable_as(Durability::by(state, self.address.fails_over()));
         self.answer(reads, &question.keys, &rows)
     }
 
@@ -239,10 +243,7 @@ impl Answered {
             leave_out_outlived(&mut holders);
         }
         // Of more live ones than that the database brings at least one more than that, and all that decide among them.
-        let too_many = holders.len() > HOLDERS_PER_KEY_MAX;
-        if too_many {
-            holders = deciding(holders.iter()).into_iter().cloned().collect();
-        }
+        let (holders, too_many) = bounded(holders);
         KeyView::new(held.version, holders, &covered, too_many)
     }
 }

@@ -1,9 +1,10 @@
 //! The schema and its versions. A step is additive and never rewritten once released: a program one version older goes on
 //! with what the newer one made, so that servers can be replaced one after the other. Functions are made anew by whoever
-//! migrates, and by whoever starts with others than are there; once released, one that takes or
+//! migrates, and by whoever starts with later ones than are there, never by an earlier build; once released, one that takes or
 //! answers something else gets a new name.
 //! Ten servers that start at once wait for one of them.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
@@ -37,8 +38,15 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/queues.sql"),
 ];
 
+/// Their number: raised with each change of their text, so that a program knows whether its own are later than those it finds.
+const FUNCTIONS_NUMBER: u32 = 1;
+/// What they are called among what is pending.
+const FUNCTIONS_STEP: &str = "functions";
+
 /// The oldest PostgreSQL, as it numbers itself.
 const SERVER_OLDEST: i32 = 140_000;
+/// The encoding of a database that can keep every text, as PostgreSQL calls it.
+const ENCODING: &str = "UTF8";
 /// The second half of the advisory lock that one migration at a time holds.
 const LOCK: i32 = -2;
 
@@ -89,14 +97,25 @@ impl Known {
     }
 }
 
-/// What the schema's functions are, as a text that differs when they do.
+/// What the schema's functions are, as a text that differs when they do: their number, and a hash for builds that were never
+/// released.
 fn functions_mark(schema: &Schema) -> String {
     // FNV-1a, of 64 bits: a mark, not a seal.
     let bytes = FUNCTIONS.iter().flat_map(|text| schema.render(text).into_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    format!("functions {hash:016x}")
+    format!("{FUNCTIONS_STEP} {FUNCTIONS_NUMBER} {hash:016x}")
+}
+
+/// Whether functions that are marked so are to be replaced by this program's: not by earlier ones.
+fn are_outdated(mark: Option<&str>, schema: &Schema) -> bool {
+    let number = mark.and_then(|mark| mark.split(' ').nth(1)).and_then(|number| number.parse().ok());
+    match number.unwrap_or(0_u32).cmp(&FUNCTIONS_NUMBER) {
+        Ordering::Less => true,
+        Ordering::Equal => mark != Some(functions_mark(schema).as_str()),
+        Ordering::Greater => false,
+    }
 }
 
 /// Every text, for tests.
@@ -125,8 +144,8 @@ pub(crate) async fn status(
     let (found, mark) = version(client, schema).await?;
     let done = usize::try_from(found).unwrap_or(0);
     let mut pending: Vec<_> = known.steps().skip(done).map(|(name, _)| *name).collect();
-    if found == 0 || (found <= known.version() && mark.as_deref() != Some(&functions_mark(schema))) {
-        pending.push("functions");
+    if found == 0 || (found <= known.version() && are_outdated(mark.as_deref(), schema)) {
+        pending.push(FUNCTIONS_STEP);
     }
     Ok(Status { found, needed: known.version(), pending })
 }
@@ -193,6 +212,32 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema, known: Known) -> R
     }
 }
 
+/// What a server that starts does: the same. Where nothing but functions is an earlier build's, and its user may not change them,
+/// it goes on with those that are there.
+pub(crate) async fn start(client: &mut Client, schema: &Schema, known: Known) -> Result<(), PostgresError> {
+    let Err(error) = run(client, schema, known).await else { return Ok(()) };
+    if matches!(error, PostgresError::Forbidden(_))
+        && status(&*client, schema, known).await?.pending == [FUNCTIONS_STEP]
+        && has_functions(&*client, schema).await?
+    {
+        tracing::warn!(%error, "the schema's functions are those of an earlier build, and this program goes on with them");
+        return Ok(());
+    }
+    Err(error)
+}
+
+/// Whether all functions are there that this program calls, whichever build's: one that takes something else has another name.
+async fn has_functions(client: &impl GenericClient, schema: &Schema) -> Result<bool, PostgresError> {
+    let made = FUNCTIONS.iter().flat_map(|text| text.split("FUNCTION @.").skip(1));
+    let names: Vec<&str> = made.filter_map(|text| text.split('(').next()).collect();
+    let name = schema.as_str();
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM unnest($2) AS w(name) WHERE NOT EXISTS ( \
+               SELECT 1 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+               WHERE n.nspname = $1 AND p.proname = w.name))";
+    let row = one(client, sql, &[(&name, Type::TEXT), (&names, Type::TEXT_ARRAY)]).await?;
+    Ok(row.try_get(0)?)
+}
+
 async fn run_once(client: &mut Client, schema: &Schema, known: Known) -> Result<Status, PostgresError> {
     let transaction = client.transaction().await?;
     transaction.batch_execute(AT_LEISURE).await?;
@@ -219,7 +264,7 @@ fn refused(error: tokio_postgres::Error, status: &Status) -> PostgresError {
         Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {}
         _ => return error.into(),
     }
-    PostgresError::Unsupported(format!(
+    PostgresError::Forbidden(format!(
         "the database's schema is of version {}, this program needs {} ({}), and this user may not change it: {}. Have one who \
          may run `semel migrate run --store postgres://…`",
         status.found,
@@ -254,15 +299,23 @@ async fn version(
     Ok((one(client, &sql, &[]).await?.try_get(0)?, row.try_get(0)?))
 }
 
-/// Refuses a server that does not keep what it says.
-async fn fit(client: &impl GenericClient) -> Result<(), PostgresError> {
-    let row = one(client, "SELECT current_setting('server_version_num')::int4", &[]).await?;
-    let version: i32 = row.try_get(0)?;
+/// Refuses a server that is too old, and a database that cannot keep every text: what one caller writes must not fail the commit
+/// that it shares with others.
+pub(crate) async fn fit(client: &impl GenericClient) -> Result<(), PostgresError> {
+    let sql = "SELECT current_setting('server_version_num')::int4, current_setting('server_encoding')";
+    let row = one(client, sql, &[]).await?;
+    let (version, encoding): (i32, &str) = (row.try_get(0)?, row.try_get(1)?);
     if version < SERVER_OLDEST {
         return Err(PostgresError::Unsupported(format!(
             "this is PostgreSQL {}, and the store needs {} or later",
             version / 10_000,
             SERVER_OLDEST / 10_000
+        )));
+    }
+    if encoding != ENCODING {
+        return Err(PostgresError::Unsupported(format!(
+            "this database is encoded as {encoding}, in which not every text can be written, and the store needs {ENCODING}: make one \
+             by CREATE DATABASE \u{2026} ENCODING '{ENCODING}' TEMPLATE template0"
         )));
     }
     Ok(())
@@ -276,4 +329,37 @@ async fn one(
 ) -> Result<Row, PostgresError> {
     let rows = client.query_typed(sql, params).await?;
     rows.into_iter().next().ok_or(PostgresError::Answer("one row"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FUNCTIONS_NUMBER, are_outdated, functions_mark};
+    use crate::sql::Schema;
+
+    /// What functions of each number are marked as in the schema `semel`. Whoever changes one raises the number, and adds a line.
+    const MARKS: &[&str] = &["functions 1 ed14614b1e400e0f"];
+
+    #[test]
+    fn functions_that_change_get_a_higher_number() {
+        let mark = functions_mark(&Schema::parse("semel").unwrap());
+        assert_eq!(
+            MARKS.last(),
+            Some(&&*mark),
+            "they have changed: raise FUNCTIONS_NUMBER and add a line here"
+        );
+        assert_eq!(u32::try_from(MARKS.len()).unwrap(), FUNCTIONS_NUMBER);
+    }
+
+    #[test]
+    fn functions_are_replaced_by_later_ones_only() {
+        let schema = Schema::parse("semel").unwrap();
+        let mark = |number: u32| format!("functions {number} 0");
+        assert!(!are_outdated(Some(&functions_mark(&schema)), &schema));
+        assert!(!are_outdated(Some(&mark(FUNCTIONS_NUMBER + 1)), &schema));
+        for mark in
+            [Some(mark(FUNCTIONS_NUMBER)), Some(mark(0)), Some("functions 9fda52240a5eeb45".to_owned()), None]
+        {
+            assert!(are_outdated(mark.as_deref(), &schema), "{mark:?}");
+        }
+    }
 }

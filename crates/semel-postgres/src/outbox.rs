@@ -1,6 +1,5 @@
 //! The outbox: a table that programs of any language insert into.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use crate::connect::{self, ask};
 use crate::error::PostgresError;
 use crate::inside::Transaction;
 use crate::store::{Postgres, Shared};
-use crate::values::{Id, Params};
+use crate::values::{Params, Uuid};
 
 /// How long the relay waits for a key that somebody's transaction holds, before it goes on with other entries: for each such
 /// entry those behind it wait as long.
@@ -29,15 +28,24 @@ const ENVELOPE_BYTES_MAX: i64 = 8 * 1024 * 1024;
 /// Entries are taken together until they have so many bytes, for all of them are in memory at once.
 const PIECE_BYTES_MAX: i64 = 2 * ENVELOPE_BYTES_MAX;
 
+/// Where an entry lies.
+#[derive(Clone, Copy)]
+struct Lying {
+    /// As it was written: what is no job's id has no other name.
+    id: Uuid,
+    /// Whether it is too long to be read. It is without a text then, which is no request.
+    is_too_long: bool,
+}
+
 /// Entries that were taken, on a connection that does not go back to the others unless its transaction has ended.
 struct Piece {
     shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
     entries: Vec<(JobId, String)>,
+    /// The row of each.
+    lying: Vec<Lying>,
     /// The place of the last of them.
     last: i64,
-    /// Entries that are too long to be read. They are without a text here, which is no request.
-    too_long: HashSet<JobId>,
     connection: Option<Object>,
 }
 
@@ -90,8 +98,8 @@ impl Postgres {
             shared,
             rows,
             entries: Vec::new(),
+            lying: Vec::new(),
             last: after,
-            too_long: HashSet::new(),
             connection: Some(connection),
         };
         let client = piece.client()?;
@@ -109,12 +117,10 @@ impl Postgres {
         );
         let rows = client.query_typed(&sql, &params.typed()).await?;
         for row in rows {
-            let (id, text) = (row.try_get::<_, Id>(0)?.0, row.try_get::<_, Option<String>>(1)?);
-            if text.is_none() {
-                piece.too_long.insert(id);
-            }
+            let (id, text) = (row.try_get::<_, Uuid>(0)?, row.try_get::<_, Option<String>>(1)?);
+            piece.lying.push(Lying { id, is_too_long: text.is_none() });
             piece.last = row.try_get(2)?;
-            piece.entries.push((id, text.unwrap_or_default()));
+            piece.entries.push((JobId::from_bytes(id.0), text.unwrap_or_default()));
         }
         if piece.entries.is_empty() {
             piece.end("ROLLBACK").await?;
@@ -175,14 +181,14 @@ impl Piece {
     }
 
     async fn finished(&mut self, relayed: Vec<Option<Relayed>>) -> Result<(), PostgresError> {
-        let ids = self.entries.iter().map(|(id, _)| *id);
-        let (ids, relayed): (Vec<JobId>, Vec<Relayed>) =
-            ids.zip(relayed).filter_map(|(id, relayed)| Some((id, relayed?))).unzip();
-        let reasons: Vec<Option<String>> = ids
+        let both = self.lying.iter().copied().zip(relayed);
+        let (lying, relayed): (Vec<Lying>, Vec<Relayed>) =
+            both.filter_map(|(lying, relayed)| Some((lying, relayed?))).unzip();
+        let reasons: Vec<Option<String>> = lying
             .iter()
             .zip(&relayed)
-            .map(|(id, relayed)| {
-                if self.too_long.contains(id) {
+            .map(|(lying, relayed)| {
+                if lying.is_too_long {
                     return Some(format!("the envelope is longer than {ENVELOPE_BYTES_MAX} bytes"));
                 }
                 // A reason quotes what was refused, and no text of the database has a zero byte in it.
@@ -190,7 +196,7 @@ impl Piece {
             })
             .collect();
         let mut params = Params::default();
-        params.ids(ids);
+        params.uuids(lying.iter().map(|lying| lying.id).collect());
         params.texts(relayed.iter().map(|relayed| relayed.outcome).collect());
         params.maybe_ids(relayed.iter().map(|relayed| relayed.job).collect());
         params.maybe_texts(reasons.iter().map(Option::as_deref).collect());

@@ -26,6 +26,7 @@ use tokio_postgres::types::Type;
 
 use crate::address::Address;
 use crate::connect::{self, ask};
+use crate::durability::Durability;
 use crate::error::PostgresError;
 use crate::listener;
 use crate::migrate::{self, Known, Status};
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
     /// a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
+    /// What commits survive, by the last look.
+    durability: Mutex<Durability>,
     origin: Mutex<Origin>,
     pub(crate) address: Address,
     pub(crate) teller: Arc<Teller>,
@@ -125,6 +128,11 @@ impl Shared {
         }
     }
 
+    /// Takes note of what commits survive.
+    pub(crate) fn is_as_durable_as(&self, durability: Durability) {
+        *self.durability.lock().unwrap_or_else(PoisonError::into_inner) = durability;
+    }
+
     /// The latest time seen.
     pub(crate) fn floor(&self) -> i64 {
         self.floor.load(Ordering::Acquire)
@@ -144,10 +152,10 @@ impl Shared {
 }
 
 impl Postgres {
-    /// Opens a store, and makes or updates its schema. Call it from a multi-threaded runtime that lives as long as the store.
+    /// Opens a store, and makes or updates its schema; functions of a later build are left as they are. Call it from a multi-threaded runtime that lives as long as the store.
     ///
     /// # Errors
-    /// When the database cannot be reached, is too old, or has a schema of a newer program.
+    /// When the database cannot be reached, is too old, is not encoded as UTF8, or has a schema of a newer program.
     pub async fn open(address: &Address) -> Result<Self, PostgresError> {
         Self::open_with(address, None, Known::default()).await
     }
@@ -217,10 +225,11 @@ impl Postgres {
     ) -> Result<Self, PostgresError> {
         let (address, pool) = connect::suited(address).await?;
         let mut client = pool.get().await?;
+        migrate::fit(&**client).await?;
         let status = migrate::status(&**client, &address.schema, known).await?;
         known.guard(status.found)?;
         if !status.pending.is_empty() {
-            migrate::run(&mut client, &address.schema, known).await?;
+            migrate::start(&mut client, &address.schema, known).await?;
         }
         let secret = migrate::secret(&**client, &address.schema).await?;
         drop(client);
@@ -237,6 +246,7 @@ impl Postgres {
             aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
+            durability: Mutex::default(),
             origin: Mutex::default(),
             address,
             teller: Arc::new(Teller::new()),
@@ -293,7 +303,7 @@ impl Backend for Postgres {
         }))
     }
 
-    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn confirm<'a>(&'a self, _seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
         if !self.shared.awaits_standby.load(Ordering::Acquire) {
             return Box::pin(std::future::ready(Ok(())));
         }
@@ -368,12 +378,12 @@ impl Backend for Postgres {
     }
 
     fn facts(&self) -> Facts {
+        let durability = *self.shared.durability.lock().unwrap_or_else(PoisonError::into_inner);
         Facts {
             engine: "postgres",
             mechanism: "versioned commit under row locks taken in one order",
-            durability: "every answer after the database's commit: what it survives is what `synchronous_commit` and \
-                         `synchronous_standby_names` say",
-            is_strong: true,
+            durability: durability.words(),
+            is_strong: durability.is_strong(),
             commits_in_flight: 2,
             blocks: false,
         }

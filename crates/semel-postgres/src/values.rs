@@ -7,13 +7,13 @@ use bytes::{BufMut, BytesMut};
 use semel_core::ident::JobId;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// A job's id as the database's `uuid`.
+/// The database's `uuid`, whatever somebody wrote into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id(pub JobId);
+pub struct Uuid(pub [u8; 16]);
 
-impl ToSql for Id {
+impl ToSql for Uuid {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        out.put_slice(&self.0.to_bytes());
+        out.put_slice(&self.0);
         Ok(IsNull::No)
     }
 
@@ -24,9 +24,35 @@ impl ToSql for Id {
     to_sql_checked!();
 }
 
-impl<'a> FromSql<'a> for Id {
+impl<'a> FromSql<'a> for Uuid {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        Ok(Self(JobId::from_bytes(raw.try_into()?)))
+        Ok(Self(raw.try_into()?))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+}
+
+/// A job's id as the database's `uuid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id(pub JobId);
+
+impl ToSql for Id {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        Uuid(self.0.to_bytes()).to_sql(kind, out)
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Id {
+    fn from_sql(kind: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(JobId::from_bytes(Uuid::from_sql(kind, raw)?.0)))
     }
 
     fn accepts(kind: &Type) -> bool {
@@ -102,6 +128,11 @@ impl<'a> Params<'a> {
     /// Adds a list of ids.
     pub fn ids(&mut self, values: Vec<JobId>) {
         self.list(values.into_iter().map(Id).collect::<Vec<_>>(), Type::UUID_ARRAY);
+    }
+
+    /// Adds a list of whatever else is a `uuid`.
+    pub fn uuids(&mut self, values: Vec<Uuid>) {
+        self.list(values, Type::UUID_ARRAY);
     }
 
     /// Adds a list of ids or nothing.

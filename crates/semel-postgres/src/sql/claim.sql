@@ -3,7 +3,7 @@
 -- there are several of these there is one queue. Jobs that others have locked are passed over; so are those whose keys others have
 -- locked, and as one transaction may hold many of these they do not count among the few that are looked at in vain. Ready jobs that
 -- may not be granted come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits that are not
--- closed.
+-- closed, and where nothing is granted and there is room for no more, those under limits that come next.
 -- part 0: the time; 1: a granted job as it was before, its body in `data`; 2: one of its notes (n: the kind);
 -- 3: one that was not granted (n: why). `whose` says for which of the workers: 1 is the first.
 CREATE OR REPLACE FUNCTION @.lease(
@@ -136,8 +136,11 @@ BEGIN
             ELSE
                 -- Up to where so many are granted or under limits; each goes to the worker whose turn it is then.
                 SELECT coalesce(array_agg(c.id ORDER BY c.place), '{}'), coalesce(array_agg(c.why ORDER BY c.place), '{}'),
-                    coalesce(array_agg(coalesce(v_whose[v_limit - v_wanted + c.before + 1], 1) ORDER BY c.place), '{}')
+                    coalesce(array_agg(coalesce(v_whose[least(v_limit - v_wanted + c.before + 1, v_limit)], 1) ORDER BY c.place), '{}')
                 INTO v_open, v_why, v_to FROM (
+                  SELECT c.id, c.why, c.place, c.before,
+                    count(*) FILTER (WHERE c.why IS NULL OR c.before >= v_wanted AND c.why <> 3) OVER (ORDER BY c.place) AS stops
+                  FROM (
                     SELECT c.id, c.why, c.place,
                         (count(*) FILTER (WHERE c.why IS NULL OR c.why = 3) OVER (ORDER BY c.place)
                             - CASE WHEN c.why IS NULL OR c.why = 3 THEN 1 ELSE 0 END)::int4 AS before
@@ -158,7 +161,9 @@ BEGIN
                         FROM unnest(v_round) WITH ORDINALITY AS r(id, place) JOIN @.head h ON h.id = r.id
                         WHERE v_all_free OR h.lane IS NOT NULL OR h.key IS NULL OR h.key = ANY (v_free)
                     ) AS c
-                ) AS c WHERE c.before < v_wanted;
+                  ) AS c
+                ) AS c WHERE c.before < v_wanted
+                    OR c.stops = 0 AND cardinality(v_granted) = 0 AND c.place <= v_looks + cardinality(v_round) - v_locked;
                 v_given := v_open;
                 v_given_to := v_to;
                 IF array_remove(v_why, NULL) <> '{}' THEN

@@ -389,6 +389,17 @@ BEGIN
         UPDATE @.fact SET gone = w.version
             FROM (SELECT max(h.version) AS version FROM @.head h WHERE h.id = ANY (v_ids)) AS w
             WHERE gone < w.version;
+        IF v_n > 0 THEN
+            -- Of a head that a later group has written, that write says until when it is kept for its key alone, or that it is not.
+            f_until := ARRAY(
+                SELECT CASE WHEN w.until IS NULL OR l.i IS NULL THEN w.until WHEN h_key[l.i] IS NOT NULL THEN h_until[l.i] END
+                FROM unnest(f_group, f_id, f_until) WITH ORDINALITY AS w(g, id, until, place)
+                LEFT JOIN LATERAL (
+                    SELECT x.i FROM generate_series(1, v_n) AS x(i)
+                    WHERE v_last[x.i] AND h_id[x.i] = w.id AND h_group[x.i] > w.g
+                ) AS l ON true
+                ORDER BY w.place);
+        END IF;
         UPDATE @.head h SET slot = -1, slot_at = w.until, dead = false
             FROM unnest(f_group, f_id, f_until) AS w(g, id, until)
             WHERE h.id = w.id AND w.until IS NOT NULL AND w.g <> ALL (v_stale);

@@ -1,6 +1,7 @@
 -- Everything a decision reads, of one snapshot: STABLE, so that every query in here sees what the caller's statement sees.
 -- part 0: the time and the raw clock (code: 1 when commits wait for a standby, 2 more when the database takes no writes, 4 more when
--- transactions begin as stricter ones than the store's own must be; name: since when this server runs);
+-- transactions begin as stricter ones than the store's own must be, 8 more when commits do not wait for the disk, 16 more when nothing
+-- does; name: since when this server runs);
 -- 1: a head (n: 1 when it is kept for its key alone, m: until when); 2: a body; 3: a note (n: its kind);
 -- 4: an absorbed id (ref: by which job, data: the digest); 5: a key (n: its version), once for each of its holders, with the holder's
 -- head (code: 1 when it is kept for its key alone, m: until when), or once without; 7: a queue's settings (n: its version, code: 1
@@ -20,7 +21,9 @@ BEGIN
         (CASE WHEN current_setting('synchronous_standby_names') <> ''
                 AND current_setting('synchronous_commit') NOT IN ('off', 'local') THEN 1 ELSE 0 END
             + CASE WHEN current_setting('transaction_read_only')::boolean THEN 2 ELSE 0 END
-            + CASE WHEN current_setting('default_transaction_isolation') <> 'read committed' THEN 4 ELSE 0 END)::int2, NULL::bytea,
+            + CASE WHEN current_setting('default_transaction_isolation') <> 'read committed' THEN 4 ELSE 0 END
+            + CASE WHEN current_setting('synchronous_commit') = 'off' THEN 8 ELSE 0 END
+            + CASE WHEN current_setting('fsync')::boolean THEN 0 ELSE 16 END)::int2, NULL::bytea,
         (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8::text, @short_nulls;
     IF cardinality(p_keys) > 0 THEN
         RETURN QUERY SELECT 5::int2, NULL::uuid, k.version, h.slot_at, (h.slot = -1)::int4::int2, k.key, NULL::text, @h.short

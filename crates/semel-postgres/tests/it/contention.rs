@@ -5,24 +5,29 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::state::StateSet;
+use semel_core::unique::UniqueKey;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::error::Undone;
+use semel_store::inside::decide;
 use semel_store::{Backend, StoreError};
 use semel_testkit::TempDir;
 use semel_testkit::cluster::Cluster;
 use semel_testkit::crash::{claim, want};
-use semel_testkit::make::keyed;
+use semel_testkit::make::{key, keyed};
+use semel_testkit::patience::rounds;
 use semel_testkit::races::at_once;
 use semel_testkit::sim::dice::Dice;
 use semel_testkit::traffic::Said;
 use tokio::task::JoinSet;
 use tokio_postgres::{IsolationLevel, Transaction};
 
-use crate::place::{client, judge, rounds};
+use crate::place::{Place, client, judge, until, url};
 
 /// What is asked here survives no crash, and is quicker for it.
 const QUICK: &[&str] = &["synchronous_commit=off"];
@@ -79,7 +84,7 @@ pub async fn inside(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_fifty_who_want_one_key_at_three_servers_one_gets_it() {
     let servers = Servers::start(3).await;
-    let rounds = rounds("SEMEL_HERD_ROUNDS", 40);
+    let rounds = rounds("SEMEL_HERD_ROUNDS", 40_u64);
     for round in 0..rounds {
         let name = format!("round {round}");
         let how = if round % 2 == 0 { "ignore" } else { "reject" };
@@ -108,7 +113,7 @@ async fn of_fifty_who_want_one_key_at_three_servers_one_gets_it() {
 async fn batches_of_a_thousand_keys_in_opposite_orders_lock_nobody_out() {
     const KEYS: usize = 1_000;
     let servers = Servers::start(2).await;
-    for round in 0..rounds("SEMEL_OPPOSITE_ROUNDS", 2) {
+    for round in 0..rounds("SEMEL_OPPOSITE_ROUNDS", 2_u64) {
         let counts = servers.at_once(2, |task, engine| {
             let mut offers: Vec<Offer> =
                 (0..KEYS).map(|key| keyed(&format!("{round}/{key}")).on_conflict("ignore").offer()).collect();
@@ -246,6 +251,30 @@ impl Mix {
     }
 }
 
+/// Nobody else sees its holder until then, and what is waiting to be recorded is written once a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_of_a_transactions_own_job_is_recorded_once_that_is_committed() {
+    let place = Place::new();
+    let backend = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    let mut caller = client(&url()).await;
+    let transaction = caller.transaction().await.unwrap();
+    let offers = || vec![keyed("a").on_conflict("ignore").offer()];
+    let first = inside(&engine, &backend, &transaction, offers()).await.unwrap();
+    let [Outcome::Created(head)] = &first[..] else { panic!("{first:?}") };
+    let second = inside(&engine, &backend, &transaction, offers()).await.unwrap();
+    assert!(matches!(&second[..], [Outcome::Existing(_)]), "{second:?}");
+    // It writes what is waiting.
+    engine.stop().await;
+    transaction.commit().await.unwrap();
+    engine.stop().await;
+    let other = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let other = Engine::without_duties(other).unwrap();
+    for engine in [&engine, &other] {
+        assert_eq!(engine.job(head.id).await.unwrap().unwrap().duplicates.count, 1);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_of_every_level_and_strangers_agree_on_one_history() {
     let servers = Servers::start(2).await;
@@ -274,4 +303,41 @@ async fn transactions_of_every_level_and_strangers_agree_on_one_history() {
         assert!(servers.engines[1].job(id).await.unwrap().is_none(), "{id} was rolled back");
     }
     judge(&mix.said.account(), &servers.address, 1).await;
+}
+
+/// Else two calls that find out in the middle what else they need could wait for one another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_an_earlier_key_inside_a_transaction_holds_no_later_one() {
+    let servers = Servers::start(1).await;
+    let mut names = ["a", "b"];
+    names.sort_by_key(|name| key(name));
+    let [earlier, later] = names.map(key);
+    for name in names {
+        servers.engines[0].enqueue(keyed(name).offer(), "").await.unwrap();
+    }
+    let url = servers.cluster.url();
+    let (mut holder, mut caller, watcher) = (client(&url).await, client(&url).await, client(&url).await);
+    let lock = "SELECT 1 FROM semel.key WHERE key = $1 FOR UPDATE";
+    let held = holder.transaction().await.unwrap();
+    held.query_one(lock, &[&&earlier.as_bytes()[..]]).await.unwrap();
+    let backend = Arc::clone(&servers.backends[0]);
+    let waiting = tokio::spawn(async move {
+        let transaction = caller.transaction().await.unwrap();
+        let read = |key: UniqueKey| KeyRead { key, states: StateSet::ALL, all: false };
+        let reads = Reads { keys: vec![read(later)], ..Reads::default() };
+        let mut inside = backend.inside(&transaction);
+        let decided = decide(&mut inside, reads, |draft| {
+            draft.key(&read(later))?;
+            draft.key(&read(earlier))?;
+            Ok(())
+        });
+        decided.await.unwrap();
+        drop(inside);
+        transaction.commit().await.unwrap();
+    });
+    until(&watcher, "SELECT count(*) >= 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await;
+    let at_once = format!("{lock} NOWAIT");
+    watcher.query_one(&at_once, &[&&later.as_bytes()[..]]).await.unwrap();
+    held.commit().await.unwrap();
+    waiting.await.unwrap();
 }

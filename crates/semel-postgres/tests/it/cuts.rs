@@ -11,9 +11,10 @@ use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::backend::Filter;
 use semel_testkit::make::keyed;
+use semel_testkit::patience::rounds;
 use tokio::task::JoinSet;
 
-use crate::place::{Place, client, rounds, url};
+use crate::place::{Place, client, url};
 
 const ROUNDS: u64 = 12;
 

@@ -36,6 +36,23 @@ async fn the_kit_passes_on_a_database_that_is_not_english() {
     conformance!(in turn, fixture(&url));
 }
 
+/// A text that the database cannot write would fail the commit of everybody who shares it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_cannot_write_every_text_is_refused() {
+    let folder = TempDir::new();
+    let mut cluster = Cluster::new_with(&folder.path().join("a"), &["--encoding=LATIN1", "--locale=C"]);
+    cluster.start(&[]);
+    let place = Place::at(&cluster.url());
+    let refused = Postgres::open(place.address()).await.err().unwrap().to_string();
+    assert!(refused.contains("LATIN1") && refused.contains("CREATE DATABASE"), "{refused}");
+    let told = client(&cluster.url()).await;
+    assert_eq!(Postgres::migrate(place.address()).await.unwrap_err().to_string(), refused);
+    told.batch_execute("CREATE DATABASE shop ENCODING 'UTF8' TEMPLATE template0").await.unwrap();
+    let url = cluster.url();
+    let (server, _) = url.rsplit_once('/').unwrap();
+    drop(Postgres::open(Place::at(&format!("{server}/shop")).address()).await.unwrap());
+}
+
 async fn engine(place: &Place) -> Engine {
     Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap()
 }

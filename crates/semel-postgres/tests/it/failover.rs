@@ -12,11 +12,12 @@ use semel_store::{Backend, StoreError};
 use semel_testkit::TempDir;
 use semel_testkit::cluster::{self, Cluster};
 use semel_testkit::make::{foreign_id, job, keyed};
+use semel_testkit::patience::rounds;
 use semel_testkit::traffic::Traffic;
 use tokio::time::{Instant, timeout};
 
 use crate::contention::inside;
-use crate::place::{client, judge, rounds, until};
+use crate::place::{client, judge, until};
 
 /// Commits wait for whoever is the standby.
 const SAFE: &[&str] = &["synchronous_standby_names=*"];
@@ -57,7 +58,7 @@ async fn a_standby_that_takes_over_under_load_has_all_that_was_acknowledged() {
         servers.push(Arc::new(Postgres::open(&address).await.unwrap()));
     }
     let traffic = Traffic::start(&servers, 1);
-    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1) {
+    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1_u64) {
         traffic.more(100 + round * 13 % 37).await;
         primary.kill();
         standby.promote();
@@ -124,21 +125,22 @@ async fn a_duplicate_waits_until_the_standby_has_its_holder() {
 async fn what_was_seen_before_a_standby_took_over_is_not_confirmed_by_it() {
     let folder = TempDir::new();
     let mut primary = Cluster::new(&folder.path().join("a"));
-    primary.start(SAFE);
+    primary.start(&[SAFE, &["fsync=on"]].concat());
     let mut standby = primary.standby(&folder.path().join("b"));
     // When it takes over it waits for nobody.
     standby.start(&[]);
     let address = Address::parse(&primary.url_with(standby.folder())).unwrap();
     let store = Postgres::open(&address).await.unwrap();
+    assert!(store.facts().is_strong, "{}", store.facts().durability);
     let began = Instant::now();
     store.load(&Reads::default()).await.unwrap();
-    store.confirm().await.unwrap();
+    store.confirm(&Reads::default()).await.unwrap();
     assert_eq!(store.moved(), None);
     primary.kill();
     standby.promote();
     let confirmed = async {
         // Connections to the one that is dead come first.
-        while let Err(error) = store.confirm().await {
+        while let Err(error) = store.confirm(&Reads::default()).await {
             assert!(error.is_retryable(), "{error}");
         }
     };
@@ -171,6 +173,29 @@ async fn a_transaction_that_was_told_what_is_there_waits_for_the_standby_when_it
     }
     standby.start(SAFE);
     timeout(LONG, committing).await.unwrap().unwrap();
+}
+
+/// A machine that hangs takes connections, and nobody on it answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_says_nothing_is_passed_over() {
+    let folder = TempDir::new();
+    let mut other = Cluster::new(&folder.path().join("a"));
+    other.start(&[]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let both = format!("postgres@{},", silent.local_addr().unwrap());
+    let address = Address::parse(&other.url().replacen("postgres@", &both, 1)).unwrap();
+    let store = timeout(Duration::from_secs(20), Postgres::open(&address)).await.unwrap().unwrap();
+    let (store, begun) = (Arc::new(store), Instant::now());
+    // It is not asked again for each connection.
+    let mut loads = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let store = Arc::clone(&store);
+        loads.spawn(async move { store.load(&Reads::default()).await.map(drop) });
+    }
+    for loaded in loads.join_all().await {
+        loaded.unwrap();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -137,6 +137,30 @@ async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
     assert_eq!(stats[0].count(State::Available), stored.len() as u64 + 1);
 }
 
+/// Whether the database or the user who connects is set so: a key that was answered for is forgotten all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_database_may_forget_is_not_called_strong() {
+    let folder = TempDir::new();
+    let mut cluster = Cluster::new(&folder.path().join("a"));
+    let (own, both) = (cluster.url(), cluster.url_with(&folder.path().join("b")));
+    let lazy = format!("{own}?options=-c%20synchronous_commit=off");
+    let expected = [
+        ("fsync=on", &own, true, "on the disk (synchronous_commit)"),
+        ("fsync=on", &lazy, false, "synchronous_commit off"),
+        ("fsync=on", &both, false, "a failover loses"),
+        ("fsync=off", &own, false, "fsync off"),
+    ];
+    for (setting, url, is_strong, words) in expected {
+        cluster.start(&[setting]);
+        let store = Postgres::open(&Address::parse(url).unwrap()).await.unwrap();
+        let facts = store.facts();
+        assert_eq!(facts.is_strong, is_strong, "{setting}, {url}: {}", facts.durability);
+        assert!(facts.durability.contains(words), "{}", facts.durability);
+        drop(store);
+        cluster.stop();
+    }
+}
+
 /// Nobody knows what became of a commit whose answer is lost while the database cannot be asked. The id of the job says it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gave_up_waiting_asks_again_with_the_same_id_and_is_answered_as_the_first_time() {

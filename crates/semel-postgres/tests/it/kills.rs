@@ -8,10 +8,11 @@ use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_testkit::TempDir;
 use semel_testkit::cluster::{self, Cluster};
+use semel_testkit::patience::rounds;
 use semel_testkit::traffic::Traffic;
 use tokio_postgres::NoTls;
 
-use crate::place::{judge, rounds};
+use crate::place::judge;
 
 /// The process of somebody who is in the middle of a commit.
 async fn in_a_commit(cluster: &Cluster) -> i32 {
@@ -41,7 +42,7 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
         servers.push(Arc::new(Postgres::open(&address).await.unwrap()));
     }
     let traffic = Traffic::start(&servers, 1);
-    for round in 0..rounds("SEMEL_KILL_ROUNDS", 4) {
+    for round in 0..rounds("SEMEL_KILL_ROUNDS", 4_u64) {
         // At another moment each time.
         traffic.more(40 + round * 13 % 37).await;
         if round % 2 == 0 {

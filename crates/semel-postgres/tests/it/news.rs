@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use semel_core::enqueue::Mode;
 use semel_core::ident::QueueName;
 use semel_core::lease::Grant;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
+use semel_store::Backend;
 use semel_store::backend::Claim;
 use semel_testkit::make::job;
 use tokio_postgres::{AsyncMessage, NoTls};
 
-use crate::place::{Place, url};
+use crate::place::{Place, client, url};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -115,4 +117,34 @@ async fn nobody_is_told_while_nobody_waits_and_seldom_otherwise() {
     let most = begun.elapsed().as_millis() / 5 + 2;
     assert!((1..=most).contains(&told), "{told} of at most {most}");
     waiting.abort();
+}
+
+/// A commit that nobody was told of is looked for once a second, however much else there is to hear.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_not_told_is_found_among_many_messages() {
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let here = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let there = server(place.address()).await;
+    let mut caller = client(&url()).await;
+    let transaction = caller.transaction().await.unwrap();
+    // Nobody listens, so nobody will be told by its commit.
+    let mut inside = store.inside(&transaction);
+    here.enqueue_batch_inside(&mut inside, vec![job().offer()], Mode::Each, "test").await.unwrap();
+    drop(inside);
+    let (other, schema) = (client(&url()).await, place.schema().to_owned());
+    let talking = tokio::spawn(async move {
+        loop {
+            other.execute("SELECT pg_notify($1, 'x l')", &[&schema]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let waiting = tokio::spawn(async move { there.claim_or_wait(claim(), LONG).await.unwrap() });
+    while store.company().await.unwrap() == 0 {
+        tokio::task::yield_now().await;
+    }
+    transaction.commit().await.unwrap();
+    let jobs = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+    assert_eq!(jobs.len(), 1);
+    talking.abort();
 }

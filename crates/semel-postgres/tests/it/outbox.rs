@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_core::enqueue::Mode;
+use semel_core::ident::JobId;
+use semel_core::limit::Limit;
 use semel_engine::Engine;
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_store::outbox::{Outbox, Read};
-use semel_testkit::make::{job, keyed};
+use semel_testkit::make::{Want, job, keyed};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -76,19 +78,22 @@ async fn a_piece_of_large_entries_is_a_small_one() {
     assert!(store.take(200, 0).await.unwrap().is_none());
 }
 
-/// However many entries wait for a key that somebody's transaction holds, and they cost no connection each time they are tried.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_behind_many_of_a_key_that_is_held_are_relayed() {
+/// However many entries wait for what somebody's transaction holds, and they cost no connection each time they are tried. Says what
+/// became of all entries.
+async fn relayed_behind(
+    held_by: &Want,
+    waits: impl Fn(JobId) -> Want + Send + Sync + 'static,
+) -> Vec<(String, i64)> {
     let name = semel_testkit::database::schema_name();
     let place = Place::at(&format!("{}?application_name={name}", url()));
     let (store, engine, mut client) = opened(&place).await;
-    let read: Read = Arc::new(|id, text| {
-        let want = if text == "\"held\"" { keyed("held").on_conflict("ignore") } else { job() };
+    let read: Read = Arc::new(move |id, text| {
+        let want = if text == "\"held\"" { waits(id) } else { job() };
         Ok(want.id(id).offer())
     });
     let held = client.transaction().await.unwrap();
     let mut inside = store.inside(&held);
-    let offers = vec![keyed("held").offer()];
+    let offers = vec![held_by.offer()];
     engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "test").await.unwrap();
     let other = crate::place::client(&url()).await;
     let insert = format!(
@@ -114,6 +119,49 @@ async fn entries_behind_many_of_a_key_that_is_held_are_relayed() {
     assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1_050);
     let told = format!("SELECT outcome, count(*) FROM {}.outbox GROUP BY 1 ORDER BY 1", place.schema());
     let rows = other.query(&told, &[]).await.unwrap();
-    let told: Vec<(&str, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    assert_eq!(told, [("created", 1), ("existing", 1_050)]);
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_behind_many_of_a_key_that_is_held_are_relayed() {
+    let told = relayed_behind(&keyed("held"), |_| keyed("held").on_conflict("ignore")).await;
+    assert_eq!(told, [("created".to_owned(), 1), ("existing".to_owned(), 1_050)]);
+}
+
+fn limited(want: Want) -> Want {
+    want.limit(Limit { key: "held".into(), concurrency: Some(1), rate: None })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_behind_many_of_a_limit_that_is_held_are_relayed() {
+    let told = relayed_behind(&limited(job()), |_| limited(job())).await;
+    assert_eq!(told, [("created".to_owned(), 1_051)]);
+}
+
+/// Each has a key of its own, which nobody holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_behind_many_keys_under_a_limit_that_is_held_are_relayed() {
+    let told = relayed_behind(&limited(job()), |id| limited(keyed(&id.to_string()))).await;
+    assert_eq!(told, [("created".to_owned(), 1_051)]);
+}
+
+/// Nobody holds the limit then, and what needs it and another key goes ahead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_held_does_not_hold_the_limit_that_an_entry_has_beside_it() {
+    let place = Place::new();
+    let (store, engine, mut client) = opened(&place).await;
+    let read: Read = Arc::new(|id, text| Ok(limited(keyed(text)).id(id).offer()));
+    let held = client.transaction().await.unwrap();
+    let mut inside = store.inside(&held);
+    let offers = vec![keyed("\"held\"").offer()];
+    engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "test").await.unwrap();
+    let other = crate::place::client(&url()).await;
+    let insert = format!("INSERT INTO {}.outbox (envelope) SELECT to_json($1::text)", place.schema());
+    for text in ["held", "free"] {
+        other.execute(&insert, &[&text]).await.unwrap();
+    }
+    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1);
+    drop(inside);
+    held.rollback().await.unwrap();
+    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1);
 }

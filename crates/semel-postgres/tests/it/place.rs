@@ -1,6 +1,6 @@
 //! Where a test has its store: a schema of its own in the server that the run was given.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_core::draft::Reads;
@@ -10,13 +10,8 @@ use semel_store::clock::ManualClock;
 use semel_testkit::crash::Account;
 use semel_testkit::database::schema_name;
 pub use semel_testkit::database::url;
-use tokio::runtime::Runtime;
+use semel_testkit::runtime::wait_for;
 use tokio_postgres::{Client, NoTls};
-
-/// Connections live in here, whatever runtime a test has.
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-});
 
 /// A schema of a test's own.
 pub struct Place {
@@ -73,11 +68,6 @@ impl Drop for Passing {
     }
 }
 
-/// How often something is done: a few times, or as often as a variable says.
-pub fn rounds(variable: &str, few: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
-}
-
 /// A connection of a test's own.
 pub async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
@@ -99,9 +89,4 @@ pub async fn judge(account: &Account, address: &Address, round: u64) {
     let now = Postgres::open(address).await.unwrap().load(&Reads::default()).await.unwrap().now;
     let clock = ManualClock::at(now.saturating_add(Duration::from_secs(3_600)));
     account.judge(Arc::new(Postgres::open_with_clock(address, clock).await.unwrap()), round).await;
-}
-
-/// Waits for something outside of the test's own runtime, which may have one thread only.
-pub fn wait_for<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    std::thread::spawn(move || RUNTIME.block_on(work)).join().unwrap()
 }

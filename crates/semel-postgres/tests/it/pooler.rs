@@ -8,6 +8,7 @@ use semel_core::enqueue::Outcome;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
+use semel_store::outbox::Read;
 use semel_testkit::cluster::Pooler;
 use semel_testkit::crash::claim;
 use semel_testkit::make::{job, keyed};
@@ -127,4 +128,45 @@ async fn a_callers_own_transaction_is_one() {
     assert!(matches!(&outcomes[..], [Outcome::Existing(_), Outcome::Existing(_)]), "{outcomes:?}");
     transaction.commit().await.unwrap();
     assert_eq!(engine.queues().await.unwrap()[0].created, 4);
+}
+
+/// Nobody is let through by the pooler meanwhile: who must make rows on another connection would wait for the other caller.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_who_have_all_of_a_poolers_connections_go_on() {
+    let behind = Behind::start(2);
+    let store = behind.store().await;
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let (mut one, mut other) = (client(&behind.pooler.url()).await, client(&behind.pooler.url()).await);
+    // New ones, and then those that are there.
+    for names in [["a", "b"]; 2] {
+        let (first, second) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
+        // A connection is given with the first statement.
+        first.batch_execute("SELECT 1").await.unwrap();
+        second.batch_execute("SELECT 1").await.unwrap();
+        let [mine, yours] = names.map(|name| vec![keyed(name).on_conflict("ignore").offer(), job().offer()]);
+        let both = async {
+            let mine = inside(&engine, &store, &first, mine).await.unwrap();
+            (mine, inside(&engine, &store, &second, yours).await.unwrap())
+        };
+        let (mine, yours) = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
+        assert_eq!((mine.len(), yours.len()), (2, 2));
+        first.commit().await.unwrap();
+        second.commit().await.unwrap();
+    }
+    assert_eq!(engine.queues().await.unwrap()[0].created, 6);
+}
+
+/// It has the only connection itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_outbox_is_relayed_through_one_connection() {
+    let behind = Behind::start(1);
+    let store = behind.store().await;
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let writer = client(&behind.pooler.url()).await;
+    let table = format!("{}.outbox", behind.place.schema());
+    let insert = format!("INSERT INTO {table} (envelope) VALUES ('{{}}'), ('{{}}')");
+    writer.batch_execute(&insert).await.unwrap();
+    let read: Read = Arc::new(|id, _| Ok(keyed(&id.to_string()).id(id).offer()));
+    let relayed = tokio::time::timeout(Duration::from_secs(10), engine.relay_once(&*store, &read));
+    assert_eq!(relayed.await.unwrap().unwrap(), 2);
 }

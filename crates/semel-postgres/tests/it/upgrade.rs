@@ -114,7 +114,7 @@ async fn entries_of_the_version_before_are_numbered_as_they_lie() {
     assert_eq!(found[9].1, 10);
 }
 
-/// Functions are not of a version: whoever starts with others than are there brings his own, unless somebody newer was there.
+/// Functions are not of a version: whoever starts with later ones than are there brings his own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_that_are_not_this_programs_are_made_anew() {
     let place = Place::new();
@@ -136,6 +136,53 @@ async fn functions_that_are_not_this_programs_are_made_anew() {
     let text: String = client.query_one(&sql, &[]).await.unwrap().get(0);
     assert!(text.contains("FOR UPDATE"), "{text}");
     assert!(Postgres::plan(address).await.unwrap().is_empty());
+}
+
+/// A server of an earlier build that is started again does not take from the others what a later one has mended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn functions_of_a_later_build_are_left_as_they_are() {
+    let place = Place::new();
+    let (address, schema) = (place.address(), place.schema());
+    drop(Postgres::open(address).await.unwrap());
+    let client = client(&url()).await;
+    let later = format!(
+        "CREATE OR REPLACE FUNCTION {schema}.hold(p_keys bytea[]) RETURNS int8 LANGUAGE sql AS 'SELECT 7::int8'; \
+         COMMENT ON TABLE {schema}.migration IS 'functions 4000000000 0'"
+    );
+    client.batch_execute(&later).await.unwrap();
+    assert!(Postgres::status(address).await.unwrap().pending.is_empty());
+    assert!(Postgres::plan(address).await.unwrap().is_empty());
+    drop(Postgres::open(address).await.unwrap());
+    Postgres::migrate(address).await.unwrap();
+    let sql = format!("SELECT prosrc FROM pg_proc WHERE oid = '{schema}.hold(bytea[])'::regprocedure");
+    let text: String = client.query_one(&sql, &[]).await.unwrap().get(0);
+    assert_eq!(text, "SELECT 7::int8");
+}
+
+/// As long as all that it calls are there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_change_functions_of_an_earlier_build_goes_on_with_them() {
+    let place = Place::new();
+    let schema = place.schema();
+    drop(Postgres::open(place.address()).await.unwrap());
+    let client = client(&url()).await;
+    let user = format!("{schema}_user");
+    let rights = format!(
+        "CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {user}; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}; \
+         GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO {user}; \
+         COMMENT ON TABLE {schema}.migration IS 'functions 0 0'"
+    );
+    client.batch_execute(&rights).await.unwrap();
+    let text = url().replace("postgres@", &format!("{user}@"));
+    let address = Address::parse(&text).unwrap().with_schema(schema).unwrap();
+    let engine = Engine::without_duties(Arc::new(Postgres::open(&address).await.unwrap())).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    client.batch_execute(&format!("DROP FUNCTION {schema}.hold(bytea[])")).await.unwrap();
+    let refused = Postgres::open(&address).await.err().unwrap().to_string();
+    assert!(refused.contains("semel migrate run") && refused.contains("42501"), "{refused}");
+    drop(engine);
+    client.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

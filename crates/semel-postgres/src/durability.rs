@@ -1,0 +1,86 @@
+//! What an answer survives: that is the database's to keep, by how it is set, and that of whoever takes its place.
+
+use crate::load::{AWAITS_STANDBY, COMMITS_LAZILY, SYNCS_NOTHING};
+
+/// What an acknowledged commit survives, by what the database says of its settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// It is on the disk, and a standby that was waited for has it.
+    Standby,
+    /// It is on the disk of the one database that is named.
+    Disk,
+    /// It is on the disk of one of several databases that are named, and waits for no other one.
+    Failover,
+    /// `synchronous_commit = off`: a crash loses what was answered last.
+    Lazily,
+    /// `fsync = off`: the system writes when it likes.
+    #[default]
+    Never,
+}
+
+impl Durability {
+    /// By what `look` says of the database, and whether another one may take over by itself.
+    pub(crate) const fn by(state: i16, fails_over: bool) -> Self {
+        if state & SYNCS_NOTHING != 0 {
+            Self::Never
+        } else if state & COMMITS_LAZILY != 0 {
+            Self::Lazily
+        } else if state & AWAITS_STANDBY != 0 {
+            Self::Standby
+        } else if fails_over {
+            Self::Failover
+        } else {
+            Self::Disk
+        }
+    }
+
+    /// Whether no acknowledged commit is lost, by a crash or by a failover that servers follow.
+    pub(crate) const fn is_strong(self) -> bool {
+        matches!(self, Self::Standby | Self::Disk)
+    }
+
+    /// In words.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Standby => {
+                "every answer after the database has its commit on the disk and the standbys that are waited for have it \
+                 (synchronous_standby_names)"
+            }
+            Self::Disk => {
+                "every answer after the database has its commit on the disk (synchronous_commit); a standby that is put in its \
+                 place has what it had got"
+            }
+            Self::Failover => {
+                "every answer after the database has its commit on the disk: a failover loses what the standby that takes over \
+                 had not got yet, and what was lost may be admitted again (set synchronous_standby_names)"
+            }
+            Self::Lazily => {
+                "every answer after the database's commit, which is on the disk a moment later (synchronous_commit off): a crash \
+                 may lose what was answered in between (set synchronous_commit on)"
+            }
+            Self::Never => {
+                "every answer after the database's commit, which the system puts on the disk when it likes (fsync off): a crash \
+                 of the machine may lose all of it (set fsync on)"
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AWAITS_STANDBY, COMMITS_LAZILY, Durability, SYNCS_NOTHING};
+
+    #[test]
+    fn only_what_no_crash_and_no_failover_forgets_is_strong() {
+        assert_eq!(Durability::by(0, false), Durability::Disk);
+        assert_eq!(Durability::by(0, true), Durability::Failover);
+        assert_eq!(Durability::by(AWAITS_STANDBY, true), Durability::Standby);
+        assert_eq!(Durability::by(COMMITS_LAZILY, false), Durability::Lazily);
+        assert_eq!(Durability::by(AWAITS_STANDBY | SYNCS_NOTHING, true), Durability::Never);
+        assert_eq!(Durability::by(COMMITS_LAZILY | SYNCS_NOTHING, false), Durability::Never);
+        let strong = [Durability::Standby, Durability::Disk];
+        let weak = [Durability::Failover, Durability::Lazily, Durability::Never];
+        assert!(strong.into_iter().all(Durability::is_strong));
+        assert!(!weak.into_iter().any(Durability::is_strong));
+    }
+}

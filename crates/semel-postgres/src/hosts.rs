@@ -1,0 +1,180 @@
+//! Which of the servers that an address names is spoken to: one after the other is tried, and who says nothing is passed over,
+//! whether it is the machine that is silent or the server on it.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::Connect;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::config::Host;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Error, Socket};
+
+use crate::connect::PATIENCE;
+use crate::tls::Tls;
+
+/// How long one of several servers may take until it has let somebody in, where the address does not say so by its
+/// `connect_timeout`.
+const HOST_MAX: Duration = Duration::from_secs(5);
+
+/// A connection, which does something only while it is polled.
+type Wire = Connection<Socket, <Tls as MakeTlsConnect<Socket>>::Stream>;
+
+/// The servers that an address names.
+pub struct Hosts {
+    /// How each is connected to.
+    each: Vec<Config>,
+    tls: Tls,
+    patience: Duration,
+    /// The place of the one that was spoken to last: it is tried first.
+    first: AtomicUsize,
+}
+
+impl Hosts {
+    /// Those that `config` names.
+    pub fn of(config: &Config, tls: Tls) -> Self {
+        let said = config.get_connect_timeout().copied();
+        let mut config = config.clone();
+        config.connect_timeout(said.unwrap_or(PATIENCE));
+        let number = config.get_hosts().len().max(config.get_hostaddrs().len());
+        let is_even = |count: usize| count == 0 || count == number;
+        let has_ports = config.get_ports().len() <= 1 || config.get_ports().len() == number;
+        let each = if is_even(config.get_hosts().len()) && is_even(config.get_hostaddrs().len()) && has_ports
+        {
+            (0..number).map(|place| alone(&config, place)).collect()
+        } else {
+            // Whoever is asked to connect by it says what is wrong.
+            vec![config]
+        };
+        Self { each, tls, patience: said.unwrap_or(HOST_MAX), first: AtomicUsize::new(0) }
+    }
+
+    /// How long a connection may take.
+    pub fn patience(&self) -> Duration {
+        let others = u32::try_from(self.each.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        self.patience.saturating_mul(others).saturating_add(self.patience.max(PATIENCE))
+    }
+
+    /// Connects to the first that lets somebody in and is what is meant. The last one has no bound here: it may take what is left of
+    /// the caller's [`patience`](Self::patience).
+    ///
+    /// # Errors
+    /// What the last one said.
+    pub async fn open(&self) -> Result<(Client, Wire), Error> {
+        let (number, first) = (self.each.len(), self.first.load(Ordering::Relaxed));
+        let order = self.each.iter().enumerate().cycle().skip(first).take(number);
+        let mut turns = order.peekable();
+        while let Some((place, config)) = turns.next() {
+            let opening = config.connect(self.tls.clone());
+            let opened = if turns.peek().is_none() {
+                opening.await?
+            } else {
+                let Ok(Ok(opened)) = timeout(self.patience, opening).await else { continue };
+                opened
+            };
+            self.first.store(place, Ordering::Relaxed);
+            return Ok(opened);
+        }
+        // Of no host: the client says so.
+        Config::new().connect(self.tls.clone()).await
+    }
+}
+
+impl Connect for Hosts {
+    fn connect(
+        &self,
+        _: &Config,
+    ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), Error>> + Send + '_>> {
+        Box::pin(async move {
+            let (client, connection) = self.open().await?;
+            let talking = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::warn!(%error, "a connection to the database has ended");
+                }
+            });
+            Ok((client, talking))
+        })
+    }
+}
+
+/// The same for one server alone: the client goes through several by itself, and stays with one that says nothing.
+fn alone(config: &Config, place: usize) -> Config {
+    let mut alone = Config::new();
+    if let Some(user) = config.get_user() {
+        alone.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        alone.password(password);
+    }
+    if let Some(name) = config.get_dbname() {
+        alone.dbname(name);
+    }
+    if let Some(options) = config.get_options() {
+        alone.options(options);
+    }
+    if let Some(name) = config.get_application_name() {
+        alone.application_name(name);
+    }
+    match config.get_hosts().get(place) {
+        Some(Host::Tcp(name)) => {
+            alone.host(name.as_str());
+        }
+        #[cfg(unix)]
+        Some(Host::Unix(path)) => {
+            alone.host_path(path);
+        }
+        None => {}
+    }
+    if let Some(address) = config.get_hostaddrs().get(place) {
+        alone.hostaddr(*address);
+    }
+    if let Some(port) = config.get_ports().get(place).or_else(|| config.get_ports().first()) {
+        alone.port(*port);
+    }
+    if let Some(timeout) = config.get_connect_timeout() {
+        alone.connect_timeout(*timeout);
+    }
+    if let Some(timeout) = config.get_tcp_user_timeout() {
+        alone.tcp_user_timeout(*timeout);
+    }
+    alone.keepalives(config.get_keepalives()).keepalives_idle(config.get_keepalives_idle());
+    if let Some(interval) = config.get_keepalives_interval() {
+        alone.keepalives_interval(interval);
+    }
+    if let Some(retries) = config.get_keepalives_retries() {
+        alone.keepalives_retries(retries);
+    }
+    alone
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .target_session_attrs(config.get_target_session_attrs())
+        .channel_binding(config.get_channel_binding())
+        .load_balance_hosts(config.get_load_balance_hosts());
+    alone
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::Config;
+
+    use super::alone;
+
+    #[test]
+    fn one_alone_is_connected_to_as_among_others() {
+        let text = |hosts: &str, ports: &str| {
+            format!(
+                "host={hosts} port={ports} user=ada password=p dbname=shop options='-c a=b' application_name=x \
+                 sslmode=require connect_timeout=3 tcp_user_timeout=7 keepalives=0 keepalives_idle=9 \
+                 keepalives_interval=4 keepalives_retries=2 target_session_attrs=read-write \
+                 channel_binding=disable load_balance_hosts=random"
+            )
+        };
+        let all: Config = text("one,/run/other", "5432,6543").parse().unwrap();
+        for (place, host, port) in [(0, "one", "5432"), (1, "/run/other", "6543")] {
+            let expected: Config = text(host, port).parse().unwrap();
+            assert_eq!(alone(&all, place), expected);
+        }
+    }
+}
