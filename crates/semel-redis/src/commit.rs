@@ -50,8 +50,8 @@ impl Shared {
             })?;
         }
         let link = self.commits();
-        // The first request on a link that has none yet must know the scripts.
-        self.reach(link).await?;
+        // The first request on a link that has none yet must know the scripts. Where there is no connection nothing was sent.
+        self.reach(link).await.map_err(RedisError::before_it_began)?;
         let turn = self.turns.take();
         let mut commands = Vec::with_capacity(1 + batch.claims.len());
         if !batch.groups.is_empty() {

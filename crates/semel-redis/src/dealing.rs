@@ -9,7 +9,7 @@ use semel_core::ident::JobId;
 use semel_core::lease::Unclaimable;
 use semel_core::partition;
 use semel_store::backend::{Batch, Claim, Claimed};
-use semel_store::bounds::CLAIM_LOOKS_EXTRA;
+use semel_store::bounds::{CLAIM_LOOKS_EXTRA, LANE_LOOKS};
 
 use crate::claim::is_alike;
 use crate::commit::together;
@@ -35,6 +35,8 @@ struct Candidate {
     partition: u16,
     /// Why it is not granted; 255 when it is.
     why: u8,
+    /// The limit that it is under, if it is under one.
+    lane: [u8; 8],
 }
 
 impl Candidate {
@@ -42,14 +44,19 @@ impl Candidate {
     const fn is_counted(&self) -> bool {
         matches!(self.why, 3 | 255)
     }
+
+    /// Whether its limit alone keeps it from being granted.
+    const fn is_limited(&self) -> bool {
+        self.why == 3
+    }
 }
 
 fn candidates(partition: u16, said: &[u8]) -> Result<Vec<Candidate>, RedisError> {
-    let (all, []) = said.as_chunks::<28>() else { return Err(RedisError::Answer("candidates")) };
-    let candidate = |bytes: &[u8; 28]| {
+    let (all, []) = said.as_chunks::<36>() else { return Err(RedisError::Answer("candidates")) };
+    let candidate = |bytes: &[u8; 36]| {
         let mut reader = Reader(bytes);
         let (queue, [why], place) = (u16::from_be_bytes(reader.take()?), reader.take()?, reader.take()?);
-        Some(Candidate { queue, place, partition, why })
+        Some(Candidate { queue, place, partition, why, lane: reader.take()? })
     };
     all.iter().map(|bytes| candidate(bytes).ok_or(RedisError::Answer("candidates"))).collect()
 }
@@ -93,21 +100,43 @@ struct Hand {
 }
 
 /// Deals the candidates, the first ones first, as the model does it: up to the limit, and looking a bounded way beyond in each queue.
+/// Where nothing is granted the last hand is told of those under limits that come next, too.
 fn deal(mut all: Vec<Candidate>, limits: &[u32]) -> Result<Vec<Hand>, RedisError> {
     all.sort_unstable();
     let mut hands: Vec<Hand> = limits.iter().map(|_| Hand::default()).collect();
     let (mut taker, mut taken) = (0, 0);
     let mut left: usize = limits.iter().map(|limit| *limit as usize).sum();
+    let mut is_granted = false;
     for queue in all.chunk_by(|one, other| one.queue == other.queue) {
+        if left == 0 {
+            break;
+        }
         let looks = left + usize::from(CLAIM_LOOKS_EXTRA);
-        for candidate in queue.iter().take(looks) {
+        // Each partition has shown as many of a limit as are looked at in all.
+        let per_lane = left.min(usize::from(LANE_LOOKS));
+        let mut of_lanes: Map<[u8; 8], usize> = Map::default();
+        let mut is_looked_at = |candidate: &&Candidate| {
+            if !candidate.is_limited() {
+                return true;
+            }
+            let shown = of_lanes.entry(candidate.lane).or_default();
+            *shown += 1;
+            *shown <= per_lane
+        };
+        for candidate in queue.iter().filter(|candidate| is_looked_at(candidate)).take(looks) {
             while limits.get(taker).is_some_and(|limit| taken >= *limit) {
                 (taker, taken) = (taker + 1, 0);
             }
-            let Some(hand) = hands.get_mut(taker) else { return Ok(hands) };
+            let is_full = left == 0;
+            if is_full && (is_granted || !candidate.is_limited()) {
+                break;
+            }
+            let hand = if is_full { hands.last_mut() } else { hands.get_mut(taker) };
+            let Some(hand) = hand else { return Ok(hands) };
             let id = candidate.place.last_chunk::<16>().map(|id| JobId::from_bytes(*id));
             let id = id.ok_or(RedisError::Answer("candidates"))?;
-            if candidate.is_counted() {
+            if candidate.is_counted() && !is_full {
+                is_granted |= !candidate.is_limited();
                 *hand.from.entry(candidate.partition).or_default() += 1;
                 (taken, left) = (taken + 1, left.saturating_sub(1));
             }
@@ -268,7 +297,7 @@ mod tests {
         let candidates = at.iter().map(|at| {
             let mut place = [0; 25];
             place[..2].copy_from_slice(&at.unsigned_abs().to_be_bytes());
-            Candidate { queue: 0, place, partition, why: if *at < 0 { 0 } else { 255 } }
+            Candidate { queue: 0, place, partition, why: if *at < 0 { 0 } else { 255 }, lane: [0; 8] }
         });
         Shown { partition, candidates: candidates.collect(), asked }
     }

@@ -124,6 +124,15 @@ impl RedisError {
         }
     }
 
+    /// The same, as it is told of a batch of which something may have been done: who heard that nothing was would send it again, and
+    /// what has no key and no id would be there twice.
+    pub(crate) fn in_doubt(self) -> Self {
+        match self {
+            Self::Redis(_) | Self::Silent => Self::Unknown,
+            error => error,
+        }
+    }
+
     /// Whether another node has what was asked about, or takes the writes. Nothing was done.
     pub(crate) fn is_another_node(&self) -> bool {
         matches!(self.server(), Some(ServerErrorKind::Moved | ServerErrorKind::ReadOnly))
@@ -176,6 +185,28 @@ impl From<RedisError> for StoreError {
             | RedisError::Locked
             | RedisError::Loading
             | RedisError::Astray(_) => Self::Unavailable(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_store::StoreError;
+
+    use super::RedisError;
+
+    #[test]
+    fn of_a_batch_that_may_be_done_it_is_not_said_that_nothing_was_stored() {
+        let lost = || RedisError::Redis(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+        for error in [RedisError::Silent, lost(), RedisError::Lagging, RedisError::Unknown] {
+            assert!(error.may_be_done(), "{error}");
+            let told = StoreError::from(error.in_doubt());
+            assert!(matches!(told, StoreError::Unknown(_)), "{told:?}");
+        }
+        // What had to come first was not answered: that was not begun.
+        for error in [RedisError::Silent, lost(), RedisError::Lagging] {
+            let told = error.before_it_began();
+            assert!(!told.may_be_done() && matches!(StoreError::from(told), StoreError::Unavailable(_)));
         }
     }
 }

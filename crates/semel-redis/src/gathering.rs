@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use semel_core::draft::{
     Expect, Full, Group, Map, QueueRow, Reads, Record, Snapshot, Spent, Write, next_version,
 };
@@ -14,12 +15,12 @@ use semel_core::settings::waiting;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::RedisError;
 use crate::head::{Reader, Stored};
 use crate::load::{Held, Loaded, counters, document, notes, queue_row, spent, stored, view};
-use crate::partitions::Partitions;
+use crate::partitions::{AWAY_AFTER, Partitions};
 use crate::routes::Route;
 use crate::values::{Values, list, maybe_bytes};
 
@@ -56,39 +57,70 @@ struct Found {
 }
 
 impl Partitions {
-    /// Everything `reads` names.
+    /// Everything `reads` names. The time alone is had of whoever answers.
     pub async fn load(&self, reads: &Reads) -> Result<Snapshot, RedisError> {
+        Ok(self.load_within(reads, reads.is_empty()).await?.0)
+    }
+
+    /// The same without what partitions have that are away, and which part of `reads` that is.
+    pub async fn load_soon(&self, reads: &Reads) -> Result<(Snapshot, Reads), RedisError> {
+        self.load_within(reads, true).await
+    }
+
+    async fn load_within(&self, reads: &Reads, is_soon: bool) -> Result<(Snapshot, Reads), RedisError> {
         if let Some(shared) = self.only() {
-            return shared.load(reads).await;
+            return Ok((shared.load(reads).await?, Reads::default()));
         }
         let begun = Instant::now();
         let (mut before, mut is_evened) = (None, false);
+        // Those that are away are not asked again in one load.
+        let mut late: Vec<u16> = Vec::new();
         loop {
-            let asked = self.asked(reads);
-            let asking = asked.iter().zip(self.parts()).filter(|(asked, _)| asked.is_asked);
-            let asking = asking.map(|(asked, shared)| async move {
-                let said = shared.ask_for(&asked.reads, &asked.keys, &asked.forwards).await;
-                (shared.partition, asked, said)
-            });
+            let mut asked = self.asked(reads);
+            late.iter().for_each(|number| asked[usize::from(*number)] = Asked::default());
+            if asked.iter().all(|asked| !asked.is_asked)
+                && let Some(place) = (0..self.count()).find(|number| !late.contains(number))
+            {
+                // The time is wanted.
+                asked[usize::from(place)].is_asked = true;
+            }
             let mut found = Found::default();
-            let mut locked = None;
-            for (number, asked, said) in join_all(asking).await {
+            let (mut answered, mut locked, mut failure) = (Vec::new(), None, None);
+            for (number, said) in self.hear(&asked, is_soon).await {
                 match said {
-                    Ok(loaded) => found.take(number, asked, loaded)?,
-                    Err(error) if error.is_locked() => locked = Some((number, error)),
+                    Ok(loaded) => {
+                        answered.push(number);
+                        found.take(number, &asked[usize::from(number)], loaded)?;
+                    }
+                    Err(error) if error.is_locked() => {
+                        answered.push(number);
+                        locked = Some((number, error));
+                    }
+                    Err(error) if is_soon && error.passes() => failure = Some(error),
                     Err(error) => return Err(error),
+                }
+            }
+            if answered.is_empty() {
+                return Err(failure.unwrap_or(RedisError::Silent));
+            }
+            for (number, asked) in (0..).zip(&mut asked) {
+                if asked.is_asked && !answered.contains(&number) {
+                    late.push(number);
+                    *asked = Asked::default();
                 }
             }
             if let Some((number, error)) = locked {
                 self.rest(number, &error, begun).await?;
                 continue;
             }
-            let is_known = !self.learn(&found, &asked);
+            let is_known = !self.learn(&found, &asked, &late);
             // Where a node has forgotten its last moment they never say the same again; but nothing came between two rounds that
             // are answered alike.
             if is_known && (found.is_of_one_moment() || before.as_ref() == Some(&found.pairs)) {
-                if is_evened || found.uneven.is_empty() {
-                    return Ok(found.snapshot(reads, self.count()));
+                // Those that are away cannot be told.
+                if is_evened || found.uneven.is_empty() || !late.is_empty() {
+                    let (there, away) = self.apart(reads, &late);
+                    return Ok((found.snapshot(&there, self.count()), away));
                 }
                 // Once: where it cannot be done now, whoever finds them so next does it.
                 is_evened = true;
@@ -101,6 +133,77 @@ impl Partitions {
                 return Err(RedisError::Locked);
             }
         }
+    }
+
+    /// What those say that are asked; where it is to be soon, without those that are away. When one has answered the others have a
+    /// moment. Where none of them does for so long, whoever else is there says the time, and that it is they who are away.
+    async fn hear(&self, asked: &[Asked], is_soon: bool) -> Vec<(u16, Result<Loaded, RedisError>)> {
+        let ask = |number: u16| {
+            let (asked, shared) = (&asked[usize::from(number)], self.at(number));
+            async move { (number, shared.ask_for(&asked.reads, &asked.keys, &asked.forwards).await) }
+        };
+        let (named, others): (Vec<u16>, Vec<u16>) =
+            (0..self.count()).partition(|number| asked[usize::from(*number)].is_asked);
+        let mut asking: FuturesUnordered<_> = named.into_iter().map(ask).collect();
+        let mut all = Vec::with_capacity(asking.len());
+        let (mut others, mut is_answered) = (Some(others), false);
+        let mut until = is_soon.then(|| Instant::now() + AWAY_AFTER);
+        loop {
+            let next = match until {
+                Some(until) => timeout_at(until, asking.next()).await,
+                None => Ok(asking.next().await),
+            };
+            match next {
+                Ok(Some((number, said))) => {
+                    let is_there = said.as_ref().map_or_else(RedisError::is_locked, |_| true);
+                    all.push((number, said));
+                    if is_soon && is_there && !is_answered {
+                        is_answered = true;
+                        if others.is_none() {
+                            return all;
+                        }
+                        until = Some(Instant::now() + AWAY_AFTER);
+                    }
+                }
+                Ok(None) => return all,
+                Err(_) if is_answered => return all,
+                Err(_) => {
+                    asking.extend(others.take().unwrap_or_default().into_iter().map(ask));
+                    until = None;
+                }
+            }
+        }
+    }
+
+    /// What of `reads` is there, and what is where these partitions are.
+    fn apart(&self, reads: &Reads, late: &[u16]) -> (Reads, Reads) {
+        if late.is_empty() {
+            return (reads.clone(), Reads::default());
+        }
+        let count = self.count();
+        let is_late = |place: u16| late.contains(&place);
+        let is_away =
+            |id: &JobId| is_late(partition::of_id(*id, count)) || self.known(*id).is_some_and(is_late);
+        // Each has a part of a queue.
+        let is_row_away = |name: &QueueName| name.is_queue() || is_late(partition::of_row(name, count));
+        let (heads_away, heads) = reads.heads.iter().copied().partition(is_away);
+        let (fulls_away, fulls) = reads.fulls.iter().copied().partition(is_away);
+        let (keys_away, keys) =
+            reads.keys.iter().copied().partition(|read| is_late(partition::of_key(&read.key, count)));
+        let (queues_away, queues) = reads.queues.iter().cloned().partition(is_row_away);
+        let documents = reads.documents.iter().cloned();
+        let (documents_away, documents) =
+            documents.partition(|key| is_late(partition::of_document(key, count)));
+        (
+            Reads { heads, fulls, keys, queues, documents },
+            Reads {
+                heads: heads_away,
+                fulls: fulls_away,
+                keys: keys_away,
+                queues: queues_away,
+                documents: documents_away,
+            },
+        )
     }
 
     /// Has all partitions say of a queue what the newest of them says, where one of them has lost its last moment: or what was set of the
@@ -159,20 +262,26 @@ impl Partitions {
         for asked in &mut asked {
             asked.is_asked = !asked.reads.is_empty() || !asked.keys.is_empty();
         }
-        if asked.iter().all(|asked| !asked.is_asked) {
-            asked[0].is_asked = true;
-        }
         asked
     }
 
-    /// Takes note of what is elsewhere than its id says. Says whether something has to be looked for there yet.
-    fn learn(&self, found: &Found, asked: &[Asked]) -> bool {
+    /// The partitions that a load of `reads` looks into; the only one, whatever it names.
+    pub(crate) fn places(&self, reads: &Reads) -> Vec<u16> {
+        if let Some(only) = self.only() {
+            return vec![only.partition];
+        }
+        let asked = (0..self.count()).zip(self.asked(reads));
+        asked.filter(|(_, asked)| asked.is_asked).map(|(place, _)| place).collect()
+    }
+
+    /// Takes note of what is elsewhere than its id says. Says whether something has to be looked for there yet, unless it is away.
+    fn learn(&self, found: &Found, asked: &[Asked], late: &[u16]) -> bool {
         let mut is_new = false;
         for (id, place) in &found.forwards {
             self.note(*id, *place);
             let there = asked.get(usize::from(*place)).map(|asked| &asked.reads);
             let was_asked = there.is_some_and(|reads| reads.heads.contains(id) || reads.fulls.contains(id));
-            is_new |= !was_asked;
+            is_new |= !was_asked && !late.contains(place);
         }
         for asked in asked {
             for id in &asked.forwards {
@@ -267,7 +376,7 @@ impl Found {
                 snapshot.add_spent(*id, spent);
             }
         }
-        for (row, waiting) in self.rows.into_values() {
+        for (row, waiting) in self.rows.into_values().filter(|(row, _)| reads.queues.contains(&row.name)) {
             snapshot.add_queue(row, waiting);
         }
         for (key, document) in self.documents {

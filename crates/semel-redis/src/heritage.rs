@@ -117,7 +117,8 @@ impl Partitions {
             };
             self.patiently(shared.partition, inherit).await?;
         }
-        self.confirm().await
+        let all: Vec<u16> = (0..self.count()).collect();
+        self.confirm_in(&all).await
     }
 
     /// How many servers want to be told of commits. An account that may not ask is told of none, and in a cluster a node knows

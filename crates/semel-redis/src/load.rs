@@ -7,12 +7,11 @@ use redis::Value;
 use semel_core::draft::{Document, Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
-use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::settings::waiting;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
-use semel_store::model::deciding;
+use semel_store::model::bounded;
 
 use crate::error::RedisError;
 use crate::head::{self, Reader, Stored, maybe_time};
@@ -253,9 +252,6 @@ pub fn view(key: UniqueKey, found: Option<Held>, now: Timestamp) -> KeyView {
     if with_ended {
         leave_out_outlived(&mut holders);
     }
-    let too_many = holders.len() > HOLDERS_PER_KEY_MAX;
-    if too_many {
-        holders = deciding(holders.iter()).into_iter().cloned().collect();
-    }
+    let (holders, too_many) = bounded(holders);
     KeyView::new(version, holders, &covered, too_many)
 }

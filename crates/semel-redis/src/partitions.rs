@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use semel_core::draft::Map;
+use semel_core::draft::{Map, Reads};
 use semel_core::ident::JobId;
 use semel_core::partition;
 use semel_store::backend::{Applied, Batch, Verdict};
@@ -209,7 +209,7 @@ impl Partitions {
             }
             // Of what nobody knows nothing is said; what was not done, where something else was, is tried again by who asked.
             if let Some(unknown) = failures.iter().find(|error| error.may_be_done()) {
-                return Err(unknown.clone());
+                return Err(unknown.clone().in_doubt());
             }
             if let Some(error) = failures.pop() {
                 if verdicts.iter().all(|verdict| *verdict == Verdict::Busy) && claims.is_empty() {
@@ -238,9 +238,15 @@ impl Partitions {
         Ok(applied)
     }
 
-    /// Waits until replicas have all that was seen so far.
-    pub async fn confirm(&self) -> Result<(), RedisError> {
-        for done in join_all(self.all.iter().map(|shared| shared.confirm())).await {
+    /// Waits until replicas have all that was seen so far where these records are. Nobody waits for what others have seen elsewhere: a
+    /// node may lack its replicas for long.
+    pub async fn confirm(&self, seen: &Reads) -> Result<(), RedisError> {
+        self.confirm_in(&self.places(seen)).await
+    }
+
+    /// The same of whole partitions.
+    pub async fn confirm_in(&self, places: &[u16]) -> Result<(), RedisError> {
+        for done in join_all(places.iter().map(|place| self.at(*place).confirm())).await {
             done?;
         }
         Ok(())

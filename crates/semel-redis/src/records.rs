@@ -11,12 +11,11 @@ use semel_store::LogPage;
 use crate::error::RedisError;
 use crate::head::Reader;
 use crate::partitions::Partitions;
+use crate::upkeep::RECORDS_KEPT;
 use crate::values::{Values, bytes, id, list, maybe_bytes, number, pairs, text};
 
 /// Records of one partition that are added in one go.
 const PIECE: usize = 500;
-/// Records of the log that are kept; older ones are dropped.
-const RECORDS_KEPT: i64 = 200_000;
 /// Ids that lead elsewhere which are looked over in one go.
 const FORWARDS: usize = 200;
 
@@ -128,12 +127,13 @@ impl Partitions {
             first.look(trim)
         })
         .await?;
-        self.sweep_forwards().await?;
+        is_more |= self.sweep_forwards().await?;
         Ok(is_more)
     }
 
-    /// Looks over some of the ids that lead elsewhere: those that lead nowhere any more are forgotten.
-    async fn sweep_forwards(&self) -> Result<(), RedisError> {
+    /// Looks over some of the ids that lead elsewhere: those that lead nowhere any more are forgotten. Says whether there were any: then
+    /// there may be more behind them, and they may come faster than one look in a while takes them away.
+    async fn sweep_forwards(&self) -> Result<bool, RedisError> {
         let (place, after) = *self.forwards_after.lock().unwrap_or_else(PoisonError::into_inner);
         let place = place % self.parts().len();
         let shared = &self.parts()[place];
@@ -141,6 +141,7 @@ impl Partitions {
         asked.arg(after.map_or_else(Vec::new, |id| id.to_bytes().to_vec())).arg(FORWARDS);
         let (_, said) = shared.answer(asked).await?;
         let mut leads: Map<u16, Vec<(JobId, Vec<u8>)>> = Map::default();
+        let mut is_any_forgotten = false;
         let (mut last, mut found) = (None, 0);
         for entry in list(said)? {
             let mut entry = Values::of(entry)?;
@@ -170,6 +171,7 @@ impl Partitions {
                 }
             }
             if !nowhere.is_empty() {
+                is_any_forgotten = true;
                 let forget = || {
                     let mut forget = shared.upkeep_call("unforward");
                     forget.arg(gone);
@@ -183,7 +185,7 @@ impl Partitions {
         }
         let next = if found < FORWARDS { (place + 1, None) } else { (place, last) };
         *self.forwards_after.lock().unwrap_or_else(PoisonError::into_inner) = next;
-        Ok(())
+        Ok(is_any_forgotten)
     }
 }
 

@@ -77,72 +77,7 @@ impl Route {
         }
         let mut absorber = None;
         for write in &group.writes {
-            let locate = |places: &Map<JobId, u16>, id| {
-                places.get(&id).copied().or_else(|| known(id)).unwrap_or_else(|| home(id))
-            };
-            let at = match write {
-                Write::Insert { head, .. } => {
-                    let place = head.key.map_or_else(|| home(head.id), |key| partition::of_key(&key, count));
-                    route.written.insert(Record::Job(head.id));
-                    head.key.into_iter().for_each(|key| {
-                        route.written.insert(Record::Key(key));
-                        route.key(key, count);
-                    });
-                    let led = places.get(&head.id).copied().or_else(|| known(head.id));
-                    route.lead(head.id, home(head.id), place, led.is_some());
-                    places.insert(head.id, place);
-                    vec![place]
-                }
-                Write::Update { head } => {
-                    let place = locate(places, head.id);
-                    route.written.insert(Record::Job(head.id));
-                    head.key.into_iter().for_each(|key| {
-                        route.written.insert(Record::Key(key));
-                        route.key(key, count);
-                    });
-                    route.job(head.id, place);
-                    vec![place]
-                }
-                Write::Note { job, .. } | Write::Forget { job, .. } => {
-                    let place = locate(places, *job);
-                    route.written.insert(Record::Job(*job));
-                    route.job(*job, place);
-                    vec![place]
-                }
-                Write::Spend { id, job, .. } => {
-                    // It goes with the job.
-                    let place = locate(places, *job);
-                    route.written.extend([Record::Job(*id), Record::Job(*job)]);
-                    let led = places.get(id).copied().or_else(|| known(*id));
-                    route.lead(*id, home(*id), place, led.is_some());
-                    places.insert(*id, place);
-                    absorber = Some(place);
-                    vec![place]
-                }
-                Write::Free { id } => {
-                    let place = absorber.unwrap_or_else(|| locate(places, *id));
-                    route.written.insert(Record::Job(*id));
-                    route.job(*id, place);
-                    vec![place]
-                }
-                Write::Queue { row } => {
-                    route.written.insert(Record::Queue(row.name.clone()));
-                    if row.name.is_queue() {
-                        // Claims look at it, in whichever partition they are. It is looked at in all of them: one may have lost its
-                        // last moment, and the newest counts.
-                        (0..count).for_each(|place| route.row(row.name.clone(), place));
-                        (0..count).collect()
-                    } else {
-                        let place = partition::of_row(&row.name, count);
-                        route.row(row.name.clone(), place);
-                        vec![place]
-                    }
-                }
-                Write::Document { key, .. } => {
-                    route.written.insert(Record::Document(key.clone()));
-                    vec![route.document(key.clone(), count)]
-                }
-            };
+            let at = route.write(write, count, places, &known, &mut absorber);
             route.writes.push(at);
         }
         // The row of a queue is the same in all.
@@ -154,6 +89,84 @@ impl Route {
         }
         route.partitions.insert(anywhere);
         route
+    }
+
+    /// Notes what a write touches, and gives the partitions that it goes to. `absorber` is where the ids went that became part of a job.
+    fn write(
+        &mut self,
+        write: &Write,
+        count: u16,
+        places: &mut Map<JobId, u16>,
+        known: impl Fn(JobId) -> Option<u16>,
+        absorber: &mut Option<u16>,
+    ) -> Vec<u16> {
+        let home = |id| partition::of_id(id, count);
+        let locate = |places: &Map<JobId, u16>, id| {
+            places.get(&id).copied().or_else(|| known(id)).unwrap_or_else(|| home(id))
+        };
+        match write {
+            Write::Insert { head, .. } => {
+                let place = head.key.map_or_else(|| home(head.id), |key| partition::of_key(&key, count));
+                self.written.insert(Record::Job(head.id));
+                head.key.into_iter().for_each(|key| {
+                    self.written.insert(Record::Key(key));
+                    self.key(key, count);
+                });
+                let led = places.get(&head.id).copied().or_else(|| known(head.id));
+                self.lead(head.id, home(head.id), place, led.is_some());
+                places.insert(head.id, place);
+                vec![place]
+            }
+            Write::Update { head } => {
+                let place = locate(places, head.id);
+                self.written.insert(Record::Job(head.id));
+                head.key.into_iter().for_each(|key| {
+                    self.written.insert(Record::Key(key));
+                    self.key(key, count);
+                });
+                self.job(head.id, place);
+                vec![place]
+            }
+            Write::Note { job, .. } | Write::Forget { job, .. } => {
+                let place = locate(places, *job);
+                self.written.insert(Record::Job(*job));
+                self.job(*job, place);
+                vec![place]
+            }
+            Write::Spend { id, job, .. } => {
+                // It goes with the job.
+                let place = locate(places, *job);
+                self.written.extend([Record::Job(*id), Record::Job(*job)]);
+                let led = places.get(id).copied().or_else(|| known(*id));
+                self.lead(*id, home(*id), place, led.is_some());
+                places.insert(*id, place);
+                *absorber = Some(place);
+                vec![place]
+            }
+            Write::Free { id } => {
+                let place = absorber.unwrap_or_else(|| locate(places, *id));
+                self.written.insert(Record::Job(*id));
+                self.job(*id, place);
+                vec![place]
+            }
+            Write::Queue { row } => {
+                self.written.insert(Record::Queue(row.name.clone()));
+                if row.name.is_queue() {
+                    // Claims look at it, in whichever partition they are. It is looked at in all of them: one may have lost its
+                    // last moment, and the newest counts.
+                    (0..count).for_each(|place| self.row(row.name.clone(), place));
+                    (0..count).collect()
+                } else {
+                    let place = partition::of_row(&row.name, count);
+                    self.row(row.name.clone(), place);
+                    vec![place]
+                }
+            }
+            Write::Document { key, .. } => {
+                self.written.insert(Record::Document(key.clone()));
+                vec![self.document(key.clone(), count)]
+            }
+        }
     }
 
     /// The first of its partitions.

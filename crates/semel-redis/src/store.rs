@@ -308,15 +308,21 @@ impl Backend for Redis {
         Box::pin(self.unit(|all| async move { all.load(&reads).await }))
     }
 
+    fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {
+        let reads = reads.clone();
+        Box::pin(self.unit(|all| async move { all.load_soon(&reads).await }))
+    }
+
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         Box::pin(self.unit(|all| async move { all.commit(batch).await }))
     }
 
-    fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
         if self.all.first().writers.is_none() {
             return Box::pin(std::future::ready(Ok(())));
         }
-        Box::pin(self.unit(|all| async move { all.confirm().await }))
+        let seen = seen.clone();
+        Box::pin(self.unit(|all| async move { all.confirm(&seen).await }))
     }
 
     fn waits_for_all(&self) -> bool {

@@ -7,11 +7,17 @@ use redis::aio::MultiplexedConnection;
 use crate::durability::Durability;
 
 /// What is asked about.
-const SETTINGS: [&str; 5] =
-    ["appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy", "min-replicas-to-write"];
+const SETTINGS: [&str; 6] = [
+    "appendonly",
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "maxmemory-policy",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+];
 
 /// The order in which findings are told: the worst first.
-const ORDER: [&str; 9] = [
+const ORDER: [&str; 10] = [
     "role",
     "CONFIG GET",
     "maxmemory-policy",
@@ -21,6 +27,7 @@ const ORDER: [&str; 9] = [
     "replicas=",
     "connected_slaves",
     "min-replicas-to-write",
+    "min-replicas-max-lag",
 ];
 
 /// How the Redis is set that has the store, or the nodes of a cluster that have its partitions.
@@ -181,6 +188,11 @@ impl Node {
         if let Some(said) = self.setting("min-replicas-to-write").filter(|said| !enough(said)) {
             let why = "a primary that is cut off from its replicas goes on writing what they will never have";
             note("min-replicas-to-write", said, &least.to_string(), why);
+        } else if let Some(said) =
+            self.setting("min-replicas-max-lag").filter(|said| least > 0 && *said == "0")
+        {
+            let why = "Redis asks for no replica then, whatever min-replicas-to-write is: a primary that is cut off goes on writing";
+            note("min-replicas-max-lag", said, "10, or how long it may go on", why);
         }
         found
     }
@@ -198,6 +210,7 @@ mod tests {
             ("no-appendfsync-on-rewrite", "no"),
             ("maxmemory-policy", "noeviction"),
             ("min-replicas-to-write", "0"),
+            ("min-replicas-max-lag", "10"),
         ];
         let settings = best.map(|(name, value)| {
             let other = settings.iter().find(|(known, _)| *known == name);
@@ -249,6 +262,11 @@ mod tests {
         assert_eq!(named_of(alone), ["replicas=", "min-replicas-to-write"]);
         let waits = Node { fails_over: true, ..node(&[("min-replicas-to-write", "1")], 1, 1) };
         assert_eq!(named_of(waits), [] as [&str; 0]);
+        // Which switches the other one off.
+        let at_once = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "0")];
+        assert_eq!(named(&survey(&at_once, 1, 1)), ["min-replicas-max-lag"]);
+        assert_eq!(named(&survey(&at_once[1..], 1, 1)), ["min-replicas-to-write"]);
+        assert_eq!(named(&survey(&at_once[1..], 0, 0)), [] as [&str; 0]);
         let replica = Node { role: Some("slave".to_owned()), ..node(&[], 0, 0) };
         assert_eq!(named_of(replica), ["role"]);
     }

@@ -16,9 +16,11 @@ use crate::values::{bytes, number};
 /// Heads forgotten in one go.
 const FORGET_MAX: i64 = 500;
 /// Records of the log that are kept; older ones are dropped.
-const RECORDS_KEPT: i64 = 200_000;
+pub(crate) const RECORDS_KEPT: i64 = 200_000;
 /// Pages of a thousand keys that are looked at in one go when everything is deleted.
 const CLEAR_PAGES: u32 = 20;
+/// The same once little is left: a second or so where the keys are others'.
+const CLEAR_LAST_PAGES: u32 = 2_000;
 /// One look in so many also trims the log.
 const SELDOM: u32 = 64;
 
@@ -52,13 +54,24 @@ impl Shared {
     /// Deletes everything, in pieces where there is much: Redis does nothing else meanwhile, and calls itself busy after five seconds.
     pub(crate) async fn clear(&self) -> Result<(), RedisError> {
         self.link.connection().await?;
-        let mut at = b"0".to_vec();
+        if self.clear_by(CLEAR_PAGES).await? > 1 {
+            // What others have made between two pieces is there by half: a job that is filed nowhere any more. In one piece it goes as a
+            // whole.
+            self.clear_by(CLEAR_LAST_PAGES).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks once at all keys, so many pages in one go, and says in how many goes.
+    async fn clear_by(&self, pages: u32) -> Result<u32, RedisError> {
+        let (mut at, mut pieces) = (b"0".to_vec(), 0);
         loop {
             let mut clear = self.upkeep_call("clear");
-            clear.arg(&at).arg(CLEAR_PAGES);
+            clear.arg(&at).arg(pages);
             at = bytes(self.look(clear).await?)?;
+            pieces += 1;
             if at == b"0" {
-                return Ok(());
+                return Ok(pieces);
             }
         }
     }

@@ -1,7 +1,8 @@
 -- Grants leases on ready jobs, by a template: to each taker at most so many, from the queues in the order named, within one by their
 -- places; the first taker gets the first. Ready jobs that may not be granted come back as well, unchanged, for the program to settle;
--- so do, in their places, jobs under limits that are not closed.
--- Without a mark it is only asked which jobs that would be: the place of each, its queue's number, and whether it would be granted.
+-- so do, in their places, jobs under limits that are not closed, and where nothing is granted and there is room for no more, those
+-- under limits that come next; of these the last taker is told.
+-- Without a mark it is only asked which jobs that would be: the place of each, its queue's number, whether it would be granted, and its limit.
 -- ARGV: mark, turn, clock, ahead, floor, looks beyond the limits, visibility, timeout, state, event, looks per limit, how many takers,
 -- each one's worker and limit, how many queues, they, the closed limits. Answers the time, and for each taker the jobs (id, head,
 -- body, notes) and those not granted (id, why).
@@ -231,7 +232,8 @@ local function look_at(found, queue)
         while left > 0 and shares[taker].left == 0 do
             taker = taker + 1
         end
-        if left == 0 then
+        local is_full = left == 0
+        if is_full and #granted > 0 then
             break
         end
         local share = shares[taker]
@@ -240,10 +242,16 @@ local function look_at(found, queue)
         -- A queue may be named twice: what was granted just now is filed elsewhere when all is written.
         if h and byte(h, 1) == 0 then
             local why = why_not(id, h)
+            -- Who asks is also told of the first behind those that are shown.
             if is_asked then
-                seen[#seen + 1] = pack('>I2', queue) .. char(why or 255) .. found[i]
+                seen[#seen + 1] = pack('>I2', queue) .. char(why or 255) .. found[i] .. sub(h, 73, 80)
             end
-            if why then
+            if is_full then
+                if why ~= 3 then
+                    break
+                end
+                share.refused[#share.refused + 1] = { id, why }
+            elseif why then
                 share.refused[#share.refused + 1] = { id, why }
                 if why == 3 then
                     take_one(share)

@@ -3,23 +3,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::draft::{Draft, Reads};
+use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::partition;
 use semel_core::slot::Due;
 use semel_engine::Engine;
 use semel_redis::{Address, Durability, Redis};
 use semel_store::Backend;
-use semel_store::backend::Seek;
+use semel_store::backend::{Batch, Seek, Verdict};
 use semel_store::clock::ManualClock;
 use semel_testkit::crash::claim;
 use semel_testkit::differential::compare;
-use semel_testkit::make::job;
+use semel_testkit::make::{job, key, keyed};
+use semel_testkit::patience::{PATIENCE, rounds, until};
 use semel_testkit::{Fixture, Step, conformance};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use crate::nodes::{Cluster, PATIENCE, until};
-use crate::place::{Passing, Place, rounds};
+use crate::nodes::Cluster;
+use crate::place::{Passing, Place};
 use crate::servers;
 
 /// How soon it is looked again where somebody is away.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
+/// Far less than a request is sent again for, and far more than one takes on a machine that does other things as well.
+const SOON: Duration = Duration::from_secs(12);
 /// Nobody takes over here.
 const NEVER: u32 = 3_600_000;
 
@@ -124,16 +133,102 @@ async fn a_node_that_is_away_keeps_back_its_own_jobs_alone() {
         let engine = engine.clone();
         async move { engine.claim_or_wait(claim(100), PATIENCE).await }
     });
-    until("he does not wait", async || engine.store().hints().is_awaited()).await;
+    until("he waits", async || engine.store().hints().is_awaited()).await;
     assert!(engine.claim(claim(100)).await.unwrap().is_empty());
     away.go_on();
     let mut late = waiting.await.unwrap().unwrap().len();
     assert!(late > 0);
-    until("they are not all there", async || {
+    until("they are all there", async || {
         late += engine.claim(claim(100)).await.unwrap().len();
         there + late == JOBS
     })
     .await;
+}
+
+/// Whoever is told that nothing was stored offers it again: what has no key and no id would be there twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_stored_beside_jobs_of_a_node_that_is_gone_is_said_to_be_stored() {
+    let mut cluster = Cluster::start(0, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    let store = Redis::open(&address.with_patience(Duration::from_secs(1))).await.unwrap();
+    let (offer, mut reads) = (job().offer(), Reads::default());
+    offer.reads(&mut reads);
+    let mut draft = Draft::new(store.load(&reads).await.unwrap(), 1, store.rows());
+    let mut groups = Vec::new();
+    for _ in 0..80 {
+        assert!(enqueue(&mut draft, &offer).is_ok());
+        groups.push(draft.finish());
+    }
+    cluster.nodes[1].own.end();
+    // Who has looked there knows that its connections are lost.
+    let looking = Batch { groups: Vec::new(), claims: vec![claim(1)] };
+    assert!(store.commit(looking).await.unwrap().claims[0].jobs.is_empty());
+    let told = store.commit(Batch { groups, claims: Vec::new() }).await.unwrap().groups;
+    assert!(told.contains(&Verdict::Applied) && told.contains(&Verdict::Busy), "{told:?}");
+    assert!(!told.contains(&Verdict::Stale), "{told:?}");
+}
+
+/// So many names whose keys are on nodes of which this is so.
+async fn names_at(
+    cluster: &Cluster,
+    address: &Address,
+    is_wanted: fn(usize) -> bool,
+    count: usize,
+) -> Vec<String> {
+    let mut nodes = Vec::new();
+    for number in 0..16 {
+        let slot = cluster.nodes[0].ask_number(&["CLUSTER", "KEYSLOT", &address.base_of(number)]).await;
+        nodes.push(cluster.owner(u16::try_from(slot).unwrap()).await);
+    }
+    let names = (0..).map(|number| format!("key {number}"));
+    let is_there = |name: &String| is_wanted(nodes[usize::from(partition::of_key(&key(name), 16))]);
+    names.filter(is_there).take(count).collect()
+}
+
+/// Whoever is told of a job waits for replicas of the node that has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duplicates_wait_for_no_replicas_of_other_nodes() {
+    let cluster = Cluster::start(3, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16&replicas=1", cluster.url())).unwrap();
+    let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let name = names_at(&cluster, &address, |node| node != 1, 1).await.remove(0);
+    let offer = || keyed(&name).on_conflict("ignore").offer();
+    assert!(matches!(engine.enqueue(offer(), "").await.unwrap(), Outcome::Created(_)));
+    cluster.nodes[4].own.pause();
+    let told = timeout(SOON, engine.enqueue(offer(), "")).await.unwrap().unwrap();
+    assert!(matches!(told, Outcome::Existing(_)), "{told:?}");
+    cluster.nodes[4].own.go_on();
+}
+
+/// However many requests wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_about_a_node_that_is_away_hold_up_no_others() {
+    let cluster = Cluster::start(0, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    let address = address.with_patience(PATIENCE);
+    let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let away = names_at(&cluster, &address, |node| node == 1, 8).await;
+    let mut there = names_at(&cluster, &address, |node| node != 1, 4).await.into_iter();
+    let mut next = || keyed(&there.next().unwrap()).offer();
+    assert!(engine.enqueue(next(), "").await.unwrap().is_inserted());
+    cluster.nodes[1].own.pause();
+    let mut waiting = JoinSet::new();
+    for name in away {
+        let engine = engine.clone();
+        waiting.spawn(async move { engine.enqueue(keyed(&name).offer(), "").await });
+    }
+    for _ in 0..3 {
+        let told = timeout(SOON, engine.enqueue(next(), "")).await.unwrap().unwrap();
+        assert!(told.is_inserted(), "{told:?}");
+        let run = timeout(SOON, engine.claim(claim(1))).await.unwrap().unwrap().remove(0);
+        let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
+        timeout(SOON, engine.complete(run.head.id, bearer, None)).await.unwrap().unwrap();
+    }
+    assert!(waiting.try_join_next().is_none(), "they wait for it");
+    cluster.nodes[1].own.go_on();
+    for told in waiting.join_all().await {
+        assert!(told.unwrap().is_inserted());
+    }
 }
 
 /// What a node says is of all partitions.
@@ -143,7 +238,7 @@ async fn a_node_is_asked_by_one_connection_for_all_partitions() {
     let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
     let _store = Redis::open(&address).await.unwrap();
     for node in &cluster.nodes {
-        until("several ask it who is where", async || {
+        until("one asks it who is where", async || {
             let clients = node.ask(&["CLIENT", "LIST"]).await.unwrap_or_default();
             clients.matches("cmd=cluster|nodes").count() == 1
         })

@@ -1,17 +1,17 @@
 //! SIGKILL of a server at random points under load: what it acknowledged is there, nothing is there twice, no key is stuck.
 //! `SEMEL_CRASH_ROUNDS` says how often.
 
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_store::clock::{Clock, ManualClock, SystemClock};
-use semel_testkit::crash::{Account, victim};
+use semel_testkit::crash::{Account, called, kill_after, victim};
+use semel_testkit::patience::rounds;
+use semel_testkit::runtime::wait_for;
 
-use crate::place::{Passing, Place, rounds, wait_for};
+use crate::place::{Passing, Place};
 
 /// Answers of a victim's, at most, before it is killed.
 const LINES_MAX: usize = 200;
@@ -22,43 +22,11 @@ const ROUNDS_PER_STORE: u64 = 10;
 #[test]
 fn the_victim() {
     let place = Passing(Place::new());
-    let (address, round, turns) = match std::env::var("SEMEL_VICTIM") {
-        Ok(given) => {
-            let (round, address) = given.split_once(' ').unwrap();
-            (Address::parse(address).unwrap(), round.parse().unwrap(), u64::MAX / 8)
-        }
-        Err(_) => (place.0.address().clone(), 0, 20),
+    let (address, round, turns) = match called() {
+        Some((round, address)) => (Address::parse(&address).unwrap(), round, u64::MAX / 8),
+        None => (place.0.address().clone(), 0, 20),
     };
     wait_for(async move { victim(Arc::new(Redis::open(&address).await.unwrap()), round, turns).await });
-}
-
-fn start(address: &Address, round: u64) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["crash::the_victim", "--exact", "--nocapture", "--test-threads=1"])
-        .env("SEMEL_VICTIM", format!("{round} {address}"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-/// Lets a victim live until it has said so many lines, and then for as long as a signal takes: a point that depends on
-/// what it has done, not on how fast.
-fn kill_after(mut child: Child, lines: usize) -> String {
-    let mut out = child.stdout.take().unwrap();
-    let (mut said, mut buffer) = (Vec::new(), [0; 1 << 16]);
-    let (mut heard, mut killed) = (0, false);
-    while let Ok(size @ 1..) = out.read(&mut buffer) {
-        said.extend_from_slice(&buffer[..size]);
-        heard += buffer[..size].iter().filter(|byte| **byte == b'@').count();
-        if !killed && heard >= lines {
-            child.kill().unwrap();
-            killed = true;
-        }
-    }
-    child.wait().unwrap();
-    assert!(killed, "the victim ended by itself: {}", String::from_utf8_lossy(&said));
-    String::from_utf8(said).unwrap()
 }
 
 #[test]
@@ -77,14 +45,14 @@ fn killed(new: fn() -> Place) {
     let mut random = 0x5eed_u64;
     let mut told = (0, 0);
     let mut place = Passing(new());
-    let rounds = rounds("SEMEL_CRASH_ROUNDS", 5);
+    let rounds = rounds("SEMEL_CRASH_ROUNDS", 5_u64);
     for round in 0..rounds {
         if round > 0 && round % ROUNDS_PER_STORE == 0 {
             place = Passing(new());
         }
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let lines = 1 + (random >> 33) as usize % LINES_MAX;
-        let account = Account::read(&kill_after(start(place.0.address(), round), lines));
+        let account = Account::read(&kill_after(&place.0.address().to_string(), round, lines));
         told = (told.0 + account.created.len(), told.1 + account.acked.len());
         // So many hours on: the leases of the dead are over. The next victim's time goes on from there.
         let hours = Duration::from_secs(3_600 * (1 + round % ROUNDS_PER_STORE));

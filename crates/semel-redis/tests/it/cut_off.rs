@@ -16,10 +16,10 @@ use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_testkit::crash::claim;
 use semel_testkit::make::keyed;
+use semel_testkit::patience::{PATIENCE, until};
 use tokio::task::JoinSet;
 
 use crate::doors::House;
-use crate::nodes::{PATIENCE, until};
 
 /// How long a primary may be silent, in milliseconds.
 const TIMEOUT: u32 = 2_000;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use semel_redis::{Address, Redis};
 use semel_testkit::TempDir;
+use semel_testkit::patience::until;
 use semel_testkit::traffic::Traffic;
 
-use crate::nodes::{Cluster, Node, Watched, until};
+use crate::nodes::{Cluster, Node, Watched};
 use crate::takeover::{judge, servers};
 
 /// How long a primary may be silent, in milliseconds.

@@ -14,10 +14,10 @@ use semel_store::Backend;
 use semel_store::clock::ManualClock;
 use semel_testkit::TempDir;
 use semel_testkit::make::keyed;
+use semel_testkit::patience::rounds;
 use semel_testkit::traffic::Traffic;
 
 use crate::own::Own;
-use crate::place::rounds;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_is_killed_under_load_loses_and_doubles_nothing() {
@@ -40,7 +40,7 @@ async fn killed_under_load(partitions: u16) {
     }
     let mut traffic = Traffic::start(&servers, 1);
     traffic.cross(&servers);
-    for round in 0..rounds("SEMEL_KILL_ROUNDS", 4) {
+    for round in 0..rounds("SEMEL_KILL_ROUNDS", 4_u64) {
         // At another moment each time.
         traffic.more(40 + round * 13 % 37).await;
         own.kill().await;

@@ -7,6 +7,7 @@ use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_testkit::TempDir;
 use semel_testkit::make::keyed;
+use semel_testkit::patience::until;
 
 use crate::own::Own;
 
@@ -32,7 +33,7 @@ async fn a_store_is_opened_once_its_redis_has_read_its_data() {
         let said = redis::cmd("PING").exec_async(&mut connection).await;
         said.is_err_and(|error| error.code() == Some("LOADING"))
     };
-    crate::replicas::until("it reads its data", async || is_loading().await).await;
+    until("it reads its data", async || is_loading().await).await;
     // Whoever only looks waits for it as well.
     let (is_there, store) = tokio::join!(Redis::is_there(&address), Redis::open(&address));
     assert!(is_there.unwrap());

@@ -75,26 +75,51 @@ async fn a_claim_does_not_ask_every_limit_that_has_jobs() {
         let mut claim = claim(2);
         claim.closed =
             closed.iter().map(|number| semel_core::limit::Lane::of(&format!("k{number}"))).collect();
+        claim.closed.sort_unstable();
         let before = calls(&mut connection, "zrange").await;
         let batch = semel_store::backend::Batch { groups: Vec::new(), claims: vec![claim] };
         let applied = store.commit(batch).await.unwrap();
         let after = calls(&mut connection, "zrange").await;
         (applied.claims[0].unclaimable.len(), after - before)
     };
+    let looks = 2 + usize::from(semel_store::bounds::CLAIM_LOOKS_EXTRA);
     let (found, calls) = asked(&[]).await;
-    assert_eq!(found, 2, "as many as are wanted");
+    assert_eq!(found, looks, "as many as are looked at");
     assert!(calls < 80, "{calls}");
     // The closed ones are passed over, and what is behind them is found.
     let closed: Vec<usize> = (0..LIMITS - 10).collect();
     let (found, calls) = asked(&closed).await;
-    assert_eq!(found, 2);
+    assert_eq!(found, 10);
     assert!(calls < 20, "{calls}");
     // What has started is nobody's first any more.
     let taken = engine.claim(claim(200)).await.unwrap();
     assert_eq!(taken.len(), 200);
-    assert_eq!(asked(&[]).await.0, 2);
+    assert_eq!(asked(&[]).await.0, looks);
     assert_eq!(engine.claim(claim(LIMITS as u32)).await.unwrap().len(), LIMITS - 200);
     assert_eq!(asked(&[]).await.0, 0);
+}
+
+/// Nor does whoever looks at queues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_at_queues_does_not_ask_every_limit_that_has_jobs() {
+    const LIMITS: usize = 300;
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let (store, engine) = opened(&Address::parse(&own.url()).unwrap()).await;
+    let first = engine.enqueue(limited(LIMITS).priority(-1).offer(), "").await.unwrap().inserted().unwrap();
+    let mut made = tokio::task::JoinSet::new();
+    for number in 0..LIMITS {
+        let engine = engine.clone();
+        made.spawn(async move { engine.enqueue(limited(number).offer(), "").await.unwrap() });
+    }
+    made.join_all().await;
+    let mut connection = own.connection().await;
+    let before = calls(&mut connection, "zrange").await;
+    let queues = store.queues().await.unwrap();
+    let asked = calls(&mut connection, "zrange").await - before;
+    assert!(asked < LIMITS as u64, "{asked}");
+    let head = engine.job(first).await.unwrap().unwrap().head;
+    assert_eq!(queues[0].oldest_ready, Some(head.available_at), "whatever its priority");
 }
 
 /// Holders of a key that others outlive are taken from its list, soon after it was answered that there are so many.

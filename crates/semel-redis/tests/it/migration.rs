@@ -8,9 +8,10 @@ use semel_core::enqueue::Outcome;
 use semel_engine::Engine;
 use semel_redis::Redis;
 use semel_testkit::make::keyed;
+use semel_testkit::patience::until;
 use semel_testkit::traffic::Traffic;
 
-use crate::nodes::{Cluster, SLOT, until};
+use crate::nodes::{Cluster, SLOT};
 use crate::takeover::{judge, servers};
 
 const NEVER: u32 = 3_600_000;

@@ -3,29 +3,19 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use semel_redis::Address;
 use semel_testkit::TempDir;
+use semel_testkit::patience::until;
 
 use crate::own::{Own, SENTINEL};
 
-/// How long anything here may take on a machine that does other things as well.
-pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The slot that all keys of a store are in.
 pub const SLOT: u16 = 15_882;
 /// All slots of a cluster.
 const SLOTS: usize = 16_384;
-
-/// Waits for something.
-pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so().await {
-        assert!(begun.elapsed() < PATIENCE, "not yet: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// A port, perhaps somebody else's: below those that connections are made from, so that nobody takes it while its owner is down.
 fn some_port() -> u16 {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use semel_testkit::redis::program;
+use semel_testkit::signal::kill;
 
 /// How long a start may take on a machine that does other things as well.
 const START: Duration = Duration::from_secs(120);
@@ -74,7 +75,7 @@ impl Own {
     }
 
     fn signal(&self, name: &str) {
-        let sent = Command::new("kill").arg(name).arg(self.process.id().to_string()).status().unwrap();
+        let sent = kill(name, self.process.id()).status().unwrap();
         assert!(sent.success());
     }
 

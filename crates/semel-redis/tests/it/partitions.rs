@@ -8,17 +8,19 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, QueueName};
+use semel_core::life;
 use semel_core::partition;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 use semel_testkit::redis::{prefix, url};
+use semel_testkit::{Fixture, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::own::patient;
-use crate::place::Place;
+use crate::place::{Passing, Place};
 
 const CROSS: &str =
     concat!(include_str!("../../src/lua/common.lua"), include_str!("../../src/lua/cross.lua"));
@@ -125,6 +127,43 @@ async fn an_id_that_leads_nowhere_is_forgotten() {
             fixture.maintain().await;
         }
     }
+}
+
+/// However many there are: whoever keeps house goes on as long as there is something to forget.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_ids_that_lead_nowhere_are_forgotten_in_one_go() {
+    let place = Place::divided(PARTITIONS);
+    let keys: Vec<String> =
+        (0..PARTITIONS).map(|number| format!("{}P", place.address().base_of(number))).collect();
+    let place = Passing(place);
+    let fixture = Fixture::new(Step::Nothing, move |clock| place.0.open_with(clock)).divided(PARTITIONS);
+    let mut connection = patient(&url()).await;
+    let mut leading = async || {
+        let mut sum = 0;
+        for key in &keys {
+            sum += redis::cmd("ZCARD").arg(key).query_async::<u64>(&mut connection).await.unwrap();
+        }
+        sum
+    };
+    let mut ids = Vec::new();
+    for number in 0..60_u32 {
+        let name = number.to_string();
+        let id = astray(&name, 100 * number + 1);
+        fixture.finished(&keyed(&name).id(id).offer()).await;
+        ids.push(id);
+    }
+    assert_eq!(leading().await, 60);
+    fixture.advance(Duration::from_secs(48 * 3_600)).await;
+    for id in ids {
+        assert!(fixture.decide(|draft| life::purge(draft, id)).await);
+    }
+    // Where it begins there may be none.
+    for _ in 0..PARTITIONS {
+        if leading().await == 60 {
+            fixture.maintain().await;
+        }
+    }
+    assert_eq!(leading().await, 0);
 }
 
 /// Hands on so many steps, and nothing any more behind these: of the last one the request is lost, or its answer.

@@ -1,17 +1,12 @@
 //! Where a test has its store: under a prefix of its own in the server that the run was given.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
 use semel_testkit::redis::{prefix, url};
-use tokio::runtime::Runtime;
-
-/// Connections live in here, whatever runtime a test has.
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-});
+use semel_testkit::runtime::wait_for;
 
 /// A prefix of a test's own.
 pub struct Place {
@@ -58,14 +53,4 @@ impl Drop for Passing {
             }
         });
     }
-}
-
-/// Waits for something outside of the test's own runtime, which may have one thread only.
-pub fn wait_for<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    std::thread::spawn(move || RUNTIME.block_on(work)).join().unwrap()
-}
-
-/// How often something is done: a few times, or as often as a variable says.
-pub fn rounds(variable: &str, few: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
 }

@@ -1,7 +1,7 @@
 //! Commits that wait for a replica, with a real one: what was acknowledged is there when it takes over.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use semel_core::enqueue::Outcome;
@@ -12,19 +12,9 @@ use semel_store::StoreError;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
 use semel_testkit::make::{foreign_id, keyed};
+use semel_testkit::patience::{PATIENCE, until};
 
 use crate::own::Own;
-
-/// How long anything here may take on a machine that does other things as well.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so().await {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 async fn info(connection: &mut MultiplexedConnection) -> String {
     redis::cmd("INFO").arg("replication").query_async(connection).await.unwrap()
@@ -47,8 +37,7 @@ pub async fn pair(folders: [&TempDir; 2]) -> (Own, Own) {
         let Some(primary) = Own::try_start(folders[0].path(), &settings).await else { continue };
         let replica = Own::start(folders[1].path(), &["--replicaof", "127.0.0.1", &port]).await;
         let mut connection = primary.connection().await;
-        until("the replica does not catch up", async || info(&mut connection).await.contains("state=online"))
-            .await;
+        until("the replica catches up", async || info(&mut connection).await.contains("state=online")).await;
         return (primary, replica);
     }
     panic!("no port could be had");
@@ -78,14 +67,14 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     };
     // Who names that job is not: it has written something only to have something to wait for.
     let duplicate = enqueue("b");
-    until("a duplicate waits for nobody", async || {
+    until("the duplicate waits for the replica", async || {
         redis::cmd("EXISTS").arg("semel{p0}@").query_async::<i64>(&mut connection).await.unwrap() == 1
     })
     .await;
     let created = enqueue("c");
-    until("it is not stored", async || careless.queues().await.unwrap()[0].created == 3).await;
+    until("it is stored", async || careless.queues().await.unwrap()[0].created == 3).await;
     // Nor is that no replica has it taken for an answer: they wait once more.
-    until("it is not waited for once more", async || waits(&mut connection).await >= before + 3).await;
+    until("it is waited for once more", async || waits(&mut connection).await >= before + 3).await;
     assert!(!duplicate.is_finished() && !created.is_finished());
     replica.go_on();
     let done = async {
@@ -135,10 +124,10 @@ async fn no_jobs_are_taken_while_it_is_known_that_nobody_would_be_told() {
     };
     let before = waits(&mut connection).await;
     let first = take();
-    until("it does not wait", async || waits(&mut connection).await >= before + 2).await;
+    until("it waits", async || waits(&mut connection).await >= before + 2).await;
     let second = take();
     let before = waits(&mut connection).await;
-    until("they do not wait on", async || waits(&mut connection).await >= before + 4).await;
+    until("they wait on", async || waits(&mut connection).await >= before + 4).await;
     assert_eq!(careless.queues().await.unwrap()[0].count(State::Active), 1);
     replica.go_on();
     let both = async { first.await.unwrap().unwrap().len() + second.await.unwrap().unwrap().len() };
@@ -169,7 +158,7 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
     assert!(is_stored(&told), "{told:?}");
     replica.go_on();
-    until("nobody is answered again", async || match careful.enqueue(mine.offer(), "").await {
+    until("it is answered again", async || match careful.enqueue(mine.offer(), "").await {
         Ok(outcome) => {
             assert!(matches!(outcome, Outcome::Repeated(_)), "{outcome:?}");
             true
@@ -197,7 +186,7 @@ async fn what_was_done_before_the_primary_was_made_a_replica_is_not_denied() {
         let (careful, mine) = (careful.clone(), keyed("a").id(foreign_id(7)).digest(7));
         async move { careful.enqueue(mine.offer(), "").await }
     });
-    until("nobody waits for the replica", async || {
+    until("somebody waits for the replica", async || {
         let said: String = redis::cmd("INFO").arg("clients").query_async(&mut connection).await.unwrap();
         said.contains("blocked_clients:1\r\n")
     })

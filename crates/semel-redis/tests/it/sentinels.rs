@@ -6,10 +6,10 @@ use std::time::Duration;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_testkit::make::keyed;
+use semel_testkit::patience::{rounds, until};
 use semel_testkit::traffic::Traffic;
 
-use crate::nodes::{Node, Watched, until};
-use crate::place::rounds;
+use crate::nodes::{Node, Watched};
 use crate::takeover::{judge, servers};
 
 /// `SEMEL_FAILOVER_ROUNDS` says how often.
@@ -23,7 +23,7 @@ async fn servers_follow_a_failover_by_themselves() {
     assert!(Redis::open(&unknown).await.is_err());
     let address = Address::parse(&url).unwrap().with_patience(Duration::from_secs(120));
     let traffic = Traffic::start(&servers(&address, 2).await, 1);
-    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1) {
+    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1_u64) {
         traffic.more(40 + round * 13 % 37).await;
         let (primary, replica) = if watched.nodes[0].is_primary().await { (0, 1) } else { (1, 0) };
         watched.nodes[primary].own.end();

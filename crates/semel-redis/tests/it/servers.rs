@@ -8,10 +8,11 @@ use semel_engine::Engine;
 use semel_redis::Redis;
 use semel_store::backend::{Backend, Filter};
 use semel_testkit::make::{job, keyed};
+use semel_testkit::patience::rounds;
 use semel_testkit::races::at_once;
 use tokio::task::JoinSet;
 
-use crate::place::{Place, rounds};
+use crate::place::Place;
 
 /// So many stores, each with a connection of its own, by Redis's clock.
 async fn stores(place: &Place, number: usize) -> Vec<Arc<Redis>> {

@@ -1,6 +1,7 @@
 //! How Redis is set: what the store says of it, with how little it is content, and what a job takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
@@ -13,7 +14,7 @@ use semel_store::StoreError;
 use semel_store::backend::Backend;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
-use semel_testkit::make::keyed;
+use semel_testkit::make::{job, keyed};
 
 use crate::nodes::Node;
 use crate::own::Own;
@@ -90,6 +91,53 @@ async fn much_is_deleted_in_pieces() {
     store.clear().await.unwrap();
     let left: u64 = redis::cmd("DBSIZE").query_async(&mut connection).await.unwrap();
     assert!(left < 10, "{left} are left");
+}
+
+/// What others make meanwhile is there as a whole in the end, or not at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_are_made_while_everything_is_deleted_are_no_halves() {
+    const QUEUES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let mut connection = own.connection().await;
+    let store = Arc::new(Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    let fill = "for i = 1, 200000 do redis.call('SET', 'semel{p0}of' .. i, '') end";
+    let () = redis::cmd("EVAL").arg(fill).arg(0).query_async(&mut connection).await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let making = tokio::spawn({
+        let (engine, over) = (engine.clone(), Arc::clone(&over));
+        async move {
+            let mut made = Vec::new();
+            for queue in QUEUES.iter().cycle() {
+                // One more behind the end.
+                let is_last = over.load(Ordering::Relaxed);
+                let told = engine.enqueue(job().queue(queue).offer(), "").await;
+                made.extend(told.ok().and_then(|outcome| outcome.inserted()));
+                if is_last {
+                    break;
+                }
+            }
+            made
+        }
+    });
+    store.clear().await.unwrap();
+    over.store(true, Ordering::Relaxed);
+    let mut left = Vec::new();
+    for id in making.await.unwrap() {
+        if engine.job(id).await.unwrap().is_some() {
+            left.push(id);
+        }
+    }
+    let mut claimed = Vec::new();
+    loop {
+        let runs = engine.claim(semel_testkit::fixture::claim(&QUEUES, 500)).await.unwrap();
+        if runs.is_empty() {
+            break;
+        }
+        claimed.extend(runs.iter().map(|run| run.head.id));
+    }
+    assert!(!left.is_empty() && left.iter().all(|id| claimed.contains(id)), "{left:?}, {claimed:?}");
 }
 
 /// The account that the crate's page describes.

@@ -10,6 +10,7 @@ use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_testkit::TempDir;
 use semel_testkit::make::{key, keyed};
+use semel_testkit::patience::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::nodes::Node;
 use crate::own::Own;
 use crate::partitions::{PARTITIONS, astray};
-use crate::replicas::{pair, until, waits};
+use crate::replicas::{pair, waits};
 
 /// How long what a replica says is on its way: two steps that wait for it take longer than a dead server is waited for.
 const WAY: Duration = Duration::from_millis(600);
@@ -63,7 +64,7 @@ async fn who_waits_for_replicas_in_the_middle_is_not_taken_for_dead() {
     let port = long_way(primary.port, Arc::clone(&is_slow)).await.to_string();
     let folder = TempDir::new();
     let _replica = Own::start(folder.path(), &["--replicaof", "127.0.0.1", &port]).await;
-    until("the replica does not catch up", async || primary.has_replicas(1).await).await;
+    until("the replica catches up", async || primary.has_replicas(1).await).await;
     let address = Address::parse(&primary.own.url()).unwrap().with_partitions(PARTITIONS).unwrap();
     let address = address.with_replicas(1).unwrap().with_patience(Duration::from_secs(60));
     let engine = crate::partitions::engine(&address).await;
@@ -113,7 +114,7 @@ async fn a_lock_is_taken_off_only_once_replicas_confirm_that_it_is_nobodys() {
     replica.pause();
     let before = waits(&mut connection).await;
     let reading = tokio::spawn(async move { engine.holders(key("a")).await });
-    until("nobody asks the replica", async || {
+    until("the replica is asked", async || {
         assert!(!reading.is_finished(), "the lock was taken off unasked");
         waits(&mut connection).await > before
     })

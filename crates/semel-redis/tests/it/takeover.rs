@@ -12,10 +12,10 @@ use semel_store::clock::ManualClock;
 use semel_store::{Backend, Store};
 use semel_testkit::crash::{Account, claim};
 use semel_testkit::make::keyed;
+use semel_testkit::patience::{rounds, until};
 use semel_testkit::traffic::Traffic;
 
-use crate::nodes::{Cluster, until};
-use crate::place::rounds;
+use crate::nodes::Cluster;
 
 /// How long a primary of these tests may be silent, in milliseconds. One that is replaced because its machine was busy does no harm:
 /// its replica has what was acknowledged.
@@ -82,7 +82,7 @@ async fn primaries_of_partitions_that_are_killed_under_load_lose_and_double_noth
 
 /// Kills primaries of the first pairs, one after the other.
 async fn killed_under_load(mut cluster: Cluster, pairs: usize, traffic: &Traffic) -> Cluster {
-    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 2) {
+    for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 2_u64) {
         traffic.more(40 + round * 13 % 37).await;
         let (primary, replica) = pair(&cluster, round as usize % pairs).await;
         cluster.nodes[primary].own.end();
