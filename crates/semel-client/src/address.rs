@@ -16,6 +16,10 @@ impl Address {
         if !trimmed.contains("://") {
             return refuse("start it with http://, as in http://127.0.0.1:8080");
         }
+        // A path that is appended would be a part of it, and of no request.
+        if trimmed.contains('#') {
+            return refuse("leave out what begins with #; it belongs to a page, not to a server");
+        }
         let Ok(uri) = trimmed.parse::<Uri>() else {
             return refuse("write it as http://HOST:PORT, as in http://127.0.0.1:8080");
         };
@@ -96,6 +100,8 @@ mod tests {
         assert!(refusal("ftp://queue.example").contains("only http://"));
         assert!(refusal("http://").contains("http://HOST:PORT"));
         assert!(refusal("http://host/?a=b").contains("leave the query out"));
+        assert!(refusal("http://host:8080/#jobs").contains("begins with #"));
+        assert!(refusal("http://host:8080#").contains("begins with #"));
     }
 
     #[test]

@@ -70,8 +70,7 @@ impl Bulk {
 
 /// What is not understood must not let more through.
 fn only(members: &Members<'_>, known: &[&str]) -> Result<(), Invalid> {
-    let odd = members.iter("").find(|(name, value)| !value.is_null() && !known.contains(name));
-    odd.map_or(Ok(()), |(_, value)| {
+    members.besides("", known).map_or(Ok(()), |value| {
         let known = known.join(", ");
         Err(value.refuse(format!("is not understood, and more would go than is asked for; use {known}")))
     })

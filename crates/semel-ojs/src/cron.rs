@@ -75,6 +75,13 @@ impl Register {
 /// What is wrong, where, and what to send instead.
 pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
     let members = Members::read(text, "")?;
+    // Answered with success, it would be taken for done.
+    if let Some(value) = members.besides("", &["enabled", "expression", "cron", "timezone", "overlap_policy"])
+    {
+        return Err(value.refuse(
+            "cannot be changed so; send enabled, expression, timezone or overlap_policy, and register the cron again for the rest",
+        ));
+    }
     let expression = members.get("", "expression").or_else(|| members.get("", "cron"));
     let timezone = members.get("", "timezone");
     let schedule = match (expression, timezone) {
@@ -108,7 +115,10 @@ fn read_schedule(
 }
 
 fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
-    Overlap::from_name(&value.string()?).ok_or_else(|| {
+    let name = value.string()?;
+    // Its OpenAPI document's word.
+    let name = if name == "cancel" { Overlap::CancelPrevious.name() } else { &*name };
+    Overlap::from_name(name).ok_or_else(|| {
         let known = Overlap::ALL.map(Overlap::name).join(", ");
         value.refuse(format!("is no overlap policy; they are {known}"))
     })
@@ -236,18 +246,33 @@ pub fn triggered(name: &CronName, cron: &Cron, tick: &Tick) -> String {
     out
 }
 
-/// A page of crons, under both names.
-pub fn answer_list(crons: &[(CronName, Cron)], next: Option<&str>) -> String {
-    let mut out = String::with_capacity(1_024 * (crons.len() + 1));
+/// The members of a page that list its crons, each for the clients that look there.
+const LISTS: [&str; 3] = ["crons", "cron_jobs", "items"];
+/// How often a page tells each of its crons.
+pub const TIMES_LISTED: usize = LISTS.len();
+
+/// One cron of a page.
+pub fn listed(name: &CronName, cron: &Cron) -> String {
+    let mut out = String::with_capacity(1_024);
+    object(&mut out, |object| put_both(name, cron, object));
+    out
+}
+
+/// A page of crons, each as it is [`listed`]. How many there are is told of the first page alone: the others do not say how many
+/// came before.
+pub fn answer_list(crons: &[String], next: Option<&str>, is_first: bool) -> String {
+    let bytes: usize = crons.iter().map(String::len).sum();
+    let mut out = String::with_capacity(TIMES_LISTED * bytes + 1_024);
     object(&mut out, |outer| {
-        for member in ["crons", "cron_jobs", "items"] {
-            list(outer.member(member), crons, |out, (name, cron)| {
-                object(out, |object| put_both(name, cron, object));
-            });
+        for member in LISTS {
+            list(outer.member(member), crons, |out, cron| out.push_str(cron));
         }
         outer.number("count", crons.len());
         object(outer.member("pagination"), |page| {
-            page.number("total", crons.len());
+            if is_first {
+                page.number("total", crons.len());
+                page.flag("is_lower_bound", next.is_some());
+            }
             page.flag("has_more", next.is_some());
             match next {
                 Some(next) => page.text("next_cursor", next),

@@ -2,14 +2,12 @@
 
 use semel_core::canon::{Json, digest};
 use semel_core::error::Invalid;
+use semel_core::unique::TRACE_NAMES;
 use sha2::{Digest, Sha256};
 
 use crate::enqueue::is_system;
 use crate::members::Members;
 use crate::unique::DUPLICATES;
-
-/// What tracing writes into meta; it differs from try to try of one request.
-const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
 /// SHA-256 over the members of the request as they were sent, whatever their order and spacing: relative times are
 /// not resolved, integers count by their digits. Left out are null members, what only servers set, and trace names.

@@ -78,6 +78,16 @@ pub(crate) fn is_attribute(name: &str) -> bool {
     Attribute::from_name(name).is_some()
 }
 
+/// Whether two members of `options` speak of one thing, so that whoever says one of them has said the other too. `unique_key` is a
+/// policy in short.
+pub(crate) fn is_alike(one: &str, other: &str) -> bool {
+    let attribute = |name: &str| Attribute::from_name(if name == "unique_key" { "unique" } else { name });
+    match (attribute(one), attribute(other)) {
+        (Some(one), Some(other)) => one.is_about(other),
+        _ => one == other,
+    }
+}
+
 /// An enqueue request that was understood.
 #[derive(Clone, Debug)]
 pub struct Enqueue {
@@ -188,7 +198,7 @@ impl Enqueue {
             priority: parts.slots.priority()?,
             start: parts.slots.start()?,
             expires: parts.slots.get(Attribute::ExpiresAt).map(read_when).transpose()?,
-            visibility_ms: parts.slots.millis(Attribute::VisibilityMs)?,
+            visibility_ms: parts.slots.visibility()?,
             timeout_ms: parts.slots.timeout()?,
             max_attempts: body.retry.max_attempts,
             unique,

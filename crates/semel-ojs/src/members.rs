@@ -79,6 +79,12 @@ impl<'a> Members<'a> {
         self.0.iter().map(move |(name, raw)| (name.as_ref(), Value { raw, base, name }))
     }
 
+    /// The first that has none of these names, unless it is null and says nothing.
+    pub(crate) fn besides<'m>(&'m self, base: &'m str, known: &[&str]) -> Option<Value<'m>> {
+        let odd = self.iter(base).find(|(name, value)| !value.is_null() && !known.contains(name));
+        odd.map(|(_, value)| value)
+    }
+
     /// The text of the member of that name, for as long as the request's.
     pub(crate) fn raw(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().find(|(its, _)| its == name).map(|(_, raw)| *raw)

@@ -22,6 +22,12 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
     let wrong = |pointer: &str, message: &str| {
         if pointer.is_empty() { message.to_owned() } else { format!("{message} (at {pointer})") }
     };
+    if !id.is_v7() {
+        return Err(
+            "the entry's id is no UUIDv7, and it is the job's; leave it out and the database makes one"
+                .to_owned(),
+        );
+    }
     let terms = Terms { templates, ..Terms::from(true) };
     let request =
         Enqueue::parse(text, terms).map_err(|invalid| wrong(&invalid.pointer, &invalid.whole_message()))?;
@@ -45,5 +51,14 @@ mod tests {
         let own = r#"{"type": "a.b", "args": [], "id": "019a0000-0000-7000-8000-000000000002"}"#;
         assert!(read(id, own).unwrap_err().contains("/id"));
         assert!(read(id, r#"{"args": []}"#).unwrap_err().contains("/type"));
+    }
+
+    #[test]
+    fn an_entrys_id_is_one_that_a_job_may_have() {
+        // A UUIDv4, one of another variant, and nothing in its upper half.
+        for id in [0x019a_0000_0000_4000_8000_0000_0000_0001, 0x019a_0000_0000_7000_c000_0000_0000_0001, 1] {
+            let id = JobId::from_bytes(u128::to_be_bytes(id));
+            assert!(read(id, r#"{"type": "a.b", "args": []}"#).unwrap_err().contains("UUIDv7"), "{id}");
+        }
     }
 }

@@ -13,6 +13,9 @@ use crate::write::{Object, object};
 
 pub use self::catalogue::{CATALOGUE, Code, Entry};
 
+/// Where a server explains its errors: each code is an anchor there.
+pub const DOCS_PATH: &str = "/docs/errors";
+
 /// An error as it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -88,7 +91,7 @@ impl Problem {
             object.plain("type", entry.kind);
             object.raw("details", &self.details);
             object.text("hint", entry.hint);
-            object.plain("docs_url", format_args!("/docs/errors#{}", entry.wire));
+            object.plain("docs_url", format_args!("{DOCS_PATH}#{}", entry.wire));
             if let Some(id) = request_id {
                 object.text("request_id", id);
             }

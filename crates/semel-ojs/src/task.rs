@@ -13,7 +13,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, UniquePolicy};
 use semel_core::workflow::{Form, Plan, PlannedStep, Status, Step, StepStatus, When, Workflow};
 
-use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_attribute};
+use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_alike, is_attribute};
 use crate::job::JobView;
 use crate::members::Members;
 use crate::template::{StepTemplate, Template, Templates};
@@ -245,9 +245,6 @@ fn check_size(template: &Template, context: &str) -> Result<(), Invalid> {
     ))
 }
 
-/// Attributes that say one thing together.
-const ALIKE: [&[&str]; 2] = [&["retry", "retry_policy", "max_attempts"], &["timeout", "timeout_ms"]];
-
 fn planned(
     at: usize,
     step: &StepTemplate,
@@ -258,10 +255,7 @@ fn planned(
 ) -> Result<PlannedStep, Invalid> {
     let own = Members::read(&step.defaults, "")?;
     let of_task = template.defaults()?;
-    let is_said = |name: &str| {
-        let group = ALIKE.iter().find(|group| group.contains(&name));
-        group.map_or(own.raw(name).is_some(), |group| group.iter().any(|name| own.raw(name).is_some()))
-    };
+    let is_said = |name: &str| own.iter("").any(|(its, _)| is_alike(its, name));
     let mut text = String::with_capacity(context.len() + 256);
     object(&mut text, |object| {
         object.plain("type", &step.handler);
@@ -388,16 +382,18 @@ fn put_steps(workflow: &Workflow, state_of: &dyn Fn(&Step) -> Option<&'static st
     });
 }
 
-/// A page of tasks.
-pub fn answer_list<'a>(
-    tasks: impl IntoIterator<Item = (WorkflowId, &'a Workflow, Option<JobView<'a>>)>,
-    next: Option<WorkflowId>,
-) -> String {
-    let mut out = String::with_capacity(4_096);
+/// One task of a page. `job` is its own job, whose context is shown while it is kept.
+pub fn listed(id: WorkflowId, workflow: &Workflow, job: Option<&JobView<'_>>) -> String {
+    let mut out = String::with_capacity(512);
+    object(&mut out, |object| put(id, workflow, job, object));
+    out
+}
+
+/// A page of tasks, each as it is [`listed`].
+pub fn answer_list(tasks: &[String], next: Option<WorkflowId>) -> String {
+    let mut out = String::with_capacity(tasks.iter().map(String::len).sum::<usize>() + 1_024);
     object(&mut out, |outer| {
-        list(outer.member("tasks"), tasks, |out, (id, workflow, job)| {
-            object(out, |object| put(id, workflow, job.as_ref(), object));
-        });
+        list(outer.member("tasks"), tasks, |out, task| out.push_str(task));
         object(outer.member("pagination"), |page| {
             page.flag("has_more", next.is_some());
             match next {

@@ -8,7 +8,9 @@ use std::time::Duration;
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::lease::{Bearer, LeaseToken, is_worker_id};
-use semel_core::limits::{CLAIM_JOBS_MAX, CLAIM_QUEUES_MAX, TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
+use semel_core::limits::{
+    CLAIM_JOBS_MAX, CLAIM_QUEUES_MAX, FAILURE_NAME_BYTES_MAX, TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX,
+};
 use semel_core::settle::Report;
 use serde_json::value::RawValue;
 
@@ -19,8 +21,6 @@ use crate::surrogate;
 pub const WAIT_MS_MAX: i64 = 30_000;
 /// Jobs one heartbeat may name.
 pub const HEARTBEAT_JOBS_MAX: usize = 10_000;
-/// The longest code or type of an error that is kept, in bytes.
-const ERROR_NAME_BYTES_MAX: usize = 255;
 
 /// A worker's wish for jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,8 +172,8 @@ impl Nack {
 }
 
 impl Heartbeat {
-    /// Reads a request. The jobs stand in `active_jobs` or `active_job_ids`; clients also send `active_jobs` as a
-    /// number, which says nothing about which.
+    /// Reads a request. The jobs stand in `active_jobs` or `active_job_ids`, a single one in `job_id`; clients also send
+    /// `active_jobs` as a number, which says nothing about which.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -215,6 +215,15 @@ impl Heartbeat {
                 }
             }
         }
+        let single = members.get("", "job_id");
+        if single.is_some() {
+            let id = read_job(&members)?;
+            if let Entry::Vacant(place) = places.entry(id) {
+                place.insert(jobs.len());
+                jobs.push((id, Bearer { lease: None, worker: worker.clone() }));
+                few_enough(jobs.len(), "/job_id")?;
+            }
+        }
         if let Some(value) = members.get("", "lease") {
             let lease = LeaseToken::parse(&value.string()?, "/lease")?;
             let [(_, bearer)] = &mut *jobs else {
@@ -240,7 +249,7 @@ impl Heartbeat {
         }
         Ok(Self {
             worker: worker.unwrap_or_else(|| Arc::from("")),
-            count: count.or_else(|| listed.map(|_| jobs.len() as u64)),
+            count: count.or_else(|| listed.or(single).map(|_| jobs.len() as u64)),
             is_draining,
             jobs,
             visibility_ms: read_visibility(&members)?,
@@ -350,9 +359,9 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
     };
     let name = |name: &str| -> Result<Option<String>, Invalid> {
         match text(name)? {
-            Some(text) if text.len() > ERROR_NAME_BYTES_MAX => Err(Invalid::request(
+            Some(text) if text.len() > FAILURE_NAME_BYTES_MAX => Err(Invalid::request(
                 below("/error", name),
-                format!("is longer than {ERROR_NAME_BYTES_MAX} bytes; put the text into message"),
+                format!("is longer than {FAILURE_NAME_BYTES_MAX} bytes; put the text into message"),
             )),
             other => Ok(other.filter(|text| !text.is_empty())),
         }

@@ -1,5 +1,7 @@
 //! Workflows on the wire: chain, group, batch and steps with `depends_on`, nested as one likes, and what is shown.
 
+mod defaults;
+
 use std::collections::HashMap;
 
 use semel_core::error::Invalid;
@@ -10,6 +12,7 @@ use semel_core::time::Timestamp;
 use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Workflow};
 use serde_json::value::RawValue;
 
+use self::defaults::Defaults;
 use crate::digest;
 use crate::enqueue::{Enqueue, Terms};
 use crate::members::{Members, Value};
@@ -35,7 +38,8 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
     let depends = items
         .iter()
         .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
-    let mut reader = Reader { steps: Vec::new(), terms: terms.into() };
+    let mut reader = Reader { steps: Vec::new(), terms: terms.into(), defaults: Defaults::default() };
+    reader.defaults.enter(&members, "")?;
     let form = match kind.as_deref() {
         _ if depends => reader.graph(member, &items)?,
         Some("chain") => {
@@ -90,6 +94,7 @@ fn items<'a>(members: &Members<'a>, base: &str) -> Result<(&'static str, Vec<&'a
 struct Reader<'t> {
     steps: Vec<PlannedStep>,
     terms: Terms<'t>,
+    defaults: Defaults,
 }
 
 /// What a part of a workflow ends with: those that wait for it wait for these.
@@ -190,15 +195,20 @@ impl Reader<'_> {
         let (member, items) = items(&members, pointer)?;
         let place = format!("{}/{member}", trim(pointer));
         let kind = members.get(pointer, "type").map(|value| value.string()).transpose()?;
-        match kind.as_deref() {
-            Some("chain") => self.chain(&place, &items, after, results, depth + 1),
-            Some("group") => self.group(&place, &items, after, results, depth + 1),
-            Some("batch") => self.batch(&place, &items, &members, pointer, (after, results), depth + 1),
-            _ => Err(Invalid::request(
-                format!("{pointer}/type"),
-                "is no kind of workflow; they are chain, group and batch",
-            )),
-        }
+        self.defaults.enter(&members, pointer)?;
+        let exits = match kind.as_deref() {
+            Some("chain") => self.chain(&place, &items, after, results, depth + 1)?,
+            Some("group") => self.group(&place, &items, after, results, depth + 1)?,
+            Some("batch") => self.batch(&place, &items, &members, pointer, (after, results), depth + 1)?,
+            _ => {
+                return Err(Invalid::request(
+                    format!("{pointer}/type"),
+                    "is no kind of workflow; they are chain, group and batch",
+                ));
+            }
+        };
+        self.defaults.leave();
+        Ok(exits)
     }
 
     /// Steps that name the steps they wait for.
@@ -273,9 +283,9 @@ impl Reader<'_> {
                 ),
             ));
         }
-        let job = job_text(text, pointer)?;
-        let (offer, _) =
-            Enqueue::parse(&job, self.terms).map_err(|refused| refused.under(pointer))?.into_parts();
+        let job = self.defaults.job(text, pointer)?;
+        let read = Enqueue::parse(&job.text, self.terms);
+        let (offer, _) = read.map_err(|refused| job.placed(refused, pointer))?.into_parts();
         let number = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
         self.steps.push(PlannedStep {
             id: id.to_owned(),
@@ -310,20 +320,6 @@ fn step_id(members: &Members<'_>, pointer: &str, number: usize) -> Result<String
         Some(value) => value.string()?.into_owned(),
         None => format!("step-{number}"),
     })
-}
-
-/// The members that make the job, as the text of an enqueue request.
-fn job_text(text: &str, pointer: &str) -> Result<String, Invalid> {
-    let members = Members::read(text, pointer)?;
-    let mut job = String::with_capacity(text.len());
-    object(&mut job, |object| {
-        for (name, value) in members.iter("") {
-            if !matches!(name, "id" | "depends_on" | "name" | "state" | "job_id") {
-                object.raw(name, value.text());
-            }
-        }
-    });
-    Ok(job)
 }
 
 /// Writes a workflow's members into an object. `state_of` gives the state of the job of a step that goes on.
@@ -450,13 +446,18 @@ pub fn answer_curt(id: WorkflowId, workflow: &Workflow) -> String {
     out
 }
 
-/// A page of workflows.
-pub fn answer_list(workflows: &[(WorkflowId, Workflow)], next: Option<WorkflowId>) -> String {
-    let mut out = String::with_capacity(1_024 * (workflows.len() + 1));
+/// One workflow of a page.
+pub fn listed(id: WorkflowId, workflow: &Workflow) -> String {
+    let mut out = String::with_capacity(512 * (workflow.steps.len() + 1));
+    object(&mut out, |object| put(id, workflow, &|_| None, object));
+    out
+}
+
+/// A page of workflows, each as it is [`listed`].
+pub fn answer_list(workflows: &[String], next: Option<WorkflowId>) -> String {
+    let mut out = String::with_capacity(workflows.iter().map(String::len).sum::<usize>() + 1_024);
     object(&mut out, |outer| {
-        list(outer.member("workflows"), workflows, |out, (id, workflow)| {
-            object(out, |object| put(*id, workflow, &|_| None, object));
-        });
+        list(outer.member("workflows"), workflows, |out, workflow| out.push_str(workflow));
         object(outer.member("pagination"), |page| {
             page.flag("has_more", next.is_some());
             let cursor = page.member("next_cursor");

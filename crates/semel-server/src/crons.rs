@@ -5,13 +5,16 @@ use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
 use semel_core::cron::{Change, Cron, Decision, Tick};
 use semel_core::ident::{CronName, JobId};
-use semel_ojs::cron::{self as ojs, Register, answer_list, change, history as show_history};
+use semel_ojs::cron::{
+    self as ojs, Register, TIMES_LISTED, answer_list, change, history as show_history, listed,
+};
 use semel_ojs::{Code, Problem};
 
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
+use crate::search::{Room, Told};
 use crate::tenancy::Scope;
 
 /// Crons on a page, unless the query says otherwise, and at most.
@@ -101,26 +104,34 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
         Some("false") => Some(false),
         Some(_) => return Err(extract::refuse("enabled", "is neither true nor false").into()),
     };
-    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-    // Looked through until there is one more than the page has: where to go on is then a cron that the caller sees.
-    let (mut crons, mut from) = (Vec::new(), query.get("cursor").map(str::to_owned));
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let (mut told, mut room, mut last) = (Told::default(), Room::default(), None);
+    let mut from = query.get("cursor").map(str::to_owned);
     let leaves_out = enabled.is_some() || caller.is_limited();
-    let piece = if leaves_out { PAGE_MAX as u32 } else { (limit + 1).min(PAGE_MAX as u32) };
-    loop {
-        let found = app.engine.crons(from.as_deref(), piece).await?;
-        let is_last = found.len() < piece as usize;
+    // Looked through until there is one more than the answer has: where to go on is then a cron that the caller sees.
+    let has_more = 'looking: loop {
+        let left = if leaves_out { usize::MAX } else { limit + 1 - told.items().len() };
+        let piece = room.next().min(left);
+        let found = app.engine.crons(from.as_deref(), u32::try_from(piece).unwrap_or(u32::MAX)).await?;
+        let is_last = found.len() < piece;
+        room.had(found.len(), found.iter().map(|(_, cron)| cron.template().len()).sum());
         from = found.last().map(|(name, _)| name.name().to_owned());
-        crons.extend(found.into_iter().filter(|(_, cron)| {
-            enabled.is_none_or(|wanted| wanted == cron.enabled) && check(&caller, cron).is_ok()
-        }));
-        if is_last || crons.len() > limit as usize {
-            break;
+        for (name, cron) in found {
+            if enabled.is_some_and(|wanted| wanted != cron.enabled) || check(&caller, &cron).is_err() {
+                continue;
+            }
+            if told.items().len() == limit || !told.push(listed(&name, &cron), TIMES_LISTED) {
+                break 'looking true;
+            }
+            last = Some(name);
         }
-    }
-    let has_more = crons.len() > limit as usize;
-    crons.truncate(limit as usize);
-    let next = if has_more { crons.last().map(|(name, _)| name.clone()) } else { None };
-    Ok(Answer::ok(answer_list(&crons, next.as_ref().map(CronName::name))))
+        if is_last {
+            break 'looking false;
+        }
+    };
+    let next = last.filter(|_| has_more);
+    let is_first = query.get("cursor").is_none();
+    Ok(Answer::ok(answer_list(told.items(), next.as_ref().map(CronName::name), is_first)))
 }
 
 /// `GET /cron/{name}`.

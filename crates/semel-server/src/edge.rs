@@ -8,11 +8,13 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, NestedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
-use http::header::{ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, HeaderName, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, HeaderName, LOCATION, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use semel_ojs::{Code, MEDIA_TYPE, Problem, VERSION, is_supported_version};
@@ -42,7 +44,9 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let began = Instant::now();
     let id = request_id(request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let row = route.as_ref().and_then(|route| app.routes.find(route.as_str(), request.method()));
+    let nested = request.extensions().get::<NestedPath>().cloned();
+    let path = route.as_ref().map(|route| own_path(route.as_str(), nested.as_ref()));
+    let row = path.and_then(|path| app.routes.find(path, request.method()));
     let mut caller = Caller::default();
     let (mut account, mut held) = (None, None);
     let asked = trace::of(request.headers());
@@ -52,7 +56,6 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     if let Some(trace) = own.as_ref().map(|(trace, _)| trace).or(asked.as_ref()) {
         request.extensions_mut().insert(trace.clone());
     }
-    let path = route.as_ref().map(MatchedPath::as_str);
     let mut response = match admit(&app, path, row, &mut request) {
         Err(problem) => Refused::from(problem).into_response(),
         Ok((who, place)) => {
@@ -78,6 +81,9 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
         }
     };
     finish(&mut response, id);
+    if let Some(nested) = &nested {
+        relocate(response.headers_mut(), nested);
+    }
     if let Some(place) = held {
         response = sending::held(response, place);
     }
@@ -98,6 +104,29 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let status = response.status().as_u16();
     tracing::debug!(target: "semel::request", method, route, status, ?took, token = caller.id());
     response
+}
+
+/// A route's path as the table has it: where a program has nested the routes in its own, its prefix stands before it.
+fn own_path<'r>(route: &'r str, nested: Option<&NestedPath>) -> &'r str {
+    let rest = nested.and_then(|nested| route.strip_prefix(nested.as_str().trim_end_matches('/')));
+    match rest {
+        // The page itself, at the prefix without a slash.
+        Some("") => "/",
+        Some(rest) if rest.starts_with('/') => rest,
+        _ => route,
+    }
+}
+
+/// Has the answer name the place of what was made where the client finds it, below the program's prefix. One with parts that
+/// stand for any is not known here.
+fn relocate(headers: &mut HeaderMap, nested: &NestedPath) {
+    let prefix = nested.as_str().trim_end_matches('/');
+    let Some(place) = headers.get(LOCATION).and_then(|place| place.to_str().ok()) else { return };
+    if !prefix.contains('{')
+        && let Ok(place) = HeaderValue::try_from(format!("{prefix}{place}"))
+    {
+        headers.insert(LOCATION, place);
+    }
 }
 
 /// There is nothing at this path.

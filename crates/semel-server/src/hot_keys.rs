@@ -6,7 +6,7 @@ use semel_ojs::write::{list as put_list, object};
 use crate::App;
 use crate::extract::Parameters;
 use crate::respond::{Answer, Answered};
-use crate::unique_jobs::{holds, is_shown, policy_of, put_holder, with_window};
+use crate::unique_jobs::{Holders, is_shown};
 
 /// Holders that duplicates met since the server started, most first. The filters are those of the other order; there is
 /// one page, for no more are counted than one page of 200 shows the head of.
@@ -19,14 +19,13 @@ pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answer
     shown.truncate(most);
     let now = app.engine.now().await?;
     let heads: Vec<Head> = shown.iter().map(|(head, _)| head.clone()).collect();
-    let jobs = with_window(&app.engine, &heads).await?;
+    let holders = Holders::with_window(&app.engine, &heads, now).await?;
     let mut out = String::with_capacity(320 * shown.len() + 128);
     object(&mut out, |outer| {
         put_list(outer.member("items"), &shown, |out, (head, count)| {
             object(out, |object| {
-                let policy = policy_of(&jobs, head);
-                put_holder(head, policy, now, object);
-                object.flag("holds", holds(head, policy, now));
+                holders.put(head, object);
+                object.flag("holds", holders.holds(head));
                 object.number("absorbed", count);
             });
         });

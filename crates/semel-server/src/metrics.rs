@@ -16,6 +16,7 @@ use semel_engine::held::HeldKeys;
 use semel_engine::hottest::Hot;
 use semel_store::backend::QueueStats;
 
+use crate::caller::Caller;
 use crate::respond::Refused;
 use crate::routes::Row;
 use crate::tenancy::Scope;
@@ -80,7 +81,8 @@ impl Times {
 
 /// `GET /metrics`. The media type has no version, as OJS wants it; Prometheus takes it all the same when its scrape
 /// configuration says `fallback_scrape_protocol: PrometheusText0.0.4`.
-pub(crate) async fn show(Scope(app): Scope) -> Result<Response, Refused> {
+pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, Refused> {
+    caller.check_all_queues()?;
     let (queues, now) = (app.engine.queues_of_all().await?, app.engine.now().await?);
     let mut page = Page(String::with_capacity(16 * 1024));
     page.put_queues(&queues, now);

@@ -140,6 +140,12 @@ impl From<StoreError> for Refused {
                 "the store was lost before it said whether the request was carried out, or too few of its replicas have it: that is \
                  unknown; repeat it with the same job id",
             ),
+            // Told to those whose write failed with the store, and to those who came after it.
+            StoreError::Poisoned(_) => Problem::new(
+                Code::Unavailable,
+                "the store has failed and has to be opened again; of a request that was under way when it failed it is unknown \
+                 whether it was carried out: repeat it with the same job id",
+            ),
             StoreError::Closed => Problem::new(
                 Code::Unavailable,
                 "the server is shutting down and whether the request was carried out is unknown; repeat it with the same job id",
@@ -270,9 +276,9 @@ mod tests {
             })
         }
 
-        fn confirm(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
             Box::pin(async move {
-                let confirmed = self.inner.confirm().await;
+                let confirmed = self.inner.confirm(seen).await;
                 self.go();
                 confirmed
             })

@@ -1,7 +1,9 @@
-//! A page of jobs: those that a filter admits, or those of them that have a value at some place.
+//! A page of jobs: those that a filter admits, or those of them that have a value at some place. And how much an answer has
+//! room for, whatever it lists.
 
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::trail::Failure;
 use semel_engine::{Engine, Job};
 use semel_ojs::JobView;
 use semel_ojs::place::Place;
@@ -16,12 +18,12 @@ use crate::respond::view_for;
 const LISTINGS_MAX: usize = 17;
 /// Jobs of a listing where something in them is looked for.
 const LOOKED_AT_ONCE: u32 = 100;
-/// Of those, read at once.
-const READ_AT_ONCE: usize = 10;
+/// Of those, and of whatever else may be large, read at once.
+pub(crate) const READ_AT_ONCE: usize = 10;
 /// Bytes of args and meta that one search looks at.
 const LOOKED_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of jobs that an answer tells whole: beyond them a list ends, or goes on with heads alone.
+/// Bytes of jobs, or of whatever else it lists, that an answer tells whole: beyond them a list ends, or goes on with heads alone.
 pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Jobs at or below this size on average are small: more of them are had at once.
 const SMALL_BYTES: usize = 16 << 10;
@@ -33,11 +35,7 @@ pub(crate) fn weight(job: &Job) -> usize {
     const HEAD_BYTES: usize = 700;
     let bytes = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
     // The last of them is told twice, as the job's error too.
-    let failures = job.failures.0.iter().chain(job.failures.0.last()).map(|failure| {
-        let details = failure.details.as_ref().map_or(0, |details| details.get().len());
-        let code = failure.code.len();
-        failure.message.len() + failure.error_type.len() + code + details
-    });
+    let failures = job.failures.0.iter().chain(job.failures.0.last()).map(Failure::bytes);
     let tags = job.body.tags.iter().map(|tag| tag.len());
     let parts = [&job.result, &job.progress, &job.parent_results].into_iter().map(bytes);
     let own = job.body.args.len() + job.body.meta.len() + job.body.extra.len();
@@ -70,9 +68,38 @@ impl Room {
 
     /// These were had.
     pub(crate) fn take(&mut self, jobs: &[Job]) {
-        let bytes: usize = jobs.iter().map(weight).sum();
+        self.had(jobs.len(), jobs.iter().map(weight).sum());
+    }
+
+    /// So many were had, of so many bytes together.
+    pub(crate) fn had(&mut self, count: usize, bytes: usize) {
         self.bytes += bytes;
-        self.are_small = bytes <= SMALL_BYTES * jobs.len();
+        self.are_small = bytes <= SMALL_BYTES * count;
+    }
+}
+
+/// The items of a page, each as it is told, as many as an answer has room for.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    items: Vec<String>,
+    bytes: usize,
+}
+
+impl Told {
+    /// Adds an item that the answer tells so many times, if there is room for it: else the page ends before it. For the first
+    /// there is, so that every page goes on from the one before.
+    pub(crate) fn push(&mut self, item: String, times: usize) -> bool {
+        let bytes = item.len().saturating_mul(times);
+        let fits = self.items.is_empty() || self.bytes + bytes <= ANSWER_BYTES_MAX;
+        if fits {
+            self.bytes += bytes;
+            self.items.push(item);
+        }
+        fits
+    }
+
+    pub(crate) fn items(&self) -> &[String] {
+        &self.items
     }
 }
 

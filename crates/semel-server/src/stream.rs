@@ -18,7 +18,7 @@ use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use semel_core::event::Place;
+use semel_core::event::{Event, Place};
 use semel_core::ident::{JobId, QueueName};
 use semel_engine::follow::{Follow, Reading, Wanted};
 use semel_ojs::{Code, Problem, event};
@@ -61,10 +61,10 @@ pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> 
             _ => return Err(extract::refuse("channel", "is none; write job:ID, queue:NAME or all").into()),
         }
     }
-    begin(&app, caller, &parts, wanted).await
+    begin(&app, caller, &parts, wanted, None).await
 }
 
-/// `GET /jobs/{id}/events`.
+/// `GET /jobs/{id}/events`. It ends with the job.
 pub(crate) async fn of_job(
     Scope(app): Scope,
     caller: Caller,
@@ -73,9 +73,8 @@ pub(crate) async fn of_job(
 ) -> Streamed {
     let (parts, _) = request.into_parts();
     let id = extract::job_id(id)?;
-    caller.job(&app, id).await?;
     let wanted = Wanted { jobs: vec![id], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
-    begin(&app, caller, &parts, wanted).await
+    begin(&app, caller, &parts, wanted, Some(id)).await
 }
 
 /// `GET /queues/{name}/events`. A queue need not have had a job.
@@ -89,12 +88,34 @@ pub(crate) async fn of_queue(
     let name = QueueName::parse(&extract::name(name, "queue")?, "/name")?;
     caller.check_queue(name.name())?;
     let wanted = Wanted { queues: vec![name], ..wanted(&Parameters::of(&parts.uri)?, &caller)? };
-    begin(&app, caller, &parts, wanted).await
+    begin(&app, caller, &parts, wanted, None).await
+}
+
+/// The job whose stream it is.
+struct Sole {
+    /// What the reader wants of all that is told of it.
+    wanted: Wanted,
+    /// Whether it has ended, by what was read so far.
+    has_ended: bool,
+}
+
+impl Sole {
+    /// What is wanted of the log, so that the job's end is seen whatever the reader wants.
+    fn all(&self) -> Wanted {
+        let Wanted { jobs, visible, .. } = &self.wanted;
+        Wanted { jobs: jobs.clone(), visible: visible.clone(), ..Wanted::default() }
+    }
+
+    fn note(&mut self, reading: &Reading) {
+        let newest = reading.events.iter().rev().find_map(|recorded| recorded.event.kind.has_ended());
+        self.has_ended = newest.unwrap_or(self.has_ended);
+    }
 }
 
 /// What a stream goes on with.
 struct Going {
     follow: Follow,
+    sole: Option<Sole>,
     /// Who reads, and the tokens that are let in: whose token ends is told no more.
     caller: Caller,
     tokens: Tokens,
@@ -104,7 +125,7 @@ struct Going {
     _places: (OwnedSemaphorePermit, StreamPlace),
 }
 
-async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted) -> Streamed {
+async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted, job: Option<JobId>) -> Streamed {
     let query = Parameters::of(&parts.uri)?;
     let share = StreamPlace::take(app.config.bounds, caller.token())?;
     let Ok(place) = Arc::clone(&app.streams).try_acquire_owned() else {
@@ -119,10 +140,20 @@ async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted) -> Stre
         None => cursor(&query)?.unwrap_or(Begin::End),
     };
     let from = crate::events::from(app, from).await?;
+    // Looked at after the place was: the end of one that lives is told behind it.
+    let sole = match job {
+        Some(id) => Some(Sole {
+            has_ended: caller.job(app, id).await?.head.state.is_finished(),
+            wanted: wanted.clone(),
+        }),
+        None => None,
+    };
+    let wanted = sole.as_ref().map_or(wanted, Sole::all);
     // Whoever cannot be served is told so by a status, before there is a stream.
     check(&app.engine.read_log(from, &wanted, 0).await?)?;
     let going = Going {
         follow: app.engine.follow(from, wanted),
+        sole,
         caller,
         tokens: app.config.tokens.clone(),
         heartbeat: app.config.stream_heartbeat,
@@ -161,10 +192,13 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
     if going.has_ended {
         return None;
     }
+    // Of a job that has ended what is left is told, and nothing is waited for.
+    let is_over = going.sole.as_ref().is_some_and(|sole| sole.has_ended);
+    let patience = if is_over { Duration::ZERO } else { going.heartbeat };
     let next = tokio::select! {
         biased;
         () = going.drain.begun() => None,
-        next = going.follow.next(PAGE, going.heartbeat) => Some(next),
+        next = going.follow.next(PAGE, patience) => Some(next),
     };
     let mut out = String::new();
     match next {
@@ -187,7 +221,17 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
                 put_problem("gap", &problem, &mut out);
             }
         }
-        Some(Ok(reading)) => put_events(&reading, &mut out),
+        Some(Ok(reading)) => {
+            put_events(&reading, going.sole.as_ref().map(|sole| &sole.wanted), &mut out);
+            if let Some(sole) = &mut going.sole {
+                sole.note(&reading);
+                // It may have been sent back since: behind what is left it has ended, or not.
+                if sole.has_ended && !reading.more {
+                    going.has_ended = true;
+                    out.push_str(": the job has ended\n\n");
+                }
+            }
+        }
     }
     Some((Ok(Bytes::from(out)), going))
 }
@@ -196,8 +240,12 @@ fn is_let_in(going: &Going) -> bool {
     going.caller.token().is_none_or(|token| going.tokens.still_have(token, SystemClock.now()))
 }
 
-fn put_events(reading: &Reading, out: &mut String) {
-    for recorded in &reading.events {
+/// Those of the events that are wanted, if not all are.
+fn put_events(reading: &Reading, wanted: Option<&Wanted>, out: &mut String) {
+    let is_wanted = |event: &Event| wanted.is_none_or(|wanted| wanted.admits(event));
+    let mut is_silent = true;
+    for recorded in reading.events.iter().filter(|recorded| is_wanted(&recorded.event)) {
+        is_silent = false;
         // Writing to a string cannot fail.
         let _ = write!(
             out,
@@ -208,7 +256,7 @@ fn put_events(reading: &Reading, out: &mut String) {
         event::write(recorded.cursor, recorded.at, &recorded.event, out);
         out.push_str("\n\n");
     }
-    if reading.events.is_empty() {
+    if is_silent {
         // An id without data moves the place to go on from, past what was not wanted, and is no event.
         let _ = write!(out, "id: {}\n: heartbeat\n\n", event::id(reading.cursor));
     }

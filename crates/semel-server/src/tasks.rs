@@ -19,12 +19,15 @@ use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, view};
+use crate::search::{READ_AT_ONCE, Told};
 use crate::tenancy::Scope;
 use crate::workflows::states_of_running;
 
 /// Tasks on a page, unless the query says otherwise, and at most.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
+/// Looks of the engine for one page: as many as the longest takes.
+const LOOKS_MAX: usize = PAGE_MAX as usize / READ_AT_ONCE;
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -152,8 +155,8 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
 }
 
 /// From where, and how many.
-fn page(query: &Parameters) -> Result<(Option<WorkflowId>, u32), Problem> {
-    let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
+fn page(query: &Parameters) -> Result<(Option<WorkflowId>, usize), Problem> {
+    let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(usize::MAX);
     let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
     Ok((from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?, limit))
 }
@@ -166,9 +169,33 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
         Ok(page) => page,
         Err(problem) => return Ok(bad_request(problem.message())),
     };
-    let (tasks, next) = app.engine.tasks(from, limit).await?;
-    let shown = tasks.iter().map(|task| (task.id, &task.workflow, task.job.as_ref().map(view)));
-    Ok(Answer::ok(task::answer_list(shown, next)))
+    let (told, next) = told(&app, from, limit).await?;
+    Ok(Answer::ok(task::answer_list(told.items(), next)))
+}
+
+/// So many tasks before `from`, as far as an answer has room for them; and where to go on.
+async fn told(
+    app: &App,
+    mut from: Option<WorkflowId>,
+    limit: usize,
+) -> Result<(Told, Option<WorkflowId>), StoreError> {
+    let mut told = Told::default();
+    for _ in 0..LOOKS_MAX {
+        let piece = READ_AT_ONCE.min(limit - told.items().len());
+        let (tasks, next) = app.engine.tasks(from, u32::try_from(piece).unwrap_or(u32::MAX)).await?;
+        for Task { id, workflow, job } in &tasks {
+            let job = job.as_ref().map(view);
+            if !told.push(task::listed(*id, workflow, job.as_ref()), 1) {
+                return Ok((told, from));
+            }
+            from = Some(*id);
+        }
+        from = next;
+        if from.is_none() || told.items().len() == limit {
+            break;
+        }
+    }
+    Ok((told, from))
 }
 
 /// `GET /v1/tasks/{id}`.

@@ -67,7 +67,12 @@ pub(crate) fn tenant_of(headers: &HeaderMap, caller: &Caller) -> Result<Tenant, 
 }
 
 /// `GET /admin/tenants/{id}/stats`: for who runs the server. A tenant without jobs is one that nobody has used.
-pub(crate) async fn stats(Scope(app): Scope, id: Result<Path<String>, PathRejection>) -> Answered {
+pub(crate) async fn stats(
+    Scope(app): Scope,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    caller.check_all_queues()?;
     let tenant = Tenant::parse(&extract::name(id, "tenant")?, "/id")?;
     let queues = app.engine.within(&tenant).queues().await?;
     let total: u64 = queues.iter().flat_map(|stats| stats.counts).sum();

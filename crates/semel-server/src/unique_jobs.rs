@@ -3,12 +3,14 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
+use semel_core::draft::Map;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::life::KeyReleased;
 use semel_core::time::Timestamp;
+use semel_core::trail::Duplicates;
 use semel_core::unique::{self, Disclose, Held, UniqueKey, UniquePolicy};
-use semel_engine::{Engine, Job};
+use semel_engine::Engine;
 use semel_ojs::job::put_duplicates;
 use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, worker};
@@ -19,6 +21,7 @@ use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::hot_keys;
 use crate::respond::{Answer, Answered, Refused};
+use crate::search::Room;
 use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
@@ -52,11 +55,11 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let first = usize::try_from((page - 1) * per_page).unwrap_or(usize::MAX);
     let count = usize::try_from(per_page).unwrap_or(0);
     let held: Vec<Head> = held.into_iter().skip(first).take(count).collect();
-    let jobs = with_window(&app.engine, &held).await?;
+    let holders = Holders::with_window(&app.engine, &held, now).await?;
     let mut out = String::with_capacity(300 * count);
     object(&mut out, |outer| {
         put_list(outer.member("items"), &held, |out, head| {
-            object(out, |object| put_holder(head, policy_of(&jobs, head), now, object));
+            object(out, |object| holders.put(head, object));
         });
         object(outer.member("pagination"), |object| {
             object.number("page", page);
@@ -96,29 +99,90 @@ async fn held(
 /// Those that hold their keys.
 async fn holding(engine: &Engine, heads: Vec<Head>, now: Timestamp) -> Result<Vec<Head>, Refused> {
     let may_be = heads.iter().filter(|head| unique::held(head, now) == Held::IfWhileActive);
-    let jobs = jobs(engine, may_be).await?;
-    Ok(heads.into_iter().filter(|head| holds(head, policy_of(&jobs, head), now)).collect())
+    let holders = Holders::read(engine, may_be, now).await?;
+    Ok(heads.into_iter().filter(|head| holders.holds(head)).collect())
 }
 
-/// The jobs among these whose own policies have to be asked when they stop holding their keys.
-pub(crate) async fn with_window(engine: &Engine, heads: &[Head]) -> Result<Vec<Job>, Refused> {
-    jobs(engine, heads.iter().filter(|head| head.state.is_live() && head.hold.period().is_some())).await
+/// How jobs hold their keys: by their heads, and by their own policies where these were read.
+pub(crate) struct Holders {
+    now: Timestamp,
+    read: Map<JobId, Read>,
 }
 
-async fn jobs<'h>(engine: &Engine, heads: impl Iterator<Item = &'h Head>) -> Result<Vec<Job>, Refused> {
-    let ids: Vec<JobId> = heads.map(|head| head.id).collect();
-    if ids.is_empty() {
-        return Ok(Vec::new());
+/// What is told of a job that was read. The rest of it is let go: there may be many, and large ones.
+struct Read {
+    holds: bool,
+    until: Option<Timestamp>,
+    duplicates: Duplicates,
+}
+
+impl Holders {
+    /// Reads those whose own policies have to be asked when they stop holding their keys.
+    pub(crate) async fn with_window(
+        engine: &Engine,
+        heads: &[Head],
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
+        let asked = heads.iter().filter(|head| head.state.is_live() && head.hold.period().is_some());
+        Self::read(engine, asked, now).await
     }
-    let mut jobs = engine.jobs(ids).await?;
-    jobs.sort_unstable_by_key(|job| job.head.id);
-    Ok(jobs)
+
+    /// Reads these, a few at a time.
+    async fn read<'h>(
+        engine: &Engine,
+        heads: impl Iterator<Item = &'h Head>,
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
+        let heads: Vec<&Head> = heads.collect();
+        let (mut read, mut room, mut left) = (Map::default(), Room::default(), &heads[..]);
+        while !left.is_empty() {
+            let (piece, others) = left.split_at(room.next().min(left.len()));
+            left = others;
+            let jobs = engine.jobs(piece.iter().map(|head| head.id).collect()).await?;
+            room.take(&jobs);
+            for job in jobs {
+                let Some(head) = piece.iter().find(|head| head.id == job.head.id) else { continue };
+                let policy = job.body.unique.as_ref();
+                let (holds, until) = (holds(head, policy, now), unique::held_until(policy, head, now));
+                read.insert(head.id, Read { holds, until, duplicates: job.duplicates });
+            }
+        }
+        Ok(Self { now, read })
+    }
+
+    /// Whether the job would block another one of its own policy.
+    pub(crate) fn holds(&self, head: &Head) -> bool {
+        self.read.get(&head.id).map_or_else(|| holds(head, None, self.now), |read| read.holds)
+    }
+
+    /// Until when, if that is certain.
+    fn until(&self, head: &Head) -> Option<Timestamp> {
+        let read = self.read.get(&head.id);
+        read.map_or_else(|| unique::held_until(None, head, self.now), |read| read.until)
+    }
+
+    pub(crate) fn put(&self, head: &Head, object: &mut Object<'_>) {
+        match &head.key {
+            Some(key) => object.plain("key", key),
+            None => object.raw("key", "null"),
+        }
+        object.plain("job_id", head.id);
+        object.plain("type", &head.job_type);
+        object.plain("queue", &head.queue);
+        object.plain("state", head.state);
+        match self.until(head) {
+            Some(until) => object.plain("locked_until", until),
+            None => object.raw("locked_until", "null"),
+        }
+    }
 }
 
-/// The policy of this job, if it is among those that were read, which are in the order of their ids.
-pub(crate) fn policy_of<'j>(jobs: &'j [Job], head: &Head) -> Option<&'j UniquePolicy> {
-    let place = jobs.binary_search_by_key(&head.id, |job| job.head.id).ok()?;
-    jobs.get(place)?.body.unique.as_ref()
+/// Whether the job would block another one of its own policy, which is to be given where its head does not tell.
+fn holds(head: &Head, policy: Option<&UniquePolicy>, now: Timestamp) -> bool {
+    match (unique::held(head, now), policy) {
+        (Held::IfWhileActive, Some(policy)) => unique::blocks(policy, head, now).is_blocking(),
+        (held, _) => held == Held::Yes,
+    }
 }
 
 /// `GET /unique-jobs/{key}`. Of those that may not be shown it says how many they are.
@@ -129,30 +193,29 @@ pub(crate) async fn show(
 ) -> Answered {
     caller.check_all_queues()?;
     let key = unique_key(key)?;
-    let (mut holders, now) = app.engine.holders(key).await?;
-    if holders.is_empty() {
+    let (mut heads, now) = app.engine.holders(key).await?;
+    if heads.is_empty() {
         return Err(nobody());
     }
-    let all = holders.len();
-    holders.retain(is_shown);
-    holders.sort_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
-    let jobs = jobs(&app.engine, holders.iter()).await?;
-    let mut out = String::with_capacity(512 * holders.len() + 128);
+    let all = heads.len();
+    heads.retain(is_shown);
+    heads.sort_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
+    let holders = Holders::read(&app.engine, heads.iter(), now).await?;
+    let mut out = String::with_capacity(512 * heads.len() + 128);
     object(&mut out, |outer| {
         outer.plain("key", key);
-        put_list(outer.member("holders"), &holders, |out, head| {
+        put_list(outer.member("holders"), &heads, |out, head| {
             object(out, |object| {
-                let policy = policy_of(&jobs, head);
-                put_holder(head, policy, now, object);
-                object.flag("holds", holds(head, policy, now));
+                holders.put(head, object);
+                object.flag("holds", holders.holds(head));
                 object.plain("created_at", head.created_at);
                 object.time("finished_at", head.finished_at);
-                if let Some(Job { duplicates, .. }) = jobs.iter().find(|job| job.head.id == head.id) {
-                    put_duplicates(duplicates, object.member("duplicates"));
+                if let Some(read) = holders.read.get(&head.id) {
+                    put_duplicates(&read.duplicates, object.member("duplicates"));
                 }
             });
         });
-        outer.number("hidden", all - holders.len());
+        outer.number("hidden", all - heads.len());
     });
     Ok(Answer::ok(out))
 }
@@ -217,44 +280,71 @@ pub(crate) fn is_shown(head: &Head) -> bool {
     head.hold.disclose == Disclose::Always
 }
 
-/// Whether the job would block another one of its own policy, which is to be given where its head does not tell.
-pub(crate) fn holds(head: &Head, policy: Option<&UniquePolicy>, now: Timestamp) -> bool {
-    match (unique::held(head, now), policy) {
-        (Held::IfWhileActive, Some(policy)) => unique::blocks(policy, head, now).is_blocking(),
-        (held, _) => held == Held::Yes,
-    }
-}
-
-pub(crate) fn put_holder(
-    head: &Head,
-    policy: Option<&UniquePolicy>,
-    now: Timestamp,
-    object: &mut Object<'_>,
-) {
-    match &head.key {
-        Some(key) => object.plain("key", key),
-        None => object.raw("key", "null"),
-    }
-    object.plain("job_id", head.id);
-    object.plain("type", &head.job_type);
-    object.plain("queue", &head.queue);
-    object.plain("state", head.state);
-    match unique::held_until(policy, head, now) {
-        Some(until) => object.plain("locked_until", until),
-        None => object.raw("locked_until", "null"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use axum::Router;
     use axum::body::Body;
     use http::header::CONTENT_TYPE;
+    use http_body_util::BodyExt as _;
+    use semel_core::draft::{Reads, Snapshot};
+    use semel_store::backend::BoxFuture;
+    use semel_store::layer::Layer;
     use semel_store::memory::Memory;
+    use semel_store::{Backend, StoreError};
+    use serde_json::{Value, json};
     use tower_service::Service as _;
 
     use super::*;
+
+    /// A store that notes how many whole jobs were read at once at most.
+    #[derive(Default)]
+    struct Noting {
+        inner: Memory,
+        most: AtomicUsize,
+    }
+
+    impl Layer for Noting {
+        type Inner = Memory;
+
+        fn inner(&self) -> &Memory {
+            &self.inner
+        }
+
+        fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+            self.most.fetch_max(reads.fulls.len(), Ordering::SeqCst);
+            self.inner.load(reads)
+        }
+    }
+
+    async fn ask(router: &mut Router, request: http::request::Builder, body: &str) -> Value {
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let response = router.call(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200);
+        serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+    }
+
+    /// Each of them may be of a megabyte, and more.
+    #[tokio::test]
+    async fn the_holders_of_a_key_are_read_a_few_at_a_time() {
+        const HOLDERS: usize = 200;
+        let store = Arc::new(Noting::default());
+        let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+        let mut router = crate::router(engine, crate::Config::default());
+        let unique = json!({ "key": "k", "states": ["active"], "period": "PT1H" });
+        let job = json!({ "type": "a.b", "args": [], "options": { "unique": unique } });
+        let jobs = json!({ "jobs": vec![job; HOLDERS] }).to_string();
+        let made = ask(&mut router, Request::post("/ojs/v1/jobs/bulk"), &jobs).await;
+        let key = made["results"][0]["job"]["unique_key"].as_str().unwrap();
+        store.most.store(0, Ordering::SeqCst);
+        let shown = ask(&mut router, Request::get(format!("/ojs/v1/unique-jobs/{key}")), "").await;
+        assert_eq!(shown["holders"].as_array().unwrap().len(), HOLDERS);
+        assert!(shown["holders"].as_array().unwrap().iter().all(|holder| holder["duplicates"].is_object()));
+        let most = store.most.load(Ordering::SeqCst);
+        assert!((1..HOLDERS / 2).contains(&most), "{most} at once");
+    }
 
     #[tokio::test]
     async fn one_answer_looks_through_so_much_and_the_next_goes_on() {

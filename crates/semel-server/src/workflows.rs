@@ -7,8 +7,8 @@ use semel_core::draft::Map;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::state::State as JobState;
-use semel_core::workflow::{Cancelled, Created, Step, StepStatus, Workflow};
-use semel_ojs::workflow::{answer, answer_curt, answer_list, parse};
+use semel_core::workflow::{Cancelled, Created, Status, Step, StepStatus, Workflow};
+use semel_ojs::workflow::{answer, answer_curt, answer_list, listed, parse};
 use semel_ojs::{Code, Problem};
 use semel_store::StoreError;
 
@@ -16,6 +16,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
+use crate::search::{READ_AT_ONCE, Told};
 use crate::tenancy::Scope;
 
 /// Workflows on a page, unless the query says otherwise, and at most.
@@ -66,19 +67,44 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
-    let limit = u32::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(u32::MAX);
+    let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(usize::MAX);
     let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
     let from = from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?;
     let status = match query.get("state") {
         None => None,
-        Some(name) => Some(semel_core::workflow::Status::from_name(name).ok_or_else(|| {
+        Some(name) => Some(Status::from_name(name).ok_or_else(|| {
             extract::refuse("state", "is none; they are running, completed, failed, cancelled")
         })?),
     };
-    let mut workflows = app.engine.workflows(from, limit).await?;
-    let next = if workflows.len() == limit as usize { workflows.last().map(|(id, _)| *id) } else { None };
-    workflows.retain(|(_, workflow)| status.is_none_or(|wanted| wanted == workflow.status));
-    Ok(Answer::ok(answer_list(&workflows, next)))
+    let (told, next) = page(&app, from, limit, status).await?;
+    Ok(Answer::ok(answer_list(told.items(), next)))
+}
+
+/// Those that have this status among so many before `from`, as far as an answer has room for them; and where to go on.
+async fn page(
+    app: &App,
+    mut from: Option<WorkflowId>,
+    limit: usize,
+    status: Option<Status>,
+) -> Result<(Told, Option<WorkflowId>), StoreError> {
+    let (mut told, mut looked) = (Told::default(), 0);
+    while looked < limit {
+        let piece = READ_AT_ONCE.min(limit - looked);
+        let found = app.engine.workflows(from, u32::try_from(piece).unwrap_or(u32::MAX)).await?;
+        let is_last = found.len() < piece;
+        looked += found.len();
+        for (id, workflow) in found {
+            let is_wanted = status.is_none_or(|wanted| wanted == workflow.status);
+            if is_wanted && !told.push(listed(id, &workflow), 1) {
+                return Ok((told, from));
+            }
+            from = Some(id);
+        }
+        if is_last {
+            return Ok((told, None));
+        }
+    }
+    Ok((told, from))
 }
 
 /// `GET /workflows/{id}`.

@@ -6,6 +6,7 @@ use semel_core::error::Invalid;
 use semel_core::limits::{PRIORITY_MAX, PRIORITY_MIN, TIMEOUT_MS_MAX};
 
 use super::read_when;
+use crate::duration;
 use crate::members::Value;
 
 /// Attributes that may stand in `options` or at the top (NOTES of OJS, 4.1).
@@ -16,6 +17,7 @@ pub(super) enum Attribute {
     TimeoutMs,
     TimeoutS,
     VisibilityMs,
+    Visibility,
     ScheduledAt,
     ExpiresAt,
     Retry,
@@ -28,7 +30,23 @@ pub(super) enum Attribute {
 }
 
 impl Attribute {
-    const COUNT: usize = 14;
+    const ALL: [Self; 15] = [
+        Self::Queue,
+        Self::Priority,
+        Self::TimeoutMs,
+        Self::TimeoutS,
+        Self::VisibilityMs,
+        Self::Visibility,
+        Self::ScheduledAt,
+        Self::ExpiresAt,
+        Self::Retry,
+        Self::MaxAttempts,
+        Self::Unique,
+        Self::Tags,
+        Self::Pending,
+        Self::Sensitive,
+        Self::RateLimit,
+    ];
 
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -37,6 +55,7 @@ impl Attribute {
             "timeout_ms" => Self::TimeoutMs,
             "timeout" => Self::TimeoutS,
             "visibility_timeout_ms" => Self::VisibilityMs,
+            "visibility_timeout" => Self::Visibility,
             "scheduled_at" | "delay_until" => Self::ScheduledAt,
             "expires_at" => Self::ExpiresAt,
             "retry" | "retry_policy" => Self::Retry,
@@ -49,15 +68,36 @@ impl Attribute {
             _ => return None,
         })
     }
+
+    /// What it speaks of. Attributes that speak of one thing come together: whoever says one of them has said them all.
+    const fn subject(self) -> Self {
+        match self {
+            Self::MaxAttempts => Self::Retry,
+            Self::TimeoutS => Self::TimeoutMs,
+            Self::Visibility => Self::VisibilityMs,
+            Self::Pending => Self::ScheduledAt,
+            other => other,
+        }
+    }
+
+    /// Whether both speak of one thing.
+    pub(super) const fn is_about(self, other: Self) -> bool {
+        self.subject() as usize == other.subject() as usize
+    }
 }
 
 /// The attributes that were sent, each once or twice alike.
 #[derive(Default)]
-pub(super) struct Slots<'m>(pub(super) [Option<Value<'m>>; Attribute::COUNT]);
+pub(super) struct Slots<'m>(pub(super) [Option<Value<'m>>; Attribute::ALL.len()]);
 
 impl<'m> Slots<'m> {
     pub(super) fn get(&self, attribute: Attribute) -> Option<Value<'m>> {
         self.0[attribute as usize]
+    }
+
+    /// Whether this one was sent, or another that speaks of the same.
+    pub(super) fn speak_of(&self, attribute: Attribute) -> bool {
+        Attribute::ALL.into_iter().any(|other| other.is_about(attribute) && self.get(other).is_some())
     }
 
     pub(super) fn put(&mut self, attribute: Attribute, value: Value<'m>) -> Result<(), Invalid> {
@@ -99,7 +139,7 @@ impl<'m> Slots<'m> {
         }
     }
 
-    pub(super) fn millis(&self, attribute: Attribute) -> Result<u32, Invalid> {
+    fn millis(&self, attribute: Attribute) -> Result<u32, Invalid> {
         let Some(value) = self.get(attribute) else { return Ok(0) };
         let millis = value.within(0, i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX))?;
         u32::try_from(millis).map_err(|_| value.refuse("is too long"))
@@ -113,6 +153,23 @@ impl<'m> Slots<'m> {
         let own = u32::try_from(seconds * 1000).map_err(|_| value.refuse("is too long"))?;
         if millis != 0 && own != 0 && own != millis {
             return Err(value.refuse("is in seconds and differs from timeout_ms; send one of them"));
+        }
+        Ok(millis.max(own))
+    }
+
+    /// `visibility_timeout_ms`, or OJS's `visibility_timeout`, a duration.
+    pub(super) fn visibility(&self) -> Result<u32, Invalid> {
+        let millis = self.millis(Attribute::VisibilityMs)?;
+        let Some(value) = self.get(Attribute::Visibility) else { return Ok(millis) };
+        let length = duration::parse(&value.string()?, &value.pointer())?;
+        // Less than a millisecond is no default.
+        let own = u32::try_from(length.as_nanos().div_ceil(1_000_000)).ok();
+        let own = own.filter(|own| u64::from(*own) <= TIMEOUT_MS_MAX);
+        let own = own.ok_or_else(|| {
+            value.refuse(format!("is longer than {} days; send a shorter one", TIMEOUT_MS_MAX / 86_400_000))
+        })?;
+        if millis != 0 && own != 0 && own != millis {
+            return Err(value.refuse("differs from visibility_timeout_ms; send one of them"));
         }
         Ok(millis.max(own))
     }

@@ -105,19 +105,11 @@ impl<'m> Parts<'m> {
 
     /// What the template says where the request says nothing. Attributes that say one thing together come together.
     pub(super) fn fill_in(&mut self, defaults: &'m Members<'m>) {
-        let is_sent = |attribute| self.slots.get(attribute).is_some();
-        let retry = is_sent(Attribute::Retry) || is_sent(Attribute::MaxAttempts);
-        let timeout = is_sent(Attribute::TimeoutMs) || is_sent(Attribute::TimeoutS);
-        for (name, value) in defaults.iter("") {
-            let Some(attribute) = Attribute::from_name(name) else { continue };
-            let is_said = match attribute {
-                Attribute::Retry | Attribute::MaxAttempts => retry,
-                Attribute::TimeoutMs | Attribute::TimeoutS => timeout,
-                _ => false,
-            };
-            if !is_said {
-                self.slots.0[attribute as usize].get_or_insert(value);
-            }
+        let known = defaults.iter("").filter_map(|(name, value)| Some((Attribute::from_name(name)?, value)));
+        let unsaid: Vec<(Attribute, Value<'m>)> =
+            known.filter(|(attribute, _)| !self.slots.speak_of(*attribute)).collect();
+        for (attribute, value) in unsaid {
+            self.slots.0[attribute as usize].get_or_insert(value);
         }
     }
 
@@ -143,7 +135,7 @@ impl<'m> Parts<'m> {
             (Some(sent), Identified::ByRequest | Identified::ToExplain)
                 if self.unique_key.is_none() && template.is_none() =>
             {
-                let visibility_ms = self.slots.millis(Attribute::VisibilityMs)?;
+                let visibility_ms = self.slots.visibility()?;
                 Some(Wording { text: sent.text(), has_version, visibility_ms })
             }
             _ => None,
@@ -172,8 +164,7 @@ impl<'m> Parts<'m> {
             key,
             template: template.map(|template| template.identity.as_ref()),
         };
-        let given =
-            Given { key: None, has_version, visibility_ms: self.slots.millis(Attribute::VisibilityMs)? };
+        let given = Given { key: None, has_version, visibility_ms: self.slots.visibility()? };
         let effective = effective(said, &given)
             .map_err(|missing| Unread::MissingKey { missing, pointer: key_at.clone() })?;
         let Some(spec) = effective.spec else { return Ok(None) };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use semel_core::body::Body;
-use semel_core::cron::Enabled;
-use semel_ojs::cron::Register;
+use semel_core::cron::{Cron, Enabled, Overlap};
+use semel_ojs::cron::{Register, change};
 
 fn read(text: &str) -> Register {
     Register::parse(text, true).unwrap_or_else(|refused| panic!("{refused} in {text}"))
@@ -66,6 +66,42 @@ fn a_registration_enables_a_cron_that_is_there_only_where_it_says_so() {
     ] {
         let text = format!(r#"{{"name":"c","expression":"@daily","type":"a.b"{member}}}"#);
         assert_eq!(read(&text).registration.enabled, expected, "{text}");
+    }
+}
+
+/// Whoever misspells a member would otherwise believe it done.
+#[test]
+fn a_change_of_what_cannot_be_changed_is_refused() {
+    let before = Cron::decode(
+        br#"{"incarnation":1,"expression":"@daily","timezone":"UTC","overlap":"skip","enabled":true,"template":{},
+        "created_at":0,"updated_at":0,"next_tick":null,"run_count":0,"skip_count":0,"history":[]}"#,
+    )
+    .unwrap();
+    let wanted =
+        change(r#"{"enabled":false,"cron":"@hourly","overlap_policy":"allow","description":null}"#, &before)
+            .unwrap();
+    assert_eq!((wanted.enabled, wanted.overlap), (Some(false), Some(Overlap::Allow)));
+    assert_eq!(wanted.schedule.unwrap().0, "@hourly");
+    assert_eq!(change("{}", &before).unwrap().enabled, None);
+    for (text, pointer) in [
+        (r#"{"enable":false}"#, "/enable"),
+        (r#"{"enabled":false,"job_template":{"type":"a.b"}}"#, "/job_template"),
+        (r#"{"description":"d"}"#, "/description"),
+    ] {
+        let refused = change(text, &before).unwrap_err();
+        assert_eq!(refused.pointer, pointer, "{text}");
+        for member in ["enabled", "expression", "timezone", "overlap_policy"] {
+            assert!(refused.message.contains(member), "{refused}");
+        }
+    }
+}
+
+/// The specification has two words for it.
+#[test]
+fn a_run_before_is_cancelled_by_either_word() {
+    for word in ["cancel", "cancel_previous"] {
+        let text = format!(r#"{{"name":"c","expression":"@daily","type":"a.b","overlap_policy":"{word}"}}"#);
+        assert_eq!(read(&text).registration.overlap, Overlap::CancelPrevious, "{word}");
     }
 }
 

@@ -45,6 +45,39 @@ fn attributes_may_stand_in_options_or_at_the_top() {
     );
 }
 
+/// OJS has both spellings of how long a lease lasts.
+#[test]
+fn a_visibility_timeout_may_be_a_duration() {
+    for (member, millis) in [
+        (r#""visibility_timeout":"PT30S""#, 30_000),
+        (r#""visibility_timeout":"1m30s""#, 90_000),
+        (r#""visibility_timeout":"PT0.0001S""#, 1),
+        (r#""visibility_timeout":"PT0S""#, 0),
+        (r#""visibility_timeout":"P30D","visibility_timeout_ms":2592000000"#, 2_592_000_000),
+        (r#""visibility_timeout":null,"visibility_timeout_ms":5"#, 5),
+    ] {
+        for text in [
+            format!(r#"{{"type":"a.b","args":[],"options":{{{member}}}}}"#),
+            format!(r#"{{"type":"a.b","args":[],{member}}}"#),
+        ] {
+            let request = read(&text);
+            assert_eq!((request.offer.visibility_ms, &*request.body.extra), (millis, "{}"), "{text}");
+        }
+    }
+    all_refused(&[
+        (
+            r#"{"type":"a.b","args":[],"options":{"visibility_timeout":"soon"}}"#,
+            "/options/visibility_timeout",
+        ),
+        (r#"{"type":"a.b","args":[],"options":{"visibility_timeout":30}}"#, "/options/visibility_timeout"),
+        (r#"{"type":"a.b","args":[],"visibility_timeout":"P31D"}"#, "/visibility_timeout"),
+        (
+            r#"{"type":"a.b","args":[],"options":{"visibility_timeout":"PT1S","visibility_timeout_ms":2000}}"#,
+            "/options/visibility_timeout",
+        ),
+    ]);
+}
+
 #[test]
 fn null_means_that_nothing_was_sent() {
     let request = read(

@@ -68,3 +68,20 @@ fn a_templates_version_stands_once_in_what_is_kept() {
         assert_eq!(read(odd).unwrap_err().pointer, "/version");
     }
 }
+
+/// In whichever spelling: both together would contradict each other.
+#[test]
+fn what_a_request_says_stands_before_what_its_template_says_of_the_same() {
+    let templates = templates(&[json!({
+        "namespace": "email", "name": "send", "timeout_ms": 7_000, "visibility_timeout_ms": 8_000, "max_attempts": 9,
+    })]);
+    let read = |options: Value| {
+        let request = json!({ "type": "email.send", "args": [], "options": options }).to_string();
+        let terms = Terms { templates: Some(&templates), ..Terms::from(true) };
+        let offer = Enqueue::parse(&request, terms).unwrap().into_parts().0;
+        (offer.timeout_ms, offer.visibility_ms, offer.max_attempts)
+    };
+    assert_eq!(read(json!({})), (7_000, 8_000, 9));
+    let other = json!({ "timeout": 5, "visibility_timeout": "PT6S", "retry": { "max_attempts": 4 } });
+    assert_eq!(read(other), (5_000, 6_000, 4));
+}

@@ -101,8 +101,17 @@ fn heartbeats_name_their_jobs_in_any_shape() {
     assert_eq!(beat(r#"{"active_jobs":3}"#).jobs.len(), 0);
     assert_eq!(beat(r#"{"active_jobs":["ID"],"lease":"l1-1"}"#).jobs[0].1.lease, Some(LeaseToken(1)));
     assert_eq!(beat(r#"{"leases":{"ID":"l1-2"}}"#).jobs[0].1.lease, Some(LeaseToken(2)));
+    let single = beat(r#"{"worker_id":"w","job_id":"ID","lease":"l1-3"}"#);
+    assert_eq!((single.jobs.len(), single.count), (1, Some(1)));
+    assert_eq!((single.jobs[0].0.to_string(), single.jobs[0].1.lease), (ID.to_owned(), Some(LeaseToken(3))));
+    // Beside a list it is one more, unless the list names it.
+    assert_eq!(beat(r#"{"active_jobs":["ID"],"job_id":"ID"}"#).jobs.len(), 1);
+    let other = beat(r#"{"active_jobs":["019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e10"],"job_id":"ID"}"#);
+    assert_eq!((other.jobs.len(), other.count), (2, Some(2)));
+    assert_eq!(beat(r#"{"active_jobs":["ID"],"job_id":null}"#).jobs.len(), 1);
     for (text, pointer) in [
         (r#"{"active_jobs":["x"]}"#, "/active_jobs/0"),
+        (r#"{"job_id":"x"}"#, "/job_id"),
         (r#"{"active_jobs":[],"lease":"l1-1"}"#, "/lease"),
         (r#"{"leases":{"x":"l1-1"}}"#, "/leases/x"),
     ] {

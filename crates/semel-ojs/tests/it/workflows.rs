@@ -1,7 +1,11 @@
 //! Requests for workflows: how large, and what waits for what.
 
+use std::time::Duration;
+
+use semel_core::body::Body;
+use semel_core::enqueue::{Start, When};
 use semel_core::error::{Invalid, InvalidKind};
-use semel_core::limits::WORKFLOW_STEPS_MAX;
+use semel_core::limits::{WORKFLOW_OPTIONS_BYTES_MAX, WORKFLOW_STEPS_MAX};
 use semel_ojs::workflow;
 
 fn refused(text: &str) -> Invalid {
@@ -39,6 +43,31 @@ fn a_step_too_many_is_refused_before_those_after_it_are_read() {
         (0..=most).map(|at| format!(r#"{{"id":"s{at}","type":"a.b","args":[],"depends_on":[]}}"#)).collect();
     let graph = refused(&format!(r#"{{"steps":[{}]}}"#, steps.join(",")));
     assert_eq!((graph.kind, graph.pointer), (InvalidKind::TooLarge, format!("/steps/{most}")));
+}
+
+/// Every answer about a workflow names them all, twice, and a list of workflows would many times over.
+#[test]
+fn what_the_steps_wait_for_is_bounded() {
+    let group = |name: &str, more: &str| {
+        let step = |at: usize| format!(r#"{{"id":"{name}{at}{more}","type":"a.b","args":[]}}"#);
+        let jobs: Vec<String> = (0..WORKFLOW_STEPS_MAX / 2).map(step).collect();
+        format!(r#"{{"type":"group","jobs":[{}]}}"#, jobs.join(","))
+    };
+    let two =
+        |more: &str| format!(r#"{{"type":"chain","steps":[{},{}]}}"#, group("a", more), group("b", more));
+    for short in ["", "xxx"] {
+        assert_eq!(workflow::parse(&two(short), true).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
+    }
+    // As long as they are when they are told.
+    for long in [&*"x".repeat(250), &*r"\u0001".repeat(3)] {
+        let refused = refused(&two(long));
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, ""));
+        assert!(refused.message.contains("one step between two groups"), "{refused}");
+    }
+    let plain = r#"{"type":"a.b","args":[]}"#;
+    let long = "x".repeat(250);
+    let between = format!(r#"{{"type":"chain","steps":[{},{plain},{plain}]}}"#, group("a", &long));
+    assert_eq!(workflow::parse(&between, true).unwrap().steps.len(), WORKFLOW_STEPS_MAX / 2 + 2);
 }
 
 /// It would be taken for nothing.
@@ -137,4 +166,88 @@ fn a_plan_in_which_a_step_is_named_twice_is_refused() {
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/steps/1"));
         assert!(refused.message.contains("twice"), "{refused}");
     }
+}
+
+/// OJS: they are the defaults of all steps, and what a step says itself goes first, in whichever spelling.
+#[test]
+fn the_options_of_a_workflow_are_its_steps_defaults() {
+    let options = r#""options":{"queue":"q","priority":7,"timeout_ms":9000,"retry":{"max_attempts":4},"tags":["t"],
+        "unique":{"key":"k"},"delay_until":"+PT5S","visibility_timeout":"PT8S","x_own":1}"#;
+    let plain = r#"{"type":"a.b","args":[]}"#;
+    let own = r#"{"type":"a.b","args":[],"priority":1,"options":{"queue":"own","timeout":3,"max_attempts":2,"tags":null,
+        "unique_key":"mine","pending":true,"visibility_timeout_ms":6000}}"#;
+    for text in [
+        format!(r#"{{"type":"chain",{options},"steps":[{plain},{own}]}}"#),
+        format!(r#"{{"type":"group",{options},"jobs":[{plain},{own}]}}"#),
+        format!(r#"{{"type":"batch",{options},"jobs":[{plain}],"callbacks":{{"on_complete":{own}}}}}"#),
+        format!(r#"{{{options},"steps":[{{"id":"a","type":"a.b","args":[],"depends_on":[]}},{own}]}}"#),
+        format!(r#"{{"type":"chain","steps":[{{"type":"group",{options},"jobs":[{plain},{own}]}}]}}"#),
+    ] {
+        let plan = workflow::parse(&text, true).unwrap();
+        let (given, own) = (&plan.steps[0].offer, &plan.steps[1].offer);
+        assert_eq!((given.queue.as_str(), given.priority, given.timeout_ms), ("q", 7, 9_000), "{text}");
+        assert_eq!((given.visibility_ms, given.max_attempts), (8_000, 4), "{text}");
+        assert_eq!(given.start, Start::Later(When::In(Duration::from_secs(5))), "{text}");
+        let body = Body::decode(&given.body).unwrap();
+        assert_eq!((body.tags, &*body.extra), (vec!["t".to_owned()], r#"{"options":{"x_own":1}}"#), "{text}");
+        assert_eq!(body.unique.unwrap().key_text(), Some("k"), "{text}");
+
+        assert_eq!((own.queue.as_str(), own.priority, own.timeout_ms), ("own", 1, 3_000), "{text}");
+        assert_eq!(
+            (own.visibility_ms, own.max_attempts, own.start),
+            (6_000, 2, Start::OnActivation),
+            "{text}"
+        );
+        let body = Body::decode(&own.body).unwrap();
+        assert_eq!(
+            (body.tags, body.unique.unwrap().key_text()),
+            (vec!["t".to_owned()], Some("mine")),
+            "{text}"
+        );
+    }
+    // Of workflows in each other the nearest.
+    let nested = format!(
+        r#"{{"type":"chain",{options},"steps":[{{"type":"group","options":{{"queue":"inner"}},"jobs":[{plain}]}},{plain}]}}"#
+    );
+    let plan = workflow::parse(&nested, true).unwrap();
+    let queues: Vec<_> =
+        plan.steps.iter().map(|step| (step.offer.queue.as_str(), step.offer.priority)).collect();
+    assert_eq!(queues, [("inner", 7), ("q", 7)]);
+}
+
+/// The option's own place where a step only was given it.
+#[test]
+fn the_options_of_a_workflow_are_refused_with_their_place() {
+    let many: Vec<String> = (0..65).map(|at| format!(r#""x{at}":1"#)).collect();
+    for (options, step, pointer) in [
+        ("7".to_owned(), "", "/options"),
+        (r#"{"queue":"a","queue":"b"}"#.to_owned(), "", "/options/queue"),
+        (format!("{{{}}}", many.join(",")), "", "/options"),
+        (r#"{"queue":"A"}"#.to_owned(), "", "/options/queue"),
+        (r#"{"retry":{"max_attempts":-1}}"#.to_owned(), "", "/options/retry/max_attempts"),
+        (r#"{"queue":"q"}"#.to_owned(), r#","queue":"A""#, "/steps/0/queue"),
+        (r#"{"queue":"q"}"#.to_owned(), r#","options":{"priority":"x"}"#, "/steps/0/options/priority"),
+        (r#"{"queue":"q"}"#.to_owned(), r#","options":7"#, "/steps/0/options"),
+    ] {
+        let text =
+            format!(r#"{{"type":"chain","options":{options},"steps":[{{"type":"a.b","args":[]{step}}}]}}"#);
+        assert_eq!(refused(&text).pointer, pointer, "{text}");
+    }
+    let inner = r#"{"type":"group","options":{"queue":"A"},"jobs":[{"type":"a.b","args":[]}]}"#;
+    let text = format!(r#"{{"type":"chain","options":{{"priority":1}},"steps":[{inner}]}}"#);
+    assert_eq!(refused(&text).pointer, "/steps/0/options/queue");
+}
+
+/// Each step is given them: a short request would ask for any amount of room.
+#[test]
+fn the_options_of_a_workflow_are_bounded_over_all_steps() {
+    let most = WORKFLOW_OPTIONS_BYTES_MAX / WORKFLOW_STEPS_MAX;
+    let request = |bytes: usize| {
+        let long = "x".repeat(bytes - r#"{"x":""}"#.len());
+        format!(r#"{{"type":"group","options":{{"x":"{long}"}},"jobs":[{}]}}"#, jobs(WORKFLOW_STEPS_MAX))
+    };
+    assert_eq!(workflow::parse(&request(most), true).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
+    let refused = refused(&request(most + 1));
+    assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/options"));
+    assert!(refused.message.contains("say less"), "{refused}");
 }

@@ -13,7 +13,7 @@ use semel_ojs::Problem;
 use semel_ojs::write::Object;
 
 use crate::caller::Caller;
-use crate::extract::Parameters;
+use crate::extract::{Parameters, refuse};
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
@@ -33,37 +33,52 @@ pub(crate) async fn reset(Scope(app): Scope, caller: Caller) -> Answered {
     Ok(Answer::ok("{\"reset\":true}".to_owned()))
 }
 
-/// Which page of a listing is wanted: `page` from 1, `per_page`.
+/// Which items of a listing are wanted: `page` from 1 and `per_page`, or `offset` and `limit`, which say the same in OJS's OpenAPI
+/// document.
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    number: u64,
+    /// Items before it.
+    first: u64,
     size: u64,
+    by_offset: bool,
 }
 
 impl Page {
     fn of(query: &Parameters) -> Result<Self, Problem> {
-        Ok(Self {
-            number: query.number("page", 1, 1, PAGES_MAX)?,
-            size: query.number("per_page", 1, PER_PAGE_DEFAULT, PER_PAGE_MAX)?,
-        })
+        for (name, other) in [("limit", "per_page"), ("offset", "page")] {
+            if query.get(name).is_some() && query.get(other).is_some() {
+                return Err(refuse(name, format_args!("stands beside {other}, which says the same")));
+            }
+        }
+        let name = if query.get("limit").is_some() { "limit" } else { "per_page" };
+        let size = query.number(name, 1, PER_PAGE_DEFAULT, PER_PAGE_MAX)?;
+        let first = match query.get("offset") {
+            Some(_) => query.number("offset", 0, 0, PAGES_MAX * PER_PAGE_MAX)?,
+            None => (query.number("page", 1, 1, PAGES_MAX)? - 1) * size,
+        };
+        Ok(Self { first, size, by_offset: name == "limit" || query.get("offset").is_some() })
     }
 
     /// The items of the page.
     fn of_items<T>(self, items: &[T]) -> &[T] {
-        let first = usize::try_from((self.number - 1) * self.size).unwrap_or(usize::MAX).min(items.len());
+        let first = usize::try_from(self.first).unwrap_or(usize::MAX).min(items.len());
         let last = first.saturating_add(usize::try_from(self.size).unwrap_or(0)).min(items.len());
         &items[first..last]
     }
 
     fn put(self, total: usize, is_lower_bound: bool, outer: &mut Object<'_>) {
-        let pages = (total as u64).div_ceil(self.size);
+        let items = total as u64;
         semel_ojs::write::object(outer.member("pagination"), |object| {
             object.number("total", total);
             object.flag("is_lower_bound", is_lower_bound);
-            object.number("page", self.number);
+            object.number("page", self.first / self.size + 1);
             object.number("per_page", self.size);
-            object.number("total_pages", pages);
-            object.flag("has_more", self.number < pages);
+            object.number("total_pages", items.div_ceil(self.size));
+            if self.by_offset {
+                object.number("limit", self.size);
+                object.number("offset", self.first);
+            }
+            object.flag("has_more", self.first.saturating_add(self.size) < items);
         });
     }
 }

@@ -4,11 +4,15 @@
 //! types. They are not in the table of endpoints: they are no part of the API.
 //!
 //! To add a file: put it in `files/` and a line in [`FILES`]. The tests hold both to each other, and the files to what
-//! [`POLICY`] lets them do.
+//! [`POLICY`] lets them do. Beside them is a [page of errors](errors), to which answers lead.
 
+mod errors;
+
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use axum::Router;
+use axum::extract::OriginalUri;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use http::header::{
@@ -16,6 +20,7 @@ use http::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
+use semel_ojs::problem::DOCS_PATH;
 use sha2::{Digest as _, Sha256};
 
 /// What the browser lets the page do: load its own files, ask its own server, and nothing else.
@@ -28,6 +33,7 @@ const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-p
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// A file: where it is served, what it is, and what is in it.
+#[derive(Clone, Copy)]
 struct File {
     path: &'static str,
     media: &'static str,
@@ -84,9 +90,12 @@ const FILES: &[File] = &[
     file!("workflows.js", SCRIPT),
 ];
 
-/// A tag for each file of [`FILES`], in its order: a digest of what is in it. So a browser asks again every time and is
-/// sent only what another version of the server has changed.
-static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| FILES.iter().map(tag).collect());
+/// What is served: every file and the page of errors, each with a tag, a digest of what is in it. So a browser asks again
+/// every time and is sent only what another version of the server has changed.
+static SERVED: LazyLock<Vec<(File, HeaderValue)>> = LazyLock::new(|| {
+    let page = File { path: DOCS_PATH, media: HTML, text: &errors::PAGE };
+    FILES.iter().copied().chain([page]).map(|file| (file, tag(&file))).collect()
+});
 
 fn tag(file: &File) -> HeaderValue {
     let digest = Sha256::digest(file.text);
@@ -95,16 +104,26 @@ fn tag(file: &File) -> HeaderValue {
     HeaderValue::try_from(format!("\"{hex}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// The routes of the files.
+/// The routes of what is served.
 pub(crate) fn routes() -> Router {
-    FILES.iter().zip(TAGS.iter()).fold(Router::new(), |router, (file, tag)| {
-        router.route(file.path, get(async move |headers: HeaderMap| answer(file, tag, &headers)))
+    SERVED.iter().fold(Router::new(), |router, (file, tag)| {
+        router.route(
+            file.path,
+            get(async move |OriginalUri(at): OriginalUri, headers: HeaderMap| {
+                answer(file, tag, at.path(), &headers)
+            }),
+        )
     })
 }
 
-fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
-    let mut response =
-        if knows(asked, tag) { StatusCode::NOT_MODIFIED.into_response() } else { file.text.into_response() };
+fn answer(file: &File, tag: &HeaderValue, at: &str, asked: &HeaderMap) -> Response {
+    let mut response = if knows(asked, tag) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else if file.media == HTML {
+        page(file.text, at).into_response()
+    } else {
+        file.text.into_response()
+    };
     let headers = response.headers_mut();
     headers.insert(ETAG, tag.clone());
     for (name, value) in [
@@ -119,6 +138,17 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// The page as it is read at this path. Its names are relative, so that they hold wherever a program has mounted the routes; at a
+/// prefix without a slash, as in `/jobs`, they begin with the last part of that. Only a plain one is written into the page.
+fn page(text: &'static str, at: &str) -> Cow<'static, str> {
+    let last = at.rsplit('/').next().unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~' | '%');
+    if last.is_empty() || !last.chars().all(is_plain) {
+        return text.into();
+    }
+    text.replace("\"./dashboard/", &format!("\"./{last}/dashboard/")).into()
 }
 
 /// Whether the browser has the file of this tag. A proxy on the way may have made the tag a weak one.

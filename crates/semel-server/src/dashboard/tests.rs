@@ -51,7 +51,7 @@ fn scripts() -> impl Iterator<Item = &'static File> {
 async fn every_file_is_served_with_its_policy() {
     let mut server = server();
     let server = &mut server;
-    for file in FILES {
+    for (file, _) in SERVED.iter() {
         let (status, headers, body) = ask(server, file.path, None).await;
         assert_eq!((status, body.as_str()), (StatusCode::OK, file.text), "{}", file.path);
         assert_eq!(headers[CONTENT_TYPE], file.media, "{}", file.path);
@@ -95,8 +95,8 @@ fn the_policy_allows_nothing_from_elsewhere() {
 fn all_together_are_small_and_each_has_its_own_tag() {
     let bytes: usize = FILES.iter().map(|file| file.text.len()).sum();
     assert!(bytes < BYTES_MAX, "{bytes} bytes");
-    let tags: BTreeSet<&[u8]> = TAGS.iter().map(HeaderValue::as_bytes).collect();
-    assert_eq!(tags.len(), FILES.len());
+    let tags: BTreeSet<&[u8]> = SERVED.iter().map(|(_, tag)| tag.as_bytes()).collect();
+    assert_eq!(tags.len(), FILES.len() + 1);
     for file in scripts() {
         let lines = file.text.lines().count();
         assert!(lines <= 400, "{}: {lines} lines; look for its second noun", file.path);
@@ -118,14 +118,80 @@ fn the_table_has_every_file_of_the_folder() {
 fn the_page_names_own_files_only() {
     let page = FILES[0].text;
     let names: Vec<&str> = ["src=\"", "href=\""].iter().flat_map(|name| between(page, name, "\"")).collect();
-    assert!(names.contains(&"/dashboard/main.js") && names.contains(&"/dashboard/style.css"), "{names:?}");
+    assert!(names.contains(&"./dashboard/main.js") && names.contains(&"./dashboard/style.css"), "{names:?}");
     for name in names {
-        let is_own = FILES.iter().any(|file| file.path == name);
+        // From where the page is, for a program may have mounted it anywhere.
+        let is_own = FILES.iter().any(|file| name.strip_prefix('.') == Some(file.path));
         assert!(is_own || name.starts_with("data:image/") || name.starts_with('#'), "{name}");
     }
     // Neither would be let through, so neither may be relied on.
     assert!(!page.contains(" style=") && !page.contains(" on"), "style or script in the page");
     assert!(between(page, "<script", "</script>").all(|tag| tag.ends_with('>')), "a script in the page");
+}
+
+/// It is read where JavaScript is not, and by who has no token.
+#[test]
+fn the_page_of_errors_is_text_alone() {
+    let page: &str = &errors::PAGE;
+    assert!(!page.contains("<script") && !page.contains(" style="), "{page}");
+    let names: Vec<&str> = ["src=\"", "href=\""].iter().flat_map(|name| between(page, name, "\"")).collect();
+    assert_eq!(names, ["data:,", "../dashboard/style.css"]);
+}
+
+/// A name as it stands in what is read at this path.
+fn below(at: &str, name: &str) -> String {
+    let folder = at.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let name = name.strip_prefix("./").unwrap_or_else(|| panic!("{at} names {name}"));
+    format!("{folder}/{name}")
+}
+
+#[tokio::test]
+async fn every_file_is_found_from_the_page_wherever_it_is_mounted() {
+    let mounted = [
+        ("/", server()),
+        ("/jobs", Router::new().nest("/jobs", server())),
+        ("/jobs/", Router::new().nest("/jobs/", server())),
+        ("/jobs", Router::new().nest_service("/jobs", server())),
+        ("/jobs/", Router::new().nest_service("/jobs", server())),
+        ("/own/jobs", Router::new().nest("/own", Router::new().nest("/jobs", server()))),
+    ];
+    for (at, mut app) in mounted {
+        let (status, _, page) = ask(&mut app, at, None).await;
+        assert_eq!(status, StatusCode::OK, "{at}");
+        let names = ["src=\"", "href=\""].iter().flat_map(|name| between(&page, name, "\""));
+        let names = names.filter(|name| !name.starts_with(['#', 'd']));
+        let mut next: Vec<String> = names.map(|name| below(at, name)).collect();
+        let mut found = BTreeSet::new();
+        while let Some(path) = next.pop() {
+            if found.insert(path.clone()) {
+                let (status, _, text) = ask(&mut app, &path, None).await;
+                assert_eq!(status, StatusCode::OK, "{at}: {path}");
+                let names = ["from \"", "import(\""].iter().flat_map(|way| between(&text, way, "\""));
+                next.extend(names.map(|name| below(&path, name)));
+            }
+        }
+        assert_eq!(found.len(), FILES.len() - 1, "{at}: {found:?}");
+    }
+}
+
+/// It could end the text that it is put into.
+#[test]
+fn a_part_of_a_path_that_is_not_plain_is_not_written_into_the_page() {
+    for at in ["/a\"onload=x", "/<script>", "/a&quot;", "/"] {
+        assert_eq!(page(FILES[0].text, at), FILES[0].text, "{at}");
+    }
+    assert!(page(FILES[0].text, "/own/a%20b").contains("\"./a%20b/dashboard/main.js\""));
+}
+
+/// The server is where its modules are, and not at the root of whoever mounted it.
+#[test]
+fn requests_are_sent_below_where_the_modules_are() {
+    let api = scripts().find(|file| file.path == "/dashboard/api.js").unwrap();
+    assert!(api.text.contains("new URL(\"..\", import.meta.url)"));
+    for file in scripts() {
+        assert!(!file.text.contains("\"/ojs/v1") && !file.text.contains("`/ojs/v1"), "{}", file.path);
+        assert_eq!(file.text.matches("fetch(").count(), usize::from(file.path == api.path), "{}", file.path);
+    }
 }
 
 #[test]
@@ -154,7 +220,7 @@ fn loads(file: &'static File, way: &'static str) -> impl Iterator<Item = String>
 fn the_page_names_what_the_first_screen_needs_so_that_it_comes_together() {
     let page = FILES[0].text;
     let named: BTreeSet<String> =
-        between(page, "<link rel=\"modulepreload\" href=\"", "\"").map(str::to_owned).collect();
+        between(page, "<link rel=\"modulepreload\" href=\".", "\"").map(str::to_owned).collect();
     let mut needed = BTreeSet::new();
     let mut next = vec!["/dashboard/main.js".to_owned()];
     while let Some(path) = next.pop() {

@@ -6,7 +6,7 @@ use crate::caller::Access;
 use crate::{admin, audit, dead_letter, queues, tenancy};
 
 use super::endpoint::{Endpoint, delete, get, post, put};
-use super::parameters::{AUDIT, HISTORY, PAGE, PER_PAGE, QUEUE, STATES, TYPE};
+use super::parameters::{AUDIT, HISTORY, LIMIT, OFFSET, PAGE, PER_PAGE, QUEUE, STATES, TYPE};
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
@@ -47,7 +47,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .refuses(&[InvalidRequest]),
         get("/ojs/v1/admin/jobs", Admin, admin::jobs::list)
             .named("adminListJobs", "Jobs by page numbers, newest first.")
-            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE])
+            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "JobItems")
             .refuses(&[InvalidRequest]),
         post("/ojs/v1/admin/jobs/bulk/cancel", Admin, admin::jobs::bulk_cancel)
@@ -79,7 +79,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .refuses(&[NotFound, Conflict, Duplicate]),
         get("/ojs/v1/admin/dead-letter", Admin, admin::dead_letter::list)
             .named("adminListDeadLetters", "Dead letters by page numbers, newest first.")
-            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE])
+            .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "JobItems")
             .refuses(&[InvalidRequest]),
         get("/ojs/v1/admin/dead-letter/stats", Admin, dead_letter::stats)
@@ -97,7 +97,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .refuses(&[NotFound, Conflict, Duplicate]),
         get("/ojs/v1/admin/queues", Admin, admin::queues::list)
             .named("adminListQueues", "Queues by page numbers, with their counts.")
-            .query(&[PAGE, PER_PAGE])
+            .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "QueueItems")
             .refuses(&[InvalidRequest]),
         get("/ojs/v1/admin/queues/{name}", Admin, queues::show)
@@ -128,7 +128,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .refuses(&[InvalidRequest, NotFound]),
         get("/ojs/v1/admin/workers", Admin, admin::workers::list)
             .named("listWorkers", "The workers that this server has heard of lately.")
-            .query(&[PAGE, PER_PAGE])
+            .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "Workers")
             .refuses(&[InvalidRequest]),
         // What Open Job Spec's own pages for operators ask for by other names.

@@ -24,7 +24,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .answers_as(200, "text/event-stream", "EventStream")
             .refuses(&[InvalidRequest, CursorGone]),
         get("/ojs/v1/jobs/{id}/events", Inspect, stream::of_job)
-            .named("streamJobEvents", "What happens to one job, as server-sent events.")
+            .named("streamJobEvents", "What happens to one job, as server-sent events, until it has ended.")
             .query(FILTERS)
             .answers_as(200, "text/event-stream", "EventStream")
             .refuses(&[InvalidRequest, NotFound, CursorGone]),

@@ -50,7 +50,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .answers(200, "JobAnswer")
             .refuses(&[InvalidRequest, NotFound, Conflict]),
         post("/ojs/v1/jobs/{id}/activate", Produce, jobs::activate)
-            .named("activateJob", "Makes a pending or scheduled job available.")
+            .named("activateJob", "Makes a pending job available.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict]),
         post("/ojs/v1/jobs/{id}/ack", Work, workers::ack_named)

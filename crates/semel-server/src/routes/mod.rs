@@ -1,6 +1,6 @@
 //! Every endpoint of the server, in one table: its path, who may use it, what it takes and answers. The router, the
 //! check of tokens and the OpenAPI document are made from it, so an endpoint that is not in it does not exist.
-//! The files of the dashboard are the only other paths; they are no part of the API.
+//! The files of the dashboard, its page of errors among them, are the only other paths; they are no part of the API.
 //!
 //! To add one: write its handler in its resource's file, add a row to its area's file here, add the schemas it names to
 //! `openapi/schemas.json`, and run `cargo xtask golden`.

@@ -104,6 +104,16 @@ pub(super) const PAGE: Parameter =
     parameter("page", r#"{"type":"integer","minimum":1,"maximum":10000,"default":1}"#, "Which page.");
 pub(super) const PER_PAGE: Parameter =
     parameter("per_page", r#"{"type":"integer","minimum":1,"maximum":100,"default":25}"#, "Items on a page.");
+pub(super) const LIMIT: Parameter = parameter(
+    "limit",
+    r#"{"type":"integer","minimum":1,"maximum":100,"default":25}"#,
+    "The same as per_page.",
+);
+pub(super) const OFFSET: Parameter = parameter(
+    "offset",
+    r#"{"type":"integer","minimum":0,"maximum":1000000,"default":0}"#,
+    "Items to pass over, instead of a page.",
+);
 pub(super) const REASON: &[Parameter] =
     &[parameter("reason", r#"{"type":"string"}"#, "Why, for the audit log.")];
 

@@ -50,6 +50,19 @@ impl Courier {
 
     /// Ends the tasks, deliveries under way first.
     pub async fn stop(mut self) {
+        self.end().await;
+    }
+
+    /// The same, but waits for no longer than this. A delivery that is under way even then is let go, and tried again when its
+    /// lease has ended.
+    pub async fn stop_within(mut self, drain: Duration) {
+        if tokio::time::timeout(drain, self.end()).await.is_err() {
+            tracing::warn!("webhooks were still being delivered when the time to drain was over");
+            self.tasks.shutdown().await;
+        }
+    }
+
+    async fn end(&mut self) {
         self.stop.begin();
         while self.tasks.join_next().await.is_some() {}
     }

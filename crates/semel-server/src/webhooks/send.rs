@@ -91,6 +91,10 @@ impl Sender {
 
     async fn try_to_send(&self, letter: &Letter) -> Result<(), Failed> {
         let target = &letter.target;
+        // The subscription may have been made at a server that allows it.
+        if !target.is_tls && !self.rules.allow_private {
+            return Err(Failed::because("the URL is not https, and this server delivers to https URLs only"));
+        }
         let stream = connect(&self.addresses(target).await?).await?;
         if !target.is_tls {
             return exchange(stream, letter).await;
@@ -217,6 +221,16 @@ fn request(letter: &Letter) -> Result<Request<Full<Bytes>>, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever else allows it: the subscription says nothing of rules.
+    #[tokio::test]
+    async fn nothing_is_delivered_in_the_clear_to_public_addresses() {
+        let target = Target::parse("http://93.184.216.34/hook").unwrap();
+        let letter = Letter { target, headers: Vec::new(), body: "{}".to_owned() };
+        let sender = Sender { rules: Rules { allow_private: false }, tls: None };
+        let failed = sender.send(&letter).await.unwrap_err();
+        assert!(failed.why.contains("not https"), "{}", failed.why);
+    }
 
     #[test]
     fn only_the_public_internet_is_delivered_to() {

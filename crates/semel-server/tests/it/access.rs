@@ -22,6 +22,10 @@ async fn server() -> Server {
         queues: Queues::Only(vec!["mail".to_owned()].into()),
         ..token("mail-admin", &[Role::Admin])
     });
+    tokens.push(Token {
+        queues: Queues::Only(vec!["mail".to_owned()].into()),
+        ..token("mail-metrics", &[Role::Metrics])
+    });
     Server::with(Config { allow_reset: true, tokens: Tokens::only(tokens), ..Config::default() }).await
 }
 
@@ -178,6 +182,26 @@ async fn a_token_of_one_queue_knows_of_no_other() {
         assert_eq!(ask(&server, "mail-admin", Method::POST, &path, None).await.status, status, "{path}");
     }
     assert_eq!(ask(&server, "mail-admin", Method::GET, "/ojs/v1/unique-jobs", None).await.status, 403);
+    server.stop().await;
+}
+
+/// They have the queues and tenants of all.
+#[tokio::test]
+async fn figures_of_the_whole_server_are_not_for_a_token_of_some_queues() {
+    let server = server().await;
+    let (metrics, tenant) = ("/metrics", "/ojs/v1/admin/tenants/acme/stats");
+    for (token, path, status) in [
+        ("mail-metrics", metrics, 403),
+        ("mail-admin", metrics, 403),
+        ("metrics", metrics, 200),
+        ("admin", metrics, 200),
+        ("mail-admin", tenant, 403),
+        ("admin", tenant, 200),
+    ] {
+        let told = ask(&server, token, Method::GET, path, None).await;
+        assert_eq!(told.status, status, "{token} {path}: {}", told.body);
+        assert_eq!(told.code(), if status == 403 { "forbidden" } else { "" }, "{token} {path}");
+    }
     server.stop().await;
 }
 

@@ -155,6 +155,40 @@ async fn listings_come_by_page_numbers() {
     server.stop().await;
 }
 
+/// As Open Job Spec's OpenAPI document has them.
+#[tokio::test]
+async fn listings_come_by_offset_too() {
+    let server = Server::start().await;
+    for n in 0..5 {
+        server.create(&job(&json!({ "n": n }), &json!({ "queue": format!("q{n}") }))).await;
+    }
+    for path in ["/ojs/v1/admin/jobs", "/ojs/v1/admin/queues"] {
+        let all = server.get(path).await.body["items"].as_array().unwrap().clone();
+        for (query, expected, has_more) in [
+            ("limit=2", &all[..2], true),
+            ("limit=2&offset=1", &all[1..3], true),
+            ("limit=2&offset=3", &all[3..], false),
+            ("offset=4", &all[4..], false),
+            ("offset=9", &all[..0], false),
+            ("limit=2&page=2", &all[2..4], true),
+        ] {
+            let page = server.get(&format!("{path}?{query}")).await.body;
+            assert_eq!(page["items"], json!(expected), "{query}");
+            let told = &page["pagination"];
+            assert_eq!((&told["total"], &told["has_more"]), (&json!(5), &json!(has_more)), "{query}");
+        }
+        let page = server.get(&format!("{path}?limit=2&offset=1")).await.body["pagination"].clone();
+        assert_eq!((&page["limit"], &page["offset"]), (&json!(2), &json!(1)));
+        for query in ["limit=0", "limit=101", "offset=x", "limit=2&per_page=2", "offset=2&page=2"] {
+            assert_eq!(server.get(&format!("{path}?{query}")).await.status, 400, "{query}");
+        }
+    }
+    for path in ["/ojs/v1/admin/dead-letter", "/ojs/v1/admin/workers"] {
+        assert_eq!(server.get(&format!("{path}?limit=1&offset=1")).await.body["pagination"]["offset"], 1);
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn dead_letters_are_listed_sent_back_and_deleted() {
     let server = Server::start().await;

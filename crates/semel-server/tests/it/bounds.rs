@@ -1,8 +1,13 @@
 //! What one request may ask for: answers of bounded size, lists of bounded length.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use semel_server::{Bounds, Config, Limits};
 use serde_json::{Value, json};
 
 use crate::harness::{Server, job};
+use crate::tasks;
 
 /// As much as an answer with whole jobs is to hold, and one job more.
 const ANSWER_BYTES: usize = (16 + 2) << 20;
@@ -22,6 +27,24 @@ async fn large_jobs(server: &Server, count: usize) {
 
 fn bytes(body: &Value) -> usize {
     body.to_string().len()
+}
+
+/// What is in a list, page by page, each of bounded size, by this member of its items; and how many pages it has.
+async fn pages(server: &Server, path: &str, list: &str, name: &str) -> (BTreeSet<String>, usize) {
+    let (mut seen, mut cursor, mut pages) = (BTreeSet::new(), String::new(), 0);
+    loop {
+        let told = server.get(&format!("{path}{cursor}")).await.body;
+        assert!(bytes(&told) < ANSWER_BYTES, "{path}: {}", bytes(&told));
+        pages += 1;
+        for item in told[list].as_array().unwrap() {
+            assert!(seen.insert(item[name].as_str().unwrap().to_owned()), "{path}: told twice");
+        }
+        assert_eq!(told["pagination"]["has_more"], told["pagination"]["next_cursor"].is_string());
+        match told["pagination"]["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return (seen, pages),
+        }
+    }
 }
 
 /// Each duplicate was once answered with the whole of its job, however many there were: a request of a megabyte, with an answer of gigabytes.
@@ -72,19 +95,7 @@ async fn a_bulk_has_an_answer_of_bounded_size() {
 async fn a_list_of_large_jobs_ends_early_and_goes_on() {
     let server = Server::start().await;
     large_jobs(&server, 40).await;
-    let (mut seen, mut cursor, mut pages) = (std::collections::BTreeSet::new(), String::new(), 0);
-    loop {
-        let told = server.get(&format!("/ojs/v1/jobs?limit=200{cursor}")).await.body;
-        assert!(bytes(&told) < ANSWER_BYTES, "{}", bytes(&told));
-        pages += 1;
-        let ids = told["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned());
-        seen.extend(ids);
-        assert_eq!(told["pagination"]["has_more"], told["pagination"]["next_cursor"].is_string());
-        match told["pagination"]["next_cursor"].as_str() {
-            Some(next) => cursor = format!("&cursor={next}"),
-            None => break,
-        }
-    }
+    let (seen, pages) = pages(&server, "/ojs/v1/jobs?limit=200", "jobs", "id").await;
     assert_eq!((seen.len(), pages > 1), (40, true), "{pages} pages");
     // A list by numbers of pages has the same jobs on each, those beyond the room without args.
     let told = server.get("/ojs/v1/admin/jobs?per_page=40").await.body;
@@ -93,6 +104,99 @@ async fn a_list_of_large_jobs_ends_early_and_goes_on() {
     assert_eq!(items.len(), 40);
     assert!(items[0].get("args").is_some() && items[39].get("args").is_none());
     assert!(items.iter().all(|item| item["id"].is_string() && item["queue"] == "default"));
+    server.stop().await;
+}
+
+/// A job that is tried sixty times is not to carry sixty megabytes to whoever lists or takes it.
+#[tokio::test]
+async fn what_failed_runs_leave_behind_is_bounded() {
+    const JOBS: usize = 10;
+    let server = Server::start().await;
+    let jobs = vec![job(&json!(1), &json!({ "retry": { "max_attempts": 60 } })); JOBS];
+    assert_eq!(server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": jobs })).await.status, 200);
+    let fetch = json!({ "queues": ["default"], "worker_id": "w", "count": JOBS, "wait_ms": 5_000 });
+    let text = "\u{e9}".repeat(225 * 1024);
+    let details = json!({ "stack": text });
+    let error = json!({ "code": "x", "message": text, "details": details, "retry_after_ms": 0 });
+    let mut failed = 0;
+    while failed < 5 * JOBS {
+        let told = server.post("/ojs/v1/workers/fetch", &fetch).await.body;
+        assert!(bytes(&told) < JOBS << 19, "{} bytes after {failed}", bytes(&told));
+        for job in told["jobs"].as_array().unwrap() {
+            let nack = json!({ "job_id": job["id"], "error": error });
+            let told = server.post("/ojs/v1/workers/nack", &nack).await;
+            assert_eq!(told.status, 200, "{}", told.body["error"]);
+            failed += 1;
+        }
+    }
+    let listed = server.get("/ojs/v1/jobs?limit=200").await.body;
+    assert_eq!(listed["jobs"].as_array().unwrap().len(), JOBS);
+    assert!(bytes(&listed) < JOBS << 19, "{}", bytes(&listed));
+    let path = format!("/ojs/v1/jobs/{}", listed["jobs"][0]["id"].as_str().unwrap());
+    let told = server.get(&path).await.body;
+    assert!(bytes(&told) < 1 << 20, "{}", bytes(&told));
+    let last = told["job"]["errors"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["message"].as_str().unwrap().len(), 64 * 1024);
+    let omitted = json!({ "semel.omitted": true, "bytes": details.to_string().len() });
+    assert_eq!(last["details"], omitted);
+    server.stop().await;
+}
+
+/// Between two groups each step of the one names all of the other.
+#[tokio::test]
+async fn a_workflow_has_an_answer_of_bounded_size_and_so_has_a_list_of_them() {
+    let server = Server::start().await;
+    let group = |name: char, count: usize| {
+        let step = |at: usize| json!({ "id": format!("{name}{at:x>254}"), "type": "a.b", "args": [] });
+        json!({ "type": "group", "jobs": (0..count).map(step).collect::<Vec<_>>() })
+    };
+    let two = |count: usize| json!({ "type": "chain", "steps": [group('a', count), group('b', count)] });
+    let told = server.post("/ojs/v1/workflows", &two(500)).await;
+    assert_eq!((told.status, told.code()), (413, "payload_too_large"), "{} bytes", bytes(&told.body));
+    assert_eq!(server.stored().await, 0);
+    for _ in 0..6 {
+        let told = server.post("/ojs/v1/workflows", &two(120)).await;
+        assert_eq!(told.status, 201);
+        assert!(bytes(&told.body) < ANSWER_BYTES, "{}", bytes(&told.body));
+    }
+    for (filter, count) in [("", 6), ("&state=running", 6), ("&state=failed", 0)] {
+        let path = format!("/ojs/v1/workflows?limit=200{filter}");
+        let (seen, pages) = pages(&server, &path, "workflows", "id").await;
+        assert_eq!((seen.len(), pages > 1), (count, count > 0), "{path}: {pages} pages");
+    }
+    server.stop().await;
+}
+
+/// A page tells each of its crons six times.
+#[tokio::test]
+async fn a_list_of_large_crons_ends_early_and_goes_on() {
+    let server = Server::start().await;
+    let template = json!({ "type": "a.b", "args": [large()] });
+    for at in 0..12 {
+        let name = format!("tick-{at}");
+        let cron = json!({ "name": name, "expression": "0 3 1 1 *", "job_template": template });
+        assert_eq!(server.post("/ojs/v1/cron", &cron).await.status, 201);
+    }
+    for filter in ["", "&enabled=true"] {
+        let path = format!("/ojs/v1/cron?limit=200{filter}");
+        let (seen, pages) = pages(&server, &path, "crons", "name").await;
+        assert_eq!((seen.len(), pages > 1), (12, true), "{path}: {pages} pages");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_of_large_tasks_ends_early_and_goes_on() {
+    let config = Config { templates: tasks::templates(), ..Config::default() };
+    let server = Server::with(config).await;
+    let text = large();
+    for at in 0..24 {
+        let context = json!({ "at": at, "text": text });
+        let task = json!({ "namespace": "payments", "name": "process", "context": context });
+        assert_eq!(server.post("/v1/tasks", &task).await.status, 201);
+    }
+    let (seen, pages) = pages(&server, "/v1/tasks?limit=200", "tasks", "task_uuid").await;
+    assert_eq!((seen.len(), pages > 1), (24, true), "{pages} pages");
     server.stop().await;
 }
 
@@ -166,4 +270,57 @@ async fn a_filter_of_events_names_so_many() {
         assert_eq!(told.status, 200, "{}", told.body);
     }
     server.stop().await;
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{} s", time.as_secs())
+}
+
+fn mebibytes(bytes: usize) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// As the page writes numbers below a million: 4,096.
+fn grouped(number: usize) -> String {
+    if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) }
+}
+
+/// The beginnings of rows of the page's table, and the limits that stand there.
+fn limits_of_the_page() -> [(&'static str, String); 13] {
+    let (limits, bounds, config) = (Limits::default(), Bounds::default(), Config::default());
+    let both = |all: String, own: String| format!("{all}; {own}");
+    [
+        ("time for a header", seconds(limits.header_timeout)),
+        ("time for a body", seconds(bounds.body_time)),
+        ("an answer that is not read", seconds(limits.write_timeout)),
+        ("a request in all", seconds(config.request_timeout)),
+        ("connections |", grouped(limits.connections)),
+        ("connections of one address", grouped(limits.connections_per_client)),
+        ("requests under way, long polls aside", grouped(bounds.requests)),
+        ("requests under way of one token", grouped(bounds.requests_per_token)),
+        ("long polls that wait", both(grouped(bounds.polls), grouped(bounds.polls_per_token))),
+        ("streams of events", both(grouped(config.streams_max), grouped(bounds.streams_per_token))),
+        ("a body; of a batch", both(mebibytes(config.body_bytes_max), mebibytes(config.batch_bytes_max))),
+        ("bytes of bodies", mebibytes(bounds.body_bytes)),
+        ("of those, one token's", mebibytes(bounds.body_bytes_per_token)),
+    ]
+}
+
+#[test]
+fn the_page_says_what_the_limits_are() {
+    let page = include_str!("../../../../docs/guide/network.md");
+    for (beginning, limit) in limits_of_the_page() {
+        let row = page.lines().find(|line| line.starts_with(&format!("| {beginning}")));
+        let row = row.unwrap_or_else(|| panic!("no row begins with {beginning}"));
+        // What stands in brackets is the flag.
+        let said = row.split(" | ").nth(1).unwrap().split(" (").next().unwrap();
+        assert_eq!(said, limit, "{row}");
+    }
+    let free = format!("the first {} KiB of each", Bounds::default().body_bytes_free >> 10);
+    assert!(page.contains(&free), "{free}");
+    let drain = format!("`--drain` seconds ({})", Limits::default().drain.as_secs());
+    assert!(page.contains(&drain), "{drain}");
+    let events = include_str!("../../../../docs/guide/events.md");
+    let heartbeat = format!("sends a comment every {} seconds", Config::default().stream_heartbeat.as_secs());
+    assert!(events.replace('\n', " ").contains(&heartbeat), "{heartbeat}");
 }

@@ -148,9 +148,15 @@ async fn every_error_is_met_as_the_catalogue_has_it() {
 /// A job without an id or a policy would be there twice if its caller were told that it was not stored.
 #[tokio::test]
 async fn what_may_have_been_done_is_not_told_as_undone() {
-    let told = on_a_broken_store(Some(StoreError::Unknown("a secret".to_owned()))).await;
-    assert_eq!((told.status, told.code()), (503, "unavailable"), "{}", told.body);
-    let message = told.body["error"]["message"].as_str().unwrap();
-    assert!(message.contains("unknown") && message.contains("same job id"), "{message}");
-    assert!(!message.contains("secret") && !message.contains("try again shortly"), "{message}");
+    for lost in [StoreError::Unknown, StoreError::Poisoned] {
+        let told = on_a_broken_store(Some(lost("a secret".to_owned()))).await;
+        assert_eq!((told.status, told.code()), (503, "unavailable"), "{}", told.body);
+        assert_eq!(told.body["error"]["retryable"], true);
+        let message = told.body["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("unknown") && message.contains("repeat it with the same job id"),
+            "{message}"
+        );
+        assert!(!message.contains("secret") && !message.contains("try again shortly"), "{message}");
+    }
 }

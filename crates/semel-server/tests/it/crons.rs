@@ -62,6 +62,24 @@ async fn a_page_of_crons_names_none_that_the_caller_may_not_see() {
     server.stop().await;
 }
 
+/// How many there are in all is not how many a page has.
+#[tokio::test]
+async fn a_page_of_crons_says_no_total_that_it_does_not_know() {
+    let server = Server::start().await;
+    for name in ["a", "b", "c"] {
+        assert_eq!(server.post("/ojs/v1/cron", &cron(name, "mail", &Value::Null)).await.status, 201);
+    }
+    let page = async |query: &str| {
+        let told = server.get(&format!("/ojs/v1/cron{query}")).await.body["pagination"].clone();
+        (told["total"].as_u64(), told["is_lower_bound"].as_bool(), told["has_more"] == true)
+    };
+    assert_eq!(page("").await, (Some(3), Some(false), false));
+    assert_eq!(page("?limit=2").await, (Some(2), Some(true), true));
+    assert_eq!(page("?limit=1&cursor=a").await, (None, None, true));
+    assert_eq!(page("?limit=2&cursor=b").await, (None, None, false));
+    server.stop().await;
+}
+
 /// A name is taken whoever has it; the answer once was that there is no such cron.
 #[tokio::test]
 async fn anothers_name_is_taken() {

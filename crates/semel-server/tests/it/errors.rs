@@ -1,9 +1,11 @@
 //! What every answer has in common, errors included.
 
 use semel_client::{HeaderMap, Method};
+use semel_ojs::Problem;
+use semel_ojs::problem::CATALOGUE;
 use semel_server::auth::Tokens;
 use semel_server::{Config, check_listen};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::harness::{Server, Told, header};
@@ -42,6 +44,27 @@ async fn every_answer_has_the_headers_and_every_error_a_body() {
             server.ask(Method::from_bytes(method.as_bytes()).unwrap(), path, None, HeaderMap::new()).await;
         assert_common(&told);
         assert_eq!(told.status, status);
+    }
+    server.stop().await;
+}
+
+/// For whoever was refused for want of a token, too.
+#[tokio::test]
+async fn the_docs_url_of_every_error_leads_to_its_code() {
+    let server = Server::with(Config { tokens: Tokens::new(["s3cret"]), ..Config::default() }).await;
+    let refused = server.get(UNKNOWN).await;
+    assert_eq!(refused.body["error"]["docs_url"], "/docs/errors#unauthorized");
+    for entry in CATALOGUE {
+        let mut text = String::new();
+        Problem::new(entry.code, "x").write("", &mut text);
+        let told: Value = serde_json::from_str(&text).unwrap();
+        let (path, anchor) = told["error"]["docs_url"].as_str().unwrap().split_once('#').unwrap();
+        let page = server.client.request(Method::GET, path, None, HeaderMap::new()).await.unwrap();
+        assert_eq!(page.status.as_u16(), 200, "{path}");
+        assert_eq!(page.headers["content-type"], "text/html; charset=utf-8");
+        let page = String::from_utf8(page.body.to_vec()).unwrap();
+        assert_eq!(page.matches(&format!("id=\"{anchor}\"")).count(), 1, "{anchor}: {page}");
+        assert!(anchor == entry.wire && page.contains(entry.hint), "{anchor}: {page}");
     }
     server.stop().await;
 }

@@ -1,9 +1,7 @@
 //! A running server and short ways to ask it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use semel_client::{Bytes, Client, HeaderMap, HeaderValue, Method, Response};
 use semel_engine::Engine;
@@ -12,6 +10,7 @@ use semel_server::{Config, Limits, router, serve};
 use semel_sqlite::Sqlite;
 use semel_store::Backend;
 use semel_store::memory::Memory;
+use semel_testkit::TempDir;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -24,26 +23,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<std::io::Result<()>>>,
-    folder: Option<Folder>,
-}
-
-/// A folder of this test's own, gone with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("semel-server-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
+    folder: Option<TempDir>,
 }
 
 /// An answer, its body read.
@@ -85,8 +65,8 @@ impl Server {
     }
 
     pub(crate) async fn with_limits(config: Config, limits: Limits) -> Self {
-        let folder = Folder::new();
-        let store = Sqlite::open(folder.0.join("semel.db")).unwrap();
+        let folder = TempDir::new();
+        let store = Sqlite::open(folder.path().join("semel.db")).unwrap();
         Self::on(Arc::new(store), Some(folder), config, limits).await
     }
 
@@ -117,7 +97,7 @@ impl Server {
     pub(crate) async fn restarted(mut self) -> Self {
         let folder = self.folder.take();
         self.stop().await;
-        let path = folder.as_ref().unwrap().0.join("semel.db");
+        let path = folder.as_ref().unwrap().path().join("semel.db");
         // The engine's own thread lets go of the file a moment after the last handle is dropped.
         let store = loop {
             match Sqlite::open(&path) {
@@ -129,7 +109,7 @@ impl Server {
         Self::on(Arc::new(store), folder, config, Limits::default()).await
     }
 
-    async fn on(store: Arc<dyn Backend>, folder: Option<Folder>, config: Config, limits: Limits) -> Self {
+    async fn on(store: Arc<dyn Backend>, folder: Option<TempDir>, config: Config, limits: Limits) -> Self {
         let engine = Engine::start(store).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use semel_client::Client;
 use semel_server::{Config, Limits};
+use semel_testkit::patience::rounds;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Barrier;
@@ -13,16 +14,11 @@ use crate::harness::{Server, Told};
 
 const CALLERS: usize = 64;
 
-/// Rounds of each race; more with `SEMEL_RACE_ROUNDS`.
-fn rounds() -> usize {
-    std::env::var("SEMEL_RACE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50)
-}
-
 async fn race(strategy: &'static str) {
     let server = Server::start().await;
     // One pool of connections per caller, so that each has a connection of its own.
     let clients: Vec<Client> = (0..CALLERS).map(|_| Client::new(server.client.base_url()).unwrap()).collect();
-    let rounds = rounds();
+    let rounds = rounds("SEMEL_RACE_ROUNDS", 50_usize);
     for round in 0..rounds {
         let body = json!({ "type": "a.b", "args": [round], "options": { "unique": { "keys": ["type", "args"], "on_conflict": strategy } } });
         let start = Arc::new(Barrier::new(CALLERS));

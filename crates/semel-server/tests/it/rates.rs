@@ -214,3 +214,19 @@ async fn a_limit_without_a_key_is_the_queues_own_and_is_shown_as_it_was_sent() {
     assert_eq!(names, ["mail", "other"]);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn an_enqueue_is_told_what_the_limit_allows_and_what_is_left_of_it() {
+    let server = Server::in_memory().await;
+    let limited = job(&json!({}), &json!({ "queue": "q", "rate_limit": { "key": "k", "concurrency": 2 } }));
+    let told = async || {
+        let headers = server.create(&limited).await.headers;
+        ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| headers[name].to_str().unwrap().to_owned())
+    };
+    assert_eq!(told().await, ["2", "2"]);
+    assert_eq!(fetch(&server, &["q"], 1, 0).await.len(), 1);
+    assert_eq!(told().await, ["2", "1"]);
+    let free = server.create(&job(&json!({}), &json!({ "queue": "q" }))).await;
+    assert!(!free.headers.contains_key("x-ratelimit-limit"), "{:?}", free.headers);
+    server.stop().await;
+}

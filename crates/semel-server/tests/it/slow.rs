@@ -158,3 +158,15 @@ async fn the_end_is_told_to_who_waits() {
     assert_eq!(server.get("/live").await.status, 200);
     server.stop().await;
 }
+
+/// Its requests are not taken in, and what it is held back for is not kept for ever.
+#[tokio::test]
+async fn who_goes_on_reading_nothing_is_let_go() {
+    let limits = Limits { write_timeout: SHORT, ..Limits::default() };
+    let server = Server::with_limits(Config::default(), limits).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let many = "GET /ojs/v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(300);
+    let closed = async { while stream.write_all(many.as_bytes()).await.is_ok() {} };
+    assert!(tokio::time::timeout(Duration::from_secs(20), closed).await.is_ok(), "it is still connected");
+    server.stop().await;
+}

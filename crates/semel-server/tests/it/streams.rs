@@ -85,6 +85,15 @@ impl Stream {
         }
     }
 
+    /// The events that are left, until the stream ends.
+    async fn rest(&mut self) -> Vec<String> {
+        let mut events = Vec::new();
+        while let Some(message) = self.next().await {
+            events.extend(Some(message.event).filter(|event| !event.is_empty()));
+        }
+        events
+    }
+
     async fn event(&mut self) -> Message {
         loop {
             let message = self.next().await.expect("the stream goes on");
@@ -154,6 +163,53 @@ async fn a_stream_tells_of_one_job_one_queue_or_some_types() {
     ] {
         assert_eq!(server.get(path).await.status, status, "{path}");
     }
+    server.stop().await;
+}
+
+/// Open Job Spec: it closes when the job reaches a terminal state.
+#[tokio::test]
+async fn a_stream_of_one_job_ends_with_the_job() {
+    let server = Server::start().await;
+    let id = create(&server, "a").await;
+    let path = format!("/ojs/v1/jobs/{id}/events");
+    let mut stream = Stream::open(&server, &path, None).await;
+    let mut narrow = Stream::open(&server, &format!("{path}?types=job.started"), None).await;
+    let run = server.take("a", "w").await;
+    let ack = json!({ "job_id": id, "lease": run["lease"] });
+    assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
+    assert_eq!(stream.rest().await, ["job.started", "job.completed"]);
+    assert_eq!(narrow.rest().await, ["job.started"], "the end is seen by who does not want to be told of it");
+    // Whoever comes later is told what is left.
+    assert_eq!(Stream::open(&server, &path, None).await.rest().await, [""; 0]);
+    let mut whole = Stream::open(&server, &format!("{path}?after=0"), None).await;
+    let told = [whole.event().await, whole.event().await];
+    assert_eq!(told.each_ref().map(|told| told.event.as_str()), ["job.enqueued", "job.started"]);
+    assert_eq!(whole.rest().await, ["job.completed"]);
+    let mut again = Stream::open(&server, &path, Some(&told[1].id)).await;
+    assert_eq!(again.rest().await, ["job.completed"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_of_a_job_that_was_sent_back_goes_on() {
+    let server = Server::start().await;
+    let retry = json!({ "max_attempts": 1, "on_exhaustion": "dead_letter" });
+    let made = server.create(&job(&json!(1), &json!({ "queue": "a", "retry": retry }))).await;
+    let id = made.job_id();
+    let run = server.take("a", "w").await;
+    let error = json!({ "code": "x", "message": "y" });
+    let nack = json!({ "job_id": id, "lease": run["lease"], "error": error });
+    assert_eq!(server.post("/ojs/v1/workers/nack", &nack).await.status, 200);
+    let path = format!("/ojs/v1/jobs/{id}/events?after=0");
+    let first = ["job.enqueued", "job.started", "job.failed", "job.discarded"];
+    assert_eq!(Stream::open(&server, &path, None).await.rest().await, first);
+    assert_eq!(server.post(&format!("/ojs/v1/dead-letter/{id}/retry"), &json!({})).await.status, 200);
+    let mut stream = Stream::open(&server, &path, None).await;
+    for expected in [&first[..], &["job.available"]].concat() {
+        assert_eq!(stream.event().await.event, expected);
+    }
+    server.delete(&format!("/ojs/v1/jobs/{id}")).await;
+    assert_eq!(stream.rest().await, ["job.cancelled"]);
     server.stop().await;
 }
 

@@ -1,13 +1,15 @@
 //! TLS: whom a client believes, and a certificate that is replaced while the server runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use semel_client::{Client, ClientError};
 use semel_engine::Engine;
 use semel_server::{Config, Limits, Tls, router, serve_with};
 use semel_store::memory::Memory;
-use tokio::net::TcpListener;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 /// Somebody who vouches for servers.
@@ -69,6 +71,27 @@ async fn a_server_is_believed_by_whom_it_is_vouched_for() {
     tls.replace(certificate.as_bytes(), key.as_bytes()).unwrap();
     is_believed(&url, &second).await.unwrap();
     assert!(is_believed(&url, &first).await.is_err());
+    drop(stop);
+    serving.await.unwrap().unwrap();
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn who_does_not_agree_on_tls_is_not_waited_for() {
+    let (certificate, key) = Authority::new().certificate();
+    let tls = Tls::new(certificate.as_bytes(), key.as_bytes()).unwrap();
+    let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let limits = Limits { header_timeout: Duration::from_millis(100), ..Limits::default() };
+    let app = router(engine.clone(), Config::default());
+    let serving = tokio::spawn(serve_with(listener, app, limits, Some(tls), async { drop(stopped.await) }));
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut said = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(20), silent.read_to_end(&mut said)).await;
+    assert!(closed.is_ok(), "it is still connected");
+    assert_eq!(said, b"");
     drop(stop);
     serving.await.unwrap().unwrap();
     engine.stop().await;

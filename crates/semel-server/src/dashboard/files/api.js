@@ -2,7 +2,8 @@
 
 import { askForToken, headers, tenant } from "./session.js";
 
-const ROOT = "/ojs/v1/";
+/** Where the server is, as this module was loaded from it: below the prefix of the program that it is mounted in, if it is in one. */
+const ROOT = new URL("..", import.meta.url).href;
 
 /** A refusal: the server's code, sentence, hint and details. */
 export class Refusal extends Error {
@@ -23,14 +24,15 @@ export async function send(method, path, { query, body, signal, extra } = {}) {
   const meant = tenant();
   const set = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== "");
   const text = new URLSearchParams(set).toString();
-  const address = `${path.startsWith("/") ? path : ROOT + path}${text ? `?${text}` : ""}`;
+  const address = `${ROOT}${path.startsWith("/") ? path.slice(1) : `ojs/v1/${path}`}${text ? `?${text}` : ""}`;
   for (let attempt = 0; ; attempt++) {
     const response = await fetch(address, {
       method,
       signal,
       headers: { ...headers(), ...(body === undefined ? {} : { "content-type": "application/json" }), ...extra },
       body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
-      credentials: "omit",
+      // The server knows no cookies; the program that it is mounted in may.
+      credentials: "same-origin",
       cache: "no-store",
     });
     if (response.ok) return response;

@@ -41,7 +41,8 @@ export async function job({ params, signal }) {
     h("p", { class: "actions" },
       isLive ? button("Cancel this job…", () => cancel(job), { class: "danger" }) : null,
       isDead && isAdmin() ? button("Offer it again", () => replay(job), { class: "main" }) : null,
-      ["pending", "scheduled"].includes(job.state) && !job.workflow_id && mayProduce()
+      // A follow-up waits for the run before it, whoever asks.
+      job.state === "pending" && !job.workflow_id && !job.follow_up_of && mayProduce()
         ? button("Make it available now", () => act(post(`jobs/${at(job.id)}/activate`), "It is available.")) : null),
     part("Uniqueness", job.unique ? uniqueness(job, again) : keyless()),
     job.unique?.duplicates

@@ -110,6 +110,11 @@ async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
     said(&mut browser, "It is available.");
     assert_eq!(stage.state(&stage.pending).await, "available");
 
+    // One that waits for its time cannot be told to begin.
+    browser.go(&format!("#/jobs/{}", stage.scheduled));
+    browser.sees(&stage.scheduled);
+    assert_eq!(browser.eval("hand.shows('Make it available now')"), false);
+
     browser.go(&format!("#/jobs/{}", stage.dead[0]));
     browser.sees("the printer is on fire");
     browser.press("Offer it again");

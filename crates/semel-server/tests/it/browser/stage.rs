@@ -20,6 +20,7 @@ pub(crate) struct Stage {
     /// Of a queue of its own, run by a worker.
     pub(crate) active: String,
     pub(crate) pending: String,
+    pub(crate) scheduled: String,
     pub(crate) completed: String,
     /// Dead letters, the oldest first.
     pub(crate) dead: Vec<String>,
@@ -49,14 +50,14 @@ impl Stage {
         let (held, key) = Self::keys(&server).await;
         let completed = Self::finished(&server).await;
         let dead = Self::dead(&server).await;
-        let (active, pending) = Self::live(&server).await;
+        let [active, pending, scheduled] = Self::live(&server).await;
         let workflow = Self::flows(&server).await;
         let (url, told) = subscriber(&[]).await;
         let wish = json!({ "url": url, "events": ["job.completed", "job.discarded"], "secret": "whk_stage_secret_01" });
         let hook = server.post("/ojs/v1/webhooks/subscriptions", &wish).await;
         assert_eq!(hook.status, 201, "{}", hook.body);
         let hook = text(&hook.body["subscription"]["id"]);
-        Self { server, held, key, active, pending, completed, dead, workflow, hook, told }
+        Self { server, held, key, active, pending, scheduled, completed, dead, workflow, hook, told }
     }
 
     /// A browser on this server.
@@ -128,7 +129,7 @@ impl Stage {
     }
 
     /// One in each live state.
-    async fn live(server: &Server) -> (String, String) {
+    async fn live(server: &Server) -> [String; 3] {
         let options = |queue: &str| json!({ "queue": queue });
         let active = server.create(&job(&json!({ "file": "a.mp4" }), &options("media"))).await;
         // Its lease lasts longer than any test.
@@ -144,10 +145,10 @@ impl Stage {
         server.create(&job(&json!({ "n": 9 }), &json!({ "queue": "again", "retry": retry }))).await;
         Self::fail(server, "again").await;
         let late = json!({ "queue": "mail", "delay_until": "2099-01-01T00:00:00Z" });
-        server.create(&job(&json!({ "n": 10 }), &late)).await;
+        let scheduled = server.create(&job(&json!({ "n": 10 }), &late)).await;
         let pending =
             server.create(&job(&json!({ "n": 11 }), &json!({ "queue": "mail", "pending": true }))).await;
-        (active.job_id().to_owned(), pending.job_id().to_owned())
+        [active, pending, scheduled].map(|made| made.job_id().to_owned())
     }
 
     /// A workflow under way, and a cron.
