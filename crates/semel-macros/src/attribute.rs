@@ -64,11 +64,14 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
             }
             quote!(.max_attempts(#count))
         }
-        "timeout" | "lease" | "expires" => {
-            let millis = millis(meta)?;
+        "timeout" | "lease" => {
+            let millis = check::millis_within(&value(meta)?, check::TIMEOUT_DAYS_MAX)?;
             let ident = meta.path.get_ident();
-            let ident = if name == "expires" { quote!(expires_after) } else { quote!(#ident) };
             quote!(.#ident(::core::time::Duration::from_millis(#millis)))
+        }
+        "expires" => {
+            let millis = check::millis(&value(meta)?)?;
+            quote!(.expires_after(::core::time::Duration::from_millis(#millis)))
         }
         "retry" => {
             let calls = retry(meta)?;
@@ -76,6 +79,7 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
         }
         "tags" => {
             let tags = texts(meta)?;
+            check::number(&tags)?;
             quote!(.tags([#(#tags),*]))
         }
         "sensitive_meta" => {
@@ -99,12 +103,13 @@ fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
         let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
         calls.push(match name.as_str() {
             "initial" | "max" => {
-                let millis = millis(&meta)?;
+                let millis = check::millis_within(&value(&meta)?, check::INTERVAL_DAYS_MAX)?;
                 let ident = meta.path.get_ident();
                 quote!(.#ident(::core::time::Duration::from_millis(#millis)))
             }
             "coefficient" => {
                 let number: LitFloat = value(&meta)?;
+                check::coefficient(&number)?;
                 quote!(.coefficient(#number))
             }
             "backoff" => {
@@ -146,11 +151,6 @@ pub fn variant(text: &LitStr) -> syn::Ident {
 /// `= value`.
 pub fn value<T: Parse>(meta: &ParseNestedMeta<'_>) -> Result<T> {
     meta.value()?.parse()
-}
-
-/// `= "30s"`, in milliseconds.
-pub fn millis(meta: &ParseNestedMeta<'_>) -> Result<u64> {
-    check::millis(&value(meta)?)
 }
 
 /// `("a", "b")`.

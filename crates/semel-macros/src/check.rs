@@ -1,6 +1,16 @@
 //! What the values of attributes must look like. The rules are the server's; a test of `semel` holds the two together.
 
-use syn::{Error, LitStr, Result};
+use syn::{Error, LitFloat, LitStr, Result};
+
+/// Longest timeout or lease, in days.
+pub const TIMEOUT_DAYS_MAX: u64 = 30;
+/// Longest wait between two attempts, in days.
+pub const INTERVAL_DAYS_MAX: u64 = 366;
+/// Longest period of a unique policy, in days.
+pub const PERIOD_DAYS_MAX: u64 = 36_525;
+/// Most tags of a job, and most members that a part of a unique policy names.
+const NAMES_MAX: usize = 64;
+const DAY_MS: u64 = 86_400_000;
 
 /// A job type: lower-case words joined by dots, each starting with a letter.
 pub fn job_type(text: &LitStr) -> Result<()> {
@@ -43,6 +53,31 @@ pub fn millis(text: &LitStr) -> Result<u64> {
     }
 }
 
+/// The same, of so many days at most.
+pub fn millis_within(text: &LitStr, days_max: u64) -> Result<u64> {
+    let millis = millis(text)?;
+    if millis > days_max * DAY_MS {
+        return refuse(text, &format!("is longer than {days_max} days; write a shorter time"));
+    }
+    Ok(millis)
+}
+
+/// By how much waits grow.
+pub fn coefficient(number: &LitFloat) -> Result<()> {
+    if (1.0..=1_000.0).contains(&number.base10_parse::<f64>()?) {
+        return Ok(());
+    }
+    Err(Error::new_spanned(number, "a coefficient is 1.0 to 1000.0; 1.0 means that waits do not grow"))
+}
+
+/// Not more names than may be there.
+pub fn number(names: &[LitStr]) -> Result<()> {
+    match names.get(NAMES_MAX) {
+        Some(more) => refuse(more, &format!("is one more than the {NAMES_MAX} that may be named")),
+        None => Ok(()),
+    }
+}
+
 fn parse_millis(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut sum: u64 = 0;
@@ -56,7 +91,7 @@ fn parse_millis(text: &str) -> Option<u64> {
             "s" => 1_000,
             "m" => 60_000,
             "h" => 3_600_000,
-            "d" => 86_400_000,
+            "d" => DAY_MS,
             _ => return None,
         };
         sum = sum.checked_add(number.checked_mul(factor)?)?;

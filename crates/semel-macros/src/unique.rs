@@ -5,19 +5,19 @@ use quote::quote;
 use syn::meta::ParseNestedMeta;
 use syn::{Error, LitStr, Result};
 
-use crate::attribute::{millis, texts, value, variant};
+use crate::attribute::{texts, value, variant};
 use crate::check;
+use crate::hold::{Hold, STATES};
 use crate::member::Members;
 
 const KNOWN: &str = "args, args(\"member\", ..), queue, meta(\"member\", ..), meta_except(\"member\", ..), period = \"1h\", period_from, states(\"completed\", ..), while_active, when_active, on_conflict, on_mismatch, disclose, strict or content";
-const STATES: [&str; 8] =
-    ["scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"];
 
 /// The identity begins the builder, the rest follows.
 #[derive(Default)]
 struct Parts {
     identity: Option<TokenStream>,
     calls: Vec<TokenStream>,
+    hold: Hold,
 }
 
 /// Reads the attribute into an expression of type `semel::Unique`.
@@ -26,6 +26,7 @@ pub fn read(meta: &ParseNestedMeta<'_>, members: &Members) -> Result<TokenStream
     if meta.input.peek(syn::token::Paren) {
         meta.parse_nested_meta(|meta| one(&meta, &mut parts, members))?;
     }
+    parts.hold.check()?;
     let identity = parts.identity.unwrap_or_else(|| quote!(::semel::Unique::by_type()));
     let calls = parts.calls;
     Ok(quote!(#identity #(#calls)*))
@@ -33,14 +34,15 @@ pub fn read(meta: &ParseNestedMeta<'_>, members: &Members) -> Result<TokenStream
 
 fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Result<()> {
     let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
-    let choice = |words: &[&str]| -> Result<syn::Ident> {
+    let choice = |words: &[&str]| -> Result<(LitStr, syn::Ident)> {
         let text: LitStr = value(meta)?;
         check::one_of(&text, words)?;
-        Ok(variant(&text))
+        let variant = variant(&text);
+        Ok((text, variant))
     };
     let call = match name.as_str() {
         "args" if meta.input.peek(syn::token::Paren) => {
-            let names = texts(meta)?;
+            let names = named(meta)?;
             known(&names, members)?;
             return identify(meta, parts, quote!(::semel::Unique::by_args([#(#names),*])));
         }
@@ -49,42 +51,51 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         "content" => return identify(meta, parts, quote!(::semel::Unique::content())),
         "queue" => quote!(.and_queue()),
         "meta" => {
-            let names = texts(meta)?;
+            let names = named(meta)?;
             quote!(.and_meta([#(#names),*]))
         }
         "meta_except" => {
             let names = texts(meta)?;
+            check::number(&names)?;
             quote!(.and_meta_except([#(#names),*]))
         }
         "period" => {
-            let millis = millis(meta)?;
+            let text: LitStr = value(meta)?;
+            let millis = check::millis_within(&text, check::PERIOD_DAYS_MAX)?;
+            parts.hold.period = Some(text);
             quote!(.within(::core::time::Duration::from_millis(#millis)))
         }
         "period_from" => {
-            let choice = choice(&["created", "finished", "last_duplicate"])?;
+            let (text, choice) = choice(&["created", "finished", "last_duplicate"])?;
+            parts.hold.period_from = Some(text);
             quote!(.period_from(::semel::PeriodFrom::#choice))
         }
         "states" => {
-            let names = texts(meta)?;
+            let names = named(meta)?;
             names.iter().try_for_each(|name| check::one_of(name, &STATES))?;
             let states = names.iter().map(variant);
-            quote!(.states([#(::semel::JobState::#states),*]))
+            let call = quote!(.states([#(::semel::JobState::#states),*]));
+            parts.hold.states = Some(names);
+            call
         }
         "while_active" => quote!(.while_active()),
         "when_active" => {
-            let choice = choice(&["now", "wait"])?;
+            let (_, choice) = choice(&["now", "wait"])?;
             quote!(.when_active(::semel::WhenActive::#choice))
         }
         "on_conflict" => {
-            let choice = choice(&["reject", "ignore", "replace", "replace_except_schedule", "follow_up"])?;
+            let (text, choice) =
+                choice(&["reject", "ignore", "replace", "replace_except_schedule", "follow_up"])?;
+            parts.hold.on_conflict = Some(text);
             quote!(.on_conflict(::semel::OnConflict::#choice))
         }
         "on_mismatch" => {
-            let choice = choice(&["accept", "reject"])?;
+            let (_, choice) = choice(&["accept", "reject"])?;
             quote!(.on_mismatch(::semel::OnMismatch::#choice))
         }
         "disclose" => {
-            let choice = choice(&["always", "never"])?;
+            let (text, choice) = choice(&["always", "never"])?;
+            parts.hold.disclose = Some(text);
             quote!(.disclose(::semel::Disclose::#choice))
         }
         "key" => {
@@ -103,7 +114,18 @@ fn identify(meta: &ParseNestedMeta<'_>, parts: &mut Parts, identity: TokenStream
         return Err(meta.error("the identity is said twice; write one of args, strict and content"));
     }
     parts.identity = Some(identity);
+    parts.hold.identity = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
     Ok(())
+}
+
+/// `("a", "b")`, at least one.
+fn named(meta: &ParseNestedMeta<'_>) -> Result<Vec<LitStr>> {
+    let names = texts(meta)?;
+    if names.is_empty() {
+        return Err(Error::new_spanned(&meta.path, "this names nothing; name at least one, or leave it out"));
+    }
+    check::number(&names)?;
+    Ok(names)
 }
 
 /// A member that is not there would be refused at the first enqueue.

@@ -74,9 +74,9 @@ the_envelopes! {
     fn sensitive(pointer: impl Into<String>);
     /// Runs allowed, the first included.
     fn max_attempts(attempts: u32);
-    /// How long one attempt may run.
+    /// How long one attempt may run: 1 ms to 30 days.
     fn timeout(timeout: Duration);
-    /// How long a lease on it lasts without a heartbeat.
+    /// How long a lease on it lasts without a heartbeat: 1 ms to 30 days.
     fn lease(lease: Duration);
     /// It is discarded if it has not been started so long after its admission.
     fn expires_after(wait: Duration);

@@ -230,13 +230,13 @@ impl Envelope {
         self.option(|options| options.max_attempts(attempts))
     }
 
-    /// How long one attempt may run.
+    /// How long one attempt may run: 1 ms to 30 days.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.option(|options| options.timeout(timeout))
     }
 
-    /// How long a lease on it lasts without a heartbeat.
+    /// How long a lease on it lasts without a heartbeat: 1 ms to 30 days.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.option(|options| options.lease(lease))
@@ -303,7 +303,10 @@ impl Envelope {
     /// What could not be put into it.
     pub fn into_json(self) -> Result<String, Error> {
         match self.0 {
-            Form::Parts(parts) => serde_json::to_string(&*parts).map_err(Error::Write),
+            Form::Parts(parts) => {
+                parts.options.check()?;
+                serde_json::to_string(&*parts).map_err(Error::Write)
+            }
             Form::Text(text) => Ok(text),
             Form::Failed(error) => Err(error),
         }

@@ -7,6 +7,7 @@ use semel_core::lease::Bearer;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::queue::Semel;
@@ -14,6 +15,26 @@ use crate::stored::Stored;
 
 /// The longest a waiter sleeps without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+
+/// For so long a waiter looks again at a store that cannot be read, before it tells its caller.
+const AWAY_MAX: Duration = Duration::from_secs(30);
+
+/// Looks until there is an answer: a store that cannot be read now is looked at again, for a while.
+pub(crate) async fn answered<T, F>(look: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let until = Instant::now() + AWAY_MAX;
+    loop {
+        match look().await {
+            Err(error) if error.is_retryable() && Instant::now() < until => {
+                tracing::debug!(%error, "a waiter cannot look; it looks again");
+                tokio::time::sleep(LOOK_AT_LEAST_EVERY).await;
+            }
+            answer => return answer,
+        }
+    }
+}
 
 /// A job by its id. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -70,11 +91,12 @@ impl Handle {
     }
 
     /// Waits until the work has ended. When the job is replaced meanwhile, the wait goes on with the job that took
-    /// its place; a follow-up is waited for like any other job. Woken by the commit that ends it.
+    /// its place; a follow-up is waited for like any other job. Woken by the commit that ends it. A store that cannot be read is
+    /// looked at again for 30 seconds.
     ///
     /// # Errors
     /// [`Error::Gone`] when there is no such job, or it has been deleted after its retention; [`Error::Closed`] when
-    /// the queue is closed meanwhile.
+    /// the queue is closed meanwhile; [`Error::Store`] when the store is away for longer.
     pub async fn wait(&self) -> Result<Finished, Error> {
         let mut id = self.id;
         let mut replaced = Vec::new();
@@ -93,11 +115,12 @@ impl Handle {
     async fn end_of(&self, id: JobId) -> Result<(Stored, Option<JobId>), Error> {
         let hints = std::sync::Arc::clone(self.semel.engine()?.store().hints());
         let watch = hints.watch(id);
+        let waited_for = self.semel.job(id);
         loop {
             // Registered before looking, so that an end between look and wait is not slept through.
             let mut news = std::pin::pin!(watch.news());
             news.as_mut().enable();
-            let job = self.semel.engine()?.job(id).await?.ok_or(Error::Gone(id))?;
+            let Stored(job) = answered(|| waited_for.load()).await?.ok_or(Error::Gone(id))?;
             if job.head.state.is_finished() {
                 let successor = job.replaced_by;
                 return Ok((Stored(job), successor));

@@ -6,6 +6,7 @@ use semel_core::retry::Backoff;
 use serde::Serialize;
 
 use crate::codec::millis;
+use crate::error::Error;
 use crate::unique::Unique;
 
 /// How jobs of a type run; every part may be said otherwise when one is enqueued.
@@ -62,7 +63,7 @@ impl Options {
         self
     }
 
-    /// How long one attempt may run, to the millisecond; it fails then. 30 minutes unless said.
+    /// How long one attempt may run, to the millisecond; it fails then. 1 ms to 30 days; 30 minutes unless said.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(millis(timeout));
@@ -70,7 +71,7 @@ impl Options {
     }
 
     /// How long a lease on the job lasts without a heartbeat, to the millisecond: a worker that died delays the job
-    /// no longer than this. What the worker asks for, or 2 minutes, unless said.
+    /// no longer than this. 1 ms to 30 days; what the worker asks for, or 2 minutes, unless said.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(millis(lease));
@@ -110,6 +111,20 @@ impl Options {
     pub fn sensitive_meta<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.sensitive_meta = members.into_iter().map(Into::into).collect();
         self
+    }
+
+    /// A length that is said is one. On the wire 0 is what says nothing, and the default would hold in its place.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (name, length) in [("timeout_ms", self.timeout), ("visibility_timeout_ms", self.lease)] {
+            if length == Some(0) {
+                return Err(Error::Invalid {
+                    pointer: format!("/options/{name}"),
+                    message: "is no time at all; say 1 ms or more, or leave it out for the default"
+                        .to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -175,7 +190,9 @@ impl Retry {
         self
     }
 
-    /// Errors of these types end the job at once; `Auth.*` stands for all that begin with `Auth.`.
+    /// Errors of these types end the job at once; `Auth.*` stands for all that begin with `Auth.`. A type is what a
+    /// [`Failure`](crate::Failure) says, or the name of the handler's error type: `Declined`. One that is called `Error` has its
+    /// module's before it, where it is defined: `mail::Error`. A text or a `Box<dyn Error>` is a `handler_error`.
     #[must_use]
     pub fn never<T: Into<String>>(mut self, errors: impl IntoIterator<Item = T>) -> Self {
         self.never = errors.into_iter().map(Into::into).collect();

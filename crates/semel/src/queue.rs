@@ -227,14 +227,17 @@ impl Semel {
         engine.clone().ok_or(Error::Closed)
     }
 
-    /// The database, where the queue is in one.
+    /// The engine and the database, where the queue is in one.
     #[cfg(feature = "postgres")]
-    pub(crate) fn database(&self) -> Result<Arc<semel_postgres::Postgres>, Error> {
+    pub(crate) fn inside(&self) -> Result<(Engine, Arc<semel_postgres::Postgres>), Error> {
         let database = self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        database.ok_or_else(|| Error::Url {
+        // Looked at second, for close() takes it first: a closed queue says that it is closed, and not that it is in no database.
+        let engine = self.engine()?;
+        let database = database.ok_or_else(|| Error::Url {
             url: "this queue's".to_owned(),
             advice: "jobs are enqueued inside a transaction where the queue is in PostgreSQL".to_owned(),
-        })
+        })?;
+        Ok((engine, database))
     }
 
     /// Whether policies count; a test may switch them off.
@@ -284,23 +287,31 @@ impl Semel {
     /// Closes the queue, for all its clones: its servers and duties stop, webhooks that are being delivered are waited for (15 s at
     /// most), what was asked before is answered, and the store is let go of. A file can be opened again at once. Every later call is
     /// [`Error::Closed`], and a `router` that is still mounted answers 503. Workers are to be stopped before: this does not wait for
-    /// them, and what they still hold goes to others when its lease has ended.
+    /// them, and what they still hold goes to others when its lease has ended. Once begun, the closing goes on where its future is
+    /// dropped. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// [`Error::Closed`] when it was closed before.
+    /// [`Error::Closed`] when it was closed before, or is being closed.
     pub async fn close(&self) -> Result<(), Error> {
         let engine = {
             let mut slot = self.shared.engine.write().unwrap_or_else(PoisonError::into_inner);
             slot.take().ok_or(Error::Closed)?
         };
-        #[cfg(feature = "http")]
-        self.shared.serving.end().await;
-        // Whoever opens the file right after this must not meet its own lock: these are the last holds on it but the engine's own.
-        #[cfg(feature = "postgres")]
-        drop(self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());
-        #[cfg(feature = "sqlite")]
-        drop(self.shared.file.lock().unwrap_or_else(PoisonError::into_inner).take());
-        engine.close().await;
+        let shared = Arc::clone(&self.shared);
+        // In a task of its own: whoever waits for it no longer must not leave the file held by a queue that answers nothing.
+        let closing = tokio::spawn(async move {
+            #[cfg(feature = "http")]
+            shared.serving.end().await;
+            // Whoever opens the file right after this must not meet its own lock: these are the last holds on it but the engine's own.
+            #[cfg(feature = "postgres")]
+            drop(shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());
+            #[cfg(feature = "sqlite")]
+            drop(shared.file.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(shared);
+            engine.close().await;
+        });
+        // It fails where the runtime ends under it.
+        drop(closing.await);
         Ok(())
     }
 

@@ -27,6 +27,8 @@ use crate::worker::Run;
 ///   it again from its first statement. In REPEATABLE READ and SERIALIZABLE that is to be expected; in READ COMMITTED only where
 ///   one transaction enqueues several times and two of them meet in opposite orders: enqueue all jobs by one call.
 /// - Other errors leave the transaction as it was. Dropping a future before it is ready does not: roll back then.
+/// - Nothing else may be asked on the transaction until a call has answered: a call may undo its own statements, back to a
+///   savepoint, and whatever came in between with them.
 /// - Enqueue late and commit soon: others wait for the keys. A queue's bound does not hold here.
 pub struct InTransaction<'a> {
     semel: Semel,
@@ -44,6 +46,9 @@ impl Semel {
     /// The queue inside a transaction of the program's own, on the same database: a `&tokio_postgres::Transaction`, or a
     /// client after `BEGIN`. Those of other drivers come in the type that their crate has for it: `semel_sqlx::Sqlx(&mut tx)`,
     /// `semel_diesel::Diesel(conn)`.
+    ///
+    /// Nothing else may be asked on the transaction until a call has answered: a statement that is sent beside it, as by `join!` on
+    /// a shared `&Transaction`, may be undone with the call's own, although it was answered as done.
     ///
     /// ```no_run
     /// # #[derive(serde::Serialize, serde::Deserialize, semel::Job)]
@@ -66,7 +71,7 @@ impl InTransaction<'_> {
     /// Offers a job: a typed one, an [`Envelope`], or an [`Enqueue`](crate::Enqueue) with what is special about it.
     ///
     /// # Errors
-    /// As [`Semel::enqueue`]; [`Error::Url`] when the queue is not in PostgreSQL.
+    /// As [`Semel::enqueue`]; [`Error::Closed`]; [`Error::Url`] when the queue is not in PostgreSQL.
     pub async fn enqueue(&self, job: impl IntoEnvelope) -> Result<Enqueued, Error> {
         let many = self.offer(vec![job.into_envelope()]).await?;
         many.outcomes.into_iter().next().unwrap_or(Err(Error::Closed))
@@ -104,9 +109,8 @@ impl InTransaction<'_> {
     }
 
     async fn end(&self, run: &Run, result: Option<Bytes>) -> Result<(), Error> {
-        let database = self.semel.database()?;
+        let (engine, database) = self.semel.inside()?;
         let bearer = Bearer { lease: Some(LeaseToken(run.fence())), worker: None };
-        let engine = self.semel.engine()?;
         let mut session = self.session.lock().await;
         match engine.complete_inside(&mut database.inside(&mut **session), run.id(), bearer, result).await? {
             Settled::Done(_) => Ok(()),
@@ -119,8 +123,7 @@ impl InTransaction<'_> {
     }
 
     async fn offer(&self, envelopes: Vec<Envelope>) -> Result<Many, Error> {
-        let database = self.semel.database()?;
-        let engine = self.semel.engine()?;
+        let (engine, database) = self.semel.inside()?;
         if envelopes.len() > BATCH_JOBS_MAX {
             return Err(Error::Invalid {
                 pointer: String::new(),

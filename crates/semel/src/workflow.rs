@@ -11,6 +11,7 @@ use semel_store::backend::BoxFuture;
 
 use crate::enqueue::{forget_policy, terms};
 use crate::error::Error;
+use crate::handle::answered;
 use crate::queue::Semel;
 use crate::steps::IntoSteps;
 
@@ -144,13 +145,15 @@ impl Workflow {
         Ok(workflow.map(|workflow| StoredWorkflow { id: self.id, workflow }))
     }
 
-    /// Waits until every step has ended, or the workflow was cancelled.
+    /// Waits until every step has ended, or the workflow was cancelled. A store that cannot be read is looked at again for 30
+    /// seconds.
     ///
     /// # Errors
-    /// [`Error::NoWorkflow`] when there is none, or none any more; [`Error::Closed`] when the queue is closed meanwhile.
+    /// [`Error::NoWorkflow`] when there is none, or none any more; [`Error::Closed`] when the queue is closed meanwhile;
+    /// [`Error::Store`] when the store is away for longer.
     pub async fn wait(&self) -> Result<StoredWorkflow, Error> {
         loop {
-            let workflow = self.load().await?.ok_or(Error::NoWorkflow(self.id))?;
+            let workflow = answered(|| self.load()).await?.ok_or(Error::NoWorkflow(self.id))?;
             if workflow.status() != Status::Running {
                 return Ok(workflow);
             }

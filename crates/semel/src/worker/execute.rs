@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     /// Runs are to come to an end.
     pub(crate) abort: CancellationToken,
+    /// Reports that have not been heard are given up.
+    pub(crate) give_up: CancellationToken,
 }
 
 /// How a run came to its end.
@@ -125,8 +127,19 @@ impl Shared {
         Box::pin(async move { next.run(run).await })
     }
 
-    /// Reports until it is heard; gives up when the lease has surely ended.
+    /// Reports until it is heard; gives up when the lease has surely ended, or when a shutdown waits no longer.
     pub(super) async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
+        tokio::select! {
+            biased;
+            counted = self.report_until_heard(job, outcome) => counted,
+            () = self.give_up.cancelled() => {
+                tracing::error!(job = %job.id, "the end of a run is not heard, and the shutdown waits no longer; the job runs again when its lease has ended");
+                false
+            }
+        }
+    }
+
+    async fn report_until_heard(&self, job: &Delivery, outcome: &Outcome) -> bool {
         let deadline = Instant::now() + job.lease;
         let mut pause = REPORT_AGAIN_MIN;
         loop {

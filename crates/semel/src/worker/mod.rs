@@ -43,6 +43,10 @@ pub use self::working::Working;
 pub const CONCURRENCY_DEFAULT: u32 = 16;
 /// The most.
 pub const CONCURRENCY_MAX: u32 = 100_000;
+/// How long runs may go on after the shutdown began, unless said.
+const DRAIN_DEFAULT: Duration = Duration::from_secs(30);
+/// How long a run may go on after its token has fired, unless said.
+const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 
 /// Tells the workers of one process apart.
 static WORKERS: AtomicU64 = AtomicU64::new(1);
@@ -138,8 +142,8 @@ impl Worker {
             concurrency: CONCURRENCY_DEFAULT,
             prefetch: 0,
             lease: None,
-            drain: Duration::from_secs(30),
-            grace: Duration::from_secs(5),
+            drain: DRAIN_DEFAULT,
+            grace: GRACE_DEFAULT,
         }
     }
 
@@ -255,6 +259,7 @@ impl Worker {
             grace: self.grace,
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
+            give_up: CancellationToken::new(),
         })
     }
 
@@ -322,5 +327,19 @@ impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let types: Vec<&String> = self.handlers.keys().collect();
         f.debug_struct("Worker").field("name", &self.name).field("types", &types).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_says_how_long_runs_may_take_to_end() {
+        let page = include_str!("../../../../docs/guide/library.md");
+        for (what, time) in [("the drain time", DRAIN_DEFAULT), ("the grace time", GRACE_DEFAULT)] {
+            let said = format!("{what} ({} s)", time.as_secs());
+            assert!(page.contains(&said), "{said}");
+        }
     }
 }

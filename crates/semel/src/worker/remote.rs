@@ -187,18 +187,19 @@ impl Remote {
         let text = serde_json::to_vec(body).map_err(Error::Write)?;
         let headers = http::HeaderMap::new();
         let response = self.client.request(method, path, Some(text.into()), headers).await?;
+        let answered = |status: http::StatusCode| {
+            let said = String::from_utf8_lossy(&response.body);
+            let said = said.chars().take(REASON_CHARS_MAX).collect::<String>();
+            format!("the end of a run was answered with {status}: {said}")
+        };
         match response.status.as_u16() {
             200..=299 => Ok(Reported::Counted),
             // The run is not this worker's any more.
             404 | 409 => Ok(Reported::Late),
-            429 | 500..=599 => Err(Error::Store(StoreError::Unavailable(format!(
-                "the end of a run was answered with {}",
-                response.status
-            )))),
-            status => {
-                let said = String::from_utf8_lossy(&response.body).into_owned();
-                Err(Error::Server(format!("the end of a run was answered with {status}: {said}")))
-            }
+            // What was said of the end is not to be had, whoever says it and whenever.
+            400 | 413 | 415 | 422 => Err(Error::Server(answered(response.status))),
+            // Anything else is of the way there, such as a token that one of several servers does not know yet, and may pass.
+            _ => Err(Error::Store(StoreError::Unavailable(answered(response.status)))),
         }
     }
 }

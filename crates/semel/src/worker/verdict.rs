@@ -44,7 +44,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of this type, for `Retry::never` and for statistics, with a message for people.
+    /// A failure of this type, for `Retry::never` and for statistics, with a message for people. An error that is none has the name
+    /// of its Rust type: `Declined`, and of one that is called `Error` with its module's, `mail::Error`.
     pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
         let error_type = error_type.into();
         Self { code: error_type.clone(), message: message.into(), error_type, retry_in: None }
@@ -148,12 +149,19 @@ where
     }
 }
 
-/// A type's own name, for a plain type; a box or a text says nothing about what went wrong.
+/// A type's own name, for a plain type; with its module's where it is `Error`, as many are. A box or a text says nothing about what
+/// went wrong.
 fn short_name<E>() -> &'static str {
     let name = std::any::type_name::<E>();
-    let short = name.rsplit("::").next().unwrap_or(name);
-    let is_plain = short.chars().all(|c| c.is_alphanumeric() || c == '_');
-    if is_plain && !matches!(short, "String" | "str" | "Error") { short } else { "handler_error" }
+    let is_plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let (path, own) = name.rsplit_once("::").unwrap_or(("", name));
+    let module = path.rsplit("::").next().unwrap_or(path);
+    let short = match own {
+        "String" | "str" => None,
+        "Error" if is_plain(module) => name.get(path.len() - module.len()..),
+        _ => Some(own).filter(|own| is_plain(own)),
+    };
+    short.unwrap_or("handler_error")
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
@@ -192,6 +200,22 @@ mod tests {
         let own = Failure::new("Busy", "later").after(Duration::from_secs(1));
         let Outcome::Retry(failure) = Err::<(), _>(own.clone()).into_outcome() else { panic!("no failure") };
         assert_eq!(failure, own);
+    }
+
+    mod mail {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the mailbox is full")]
+        pub(super) struct Error;
+    }
+
+    /// `Error` by itself could be anybody's.
+    #[test]
+    fn an_error_that_is_called_error_is_told_by_its_module() {
+        let Outcome::Retry(failure) = Err::<(), _>(mail::Error).into_outcome() else { panic!("no failure") };
+        assert_eq!((failure.error_type(), failure.message()), ("mail::Error", "the mailbox is full"));
+        let boxed: Box<dyn std::error::Error + Send + Sync> = Box::new(mail::Error);
+        let Outcome::Retry(failure) = Err::<(), _>(boxed).into_outcome() else { panic!("no failure") };
+        assert_eq!(failure.error_type(), "handler_error");
     }
 
     #[test]

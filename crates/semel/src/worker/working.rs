@@ -12,6 +12,10 @@ use super::link::Speaker;
 use super::pool::Pool;
 use crate::error::Error;
 
+/// So long after the grace time what has not been heard is given up: far longer than a store or server that is well needs. What is
+/// held then goes to others when its lease has ended.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
+
 /// A worker at work. Dropped, it stops at once: its runs' tokens fire, and unfinished jobs are given back.
 #[must_use = "a worker stops when this is dropped"]
 pub struct Working {
@@ -67,7 +71,8 @@ impl Working {
 
     /// Stops: no more jobs are taken, and what waits for a place is given back at once. Runs may go on for the drain
     /// time; then their tokens fire, and what has not ended within the grace time is dropped and given back, without
-    /// its attempt being spent. Ends when all reports have been heard.
+    /// its attempt being spent. Ends when all reports have been heard; where the store or the server does not answer, 5 seconds
+    /// after the grace time: those jobs go to others when their leases have ended.
     pub async fn stop(mut self) {
         self.shared.stop.cancel();
         let fetching = std::mem::take(&mut self.fetching);
@@ -81,13 +86,21 @@ impl Working {
             });
             if tokio::time::timeout(self.drain, ended.as_mut()).await.is_err() {
                 self.shared.abort.cancel();
-                ended.await;
+                if tokio::time::timeout(self.patience(), ended.as_mut()).await.is_err() {
+                    self.shared.give_up.cancel();
+                    ended.await;
+                }
             }
         }
         self.beats_end.cancel();
         if let Some(beating) = self.beating.take() {
             drop(beating.await);
         }
+    }
+
+    /// How long after their tokens have fired runs and their reports are waited for.
+    fn patience(&self) -> Duration {
+        self.shared.grace.saturating_add(OVERDUE_AFTER)
     }
 
     async fn empty(&self) {

@@ -1,6 +1,8 @@
 //! What `#[derive(Job)]` makes of a type.
 
-use semel::{Envelope, Job};
+use std::time::Duration;
+
+use semel::{Disclose, Envelope, Job, JobState, OnConflict, PeriodFrom, Retry, Unique};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -123,6 +125,68 @@ async fn the_macro_and_the_queue_know_the_same_names() {
     {
         let refused = semel.enqueue(Envelope::new(job_type).queue(queue)).await;
         assert!(matches!(refused, Err(semel::Error::Invalid { .. })), "{job_type} {queue}");
+    }
+}
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(
+    type = "edge",
+    timeout = "30d",
+    lease = "30d",
+    retry(max = "366d", coefficient = 1.0),
+    unique(
+        args,
+        on_conflict = "follow_up",
+        states("scheduled", "available", "pending", "active", "retryable", "completed")
+    )
+)]
+struct Edge;
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(
+    type = "shown",
+    unique(strict, on_conflict = "ignore", disclose = "always", period_from = "finished", period = "36525d")
+)]
+struct Shown;
+
+/// The bounds and contradictions that `tests/ui` of the macros shows, from either side.
+#[tokio::test]
+async fn the_macro_and_the_queue_refuse_the_same() {
+    let semel = crate::harness::memory().await;
+    semel.enqueue(Edge).await.unwrap();
+    semel.enqueue(Shown).await.unwrap();
+    let job = || Envelope::new("a.b");
+    let unique = |unique: Unique| job().unique(unique);
+    let (day, moment) = (Duration::from_secs(24 * 3600), Duration::from_millis(1));
+    let follow_up = || Unique::by_all_args().on_conflict(OnConflict::FollowUp);
+    let hour = || Unique::by_all_args().within(Duration::from_secs(3600));
+    let replace = |policy: Unique| policy.on_conflict(OnConflict::Replace);
+    for (wrong, place) in [
+        (job().timeout(30 * day + moment), "/options/timeout_ms"),
+        (job().lease(30 * day + moment), "/options/visibility_timeout_ms"),
+        (job().retry(Retry::new().initial(366 * day + moment)), "/options/retry/initial_interval_ms"),
+        (job().retry(Retry::new().max(366 * day + moment)), "/options/retry/max_interval_ms"),
+        (job().retry(Retry::new().coefficient(0.5)), "/options/retry/backoff_coefficient"),
+        (job().retry(Retry::new().coefficient(1_000.5)), "/options/retry/backoff_coefficient"),
+        (job().tags(vec!["a"; 65]), "/options/tags"),
+        (unique(Unique::by_type().within(36_525 * day + moment)), "/options/unique/period"),
+        (unique(Unique::by_args(Vec::<String>::new())), "/options/unique/args_keys"),
+        (unique(Unique::by_args(vec!["a"; 65])), "/options/unique/args_keys"),
+        (unique(Unique::by_type().and_meta(Vec::<String>::new())), "/options/unique/meta_keys"),
+        (unique(Unique::by_type().and_meta_except(vec!["a"; 65])), "/options/unique/meta_except"),
+        (unique(Unique::by_type().states([])), "/options/unique/states"),
+        (unique(hour().period_from(PeriodFrom::Finished)), "/options/unique/period_from"),
+        (unique(replace(Unique::by_all_args().states([JobState::Cancelled]))), "/options/unique/states/0"),
+        (unique(replace(Unique::strict())), "/options/unique/states/"),
+        (unique(follow_up().within(day)), "/options/unique/period"),
+        (unique(Unique::content().on_conflict(OnConflict::FollowUp)), "/options/unique/period"),
+        (unique(follow_up().states([JobState::Active])), "/options/unique/states"),
+        (unique(Unique::strict().on_conflict(OnConflict::Ignore)), "/options/unique/disclose"),
+        (unique(Unique::content().disclose(Disclose::Never)), "/options/unique/disclose"),
+    ] {
+        let refused = semel.enqueue(wrong).await.unwrap_err();
+        let semel::Error::Invalid { pointer, .. } = &refused else { panic!("{place}: {refused}") };
+        assert!(pointer.starts_with(place), "{place}: {pointer}");
     }
 }
 

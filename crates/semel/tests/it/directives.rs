@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel::{Failure, JobState, Progress, Semel, State, Worker};
 use tokio::sync::{Notify, mpsc};
 
-use crate::harness::{Add, memory, soon};
+use crate::harness::{Add, add, memory, soon, still};
 
 async fn tell(url: &str, worker: &str, directive: &str) {
     let client = semel_client::Client::new(url).unwrap();
@@ -31,19 +31,33 @@ fn worker(builder: Worker, begun: mpsc::UnboundedSender<i64>) -> Worker {
     )
 }
 
-async fn told_before_it_starts(semel: Semel, url: &str, builder: Worker) {
+/// Another worker takes job after job of another queue: whoever takes jobs has taken by then what waited before.
+async fn others_work(semel: &Semel, builder: Worker) {
+    let _working = builder.name("w-2").queue("other", 1).handle(add).start().unwrap();
+    for a in 0..20 {
+        let job = semel.enqueue(Add { a, b: 0 }).queue("other").await.unwrap();
+        assert_eq!(soon(job.wait()).await.unwrap().state(), JobState::Completed);
+    }
+}
+
+async fn told_before_it_starts(semel: &Semel, url: &str, builder: impl Fn() -> Worker) {
     let (begun, mut has_begun) = mpsc::unbounded_channel();
     tell(url, "w-1", "terminate").await;
-    let working = worker(builder, begun).start().unwrap();
+    let working = worker(builder(), begun).start().unwrap();
     soon(working.told_to_end()).await;
     assert_eq!(shown(url).await["state"], "terminate");
-    // It takes no more, and can be stopped as always.
-    let job = semel.enqueue(Add { a: 7, b: 0 }).await.unwrap();
+    // The fetch that was under way may take one; it takes no more, and can be stopped as always.
+    let jobs = [7, 8].map(|a| Add { a, b: 0 });
+    let jobs = semel.enqueue_many(jobs).await.unwrap().outcomes;
+    others_work(semel, builder()).await;
     soon(working.stop()).await;
-    let stored = job.job().unwrap().load().await.unwrap().unwrap();
-    if stored.state() == JobState::Available {
-        assert!(has_begun.try_recv().is_err());
+    let begun = std::iter::from_fn(|| has_begun.try_recv().ok()).count();
+    let mut left = 0;
+    for job in jobs {
+        let stored = job.unwrap().job().unwrap().load().await.unwrap().unwrap();
+        left += usize::from(stored.state() == JobState::Available);
     }
+    assert!(begun <= 1 && begun + left == 2, "{begun} begun, {left} left");
 }
 
 #[tokio::test]
@@ -52,8 +66,9 @@ async fn a_worker_told_to_end_says_so() {
         // A queue each: a job that one of them leaves behind is no job for the other.
         let semel = memory().await;
         let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
-        let builder = if is_remote { Worker::remote(&admin.url()).unwrap() } else { Worker::new(&semel) };
-        told_before_it_starts(semel, &admin.url(), builder).await;
+        let url = admin.url();
+        let builder = || if is_remote { Worker::remote(&url).unwrap() } else { Worker::new(&semel) };
+        told_before_it_starts(&semel, &url, builder).await;
         admin.stop().await.unwrap();
     }
 }
@@ -72,7 +87,8 @@ async fn run_until_ends_when_an_operator_says_so() {
 /// Quiet, it finishes what it has, takes nothing, and goes on when it is told to.
 #[tokio::test]
 async fn a_quiet_worker_finishes_what_it_has_and_waits() {
-    let semel = memory().await;
+    // Its lease is short, so it is heard of often, and never ends: no time passes for the store.
+    let (semel, _clock) = still();
     let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
     let (begun, mut has_begun) = mpsc::unbounded_channel::<i64>();
     let go = Arc::new(Notify::new());
@@ -98,6 +114,7 @@ async fn a_quiet_worker_finishes_what_it_has_and_waits() {
     soon(async { while shown(&admin.url()).await["active_jobs"] != 1 {} }).await;
     go.notify_one();
     assert_eq!(soon(first.wait()).await.unwrap().state(), JobState::Completed);
+    others_work(&semel, Worker::new(&semel)).await;
     let waits = second.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!(waits.state(), JobState::Available);
     drop(has_begun);

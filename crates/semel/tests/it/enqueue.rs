@@ -212,6 +212,22 @@ async fn what_contradicts_itself_is_refused_with_its_place() {
     assert!(message.contains("add completed"), "{message}");
 }
 
+/// On the wire 0 is what says nothing: the default would hold, half an hour instead of no time.
+#[tokio::test]
+async fn a_length_of_no_time_is_refused() {
+    let semel = memory().await;
+    let job = || Envelope::of(&Add { a: 1, b: 2 });
+    for (wrong, place) in [
+        (job().timeout(Duration::ZERO), "/options/timeout_ms"),
+        (job().lease(Duration::ZERO), "/options/visibility_timeout_ms"),
+    ] {
+        let refused = semel.enqueue(wrong).await.unwrap_err();
+        assert!(matches!(&refused, Error::Invalid { pointer, .. } if pointer == place), "{refused}");
+    }
+    let shortest = job().timeout(Duration::from_nanos(1)).lease(Duration::from_nanos(1));
+    assert!(semel.enqueue(shortest).await.unwrap().is_inserted());
+}
+
 #[tokio::test]
 async fn a_file_keeps_its_jobs_and_has_one_owner() {
     let dir = semel_testkit::fixture::TempDir::new();

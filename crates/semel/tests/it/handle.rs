@@ -1,11 +1,14 @@
 //! Waiting for the end of the work, whoever asked for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel::{Enqueued, Error, JobState, OnConflict, Semel, Unique};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_engine::Job as Claimed;
 use semel_store::backend::Claim;
+use semel_store::decor::{Fault, Faulty};
+use semel_store::memory::Memory;
 
 use crate::harness::{Add, Welcome, memory, soon};
 
@@ -104,4 +107,19 @@ async fn a_job_that_ended_otherwise_has_no_result_and_says_why() {
     assert!(matches!(semel.job(run.head.id).cancel().await, Err(Error::WrongState { .. })));
     let unknown = semel::JobId::mint(semel::Timestamp::from_millis(1), 999, 0);
     assert!(matches!(semel.job(unknown).wait().await, Err(Error::Gone(id)) if id == unknown));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_rides_out_a_store_that_is_away_for_a_while() {
+    let store = Arc::new(Faulty::new(Arc::new(Memory::default())));
+    let semel = Semel::on(Arc::clone(&store) as Arc<dyn semel_store::Backend>).unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    let run = take(&semel).await;
+    complete(&semel, &run, "7").await;
+    store.script_loads([Fault::Before; 3]);
+    assert_eq!(job.result::<u32>().await.unwrap(), 7);
+    let began = tokio::time::Instant::now();
+    store.script_loads([Fault::Before; 10_000]);
+    let error = job.wait().await.unwrap_err();
+    assert!(error.is_retryable() && began.elapsed() >= Duration::from_secs(30), "{error}");
 }

@@ -101,6 +101,30 @@ async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids(
     semel.close().await.unwrap();
 }
 
+/// Nobody could speak of the job by such an id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_whose_id_no_job_may_have_is_invalid() {
+    let url = store_url();
+    let schema = url.split("schema=").nth(1).unwrap();
+    let semel = Semel::open(&url).relay_outbox().await.unwrap();
+    let client = client().await;
+    let ids = ["f81d4fae-7dec-4d65-a765-00a0c91e6bf6", "00000000-0000-0000-8000-000000000001"];
+    for id in ids {
+        let insert = format!(
+            "INSERT INTO {schema}.outbox (id, envelope) VALUES ('{id}', '{{\"type\": \"a.b\", \"args\": []}}')"
+        );
+        client.batch_execute(&insert).await.unwrap();
+    }
+    assert_eq!(relayed(&client, schema).await, [("invalid".to_owned(), 2)]);
+    let told = format!("SELECT reason, job IS NULL FROM {schema}.outbox");
+    for row in client.query(&told, &[]).await.unwrap() {
+        assert!(row.get::<_, &str>(0).contains("UUIDv7") && row.get::<_, bool>(1));
+    }
+    let stored = format!("SELECT count(*) FROM {schema}.head");
+    assert_eq!(client.query_one(&stored, &[]).await.unwrap().get::<_, i64>(0), 0);
+    semel.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_servers_relay_each_entry_once_and_a_key_that_is_held_holds_up_no_other() {
     let url = store_url();

@@ -231,37 +231,72 @@ async fn a_shutdown_gives_back_what_does_not_end() {
     admin.stop().await.unwrap();
 }
 
-/// A server that takes all requests and answers none, but for the first fetch if there is an answer to it. Tells of every fetch.
-fn mute(mut answer: Option<&'static str>) -> (String, mpsc::UnboundedReceiver<()>) {
+/// A server that answers a request for one of these paths with what is canned for it, in this order, and all others not at all.
+/// Tells which paths were asked for.
+fn canned(answers: &[(&'static str, u16, &'static str)]) -> (String, mpsc::UnboundedReceiver<String>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (asked, was_asked) = mpsc::unbounded_channel();
+    let mut answers = answers.to_vec();
     std::thread::spawn(move || {
         let mut kept = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut line = String::new();
             drop(BufReader::new(&stream).read_line(&mut line));
-            if line.contains("/workers/fetch") {
-                if let Some(body) = answer.take() {
-                    let length = body.len();
-                    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
-                    write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
-                }
-                asked.send(()).unwrap_or_default();
+            let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            if let Some(at) = answers.iter().position(|(of, ..)| *of == path) {
+                let (_, status, body) = answers.remove(at);
+                let head = format!(
+                    "HTTP/1.1 {status} Canned\r\nconnection: close\r\ncontent-type: application/json"
+                );
+                write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
             }
+            asked.send(path).unwrap_or_default();
             kept.push(stream);
         }
     });
     (url, was_asked)
 }
 
+const FETCH: &str = "/ojs/v1/workers/fetch";
+/// The answer to a fetch.
+const GRANTED: &str = r#"{"jobs":[{"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f","type":"sum.add","args":[{"a":1,"b":0}],"lease":"l1-1"}]}"#;
+
+async fn until_fetched(was_asked: &mut mpsc::UnboundedReceiver<String>) {
+    while soon(was_asked.recv()).await.unwrap() != FETCH {}
+}
+
+/// The work is done, and a failure told in its place would have it done again.
+#[tokio::test]
+async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
+    const ACK: &str = "/ojs/v1/workers/ack";
+    let answers =
+        [(FETCH, 200, GRANTED), (ACK, 401, "{}"), (ACK, 408, ""), (ACK, 403, "no"), (ACK, 200, "{}")];
+    let (url, mut was_asked) = canned(&answers);
+    let working = Worker::remote(&url).unwrap().concurrency(1).handle(add).start().unwrap();
+    let mut told = Vec::new();
+    // The next job is asked for when the end of this one was heard.
+    for _ in 0..2 {
+        loop {
+            let path = soon(was_asked.recv()).await.unwrap();
+            if path == FETCH {
+                break;
+            }
+            told.push(path);
+        }
+    }
+    told.retain(|path| path != "/ojs/v1/workers/heartbeat");
+    assert_eq!(told, [ACK; 4]);
+    drop(working);
+}
+
 #[tokio::test]
 async fn a_shutdown_does_not_wait_long_for_a_server_that_does_not_answer() {
-    let (url, mut was_asked) = mute(None);
+    let (url, mut was_asked) = canned(&[]);
     let working =
         Worker::remote(&url).unwrap().drain(Duration::from_millis(300)).handle(add).start().unwrap();
-    soon(was_asked.recv()).await.unwrap();
+    until_fetched(&mut was_asked).await;
     // From here on nothing but time is waited for.
     tokio::time::pause();
     let began = tokio::time::Instant::now();
@@ -271,14 +306,13 @@ async fn a_shutdown_does_not_wait_long_for_a_server_that_does_not_answer() {
 
 #[tokio::test]
 async fn runs_have_no_more_time_for_a_fetch_that_is_slow_to_end() {
-    let job = r#"{"jobs":[{"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f","type":"sum.add","args":[{"a":1,"b":0}],"lease":"l1-1"}]}"#;
-    let (url, mut was_asked) = mute(Some(job));
+    let (url, mut was_asked) = canned(&[(FETCH, 200, GRANTED)]);
     let (gate, mut begun, mut told) = gate();
     let drain = Duration::from_millis(300);
     let working = Worker::remote(&url).unwrap().drain(drain).state(gate).handle(until_told).start().unwrap();
     soon(begun.recv()).await.unwrap();
     for _ in 0..2 {
-        soon(was_asked.recv()).await.unwrap();
+        until_fetched(&mut was_asked).await;
     }
     tokio::time::pause();
     let began = tokio::time::Instant::now();
@@ -286,6 +320,22 @@ async fn runs_have_no_more_time_for_a_fetch_that_is_slow_to_end() {
     told.recv().await.unwrap();
     assert!(began.elapsed() < 2 * drain, "{:?}", began.elapsed());
     stopping.abort();
+}
+
+/// The lease, which is two minutes, frees the job all the same.
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_report_that_nobody_hears() {
+    let (url, _was_asked) = canned(&[(FETCH, 200, GRANTED)]);
+    let (gate, mut begun, mut told) = gate();
+    let (drain, grace) = (Duration::from_millis(300), Duration::from_secs(1));
+    let worker = Worker::remote(&url).unwrap().concurrency(1).drain(drain).grace(grace);
+    let working = worker.state(gate).handle(until_told).start().unwrap();
+    soon(begun.recv()).await.unwrap();
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    working.stop().await;
+    assert!(began.elapsed() < drain + grace + Duration::from_secs(10), "{:?}", began.elapsed());
+    told.recv().await.unwrap();
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! The server inside the program: what it delivers, and how it ends, whoever is still there.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request};
 use axum::routing::post;
+use futures_util::FutureExt as _;
 use semel::{Error, Semel, Worker};
 use semel_client::Client;
 use semel_testkit::TempDir;
@@ -138,6 +140,37 @@ async fn a_queue_that_is_closed_ends_its_servers_and_lets_go_of_the_file() {
     again.close().await.unwrap();
 }
 
+/// As by a limit on the time to end, which a webhook outlasts.
+#[tokio::test]
+async fn a_closing_that_nobody_waits_for_any_more_goes_on() {
+    let dir = TempDir::new();
+    let semel = Semel::open(&file(&dir)).webhooks_allow_private().await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hook = format!("http://{}/hook", listener.local_addr().unwrap());
+    let request = Request::post(SUBSCRIPTIONS).header("content-type", "application/json");
+    let request = request.body(Body::from(subscription(&hook))).unwrap();
+    let made = semel.router().unwrap().call(request).await.unwrap();
+    assert_eq!(made.status(), 201);
+    let working = Worker::new(&semel).handle(add).start().unwrap();
+    semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    // It is being delivered, and not answered.
+    let (mut delivery, _) = soon(listener.accept()).await.unwrap();
+    read_until(&mut delivery, "job.completed").await;
+    soon(working.stop()).await;
+    assert!(semel.close().now_or_never().is_none());
+    assert!(matches!(semel.close().await, Err(Error::Closed)));
+    delivery.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+    let again = soon(async {
+        loop {
+            match Semel::open(&file(&dir)).await {
+                Ok(again) => return again,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    });
+    again.await.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_is_mounted_admits_nothing_once_the_queue_is_closed() {
     let dir = TempDir::new();
@@ -154,6 +187,54 @@ async fn what_is_mounted_admits_nothing_once_the_queue_is_closed() {
     // The router is still there, and the file is free all the same.
     Semel::open(&file(&dir)).await.unwrap().close().await.unwrap();
     assert_eq!(post().await, 503);
+}
+
+/// Asks a program's own router.
+async fn ask(app: &mut Router, request: Request<Body>) -> (u16, HeaderMap, Value) {
+    let (parts, body) = app.call(request).await.unwrap().into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    (parts.status.as_u16(), parts.headers, serde_json::from_slice(&body).unwrap_or_default())
+}
+
+/// How a program mounts our routes.
+type Mount = fn(Router) -> Router;
+
+/// Whether nested, nested twice or as a service: the endpoints are those of the table, with their audit and their checks.
+#[tokio::test]
+async fn what_is_mounted_below_a_prefix_is_what_it_is_at_the_root() {
+    let mounts: [(&str, Mount); 5] = [
+        ("/jobs", |router| Router::new().nest("/jobs", router)),
+        ("/jobs", |router| Router::new().nest("/jobs/", router)),
+        ("/jobs", |router| Router::new().nest_service("/jobs", router)),
+        ("/own/jobs", |router| Router::new().nest("/own", Router::new().nest("/jobs", router))),
+        ("", |router| Router::new().merge(router)),
+    ];
+    for (prefix, mount) in mounts {
+        let semel = memory().await;
+        let mut app = mount(semel.router().unwrap());
+        let request = |method: Method, path: &str, header: (&str, &str), body: &str| {
+            let request = Request::builder().method(method).uri(format!("{prefix}{path}"));
+            let request = request.header("content-type", "application/json").header(header.0, header.1);
+            request.body(Body::from(body.to_owned())).unwrap()
+        };
+        let plain = ("accept", "application/json");
+        let paused = request(Method::POST, "/ojs/v1/queues/default/pause", plain, "");
+        assert!(ask(&mut app, paused).await.0 < 300, "{prefix}");
+        let (_, _, told) = ask(&mut app, request(Method::GET, "/ojs/v1/admin/audit", plain, "")).await;
+        assert_eq!(told["entries"][0]["action"], "pauseQueue", "{prefix}: {told}");
+        let task = r#"{"type":"a.b","args":[]}"#;
+        let foreign = request(Method::POST, "/v1/tasks", ("sec-fetch-site", "cross-site"), task);
+        assert_eq!(ask(&mut app, foreign).await.0, 403, "{prefix}");
+        let of_a_tenant = request(Method::GET, "/metrics", ("x-ojs-tenant", "acme"), "");
+        assert_eq!(ask(&mut app, of_a_tenant).await.0, 404, "{prefix}");
+        let made = request(Method::POST, "/ojs/v1/jobs", plain, task);
+        let (status, headers, told) = ask(&mut app, made).await;
+        let place = format!("{prefix}/ojs/v1/jobs/{}", told["job"]["id"].as_str().unwrap());
+        assert_eq!((status, headers["location"].to_str().unwrap()), (201, place.as_str()));
+        let there = Request::get(place).body(Body::empty()).unwrap();
+        assert_eq!(ask(&mut app, there).await.0, 200, "{prefix}");
+        semel.close().await.unwrap();
+    }
 }
 
 /// Else tools would talk to whatever listens at that port next.

@@ -1,6 +1,7 @@
 //! How a worker stops: runs may end, and what does not end goes back without its attempt being spent.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use semel::{CancellationToken, Failure, JobState, Outcome, Semel, State, Worker};
@@ -29,14 +30,21 @@ async fn a_shutdown_lets_runs_end(semel: Semel) {
         .unwrap();
     let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
     has_begun.recv().await.unwrap();
-    let stopping = tokio::spawn(working.stop());
-    tokio::task::yield_now().await;
+    let mut stopping = Box::pin(working.stop());
+    // It has begun to stop once it was polled, before anything else is asked.
+    std::future::poll_fn(|cx| {
+        assert!(stopping.as_mut().poll(cx).is_pending(), "a run is under way");
+        Poll::Ready(())
+    })
+    .await;
+    let stopping = tokio::spawn(stopping);
     let late = semel.enqueue(Add { a: 2, b: 0 }).await.unwrap();
     go.notify_one();
     stopping.await.unwrap();
     assert_eq!(job.wait().await.unwrap().state(), JobState::Completed);
     let late = late.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!(late.state(), JobState::Available);
+    assert!(has_begun.try_recv().is_err(), "a job was begun after the stop");
 }
 
 async fn a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt(semel: Semel) {

@@ -7,7 +7,7 @@ use semel_testkit::database::{store_url, url};
 use tokio_postgres::NoTls;
 
 use crate::drivers::{Driver, OfTokioPostgres, on_every_driver};
-use crate::harness::{Add, Welcome, memory, soon};
+use crate::harness::{Add, LONG, Welcome, memory, soon};
 
 on_every_driver! {
     a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback,
@@ -24,6 +24,7 @@ on_every_driver! {
     a_run_that_has_ended_ends_inside_no_other_transaction,
     what_a_job_is_made_of_arrives_as_it_was_sent,
     a_queue_that_is_not_in_a_database_says_so,
+    a_queue_that_is_closed_says_so,
 }
 
 async fn queue() -> Semel {
@@ -359,6 +360,27 @@ async fn a_queue_that_is_not_in_a_database_says_so<D: Driver>() {
     db.begin().await;
     let refused = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap_err();
     assert!(matches!(refused, Error::Url { .. }), "{refused:?}");
+}
+
+async fn a_queue_that_is_closed_says_so<D: Driver>() {
+    let semel = queue().await;
+    let (told, mut answers) = tokio::sync::mpsc::unbounded_channel::<Result<(), Error>>();
+    let handler = async |_: Add, run: Run, State(semel): State<Semel>, State(told): State<Told>| {
+        semel.close().await.unwrap();
+        let mut db = D::connect().await;
+        db.begin().await;
+        told.send(db.inside(&semel).enqueue(Welcome::of(1)).await.map(drop)).unwrap();
+        told.send(db.inside(&semel).complete(&run).await).unwrap();
+        db.end(false).await;
+    };
+    let worker = Worker::new(&semel).grace(LONG).state(semel.clone()).state(told);
+    let working = worker.handle(handler).start().unwrap();
+    semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    for _ in 0..2 {
+        let answer = soon(answers.recv()).await.unwrap();
+        assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
+    }
+    soon(working.stop()).await;
 }
 
 /// The driver's own type for a transaction, which rolls back when it is dropped.

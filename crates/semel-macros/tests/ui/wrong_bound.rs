@@ -1,0 +1,37 @@
+use semel::Job;
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", timeout = "45d")]
+struct Timeout { to: String }
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", lease = "30d1ms")]
+struct Lease { to: String }
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", retry(coefficient = 0.5))]
+struct Coefficient { to: String }
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", retry(max = "367d"))]
+struct Max { to: String }
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(
+    type = "a.b",
+    tags(
+        "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a",
+        "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a",
+        "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a",
+        "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a",
+        "z",
+    )
+)]
+struct Tags { to: String }
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", unique(states()))]
+struct States { to: String }
+
+fn main() {}
