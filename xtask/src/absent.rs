@@ -1,8 +1,8 @@
-//! What some tests need of others' programs and packages. Where one is missing and cannot be had, as without a network, those
-//! tests alone are left out; it is said before the first step and after the last.
+//! What some tests need of others' programs, packages and files. Where one is missing and cannot be had, as without a
+//! network, those tests alone are left out; it is said before the first step and after the last.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Something that is not here and cannot be had.
@@ -60,18 +60,45 @@ const DRIVERS: [Driver; 2] = [
     },
 ];
 
-/// Programs that run what the guide says in their languages: what each is called, and a test that needs it.
-const PROGRAMS: [(&str, &str); 4] = [
-    ("python3", "keys_in_python"),
-    ("node", "keys_in_javascript"),
-    ("curl", "start_over_http"),
-    ("curl", "every_block_is_tried"),
+/// What a program is asked to see whether it is here.
+const VERSION: &[&str] = &["--version"];
+/// Whether this machine lets a process have a file system of its own: containers mostly do not.
+const MOUNTS: &[&str] = &["-rm", "mount", "-t", "tmpfs", "tmpfs", "."];
+
+/// Programs that tests run: what each is called, what it is asked, and a test that needs it.
+const PROGRAMS: [(&str, &[&str], &str); 7] = [
+    ("python3", VERSION, "keys_in_python"),
+    ("node", VERSION, "keys_in_javascript"),
+    ("curl", VERSION, "start_over_http"),
+    ("curl", VERSION, "every_block_is_tried"),
+    ("promtool", VERSION, "metrics_are_what_promtool_reads"),
+    ("systemd-analyze", VERSION, "systemd_finds_nothing_wrong_with_the_unit"),
+    ("unshare", MOUNTS, "a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again"),
 ];
+
+/// The variable that names the folder of Open Job Spec's suites; unless somebody sets it, `.cargo/config.toml` does.
+pub const SUITES: &str = "OJS_SUITES";
+/// Where they are published.
+const SUITES_SOURCE: &str = "https://github.com/openjobspec/ojs-conformance";
+
+/// The folder of Open Job Spec's suites, if the one that is named is there.
+///
+/// # Errors
+/// When it is not.
+pub fn suites(named: Option<PathBuf>) -> Result<PathBuf, Absent> {
+    // Tests run in their package's folder: what is relative here would be lost there.
+    let found = named.as_ref().and_then(|named| named.canonicalize().ok());
+    found.filter(|folder| folder.is_dir()).ok_or_else(|| {
+        let named = named.map(|named| format!("{} is no folder: ", named.display())).unwrap_or_default();
+        let why = format!("{named}set {SUITES} to the folder `suites` of {SUITES_SOURCE}");
+        Absent { what: "Open Job Spec's suites", tests: "suites::played::", why }
+    })
+}
 
 /// The programs that are not here.
 pub fn programs() -> Vec<Absent> {
-    let absent = |(program, tests)| {
-        let why = ask(program, &["--version"]).err()?;
+    let absent = |(program, args, tests)| {
+        let why = ask(program, args).err()?;
         Some(Absent { what: program, tests, why })
     };
     PROGRAMS.into_iter().filter_map(absent).collect()
@@ -117,7 +144,9 @@ pub fn arguments(absent: &[Absent], has_nextest: bool) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Absent, DRIVERS, PROGRAMS, arguments, ask, drivers};
+    use std::path::{Path, PathBuf};
+
+    use super::{Absent, DRIVERS, PROGRAMS, SUITES, SUITES_SOURCE, arguments, ask, drivers, suites};
 
     fn absent(tests: &'static str) -> Absent {
         Absent { what: "x", tests, why: "y".to_owned() }
@@ -139,6 +168,15 @@ mod tests {
     }
 
     #[test]
+    fn suites_that_are_not_there_are_absent() {
+        assert_eq!(suites(Some("src".into())), Ok(Path::new("src").canonicalize().unwrap()));
+        for named in [None, Some(PathBuf::new()), Some("no/such/folder".into()), Some("Cargo.toml".into())] {
+            let told = suites(named).unwrap_err().to_string();
+            assert!(told.contains(SUITES) && told.contains(SUITES_SOURCE), "{told}");
+        }
+    }
+
+    #[test]
     fn what_is_there_already_is_asked_of_nobody() {
         let target = std::env::temp_dir().join(format!("semel-absent-{}", std::process::id()));
         for driver in &DRIVERS {
@@ -154,11 +192,21 @@ mod tests {
             include_str!("../../crates/semel-core/tests/it/page.rs"),
             include_str!("../../crates/semel-cli/tests/it/start.rs"),
             include_str!("../../crates/semel-cli/tests/it/pages.rs"),
+            include_str!("../../crates/semel-server/tests/it/listing.rs"),
+            include_str!("../../crates/semel-sqlite/tests/it/disk.rs"),
+            include_str!("tidy/packaging.rs"),
         ]
         .concat();
-        for (program, test) in PROGRAMS {
+        for (program, _, test) in PROGRAMS {
             assert!(page.contains(&format!("fn {test}()")), "{program}: {test}");
         }
+        let missing = suites(None).unwrap_err();
+        let module = missing.tests.trim_end_matches("::").rsplit("::").next().unwrap();
+        let outer = include_str!("../../crates/semel-server/tests/it/suites.rs");
+        assert!(outer.contains(&format!("mod {module};")) && !outer.contains(SUITES));
+        let played = include_str!("../../crates/semel-server/tests/it/suites/played.rs");
+        assert!(played.contains(SUITES) && played.contains(SUITES_SOURCE));
+        assert!(include_str!("../../.cargo/config.toml").contains(SUITES));
         let outbox = include_str!("../../examples/tests/it/outbox.rs");
         let tools = include_str!("../../examples/tests/it/tools.rs");
         for driver in &DRIVERS {

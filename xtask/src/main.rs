@@ -45,8 +45,8 @@ The workspace's own tasks
 Usage: cargo xtask TASK
 
 Tasks:
-  test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, licences, and the demo on a release
-                  build. --quick stops after the tests. Starts what tests talk to (PostgreSQL, Redis) for this run alone;
+  test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, each feature of the library by itself,
+                  licences, and the demo on a release build. --quick stops after the tests. Starts what tests talk to (PostgreSQL, Redis) for this run alone;
                   what cannot be had here is said, and the tests that need it are left out
   services        Start what tests talk to, and say how they find it, until Enter: for tests run by hand
   tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of

@@ -1,8 +1,10 @@
 //! `cargo xtask test`: the one command that checks everything, on a fresh machine too.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::absent::{self, Absent};
 use crate::api;
@@ -10,18 +12,23 @@ use crate::bench::instructions;
 use crate::services::{Services, valgrind, valkey};
 use crate::steps::{Action, Step, run as run_steps};
 use crate::tidy;
+use crate::tidy::graph::packages;
 use crate::workspace::Workspace;
 
-/// Where the tests of the server find Open Job Spec's conformance suites.
-const SUITES_VARIABLE: &str = "OJS_SUITES";
-/// Where they are looked for beside the workspace.
-const SUITES_BESIDE: &str = "../shared/ojs/suites";
 /// Events that the demo plays as a smoke test.
 const DEMO_EVENTS: &str = "2000";
 /// Of the store in Redis, what is tried on Valkey too: names begin so.
 const ON_VALKEY: [&str; 5] = ["as_it_is::", "divided_as_it_is::", "cluster::", "sentinels::", "replicas::"];
 /// How long that may take; it needs about a minute.
 const VALKEY_LIMIT: Duration = Duration::from_secs(900);
+/// What programs depend on.
+const LIBRARY: &str = "semel";
+/// How it is looked at without its features.
+const ALONE: [&str; 6] = ["check", "--locked", "--package", LIBRARY, "--lib", "--no-default-features"];
+/// What checks the dependencies.
+const DENY: &str = "cargo-deny";
+/// What counts instructions.
+const VALGRIND: &str = "valgrind";
 /// How long the demo may take; it needs a few seconds.
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
 
@@ -30,15 +37,22 @@ const DEMO_LIMIT: Duration = Duration::from_secs(120);
 /// # Errors
 /// The first step that fails.
 pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
-    let suites = Suites::find(&workspace.root, std::env::var_os(SUITES_VARIABLE).map(PathBuf::from));
-    println!("{}", suites.remark());
     println!(
         "drivers for the examples in Python and Node: their tests install what is missing, with pip and npm"
     );
     let services = Services::start()?;
-    let absent = [absent::drivers(&workspace.target()?), absent::programs(), services.absent()].concat();
+    let suites = absent::suites(std::env::var_os(absent::SUITES).map(PathBuf::from));
+    if let Ok(folder) = &suites {
+        println!("Open Job Spec's suites: {}", folder.display());
+    }
+    let mut absent = [absent::drivers(&workspace.target()?), absent::programs(), services.absent()].concat();
+    absent.extend(suites.as_ref().err().cloned());
+    let mut variables = services.variables();
+    variables.extend(suites.iter().map(|folder| (absent::SUITES, folder.display().to_string())));
     let valkey = (!is_quick).then(|| workspace.target().map(|target| valkey::start(&target))).transpose()?;
-    let missing = || absent.iter().chain(valkey.iter().filter_map(|found| found.as_ref().err()));
+    let left_out = if is_quick { Vec::new() } else { lacking(workspace.has_cargo_command("deny"), counts()) };
+    let missing =
+        || absent.iter().chain(valkey.iter().filter_map(|found| found.as_ref().err())).chain(&left_out);
     missing().for_each(|absent| println!("{absent}"));
     let mut steps = vec![
         format(workspace),
@@ -46,76 +60,45 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         tidy_step(workspace),
         docs(workspace),
         public_api(workspace),
-        tests(workspace, &suites, &services.variables(), &absent, workspace.has_cargo_command("nextest")),
+        tests(workspace, &variables, &absent, workspace.has_cargo_command("nextest")),
     ];
     if is_quick {
         println!(
-            "--quick: without Valkey, doc tests, cargo-deny, the demo on a release build, and counted instructions"
+            "--quick: without Valkey, doc tests, each feature by itself, cargo-deny, the demo on a release build, and counted instructions"
         );
     } else {
         if let Some(Ok(valkey)) = &valkey {
             let has_nextest = workspace.has_cargo_command("nextest");
             steps.push(on_valkey(workspace, &valkey.variables(), has_nextest));
         }
-        steps.push(doc_tests(workspace));
-        if workspace.has_cargo_command("deny") {
-            steps.push(deny(workspace));
-        } else {
-            println!("cargo-deny is not installed: of its checks, only tidy's own of the licences runs");
-        }
+        steps.extend([doc_tests(workspace), features(workspace)]);
+        let is_here = |what: &str| left_out.iter().all(|absent| absent.what != what);
+        steps.extend(is_here(DENY).then(|| deny(workspace)));
         steps.extend([release(workspace), demo(workspace)?]);
-        match valgrind::find() {
-            Ok(()) => steps.push(counted(workspace)),
-            Err(why) => println!("NOT TESTED HERE: how many instructions decisions take: {why}"),
-        }
+        steps.extend(is_here(VALGRIND).then(|| counted(workspace)));
     }
     run_steps(steps)?;
     missing().for_each(|absent| println!("{absent}"));
     Ok(())
 }
 
-/// Open Job Spec's conformance suites, which are not part of the workspace.
-#[derive(Debug, PartialEq)]
-enum Suites {
-    /// The environment says where.
-    Given(PathBuf),
-    /// They lie beside the workspace.
-    Beside(PathBuf),
-    Missing,
+/// Programs that a step of its own needs and that are not here; such a step is left out.
+fn lacking(has_deny: bool, counts: Result<(), String>) -> Vec<Absent> {
+    let deny = (!has_deny).then(|| Absent {
+        what: DENY,
+        tests: "the step deny",
+        why: "it is not installed: of its checks, only tidy's own of the licences runs".to_owned(),
+    });
+    let valgrind = counts.err().map(|why| Absent { what: VALGRIND, tests: "the step instructions", why });
+    deny.into_iter().chain(valgrind).collect()
 }
 
-impl Suites {
-    fn find(root: &Path, given: Option<PathBuf>) -> Self {
-        // Tests run in their package's folder: what is relative here would be lost there.
-        let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if let Some(given) = given.filter(|given| !given.as_os_str().is_empty()) {
-            return Self::Given(absolute(&given));
-        }
-        let beside = root.join(SUITES_BESIDE);
-        if beside.is_dir() { Self::Beside(absolute(&beside)) } else { Self::Missing }
+/// Whether instructions can be counted, and held against those that are kept.
+fn counts() -> Result<(), String> {
+    if cfg!(target_arch = "x86_64") {
+        return valgrind::find();
     }
-
-    fn folder(&self) -> Option<&Path> {
-        match self {
-            Self::Given(path) | Self::Beside(path) => Some(path),
-            Self::Missing => None,
-        }
-    }
-
-    fn remark(&self) -> String {
-        match self {
-            Self::Given(path) => format!("Open Job Spec's suites: {SUITES_VARIABLE}={}", path.display()),
-            Self::Beside(path) => {
-                format!(
-                    "Open Job Spec's suites: found beside the workspace, {SUITES_VARIABLE}={}",
-                    path.display()
-                )
-            }
-            Self::Missing => format!(
-                "Open Job Spec's suites are not run: set {SUITES_VARIABLE} to their folder to run the server against them"
-            ),
-        }
-    }
+    Err("the counts that are kept are of another processor, x86_64".to_owned())
 }
 
 /// A step that runs cargo with `args`.
@@ -164,8 +147,7 @@ fn tidy_step(workspace: &Workspace) -> Step {
 
 fn tests(
     workspace: &Workspace,
-    suites: &Suites,
-    services: &[(&'static str, String)],
+    variables: &[(&'static str, String)],
     absent: &[Absent],
     has_nextest: bool,
 ) -> Step {
@@ -180,8 +162,7 @@ fn tests(
         "the failing tests are named above; golden files that changed on purpose: `cargo xtask golden`";
     let mut step = cargo_step(workspace, "tests", &args, remedy);
     if let Action::Run(command) = &mut step.action {
-        command.envs(suites.folder().map(|folder| (SUITES_VARIABLE, folder)));
-        command.envs(services.iter().map(|(name, value)| (*name, value.as_str())));
+        command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
     }
     step
 }
@@ -211,6 +192,38 @@ fn doc_tests(workspace: &Workspace) -> Step {
         &["test", "--doc", "--workspace"],
         "an example in the docs does not do what it says",
     )
+}
+
+/// The tests have the library with all its features at once.
+fn features(workspace: &Workspace) -> Step {
+    let workspace = Workspace { root: workspace.root.clone() };
+    Step {
+        name: "features",
+        shown: format!("cargo {}, and with each feature by itself", ALONE.join(" ")),
+        remedy: "what a feature needs, it names in crates/semel/Cargo.toml; what needs a feature is behind it",
+        action: Action::Call(Box::new(move || each_feature(&workspace))),
+    }
+}
+
+fn each_feature(workspace: &Workspace) -> Result<(), String> {
+    let metadata = workspace.metadata()?;
+    let alone = features_of(&metadata, LIBRARY).map(|feature| vec!["--features", feature]);
+    for more in [Vec::new()].into_iter().chain(alone) {
+        let mut command = workspace.cargo();
+        let status = command.args(ALONE).args(&more).status();
+        let status = status.map_err(|error| format!("cannot start cargo: {error}"))?;
+        if !status.success() {
+            return Err(format!("cargo {} {}: {status}", ALONE.join(" "), more.join(" ")));
+        }
+    }
+    Ok(())
+}
+
+/// The features of a package, those that it has unasked aside.
+fn features_of<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a str> {
+    let package = packages(metadata).iter().find(|known| known["name"] == package);
+    let features = package.and_then(|package| package["features"].as_object()).into_iter().flatten();
+    features.map(|(name, _)| name.as_str()).filter(|name| *name != "default")
 }
 
 fn docs(workspace: &Workspace) -> Step {
@@ -272,35 +285,40 @@ fn counted(workspace: &Workspace) -> Step {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use serde_json::json;
 
-    use super::{Absent, ON_VALKEY, Suites, tests};
+    use super::{Absent, LIBRARY, ON_VALKEY, absent, features_of, lacking, tests};
     use crate::steps::Action;
     use crate::workspace::Workspace;
 
     #[test]
-    fn suites_that_are_named_go_before_those_beside_the_workspace() {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let found = Suites::find(here, Some(here.join("src")));
-        assert_eq!(found, Suites::Given(here.join("src").canonicalize().unwrap()));
-    }
-
-    #[test]
-    fn without_suites_it_says_what_is_not_run() {
-        let nowhere = Path::new(env!("CARGO_MANIFEST_DIR")).join("no/such/folder");
-        for given in [None, Some(PathBuf::new())] {
-            let found = Suites::find(&nowhere, given);
-            assert_eq!(found, Suites::Missing);
-            assert!(found.remark().contains("not run"), "{}", found.remark());
-        }
-    }
-
-    #[test]
     fn what_is_absent_is_left_out() {
         let absent = [Absent { what: "a pooler", tests: "pooler::", why: "there is none".to_owned() }];
-        let step = tests(&Workspace::here(), &Suites::Missing, &[], &absent, true);
+        let step = tests(&Workspace::here(), &[], &absent, true);
         assert!(step.shown.ends_with("-E not (test(pooler::))"), "{}", step.shown);
         assert!(absent[0].to_string().starts_with("NOT TESTED HERE"));
+    }
+
+    #[test]
+    fn each_feature_of_the_library_is_looked_at() {
+        let library = json!({ "name": "semel", "features": { "default": ["b"], "a": [], "b": ["dep:c"] } });
+        let metadata = json!({ "packages": [{ "name": "other", "features": { "d": [] } }, library] });
+        assert_eq!(features_of(&metadata, LIBRARY).collect::<Vec<_>>(), ["a", "b"]);
+        let own: Vec<String> = {
+            let metadata = Workspace::here().metadata().unwrap();
+            features_of(&metadata, LIBRARY).map(str::to_owned).collect()
+        };
+        assert!(own.iter().any(|feature| feature == "remote"), "{own:?}");
+    }
+
+    #[test]
+    fn a_step_that_is_left_out_is_said() {
+        assert_eq!(lacking(true, Ok(())), []);
+        let said: Vec<String> =
+            lacking(false, Err("no room".to_owned())).iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with("NOT TESTED HERE: what needs cargo-deny (the step deny): "), "{said:?}");
+        assert_eq!(said[1], "NOT TESTED HERE: what needs valgrind (the step instructions): no room");
     }
 
     #[test]
@@ -321,18 +339,16 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_are_told_where_suites_and_services_are() {
-        let services = [("SOME_SERVICE", "its address".to_owned())];
-        let step =
-            tests(&Workspace::here(), &Suites::Beside(PathBuf::from("somewhere")), &services, &[], true);
+    fn the_tests_are_told_where_things_are() {
+        let variables =
+            [(absent::SUITES, "somewhere".to_owned()), ("SOME_SERVICE", "its address".to_owned())];
+        let step = tests(&Workspace::here(), &variables, &[], true);
         let Action::Run(command) = step.action else { unreachable!("tests are a process") };
-        for (sought, told) in [(super::SUITES_VARIABLE, "somewhere"), ("SOME_SERVICE", "its address")] {
-            assert!(
-                command
-                    .get_envs()
-                    .any(|(name, value)| { name == sought && value.is_some_and(|value| value == told) }),
-                "{sought}"
-            );
+        for (sought, told) in variables {
+            let is_it = |(name, value): (&std::ffi::OsStr, Option<&std::ffi::OsStr>)| {
+                name == sought && value.is_some_and(|value| value == told.as_str())
+            };
+            assert!(command.get_envs().any(is_it), "{sought}");
         }
     }
 }

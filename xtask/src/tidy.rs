@@ -73,6 +73,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
     let metadata = workspace.metadata()?;
     let checks = [
         ("dependencies between crates", graph::check(&metadata)),
+        ("rows without a crate", graph::left_over(&metadata)),
         ("bugs on purpose", graph::planted(&metadata)),
         ("policy words in stores", homes::policy_words(&tree)),
         ("moves between states", homes::moves(&tree)),

@@ -88,7 +88,8 @@ async fn limit(options: &Options) -> Result<Value, Failure> {
         }));
     } else if options.url.starts_with("redis") {
         let address = semel_redis::Address::parse(&options.url)?;
-        semel_bench::redis::raw_scripts(&address, options.args_bytes, time).await?
+        let info = address.info().ok_or("the limit is measured at one Redis that stays where it is")?;
+        semel_bench::redis::raw_scripts(info, &address.base(), options.args_bytes, time).await?
     } else {
         let file = std::path::Path::new(options.url.trim_start_matches("sqlite:"));
         let folder = file.parent().ok_or("the file is in no folder")?;

@@ -67,7 +67,7 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     figures.push(limit);
 
     let engine = Engine::start(Arc::new(Sqlite::open(folder.join("bench.db"))?))?;
-    let mut report = measure(&engine, options, figures, writes_per_second, &progress).await?;
+    let mut report = measure(&engine, options, figures, Some(writes_per_second), &progress).await?;
     if options.connections > 0 && options.wants(http::NAME) {
         report.figures.extend(http::measure(options, &progress).await?);
     }
@@ -75,7 +75,7 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
 }
 
 /// Runs all cases on a new store in the Redis at `address`, which must have a prefix for it that nobody uses: what is under it is
-/// deleted. The limit is measured at the same Redis.
+/// deleted. The limit is measured at the same Redis; where several are one store there is none to compare with.
 ///
 /// # Errors
 /// As [`run`].
@@ -87,10 +87,17 @@ pub async fn run_on_redis(
     let store = Arc::new(semel_redis::Redis::open(address).await?);
     progress("limits");
     let measured = async {
-        let limit = redis::raw_scripts(address, options.args_bytes, options.duration).await?;
-        let writes_per_second = limit.per_second;
+        let limit = match address.info() {
+            Some(info) => {
+                let base = address.base();
+                Some(redis::raw_scripts(info, &base, options.args_bytes, options.duration).await?)
+            }
+            None => None,
+        };
+        let writes_per_second = limit.as_ref().map(|limit| limit.per_second);
         let engine = Engine::start(store)?;
-        let report = measure(&engine, options, vec![limit], writes_per_second, progress).await;
+        let figures = limit.into_iter().collect();
+        let report = measure(&engine, options, figures, writes_per_second, progress).await;
         engine.close().await;
         report
     };
@@ -103,7 +110,7 @@ async fn measure(
     engine: &Engine,
     options: &Options,
     mut figures: Vec<Figure>,
-    writes_per_second: f64,
+    writes_per_second: Option<f64>,
     progress: impl Fn(&str),
 ) -> Result<Report, BenchError> {
     let Options { callers, args_bytes, duration, waiting, .. } = options;
@@ -138,7 +145,7 @@ async fn measure(
         if wanted(&name) {
             let mut figure = load::enqueue(&name, engine, &work, *callers, *duration, from, 1).await?;
             from += figure.jobs + *callers as u64;
-            figure.share_of_limit = Some(figure.per_second / writes_per_second);
+            figure.share_of_limit = writes_per_second.map(|limit| figure.per_second / limit);
             figures.push(figure);
         }
         let name = label("99 % duplicates");

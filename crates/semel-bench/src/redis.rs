@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use semel_redis::Address;
+use redis::ConnectionInfo;
 use tokio::task::JoinSet;
 
 use crate::report::{BenchError, Figure};
@@ -24,20 +24,19 @@ if redis.call('SET', KEYS[1] .. 'k' .. ARGV[1], ARGV[1], 'NX') then
 end
 return 0";
 
-/// A script that only writes, by the same client, pipelined.
+/// A script that only writes, by the same client, pipelined, under keys that begin with `base`: the bench's own, which are deleted
+/// afterwards.
 ///
 /// # Errors
 /// When Redis refuses.
 pub async fn raw_scripts(
-    address: &Address,
+    info: &ConnectionInfo,
+    base: &str,
     args_bytes: usize,
     duration: Duration,
 ) -> Result<Figure, BenchError> {
-    let one = "what Redis does at best is measured at one that stays where it is: name it by redis://HOST";
-    let info = address.info().ok_or((redis::ErrorKind::InvalidClientConfig, one));
-    let client = redis::Client::open(info.map_err(redis::RedisError::from)?.clone())?;
-    // With the bench's own keys, which are deleted afterwards.
-    let base = format!("{}raw", address.base());
+    let client = redis::Client::open(info.clone())?;
+    let base = format!("{base}raw");
     let next = Arc::new(AtomicU64::new(0));
     let body = Arc::new(vec![b'x'; args_bytes + 60]);
     let started = Instant::now();

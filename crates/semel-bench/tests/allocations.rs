@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use allocation_counter::measure;
 use semel_bench::load::{Work, queue};
-use semel_core::enqueue::{Batch, Mode, Offer, Outcome};
+use semel_core::enqueue::{Batch, Identity, Mode, Offer, Outcome};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
+use semel_core::unique::{PolicySpec, UniquePolicy};
 use semel_engine::Engine;
 use semel_ojs::Enqueue;
 use semel_store::backend::Claim;
@@ -48,7 +49,7 @@ fn costs_at_most(most: f64, of: &str, jobs: u64, act: impl FnOnce()) {
 fn a_new_job_of_one_caller() {
     let (runtime, engine, work) = started();
     let offers: Vec<Offer> = (JOBS..2 * JOBS).map(|number| work.offer(number).unwrap()).collect();
-    costs_at_most(26.0, "a new job alone", JOBS, || {
+    costs_at_most(27.0, "a new job alone", JOBS, || {
         for offer in offers {
             runtime.block_on(engine.enqueue(offer, "t")).unwrap();
         }
@@ -75,6 +76,25 @@ fn new_jobs_of_a_batch() {
         let batch = runtime.block_on(engine.enqueue_batch(offers, Mode::Each, "t")).unwrap();
         assert!(matches!(batch, Batch::Done(outcomes) if outcomes.len() == 1_000));
     });
+}
+
+/// Each of its jobs has all that came before it among the holders of its key.
+#[test]
+fn a_batch_that_replaces_its_own_jobs() {
+    let (runtime, engine, work) = started();
+    let spec = PolicySpec { on_conflict: Some("replace".to_owned()), ..PolicySpec::default() };
+    let policy = Arc::new(UniquePolicy::build(&spec, "/unique").unwrap());
+    let mut offer = work.offer(JOBS).unwrap();
+    let key = offer.unique.take().unwrap().key;
+    offer.unique = Some(Identity { policy, key });
+    let offers = vec![offer; 2 * JOBS as usize];
+    let counted = measure(|| {
+        let batch = runtime.block_on(engine.enqueue_batch(offers, Mode::Each, "t")).unwrap();
+        assert!(matches!(batch, Batch::Done(outcomes) if outcomes.len() == 2 * JOBS as usize));
+    });
+    // A copy of all of them for each would be several times as much.
+    let each = counted.bytes_total / (2 * JOBS);
+    assert!(each < 50_000, "a job takes {each} bytes");
 }
 
 #[test]

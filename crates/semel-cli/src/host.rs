@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::draft::Reads;
 use semel_core::ident::JobId;
@@ -143,6 +144,8 @@ pub struct Host {
     database: Option<Arc<Postgres>>,
     is_secure: bool,
     drain: Drain,
+    /// How long what is under way may take at the end.
+    drain_time: Duration,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
 }
@@ -170,7 +173,7 @@ impl Host {
         let listener = bind(listen, &config).await?;
         let address = listener.local_addr().context("cannot tell where the server listens")?;
         let engine = Engine::start(opened.backend).context("cannot start the engine")?;
-        let (drain, is_secure) = (config.drain.clone(), tls.is_some());
+        let (drain, drain_time, is_secure) = (config.drain.clone(), limits.drain, tls.is_some());
         let router = router(engine.clone(), config);
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve_with(listener, router, limits, tls, async {
@@ -178,7 +181,8 @@ impl Host {
             drop(stopped.await);
         }));
         let (file, database) = (opened.file, opened.database);
-        Ok(Self { address, engine, courier: None, file, database, is_secure, drain, stop, serving })
+        let courier = None;
+        Ok(Self { address, engine, courier, file, database, is_secure, drain, drain_time, stop, serving })
     }
 
     /// Delivers webhooks and relays the outbox, by what the templates say at that time, from now on. Only a server that stays
@@ -225,7 +229,7 @@ impl Host {
         self.serving.is_finished()
     }
 
-    /// Lets the requests under way end, stops the duties, closes the store.
+    /// Lets the requests and the deliveries under way end, both within the same time, stops the duties, closes the store.
     ///
     /// # Errors
     /// When the listener had failed.
@@ -234,10 +238,13 @@ impl Host {
         self.drain.begin();
         // Whoever listened for it may have ended by itself.
         let _ = self.stop.send(());
-        let served = self.serving.await;
-        if let Some(courier) = self.courier {
-            courier.stop().await;
-        }
+        let (courier, drain_time) = (self.courier, self.drain_time);
+        let delivered = async move {
+            if let Some(courier) = courier {
+                courier.stop_within(drain_time).await;
+            }
+        };
+        let (served, ()) = tokio::join!(self.serving, delivered);
         // The last hold on the file but the engine's own.
         drop(self.file);
         self.engine.close().await;

@@ -55,10 +55,7 @@ impl Link {
         };
         if let Place::Postgres(address) = place {
             // Servers share a database: nobody has to be found first.
-            let is_there = missing == Missing::Create || {
-                let status = Postgres::status(address).await;
-                status.map_err(|error| no_postgres(address, &error))?.found > 0
-            };
+            let is_there = is_in_database(address).await?;
             return Self::make(is_there, place, missing, settings).await;
         }
         if let Place::Redis(address) = place {
@@ -171,6 +168,21 @@ impl Link {
         let closed = link.close().await;
         said.and_then(|value| closed.map(|()| value))
     }
+}
+
+/// Whether there is a store in a database. One of an earlier version is refused: the servers at work on it decide when it is
+/// brought up to date, and not whoever looks into it.
+///
+/// # Errors
+/// When the database cannot be asked, or its schema is of an earlier version.
+pub async fn is_in_database(address: &semel_postgres::Address) -> Result<bool, Failure> {
+    let status = Postgres::status(address).await.map_err(|error| no_postgres(address, &error))?;
+    if status.found > 0 && !status.pending.is_empty() {
+        return Err(Failure::failed(format!("{address} has the schema of an earlier version")).next(
+            "bring it up to date first: semel migrate run --store ...; or name its server with --server URL",
+        ));
+    }
+    Ok(status.found > 0)
 }
 
 /// Why a Redis could not be asked, or opened: whether nobody is at work there now, or somebody who refuses.

@@ -22,11 +22,15 @@ mod tokens;
 mod verb;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
 use crate::cli::Cli;
 use crate::print::Printer;
+
+/// How long the end waits for threads that nobody waits for any more, as for the look-up of a subscriber's name.
+const LEFT_MAX: Duration = Duration::from_secs(1);
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -41,7 +45,11 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .map_err(|error| failure::Failure::failed(format!("cannot start: {error}")))
-        .and_then(|runtime| runtime.block_on(cli.run(&printer)));
+        .and_then(|runtime| {
+            let outcome = runtime.block_on(cli.run(&printer));
+            runtime.shutdown_timeout(LEFT_MAX);
+            outcome
+        });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -217,14 +217,13 @@ mod tests {
         assert_eq!(System::of("ID=other\n"), None);
     }
 
-    /// Whatever is in its way, it is said, and soon.
+    /// Whatever is in its way, it is said. Only what hangs is not waited for: the others are slow on a busy machine.
     #[cfg(unix)]
     #[test]
     fn what_cannot_be_fetched_is_no_failure_but_a_reason() {
         use std::os::unix::fs::PermissionsExt;
         let folder = Folder::new("valkey-test").unwrap();
         let kept = folder.path().join("kept");
-        let begun = Instant::now();
         let apt = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -234,16 +233,17 @@ mod tests {
         let codename = System::here().map(|system| system.codename).unwrap_or_default();
         let mirror =
             format!("case \"$*\" in *indextargets*) echo \"http://a {codename} main\"; exit 0;; esac");
-        let limit = Duration::from_millis(500);
-        for (apt, why) in [
-            (folder.path().join("none"), "none"),
+        let (patient, short) = (Duration::from_secs(30), Duration::from_millis(500));
+        for (apt, limit, why) in [
+            (folder.path().join("none"), patient, "none"),
             (
                 apt("refuses", &format!("{mirror}\necho 'E: no such package' >&2; exit 100")),
+                patient,
                 "no such package",
             ),
-            (apt("empty", &format!("{mirror}\nexit 0")), ""),
-            (apt("hangs", &format!("{mirror}\nexec sleep 600")), "took longer"),
-            (apt("silent", "exit 1"), "no word of why"),
+            (apt("empty", &format!("{mirror}\nexit 0")), patient, ""),
+            (apt("hangs", &format!("{mirror}\nexec sleep 600")), short, "took longer"),
+            (apt("silent", "exit 1"), patient, "no word of why"),
         ] {
             let told = fetch(&kept, &apt, limit);
             if System::here().is_err() {
@@ -254,6 +254,5 @@ mod tests {
             assert!(!runs(&kept.join("usr/bin").join(PROGRAM)));
             assert!(told.as_ref().map_or_else(|said| said.contains(why), |()| why.is_empty()), "{told:?}");
         }
-        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 }

@@ -1,4 +1,5 @@
-//! Alerts and dashboards speak of metrics that the server has, and of each alert the guide says what to do.
+//! Alerts and dashboards speak of metrics that the server has, of each alert the guide says what to do, and what probes answer
+//! is no error.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +14,10 @@ const OUTCOMES: &str = "crates/semel-engine/src/";
 const ALERTS: &str = "packaging/prometheus/alerts.yml";
 /// What to do for each.
 const GUIDE: &str = "docs/guide/alerts.md";
+/// Where the server says what each endpoint answers.
+const ROUTES: &str = "crates/semel-server/src/routes/";
+/// Counts answers by endpoint and class.
+const ANSWERS: &str = "semel_http_responses_total";
 /// Whoever reads metrics.
 const READERS: [&str; 4] = ["packaging/prometheus/", "packaging/grafana/", GUIDE, "docs/guide/network.md"];
 /// What a histogram is made of.
@@ -28,6 +33,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         findings.extend(outcomes(reader, tree));
     }
     findings.extend(guide(tree));
+    findings.extend(listed(tree));
+    findings.extend(probes(tree));
     findings
 }
 
@@ -90,15 +97,71 @@ fn guide(tree: &Tree) -> Vec<Finding> {
     silent.chain(gone).collect()
 }
 
+fn text<'t>(tree: &'t Tree, path: &str) -> &'t str {
+    tree.files.iter().find(|file| file.path == path).map_or("", |file| &*file.text)
+}
+
+/// The parts of a text that follow each of these marks, by the first line of each.
+fn parts<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
+    text.split(mark).skip(1).map(|part| (part.lines().next().unwrap_or_default().trim(), part))
+}
+
+/// Where an alert counts jobs in a state, the guide lists the jobs in that state: other lists have not all of them.
+fn listed(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, alert) in parts(text(tree, ALERTS), "- alert: ") {
+        let told = parts(text(tree, GUIDE), "### ").find(|(heading, _)| *heading == name);
+        for state in alert.split("semel_jobs{state=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let flag = format!("--state {state}");
+            if told.is_none_or(|(_, told)| !told.contains(&flag)) {
+                let what = format!("does not list with `{flag}` what `{name}` counts");
+                findings.push(Finding::error(GUIDE, what));
+            }
+        }
+    }
+    findings
+}
+
+/// Where an alert counts 5xx, it leaves out the endpoints whose 503 is an answer, and leaves them out of all that it counts.
+fn probes(tree: &Tree) -> Vec<Finding> {
+    let rows = tree.files.iter().filter(|file| file.path.starts_with(ROUTES));
+    let rows = rows.flat_map(|file| file.text.split("(\"/").skip(1));
+    let probes: Vec<String> = rows
+        .filter(|row| row.contains(".answers(503"))
+        .map(|row| format!("/{}", row.split('"').next().unwrap_or_default()))
+        .collect();
+    let mut findings = Vec::new();
+    for (name, alert) in parts(text(tree, ALERTS), "- alert: ").filter(|(_, it)| it.contains("class=\"5xx\""))
+    {
+        for counted in alert.split(ANSWERS).skip(1) {
+            let labels = counted.split('[').next().unwrap_or_default();
+            let routes = labels.split_once("route!~\"").map_or("", |(_, routes)| routes);
+            let left_out = routes.split('"').next().unwrap_or_default().replace('\\', "");
+            let counts = probes.iter().filter(|probe| !left_out.split('|').any(|route| route == *probe));
+            findings.extend(counts.map(|probe| {
+                Finding::error(
+                    ALERTS,
+                    format!("`{name}` counts `{probe}`, whose 503 is an answer; leave it out"),
+                )
+            }));
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::check;
     use crate::tidy::tree::Tree;
 
+    const ROUTES: &str = "get(\"/ready\", Public, ready).answers(200, \"S\").answers(503, \"S\"),
+        get(\"/w/{id}/health\", Work, health).answers(503, \"W\"), get(\"/jobs\", Read, jobs).answers(200, \"J\")";
+
     fn found(alerts: &str, guide: &str) -> Vec<String> {
         let files = [
             ("crates/semel-server/src/metrics.rs", "\"semel_jobs\" \"semel_wait_seconds\""),
             ("crates/semel-engine/src/counters.rs", "A => \"created\", B => \"existing\""),
+            ("crates/semel-server/src/routes/a.rs", ROUTES),
             ("packaging/prometheus/alerts.yml", alerts),
             ("docs/guide/alerts.md", guide),
         ];
@@ -126,5 +189,42 @@ mod tests {
     fn each_alert_has_its_heading() {
         assert_eq!(found("  - alert: SemelDown", "### SemelDown"), [""; 0]);
         assert_eq!(found("  - alert: SemelDown", "### SemelUp").len(), 2);
+    }
+
+    #[test]
+    fn what_an_alert_counts_by_its_state_is_listed_by_it() {
+        let alert = "  - alert: SemelLost\n    expr: delta(semel_jobs{state=\"lost\"}[1h]) > 10";
+        assert_eq!(found(alert, "### SemelLost\n`semel jobs --state lost` lists them"), [""; 0]);
+        let place = "docs/guide/alerts.md";
+        assert_eq!(
+            found(alert, "### SemelLost\n`semel dead` lists them"),
+            [format!("{place}: does not list with `--state lost` what `SemelLost` counts")]
+        );
+    }
+
+    /// A worker that ends as it should would wake somebody.
+    #[test]
+    fn what_probes_answer_is_no_error() {
+        let alert = |errors: &str, all: &str| {
+            format!(
+                "  - alert: SemelErrors\n    expr: rate(semel_http_responses_total{{class=\"5xx\"{errors}}}[5m]) / rate(semel_http_responses_total{all}[5m])"
+            )
+        };
+        let known = "crates/semel-server/src/metrics.rs";
+        let found = |errors: &str, all: &str| {
+            let alerts = alert(errors, all);
+            let files = [
+                (known, "\"semel_http_responses_total\""),
+                ("crates/semel-server/src/routes/a.rs", ROUTES),
+                ("packaging/prometheus/alerts.yml", &*alerts),
+                ("docs/guide/alerts.md", "### SemelErrors"),
+            ];
+            check(&Tree::of(&files)).iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()
+        };
+        let (most, all) = ("route!~\"/ready\"", "route!~\"/ready|/w/\\\\{id\\\\}/health\"");
+        assert_eq!(found(&format!(", {all}"), &format!("{{{all}}}")), [""; 0]);
+        let what = "`SemelErrors` counts `/w/{id}/health`, whose 503 is an answer; leave it out";
+        assert_eq!(found(&format!(", {most}"), &format!("{{{all}}}")), [what]);
+        assert_eq!(found(&format!(", {all}"), "").len(), 2);
     }
 }

@@ -198,7 +198,8 @@ mod tests {
         assert_eq!(found("packaging/a.json", "{\"a\": 1,}").len(), 1);
         assert_eq!(found("packaging/a.json", "{\"a\": 1}"), [""; 0]);
     }
-    /// Where systemd is, it reads the unit as it would at a start.
+
+    /// It reads the unit as it would at a start.
     #[test]
     fn systemd_finds_nothing_wrong_with_the_unit() {
         use std::process::Command;
@@ -207,9 +208,6 @@ mod tests {
         else {
             panic!("there is no unit")
         };
-        if Command::new("systemd-analyze").arg("--version").output().is_err() {
-            return;
-        }
         let folder = std::env::temp_dir().join(format!("semel-unit-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("semel.service");

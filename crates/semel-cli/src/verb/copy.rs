@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use semel_core::draft::DocumentKind;
 use semel_core::state::State;
-use semel_postgres::Postgres;
 use semel_redis::Redis;
 use semel_store::copy::{Copied, CopyError, copy_beside};
 use serde_json::{Map, Value, json};
@@ -13,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Globals;
 use crate::failure::{Exit, Failure};
 use crate::host::Opened;
-use crate::link::{no_postgres, no_redis};
+use crate::link::{is_in_database, no_redis};
 use crate::place::Place;
 use crate::print::Printer;
 
@@ -85,14 +84,7 @@ impl Copy {
 async fn must_be_there(from: &Place) -> Result<(), Failure> {
     let is_there = match from {
         Place::Sqlite(path) => path.exists(),
-        Place::Postgres(address) => {
-            let status = Postgres::status(address).await.map_err(|error| no_postgres(address, &error))?;
-            if status.found > 0 && !status.pending.is_empty() {
-                return Err(Failure::failed(format!("{from} has the schema of an earlier version"))
-                    .next("bring it up to date first: semel migrate run --store ..."));
-            }
-            status.found > 0
-        }
+        Place::Postgres(address) => is_in_database(address).await?,
         Place::Redis(address) => Redis::is_there(address).await.map_err(|error| no_redis(address, &error))?,
         Place::Memory => {
             return Err(Failure::usage("a store in memory lives inside its server, and cannot be copied")

@@ -84,7 +84,7 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
     }
     let (found, needed) = (status.found, status.needed);
     match found.cmp(&needed) {
-        std::cmp::Ordering::Equal => {
+        std::cmp::Ordering::Equal if status.pending.is_empty() => {
             printer.line(format_args!("{address}: version {found}, as it should be"));
         }
         std::cmp::Ordering::Greater => {
@@ -93,7 +93,7 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
                  use a newer one"
             ));
         }
-        std::cmp::Ordering::Less => {
+        std::cmp::Ordering::Equal | std::cmp::Ordering::Less => {
             printer.line(format_args!(
                 "{address}: version {found} of {needed}; `semel migrate run` does: {}",
                 status.pending.join(", ")

@@ -79,7 +79,7 @@ pub struct Serve {
     /// Connections at one time; more wait
     #[arg(long, value_name = "COUNT", default_value_t = 4096)]
     max_connections: usize,
-    /// How long requests under way may take once the server is told to stop
+    /// How long requests and webhooks under way may take once the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     drain: u64,
 }

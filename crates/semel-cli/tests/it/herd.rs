@@ -2,6 +2,7 @@
 //! `SEMEL_OPPOSITE_ROUNDS` say how often.
 
 use semel_client::{Client, HeaderMap, Method};
+use semel_testkit::patience::rounds;
 use semel_testkit::races::at_once;
 use semel_testkit::{database, redis};
 use serde_json::{Value, json};
@@ -12,10 +13,6 @@ const SERVERS: usize = 3;
 const CONNECTIONS: usize = 50;
 /// Keys of each of two batches that go through them from both ends.
 const KEYS: usize = 1_000;
-
-fn rounds(name: &str, otherwise: usize) -> usize {
-    std::env::var(name).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(otherwise)
-}
 
 async fn post(client: Client, path: &'static str, body: String) -> (u16, Value) {
     let told = client.request(Method::POST, path, Some(body.into()), HeaderMap::new()).await.unwrap();
@@ -60,7 +57,7 @@ impl Herd {
 async fn who_want_one_key(store: &str) {
     let herd = Herd::start(store);
     let clients: Vec<Client> = (0..CONNECTIONS).map(|number| herd.client(number)).collect();
-    let rounds = rounds("SEMEL_HERD_ROUNDS", 40);
+    let rounds = rounds("SEMEL_HERD_ROUNDS", 40_usize);
     for round in 0..rounds {
         let (strategy, otherwise) = if round % 2 == 0 { ("reject", 409) } else { ("ignore", 200) };
         let unique = json!({ "key": format!("herd-{round}"), "on_conflict": strategy });
@@ -85,7 +82,7 @@ async fn who_want_one_key(store: &str) {
 /// Each key gets one job, and nobody waits for somebody who waits for him.
 async fn who_come_from_both_ends(store: &str) {
     let herd = Herd::start(store);
-    let rounds = rounds("SEMEL_OPPOSITE_ROUNDS", 4);
+    let rounds = rounds("SEMEL_OPPOSITE_ROUNDS", 4_usize);
     for round in 0..rounds {
         let forth: Vec<Value> = (0..KEYS)
             .map(|key| {

@@ -15,10 +15,20 @@ mod doctor;
 mod help;
 mod herd;
 mod least;
+mod log;
+#[cfg(unix)]
+#[path = "../../../semel-redis/tests/it/nodes.rs"]
+#[allow(dead_code, reason = "the tests of the store need more of it")]
+mod nodes;
 mod operators;
+#[cfg(unix)]
+#[path = "../../../semel-redis/tests/it/own.rs"]
+#[allow(dead_code, reason = "the tests of the store need more of it")]
+mod own;
 mod pages;
 mod postgres;
 mod redis;
+mod requests;
 mod run;
 mod secrets;
 mod serve;

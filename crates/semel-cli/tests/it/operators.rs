@@ -1,26 +1,11 @@
 //! The verbs of who runs a server: lists that go on, webhooks, workers, limits, bounds and dead letters.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
 use crate::run::{Folder, Server};
-
-/// Asks a server over a connection of its own, as no verb does.
-pub fn post(server: &Server, path: &str, body: &Value) -> Value {
-    let (mut stream, body) =
-        (TcpStream::connect(server.url.trim_start_matches("http://")).unwrap(), body.to_string());
-    let length = body.len();
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-}
 
 #[test]
 fn long_lists_are_shown_whole_or_say_that_they_go_on() {
@@ -31,11 +16,7 @@ fn long_lists_are_shown_whole_or_say_that_they_go_on() {
     for number in 0..201 {
         let name = format!("c{number:03}");
         let job = json!({ "type": "a.b", "args": [] });
-        post(
-            &server,
-            "/ojs/v1/cron",
-            &json!({ "name": name, "expression": "0 3 1 1 *", "job_template": job }),
-        );
+        server.post("/ojs/v1/cron", &json!({ "name": name, "expression": "0 3 1 1 *", "job_template": job }));
     }
     let all = folder.json(&[&["crons"], &at[..]].concat());
     assert_eq!((all["crons"].as_array().unwrap().len(), &all["count"]), (201, &json!(201)));
@@ -45,7 +26,7 @@ fn long_lists_are_shown_whole_or_say_that_they_go_on() {
     let mut ids = Vec::new();
     for queue in ["a", "a", "b", "a", "b"] {
         let step = json!({ "type": "a.b", "args": [], "options": { "queue": queue } });
-        let made = post(&server, "/ojs/v1/workflows", &json!({ "type": "chain", "steps": [step] }));
+        let made = server.post("/ojs/v1/workflows", &json!({ "type": "chain", "steps": [step] }));
         ids.insert(0, made["workflow"]["id"].as_str().unwrap().to_owned());
     }
     let list = |words: &[&str]| folder.run(&[&["workflows", "list"], words, &at[..]].concat());
@@ -137,10 +118,10 @@ fn workers_are_told_and_limits_and_bounds_are_shown() {
     let server = Server::start(&folder, &[]);
     let options = json!({ "queue": "mail", "rate_limit": { "key": "smtp", "concurrency": 2, "rate": 9, "period": "minute" } });
     for _ in 0..3 {
-        post(&server, "/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": options }));
+        server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": options }));
     }
     let fetch = json!({ "queues": ["mail"], "worker_id": "w-1", "count": 3 });
-    assert_eq!(post(&server, "/ojs/v1/workers/fetch", &fetch)["jobs"].as_array().unwrap().len(), 2);
+    assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch)["jobs"].as_array().unwrap().len(), 2);
     let limit = folder.run(&["limit", "smtp"]).out;
     assert!(limit.contains("2 of 2") && limit.contains("2 of 9 in 60000 ms"), "{limit}");
     assert_eq!(folder.json(&["limit", "smtp"])["remaining"], 0);
@@ -149,7 +130,7 @@ fn workers_are_told_and_limits_and_bounds_are_shown() {
     assert!(folder.run(&["workers"]).out.contains("w-1"));
     assert_eq!(folder.json(&["workers", "quiet", "w-1"])["directive"], "quiet");
     assert_eq!(folder.json(&["workers"])["items"][0]["directive"], "quiet");
-    let beat = post(&server, "/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w-1", "active_jobs": [] }));
+    let beat = server.post("/ojs/v1/workers/heartbeat", &json!({ "worker_id": "w-1", "active_jobs": [] }));
     assert_eq!(beat["state"], "quiet");
     assert!(folder.run(&["workers", "resume", "w-1"]).out.contains("running"));
 
@@ -175,8 +156,8 @@ fn a_purge_goes_on_until_nothing_waits() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--store", "memory:"]);
     let job = json!({ "type": "a.b", "args": [], "options": { "queue": "mail" } });
-    post(&server, "/ojs/v1/jobs/bulk", &json!({ "jobs": vec![job.clone(); 10_000] }));
-    post(&server, "/ojs/v1/jobs", &job);
+    server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": vec![job.clone(); 10_000] }));
+    server.post("/ojs/v1/jobs", &job);
     let purged = folder.json(&["queues", "purge", "mail", "--yes", "--server", &server.url]);
     let told = ["purged", "purged_count", "count", "has_more"].map(|name| &purged[name]);
     assert_eq!(told, [&json!(10_001), &json!(10_001), &json!(10_001), &json!(false)]);
@@ -189,11 +170,11 @@ fn dead_letters_are_listed_sent_back_and_deleted() {
     let server = Server::start(&folder, &[]);
     let retry = json!({ "max_attempts": 1, "on_exhaustion": "dead_letter" });
     for _ in 0..2 {
-        post(&server, "/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": { "retry": retry } }));
-        let taken = post(&server, "/ojs/v1/workers/fetch", &json!({ "queues": ["default"] }));
+        server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": { "retry": retry } }));
+        let taken = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"] }));
         let failure =
             json!({ "job_id": taken["jobs"][0]["id"], "error": { "code": "x", "message": "no luck" } });
-        post(&server, "/ojs/v1/workers/nack", &failure);
+        server.post("/ojs/v1/workers/nack", &failure);
     }
     let people = folder.run(&["dead", "list", "--limit", "1"]);
     assert!(people.out.contains("no luck") && people.err.contains("--offset 1"), "{people:?}");

@@ -1,41 +1,19 @@
 //! `semel serve --store postgres://…`: real servers on one database.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use semel_testkit::database::{store_url, url};
+use semel_testkit::patience::rounds;
 use serde_json::{Value, json};
 
+use crate::requests::post;
 use crate::run::{Folder, Ran, Server};
-
-/// One request; nothing when the connection broke before the answer was there.
-fn post(url: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
-    let address = url.strip_prefix("http://")?;
-    let body = body.to_string();
-    let mut connection = TcpStream::connect(address).ok()?;
-    let length = body.len();
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
-    );
-    connection.write_all(format!("{head}{body}").as_bytes()).ok()?;
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).ok()?;
-    let status = answer.split(' ').nth(1)?.parse().ok()?;
-    let json = serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?;
-    Some((status, json))
-}
 
 fn job(number: u64) -> Value {
     json!({ "type": "a.b", "args": [number],
         "options": { "unique": { "keys": ["type", "args"], "on_conflict": "ignore" } } })
-}
-
-/// How often a server is killed.
-fn rounds() -> u32 {
-    std::env::var("SEMEL_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(5)
 }
 
 fn id(answer: &Value) -> String {
@@ -67,6 +45,32 @@ fn looking_makes_no_schema() {
     let told = folder.run(&[&["workers"], &at[..]].concat());
     assert!(told.code == 2 && told.err.contains("--server"), "{}", told.err);
     assert_eq!(folder.json(&[&["migrate", "status"], &at[..]].concat())["found"], 0);
+}
+
+/// It is for who runs the servers to bring a schema up to date, and not for who looks into it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verbs_change_no_schema_that_is_there() {
+    let (folder, store) = (Folder::new(), store_url());
+    let at = ["--store", store.as_str()];
+    assert_eq!(folder.run(&[&["enqueue", "a.b", "1"], &at[..]].concat()).code, 0);
+    let schema = store.split("schema=").nth(1).unwrap();
+    let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let mark = async |mark: &str| {
+        client.batch_execute(&format!("COMMENT ON TABLE {schema}.migration IS '{mark}'")).await.unwrap();
+    };
+    for earlier in ["functions 0 0", "functions of another time"] {
+        mark(earlier).await;
+        for verb in [&["jobs"][..], &["enqueue", "a.b", "2"], &["doctor"], &["explain", "a.b"]] {
+            let told = folder.run(&[verb, &at[..]].concat());
+            assert_eq!(told.code, 1, "{verb:?}: {}", told.err);
+            assert!(told.err.contains("semel migrate run"), "{}", told.err);
+        }
+        let status = folder.json(&[&["migrate", "status"], &at[..]].concat());
+        assert_eq!(status["pending"], json!(["functions"]));
+    }
+    mark("functions 4000000000 0").await;
+    assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
 }
 
 /// A password that was wrong once counted as a database that is not there, and each verb ended in its own way.
@@ -117,7 +121,7 @@ fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
                 }
             });
         }
-        for _ in 0..rounds() {
+        for _ in 0..rounds("SEMEL_CRASH_ROUNDS", 5_u32) {
             let enough = next.load(Ordering::Relaxed) + 60;
             while next.load(Ordering::Relaxed) < enough {
                 std::thread::yield_now();

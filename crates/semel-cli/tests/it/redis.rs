@@ -107,3 +107,22 @@ fn the_bench_measures_a_redis_and_leaves_nothing_there() {
     let figures = report["figures"].as_array().unwrap();
     assert!(figures.len() >= 2 && figures.iter().all(|figure| figure["jobs"].as_u64() > Some(0)), "{report}");
 }
+
+/// What several nodes do at best is not known, so there is nothing to compare with.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bench_measures_a_divided_store_on_a_cluster() {
+    let cluster = crate::nodes::Cluster::start(0, 3_600_000, &[]).await;
+    let store = format!("{}?partitions=3", cluster.url());
+    let report = tokio::task::spawn_blocking(move || {
+        let words = ["--seconds", "1", "--callers", "16", "--waiting", "0", "--only", "enqueue"];
+        Folder::new().json(&[&["bench", "--store", &store][..], &words].concat())
+    });
+    let report = report.await.unwrap();
+    let figures = report["figures"].as_array().unwrap();
+    assert!(figures.len() == 2 && figures.iter().all(|figure| figure["jobs"].as_u64() > Some(0)), "{report}");
+    assert!(
+        figures.iter().all(|figure| figure.get("share_of_limit").is_none_or(|share| share.is_null())),
+        "{report}"
+    );
+}

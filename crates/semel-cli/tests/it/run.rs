@@ -1,33 +1,34 @@
 //! Runs `semel` in a folder of its own, away from everybody's settings.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use semel_testkit::TempDir;
+use semel_testkit::signal::kill;
 use serde_json::Value;
 
+use crate::log::Log;
+use crate::requests;
+
 /// A folder that is removed at the end.
-pub struct Folder(PathBuf);
+pub struct Folder(TempDir);
 
 impl Folder {
     pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("semel-it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(TempDir::new())
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// `semel` in this folder, with no settings but those of the test.
     pub fn semel(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-        command.current_dir(&self.0).args(words).stdin(Stdio::null());
+        command.current_dir(self.path()).args(words).stdin(Stdio::null());
         without_settings(&mut command);
         command
     }
@@ -54,12 +55,6 @@ pub fn without_settings(command: &mut Command) {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
 /// What a run gave.
 #[derive(Debug)]
 pub struct Ran {
@@ -82,7 +77,8 @@ impl Ran {
 /// A server that is ready; killed when the test breaks off.
 pub struct Server {
     child: Child,
-    out: BufReader<std::process::ChildStdout>,
+    out: BufReader<ChildStdout>,
+    log: Arc<Log>,
     pub url: String,
 }
 
@@ -94,35 +90,32 @@ impl Server {
 
     pub fn start_command(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Log::of(child.stderr.take().unwrap());
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         let Some(url) = line.trim_end().strip_prefix("listening on ") else {
-            let mut err = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-            panic!("it said {line:?} and {err}");
+            panic!("it said {line:?} and {}", log.rest());
         };
-        Self { url: url.to_owned(), child, out }
+        Self { url: url.to_owned(), child, out, log }
     }
 
     /// Sends it a signal.
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+        assert!(kill(name, self.child.id()).status().unwrap().success());
+    }
+
+    /// Posts to it; what it answers.
+    pub fn post(&self, path: &str, body: &Value) -> Value {
+        requests::post(&self.url, path, body).unwrap().1
     }
 
     /// Reads its log until it says this, and not a letter further.
-    pub fn log_until(&mut self, part: &str) -> String {
-        let (mut log, mut letter) = (Vec::new(), [0]);
-        let stderr = self.child.stderr.as_mut().unwrap();
-        while !log.ends_with(part.as_bytes()) {
-            assert_eq!(stderr.read(&mut letter).unwrap(), 1, "{}", String::from_utf8_lossy(&log));
-            log.push(letter[0]);
-        }
-        String::from_utf8(log).unwrap()
+    pub fn log_until(&self, part: &str) -> String {
+        self.log.until(part)
     }
 
-    /// Sends SIGTERM, waits for the end; gives the status, the rest of stdout and all of stderr.
+    /// Sends SIGTERM, waits for the end; gives the status, and the rest of stdout and of stderr.
     pub fn stop(mut self) -> (ExitStatus, String, String) {
         self.signal("-TERM");
         self.end()
@@ -138,10 +131,9 @@ impl Server {
             assert!(Instant::now() < deadline, "it does not end");
             std::thread::sleep(Duration::from_millis(10));
         };
-        let (mut out, mut err) = (String::new(), String::new());
+        let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        (status, out, err)
+        (status, out, self.log.rest())
     }
 }
 
@@ -151,4 +143,18 @@ impl Drop for Server {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// A server whose log nobody asks for goes on.
+#[cfg(unix)]
+#[test]
+fn a_log_is_read_as_it_comes() {
+    // More than a pipe holds, before it is ready.
+    let mut command = Command::new("sh");
+    command.args(["-c", "head -c 300000 /dev/zero | tr '\\0' a >&2; echo listening on nothing; echo bc >&2"]);
+    let mut server = Server::start_command(command);
+    assert_eq!(server.url, "nothing");
+    assert_eq!(server.log_until("b").len(), 300_001);
+    let (status, out, rest) = server.end();
+    assert_eq!((status.code(), out.as_str(), rest.as_str()), (Some(0), "", "c\n"));
 }

@@ -1,5 +1,6 @@
 //! `semel serve`: ready, owned, drained.
 
+use crate::requests;
 use crate::run::{Folder, Ran, Server};
 
 #[test]
@@ -17,25 +18,15 @@ fn it_says_one_line_and_drains_on_sigterm() {
 
 #[test]
 fn a_request_under_way_is_answered_when_it_stops() {
-    use std::io::{Read, Write};
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let address = server.url.trim_start_matches("http://").to_owned();
-    let mut waiting = std::net::TcpStream::connect(&address).unwrap();
-    let body = "{\"queues\":[\"default\"],\"wait_ms\":30000}";
-    let length = body.len();
-    write!(
-        waiting,
-        "POST /ojs/v1/workers/fetch HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
+    let wish = r#"{"queues":["default"],"wait_ms":30000}"#;
+    let mut waiting = requests::send(&server.url, "POST /ojs/v1/workers/fetch", "", wish).unwrap();
     // The server says when it waits.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
-        let mut asking = std::net::TcpStream::connect(&address).unwrap();
-        write!(asking, "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
-        let mut metrics = String::new();
-        asking.read_to_string(&mut metrics).unwrap();
+        let (_, metrics) = requests::ask(&server.url, "GET /metrics", "", "").unwrap();
         if metrics.contains("semel_http_polls_waiting 1\n") {
             break;
         }
@@ -46,9 +37,27 @@ fn a_request_under_way_is_answered_when_it_stops() {
     assert_eq!(status.code(), Some(0), "{err}");
     assert!(began.elapsed() < std::time::Duration::from_secs(8), "the long poll held it up");
     let mut answer = String::new();
-    waiting.read_to_string(&mut answer).unwrap();
+    std::io::Read::read_to_string(&mut waiting, &mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("{\"jobs\":[]}"), "{answer}");
     assert!(std::net::TcpStream::connect(&address).is_err(), "new ones are refused");
+}
+
+#[test]
+fn a_subscriber_who_never_answers_does_not_hold_up_the_end() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--webhooks-allow-private", "--drain", "1"]);
+    let subscriber = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook", subscriber.local_addr().unwrap());
+    folder.json(&["webhooks", "add", &url, "--events", "job.enqueued"]);
+    folder.json(&["enqueue", "a.b"]);
+    // The delivery has come.
+    let (held, _) = subscriber.accept().unwrap();
+    let began = std::time::Instant::now();
+    let (status, _, err) = server.stop();
+    assert_eq!(status.code(), Some(0), "{err}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}: {err}", began.elapsed());
+    assert!(err.contains("webhooks were still being delivered"), "{err}");
+    drop(held);
 }
 
 #[test]
@@ -76,7 +85,10 @@ fn what_cannot_be_served_is_refused_with_a_way_out() {
     std::fs::write(folder.path().join("other.txt"), "no database, but long enough to look like something")
         .unwrap();
     refused(&["--store", "sqlite:other.txt", "--listen", "127.0.0.1:0"], 1, "other.txt");
-    assert!(!folder.run(&["serve", "--store", "postgres://ada:s3cret@127.0.0.1:1/d"]).err.contains("s3cret"));
+    let store = "postgres://ada:s3cret@127.0.0.1:1/d";
+    let ran = folder.run(&["serve", "--store", store, "--listen", "127.0.0.1:0"]);
+    assert_eq!((ran.code, ran.out.as_str()), (5, ""), "{}", ran.err);
+    assert!(ran.err.contains("127.0.0.1:1") && !ran.err.contains("s3cret"), "{}", ran.err);
 }
 
 #[test]
@@ -161,4 +173,47 @@ fn settings_come_from_the_environment_and_the_file() {
     command.env("SEMEL_STORE", "sqlite:from-env.db").env("SEMEL_LISTEN", "127.0.0.1:0");
     drop(Server::start_command(command));
     assert!(folder.path().join("from-env.db").exists());
+}
+
+/// The head of a request whose body does not come; the server has read it when it asks for the body.
+#[test]
+fn what_is_under_way_has_the_time_to_drain_and_no_more() {
+    use std::io::{Read, Write};
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--drain", "1"]);
+    let mut slow = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+    let head = "POST /ojs/v1/jobs HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
+    slow.write_all(head.as_bytes()).unwrap();
+    let mut asked = [0; 12];
+    slow.read_exact(&mut asked).unwrap();
+    assert_eq!(asked, *b"HTTP/1.1 100");
+    let began = std::time::Instant::now();
+    let (status, _, err) = server.stop();
+    assert_eq!(status.code(), Some(0), "{err}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(8), "{:?}: {err}", began.elapsed());
+    assert!(err.contains("requests were still under way"), "{err}");
+}
+
+#[test]
+fn so_many_connections_are_served_at_one_time() {
+    use std::io::{Read, Write};
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--max-connections", "1"]);
+    let asked = || {
+        let mut stream = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+        stream.write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        stream
+    };
+    let is_answered = |stream: &mut std::net::TcpStream| {
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).map(|()| assert_eq!(answer, *b"HTTP/1.1 200"))
+    };
+    let mut first = asked();
+    is_answered(&mut first).unwrap();
+    let mut second = asked();
+    second.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
+    assert!(is_answered(&mut second).is_err(), "both are served");
+    drop(first);
+    second.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    is_answered(&mut second).unwrap();
 }

@@ -3,7 +3,6 @@
 use semel_testkit::database::{store_url, url};
 use serde_json::{Value, json};
 
-use crate::operators::post;
 use crate::run::{Folder, Server};
 
 const TASK: &str =
@@ -95,7 +94,7 @@ fn a_policy_that_is_open_under_retry_is_pointed_out() {
     assert!(ran.out.contains("advice: n.open 1.0.0: ") && ran.out.contains("add retryable"), "{ran:?}");
     let told = folder.json(&["templates", "check", "templates"]);
     assert_eq!((&told["valid"], told["advice"].as_array().map(Vec::len)), (&true.into(), Some(1)), "{told}");
-    let mut server = Server::start(&folder, &["--templates", "templates"]);
+    let server = Server::start(&folder, &["--templates", "templates"]);
     let log = server.log_until("add retryable");
     assert!(log.contains("n.open 1.0.0"), "{log}");
     server.stop();
@@ -126,7 +125,7 @@ fn a_tasks_context_is_shown_as_plain_text() {
     write(&folder, "templates/process.yaml", TASK);
     let server = Server::start(&folder, &["--store", "memory:", "--templates", "templates"]);
     let task = json!({ "namespace": "payments", "name": "process", "context": { "note": "a\u{202e}b" } });
-    let made = post(&server, "/v1/tasks", &task);
+    let made = server.post("/v1/tasks", &task);
     let id = made["task_uuid"].as_str().unwrap_or_else(|| panic!("{made}"));
     let shown = folder.run(&["tasks", "show", id, "--server", &server.url]);
     assert!(shown.out.contains("context {\"note\":\"a\u{fffd}b\"}"), "{shown:?}");
@@ -158,7 +157,7 @@ fn without_a_server_templates_hold_as_well() {
 fn templates_are_read_again_as_a_whole_or_not_at_all() {
     let folder = Folder::new();
     write(&folder, "templates/process.yaml", TASK);
-    let mut server = Server::start(&folder, &["--templates", "templates"]);
+    let server = Server::start(&folder, &["--templates", "templates"]);
     let explain = |kind: &str| {
         let ran = folder.run(&["explain", kind, "{}", "--json"]);
         let told: Value = serde_json::from_str(&ran.out).unwrap();

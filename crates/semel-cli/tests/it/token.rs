@@ -34,7 +34,7 @@ fn becomes(folder: &Folder, token: &str, words: &[&str], code: i32, needle: &str
 fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     let folder = Folder::new();
     let (_, admin) = create(&folder, &["--role", "admin", "--name", "me"]);
-    let mut server = Server::start(&folder, &["--tokens", "tokens.toml"]);
+    let server = Server::start(&folder, &["--tokens", "tokens.toml"]);
     assert_eq!(ask(&folder, &admin, &["keys"]).code, 0);
     assert!(ask(&folder, "semel_nothing", &["jobs"]).err.contains("unauthorized (401)"));
     // A new one counts from the next SIGHUP on.

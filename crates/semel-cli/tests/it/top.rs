@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::operators::post;
+use crate::requests::post;
 use crate::run::{Folder, Server};
 
 const ENQUEUE: [&str; 6] = ["enqueue", "invoice.pay", "42", "--key", "invoice-42", "--on-conflict"];
@@ -18,7 +18,7 @@ fn it_shows_queues_outcomes_and_the_hottest_keys_of_a_server() {
     // Two workers say that they are there; one of them has asked twice.
     for worker in ["w1", "w2", "w2"] {
         let wish = json!({ "queues": ["none"], "worker_id": worker });
-        assert_eq!(post(&server, "/ojs/v1/workers/fetch", &wish)["jobs"], json!([]));
+        assert_eq!(post(&server.url, "/ojs/v1/workers/fetch", &wish).unwrap().1["jobs"], json!([]));
     }
     let told = folder.json(&["top", "--once", "--server", &server.url]);
     assert_eq!((&told["queues"][0]["available"], &told["workers"]["total"]), (&1.into(), &2.into()));

@@ -1,32 +1,21 @@
 //! A trace goes from whoever enqueues to the worker, and the server's part of it to the collector.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::requests::ask;
 use crate::run::{Folder, Server};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-fn post(server: &Server, path: &str, headers: &str, body: &str) -> Value {
-    let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-}
-
 /// Enqueues with a trace and fetches; what the worker finds in meta.
 fn carried(server: &Server) -> String {
     let headers = format!("traceparent: {PARENT}\r\n");
-    post(server, "/ojs/v1/jobs", &headers, r#"{"type":"a.b","args":[],"meta":{"own":1}}"#);
-    let fetched = post(server, "/ojs/v1/workers/fetch", "", r#"{"queues":["default"]}"#);
+    let job = r#"{"type":"a.b","args":[],"meta":{"own":1}}"#;
+    assert_eq!(ask(&server.url, "POST /ojs/v1/jobs", &headers, job).unwrap().0, 201);
+    let fetched = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"] }));
     assert_eq!(fetched["jobs"][0]["meta"]["own"], 1, "{fetched}");
     fetched["jobs"][0]["meta"]["traceparent"].as_str().unwrap().to_owned()
 }
