@@ -57,6 +57,8 @@ pub struct Draft {
     met: Vec<(u32, QueueName)>,
     /// Whether the present decision has taken back a part of itself.
     went_back: bool,
+    /// What the present decision looked at before it took itself back as a whole: it may answer by that.
+    taken_back: Vec<Expect>,
     command: u32,
     /// In which partition the present decision has put its first job.
     partition: Option<u16>,
@@ -76,6 +78,7 @@ impl Draft {
             depths: Vec::new(),
             met: Vec::new(),
             went_back: false,
+            taken_back: Vec::new(),
             command: 1,
             partition: None,
             entropy,
@@ -418,6 +421,7 @@ impl Draft {
         self.command += 1;
         self.partition = None;
         self.undo.clear();
+        self.taken_back.clear();
         let mut group = std::mem::take(&mut self.group);
         group.keep_last_of_lists();
         if std::mem::take(&mut self.went_back) {
@@ -446,13 +450,15 @@ impl Draft {
         }
         self.depths.retain(|(command, ..)| *command != self.command);
         self.went_back = false;
+        self.taken_back.append(&mut self.group.expect);
         self.group = Group::default();
         self.command += 1;
         self.partition = None;
     }
 
-    /// What the decision that stopped with [`Missing`] asked for.
+    /// What the decision that stopped with [`Missing`] asked for. It is taken anew, and looks at everything once more.
     pub fn take_missing(&mut self) -> Reads {
+        self.taken_back.clear();
         std::mem::take(&mut self.missing)
     }
 

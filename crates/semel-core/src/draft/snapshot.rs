@@ -84,7 +84,8 @@ impl Draft {
     pub fn relied_on(&self) -> Reads {
         let mut reads = Reads::default();
         if self.group.writes.is_empty() {
-            self.group.expect.iter().for_each(|expect| reads.add(&expect.record));
+            let looked_at = self.taken_back.iter().chain(&self.group.expect);
+            looked_at.for_each(|expect| reads.add(&expect.record));
         }
         reads
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use semel_core::draft::{Draft, Group, Missing, Reads};
-use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::enqueue::{Batch as Admitted, Mode, Outcome, enqueue, enqueue_batch};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::settle::{Settled, complete};
@@ -68,6 +68,12 @@ impl Shared {
     async fn offered(&self, want: &Want) -> Outcome {
         let offer = want.offer();
         transact(self, &reads(want), |draft| enqueue(draft, &offer)).await.unwrap()
+    }
+
+    /// The keys that were waited for, each time.
+    fn waited(&self) -> Vec<Vec<UniqueKey>> {
+        let keys = |seen: Reads| seen.keys.into_iter().map(|read| read.key).collect::<Vec<_>>();
+        std::mem::take(&mut *self.confirmed.lock().unwrap()).into_iter().map(keys).collect()
     }
 
     /// A job that runs.
@@ -169,9 +175,7 @@ async fn beside(shared: &Arc<Shared>, other: &Want, known: &Want) -> (Outcome, O
         (reads(known), move |draft: &mut Draft| enqueue(draft, &two)),
     )
     .await;
-    let keys = |seen: Reads| seen.keys.into_iter().map(|read| read.key).collect::<Vec<_>>();
-    let waited = std::mem::take(&mut *shared.confirmed.lock().unwrap()).into_iter().map(keys).collect();
-    (first, second, waited)
+    (first, second, shared.waited())
 }
 
 /// The commit that it has waited for came after all that it saw.
@@ -198,4 +202,25 @@ async fn a_duplicate_beside_a_write_to_a_store_of_several_parts_waits_for_what_i
     let (first, second, waited) = beside(&shared, &keyed("b"), &want).await;
     assert!(first.is_inserted() && matches!(second, Outcome::Existing(_)), "{second:?}");
     assert_eq!(waited, [vec![key("a")]], "and for nothing of who wrote");
+}
+
+/// It has taken back all it wrote, and names what it looked at before.
+#[tokio::test]
+async fn a_batch_that_is_refused_as_a_whole_waits_for_what_it_names() {
+    let shared = Shared::new();
+    assert!(shared.offered(&keyed("a")).await.is_inserted());
+    shared.has_parts.store(true, Ordering::SeqCst);
+    shared.confirmed.lock().unwrap().clear();
+    let other = keyed("b").offer();
+    let offers = [keyed("c").offer(), keyed("a").offer()];
+    let mut asked = Reads::default();
+    offers.iter().for_each(|offer| offer.reads(&mut asked));
+    let (first, second) = together(
+        &shared,
+        (reads(&keyed("b")), move |draft: &mut Draft| enqueue(draft, &other)),
+        (asked, move |draft: &mut Draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)),
+    )
+    .await;
+    assert!(first.is_inserted() && matches!(second, Admitted::Refused { index: 1, .. }), "{second:?}");
+    assert_eq!(shared.waited(), [vec![key("c"), key("a")]]);
 }
