@@ -271,8 +271,13 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -
             noted = Some(row);
         }
     }
+    let full = match draft.full(id) {
+        Ok(Some((_, full))) => Ok(full),
+        Ok(None) => return Ok(Turn::Gone),
+        Err(missing) => Err(missing),
+    };
     *started += 1;
-    let Some((_, full)) = draft.full(id)? else { return Ok(Turn::Gone) };
+    // Also where all of it is yet to be loaded: those behind it are decided as if it ran, so that one load has all that start.
     if let Some(row) = noted
         && !is_planted(Bug::StartNotNoted)
     {
@@ -280,7 +285,7 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -
     }
     draft.update(&mut granted);
     draft.tell(EventKind::Started, &granted, 0);
-    Ok(Turn::Granted(Box::new((granted, full))))
+    full.map(|full| Turn::Granted(Box::new((granted, full))))
 }
 
 /// Whether the limit lets another job start. Of those that were started it forgets who does not run any more.

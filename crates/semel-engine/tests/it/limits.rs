@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::limit::Limit;
 use semel_core::settings::{Backpressure, Depth, QueueSettings};
@@ -90,10 +91,11 @@ async fn an_explanation_says_that_the_queue_is_full() {
     assert_eq!(engine.enqueue(offer, "test").await.unwrap(), full);
 }
 
-/// A store that counts the claims it serves.
+/// A store that counts its loads and the claims it serves.
 #[derive(Default)]
 struct Counted {
     inner: Memory,
+    loads: AtomicUsize,
     claims: AtomicUsize,
 }
 
@@ -102,6 +104,11 @@ impl Layer for Counted {
 
     fn inner(&self) -> &Memory {
         &self.inner
+    }
+
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        self.inner.load(reads)
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
@@ -139,4 +146,21 @@ async fn a_claim_passes_many_full_limits_in_a_few_looks() {
     assert_eq!(jobs.iter().map(|job| job.head.id).collect::<Vec<_>>(), [free.id]);
     let looks = store.claims.load(Ordering::SeqCst) - before;
     assert!(looks <= 10, "{looks}");
+}
+
+/// Everybody whose decision is in the same group waits for each load: they are no more where many limits let one job start each.
+#[tokio::test]
+async fn a_claim_finds_in_a_few_loads_which_job_of_each_limit_starts() {
+    let store = Arc::new(Counted::default());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    for number in 0..9 {
+        let limit = Limit { key: format!("k{number}").into(), concurrency: Some(1), rate: None };
+        for _ in 0..8 {
+            engine.enqueue(job().limit(limit.clone()).offer(), "test").await.unwrap();
+        }
+    }
+    let before = store.loads.load(Ordering::SeqCst);
+    assert_eq!(engine.claim(claim(&["default"], 8)).await.unwrap().len(), 8);
+    let loads = store.loads.load(Ordering::SeqCst) - before;
+    assert!(loads <= 5, "{loads}");
 }
