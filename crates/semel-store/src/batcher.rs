@@ -76,7 +76,7 @@ struct Traffic {
 
 struct UnderWay {
     flight: Pin<Box<dyn Future<Output = Landed> + Send>>,
-    /// What the group's decisions read. Not kept where there is one group at a time.
+    /// What the group's decisions read, but for those that wait for what is away. Not kept where there is one group at a time.
     records: HashSet<Record>,
     is_of_waitlist: bool,
     /// How many wait for it.
@@ -222,7 +222,11 @@ impl Batcher {
                     traffic.next.push(tried);
                 } else {
                     size += wanted.len().max(1);
-                    records.extend(wanted);
+                    // Who waits for what is away may do so for long, and keeps nobody from the rest of what he needs: where others
+                    // are quicker with it, versions decide.
+                    if !(is_of_waitlist && tried.is_away) {
+                        records.extend(wanted);
+                    }
                     taken.push(tried);
                 }
             }

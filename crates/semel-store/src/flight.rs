@@ -22,6 +22,8 @@ pub(crate) struct Tried {
     pub(crate) tries: u32,
     /// Since when it waits for somebody else's transaction, and how long it rested last.
     pub(crate) waits: Option<(Instant, Duration)>,
+    /// Whether what it needs was away when it was taken last.
+    pub(crate) is_away: bool,
     /// What it relied on when it was taken last and wrote nothing.
     seen: Reads,
 }
@@ -29,7 +31,7 @@ pub(crate) struct Tried {
 impl Tried {
     /// One that was not taken yet.
     pub(crate) fn new(decision: Box<dyn Decide>) -> Self {
-        Self { decision, tries: 0, waits: None, seen: Reads::default() }
+        Self { decision, tries: 0, waits: None, is_away: false, seen: Reads::default() }
     }
 
     /// Has it wait for somebody else's transaction.
@@ -238,7 +240,9 @@ impl Flight {
                 decided.later.push(tried);
                 continue;
             }
-            match decide_one(&*backend, is_patient, &mut draft, &mut lacks, &mut tried).await {
+            let decision = decide_one(&*backend, is_patient, &mut draft, &mut lacks, &mut tried).await;
+            tried.is_away = matches!(decision, Ok(None));
+            match decision {
                 Ok(Some(group)) => {
                     bytes += group.text_bytes();
                     decided.groups.push(group);

@@ -30,6 +30,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().load(reads)
     }
 
+    /// See [`Backend::load_soon`]. A layer that says nothing of it has nothing that is away: its own loads are not gone past.
+    fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {
+        Box::pin(async move { Ok((Layer::load(self, reads).await?, Reads::default())) })
+    }
+
     /// See [`Backend::peeks`]. A layer that says nothing of it is not gone past.
     fn peeks(&self) -> Option<Arc<dyn Peek>> {
         None
@@ -79,6 +84,10 @@ pub trait Layer: Send + Sync + 'static {
 impl<L: Layer> Backend for L {
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         Layer::load(self, reads)
+    }
+
+    fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {
+        Layer::load_soon(self, reads)
     }
 
     fn peeks(&self) -> Option<Arc<dyn Peek>> {

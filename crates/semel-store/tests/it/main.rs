@@ -4,6 +4,7 @@
 
 mod abreast;
 mod aside;
+mod away;
 mod company;
 mod durable;
 mod faults;
