@@ -191,18 +191,21 @@ impl DuplicateLog {
     }
 }
 
-/// Holders that were not there when their records were to be written, and when that was.
+/// Holders that were not there when their records were to be written, but may yet be, and when that was.
 struct Unseen {
     now: Timestamp,
     holders: Vec<JobId>,
 }
 
-/// Adds the records to their holders' notes. Moves versions, never a fence or a state. Says which holders are not there.
+/// Adds the records to their holders' notes. Moves versions, never a fence or a state. Says which holders are not there yet.
 fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<Unseen, Missing> {
     let mut unseen = Unseen { now: draft.now(), holders: Vec::new() };
     for (id, newer) in records {
         let Some((mut head, full)) = draft.full(*id)? else {
-            unseen.holders.push(*id);
+            // One that is only remembered for its key's sake will never be there again.
+            if draft.spent(*id).is_none() {
+                unseen.holders.push(*id);
+            }
             continue;
         };
         // A record that cannot be read is begun anew: the count is information, the job is not at stake.

@@ -3,10 +3,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use semel_core::cron::Overlap;
+use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::once::{Once, REMEMBERED};
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::job::Ending;
-use semel_core::state::State;
+use semel_core::lease::Bearer;
+use semel_core::state::{State, StateSet};
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Reap, Tend};
 use semel_store::backend::{Applied, Batch, BoxFuture};
@@ -21,10 +23,18 @@ use semel_testkit::patience::quickest;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store that counts what it is told to write.
+/// A store that counts what it is asked, and told to write.
 struct Counted {
     inner: Memory,
+    loads: AtomicUsize,
     commits: AtomicUsize,
+}
+
+impl Counted {
+    fn new(clock: &ManualClock) -> Self {
+        let inner = Memory::new(clock.clone());
+        Self { inner, loads: AtomicUsize::new(0), commits: AtomicUsize::new(0) }
+    }
 }
 
 impl Layer for Counted {
@@ -32,6 +42,11 @@ impl Layer for Counted {
 
     fn inner(&self) -> &Memory {
         &self.inner
+    }
+
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        self.inner.load(reads)
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
@@ -45,7 +60,7 @@ impl Layer for Counted {
 async fn requests_whose_time_is_over_are_forgotten_in_one_commit() {
     const REQUESTS: usize = 400;
     let clock = ManualClock::default();
-    let store = Arc::new(Counted { inner: Memory::new(clock.clone()), commits: AtomicUsize::new(0) });
+    let store = Arc::new(Counted::new(&clock));
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     for number in 0..REQUESTS {
         let once = Once { key: key(&format!("request {number}")), digest: [1; 32] };
@@ -62,6 +77,26 @@ async fn requests_whose_time_is_over_are_forgotten_in_one_commit() {
     let commits = store.commits.load(Ordering::Relaxed) - before;
     assert!(commits <= 2, "{commits} commits");
     assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, 0);
+}
+
+/// There is nothing any more to write them to, and whoever waits for a commit to show their job is not to be crowded out.
+#[tokio::test]
+async fn duplicates_of_a_job_that_is_only_remembered_are_looked_for_once() {
+    let clock = ManualClock::default();
+    let store = Arc::new(Counted::new(&clock));
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let strict = keyed("a").states(StateSet::ALL);
+    assert!(engine.enqueue(strict.offer(), "test").await.unwrap().is_inserted());
+    let run = engine.claim(claim(&["default"], 1)).await.unwrap().remove(0);
+    engine.complete(run.head.id, Bearer::default(), None).await.unwrap();
+    clock.advance(SECOND * (2 * 24 * 3_600));
+    assert_eq!(Purge.run_once(engine.store()).await.unwrap().moved, 1);
+    let told = engine.enqueue(strict.offer(), "test").await.unwrap();
+    assert!(matches!(told, Outcome::Rejected { .. }), "{told:?}");
+    engine.stop().await;
+    let before = store.loads.load(Ordering::Relaxed);
+    engine.stop().await;
+    assert_eq!(store.loads.load(Ordering::Relaxed), before);
 }
 
 struct Bench {
