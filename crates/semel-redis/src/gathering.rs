@@ -86,7 +86,10 @@ impl Partitions {
             }
             let mut found = Found::default();
             let (mut answered, mut locked, mut failure) = (Vec::new(), None, None);
-            for (number, said) in self.hear(&asked, is_soon).await {
+            let mut heard = self.hear(&asked, is_soon).await;
+            // In their own order, not in that of their answers: what they say is compared with what they said before.
+            heard.sort_unstable_by_key(|(number, _)| *number);
+            for (number, said) in heard {
                 match said {
                     Ok(loaded) => {
                         answered.push(number);

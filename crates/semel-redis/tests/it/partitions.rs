@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use semel_core::draft::Reads;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::life;
@@ -449,6 +450,30 @@ async fn a_job_is_the_business_of_its_partition_alone() {
     let before = crate::own::calls(&mut connection, "evalsha").await;
     made(keyed, JOBS).await;
     assert_eq!(crate::own::calls(&mut connection, "evalsha").await - before, 2 * JOBS);
+}
+
+/// A node that has forgotten its last moment never says the same of a commit as others do: then all are asked once more, and that is all,
+/// in whatever order they answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_looks_where_something_is_forgotten_looks_twice_and_no_more() {
+    const PARTS: u16 = 16;
+    const LOOKS: u64 = 20;
+    let folder = semel_testkit::TempDir::new();
+    let own = crate::own::Own::start(folder.path(), &[]).await;
+    let address = Address::parse(&own.url()).unwrap().with_partitions(PARTS).unwrap();
+    let store = Redis::open(&address).await.unwrap();
+    let mut connection = own.connection().await;
+    let mut differ = redis::cmd("HSET");
+    differ.arg(format!("{}!", address.base_of(3))).arg("pairs").arg(&[1_u8; 8 * PARTS as usize][..]);
+    differ.exec_async(&mut connection).await.unwrap();
+    // Each has its share of it.
+    let reads = Reads { queues: vec![QueueName::default()], ..Reads::default() };
+    let before = crate::own::calls(&mut connection, "evalsha").await;
+    for _ in 0..LOOKS {
+        drop(store.load(&reads).await.unwrap());
+    }
+    let asked = crate::own::calls(&mut connection, "evalsha").await - before;
+    assert_eq!(asked, 2 * LOOKS * u64::from(PARTS));
 }
 
 /// What an answer is worth is how Redis is set, whatever it is divided into.
