@@ -122,7 +122,7 @@ impl Partitions {
             if is_known && (found.is_of_one_moment() || before.as_ref() == Some(&found.pairs)) {
                 // Those that are away cannot be told.
                 if is_evened || found.uneven.is_empty() || !late.is_empty() {
-                    let (there, away) = self.apart(reads, &late);
+                    let (there, away) = found.apart(reads, &late, self.count());
                     return Ok((found.snapshot(&there, self.count()), away));
                 }
                 // Once: where it cannot be done now, whoever finds them so next does it.
@@ -176,37 +176,6 @@ impl Partitions {
                 }
             }
         }
-    }
-
-    /// What of `reads` is there, and what is where these partitions are.
-    fn apart(&self, reads: &Reads, late: &[u16]) -> (Reads, Reads) {
-        if late.is_empty() {
-            return (reads.clone(), Reads::default());
-        }
-        let count = self.count();
-        let is_late = |place: u16| late.contains(&place);
-        let is_away =
-            |id: &JobId| is_late(partition::of_id(*id, count)) || self.known(*id).is_some_and(is_late);
-        // Each has a part of a queue.
-        let is_row_away = |name: &QueueName| name.is_queue() || is_late(partition::of_row(name, count));
-        let (heads_away, heads) = reads.heads.iter().copied().partition(is_away);
-        let (fulls_away, fulls) = reads.fulls.iter().copied().partition(is_away);
-        let (keys_away, keys) =
-            reads.keys.iter().copied().partition(|read| is_late(partition::of_key(&read.key, count)));
-        let (queues_away, queues) = reads.queues.iter().cloned().partition(is_row_away);
-        let documents = reads.documents.iter().cloned();
-        let (documents_away, documents) =
-            documents.partition(|key| is_late(partition::of_document(key, count)));
-        (
-            Reads { heads, fulls, keys, queues, documents },
-            Reads {
-                heads: heads_away,
-                fulls: fulls_away,
-                keys: keys_away,
-                queues: queues_away,
-                documents: documents_away,
-            },
-        )
     }
 
     /// Has all partitions say of a queue what the newest of them says, where one of them has lost its last moment: or what was set of the
@@ -363,6 +332,37 @@ impl Found {
         self.pairs.iter().enumerate().all(both)
     }
 
+    /// What of `reads` is there, and what is where these partitions are. Where an id leads is what this load was told of it: what else is
+    /// known of it may be older, and who takes a job for missing that is away says that there is none.
+    fn apart(&self, reads: &Reads, late: &[u16], count: u16) -> (Reads, Reads) {
+        if late.is_empty() {
+            return (reads.clone(), Reads::default());
+        }
+        let is_late = |place: u16| late.contains(&place);
+        let leads_away = |id: &JobId| self.forwards.get(id).is_some_and(|place| is_late(*place));
+        let is_away = |id: &JobId| is_late(partition::of_id(*id, count)) || leads_away(id);
+        // Each has a part of a queue.
+        let is_row_away = |name: &QueueName| name.is_queue() || is_late(partition::of_row(name, count));
+        let (heads_away, heads) = reads.heads.iter().copied().partition(is_away);
+        let (fulls_away, fulls) = reads.fulls.iter().copied().partition(is_away);
+        let (keys_away, keys) =
+            reads.keys.iter().copied().partition(|read| is_late(partition::of_key(&read.key, count)));
+        let (queues_away, queues) = reads.queues.iter().cloned().partition(is_row_away);
+        let documents = reads.documents.iter().cloned();
+        let (documents_away, documents) =
+            documents.partition(|key| is_late(partition::of_document(key, count)));
+        (
+            Reads { heads, fulls, keys, queues, documents },
+            Reads {
+                heads: heads_away,
+                fulls: fulls_away,
+                keys: keys_away,
+                queues: queues_away,
+                documents: documents_away,
+            },
+        )
+    }
+
     fn snapshot(mut self, reads: &Reads, partitions: u16) -> Snapshot {
         let mut snapshot = Snapshot::with_room_for(self.now, reads);
         snapshot.partitions = partitions;
@@ -406,4 +406,24 @@ fn whole(id: JobId, parts: &mut Values) -> Result<Option<Whole>, RedisError> {
     let remembered = stored.filter(|_| row.is_none());
     let remembered = remembered.map(|stored| Spent::remembered(id, stored.head.version));
     Ok(Some((row, absorbed.or(remembered))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_to_one_that_is_away_is_away_as_well() {
+        // In the first of two by their ids.
+        let [here, leads] =
+            [1, 2].map(|first| JobId::from_bytes([first, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+        let mut found = Found::default();
+        found.forwards.insert(leads, 1);
+        let reads = Reads { heads: vec![here, leads], fulls: vec![leads], ..Reads::default() };
+        let (there, away) = found.apart(&reads, &[1], 2);
+        assert_eq!((there.heads, there.fulls), (vec![here], vec![]));
+        assert_eq!((away.heads, away.fulls), (vec![leads], vec![leads]));
+        // Nobody is.
+        assert_eq!(found.apart(&reads, &[], 2), (reads, Reads::default()));
+    }
 }
