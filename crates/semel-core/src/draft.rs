@@ -127,7 +127,10 @@ impl Draft {
         let partition = match (key, self.partition) {
             (Some(key), _) => partition::of_key(key, partitions),
             (None, Some(partition)) => partition,
-            (None, None) => (self.entropy() % u64::from(partitions)) as u16,
+            (None, None) => {
+                let chance = self.entropy();
+                self.snapshot.somewhere(chance)
+            }
         };
         self.partition.get_or_insert(partition);
         JobId::mint_in(self.snapshot.now, row, entropy, partition, partitions)

@@ -115,6 +115,11 @@ impl RedisError {
         matches!(self, Self::Unknown | Self::Lagging | Self::GivenUp(_)) || self.is_lost_connection()
     }
 
+    /// Whether nobody has answered for as long as somebody is waited for.
+    pub(crate) const fn is_nobody_there(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Astray(_))
+    }
+
     /// The same, as it is told of what had to come first: that of which it is asked was not begun.
     pub(crate) fn before_it_began(self) -> Self {
         match self {

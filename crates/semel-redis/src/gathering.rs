@@ -79,7 +79,9 @@ impl Partitions {
             let mut asked = self.asked(reads);
             late.iter().for_each(|number| asked[usize::from(*number)] = Asked::default());
             if asked.iter().all(|asked| !asked.is_asked)
-                && let Some(place) = (0..self.count()).find(|number| !late.contains(number))
+                && let Some(place) = (0..self.count())
+                    .filter(|number| !late.contains(number))
+                    .min_by_key(|number| self.at(*number).is_missed())
             {
                 // The time is wanted.
                 asked[usize::from(place)].is_asked = true;
@@ -108,6 +110,7 @@ impl Partitions {
             }
             for (number, asked) in (0..).zip(&mut asked) {
                 if asked.is_asked && !answered.contains(&number) {
+                    self.at(number).tell_when_back();
                     late.push(number);
                     *asked = Asked::default();
                 }
@@ -123,7 +126,9 @@ impl Partitions {
                 // Those that are away cannot be told.
                 if is_evened || found.uneven.is_empty() || !late.is_empty() {
                     let (there, away) = found.apart(reads, &late, self.count());
-                    return Ok((found.snapshot(&there, self.count()), away));
+                    let mut snapshot = found.snapshot(&there, self.count());
+                    snapshot.away = (0..self.count()).filter(|number| self.at(*number).is_missed()).collect();
+                    return Ok((snapshot, away));
                 }
                 // Once: where it cannot be done now, whoever finds them so next does it.
                 is_evened = true;

@@ -191,14 +191,19 @@ impl Partitions {
             let applying = parts.iter().map(|(number, _, batch)| self.commit_in(*number, batch));
             let done = join_all(applying).await;
             let mut failures = Vec::new();
-            for ((_, places, _), done) in parts.iter().zip(done) {
+            for ((number, places, _), done) in parts.iter().zip(done) {
                 match done {
                     Ok(applied) => {
                         for (place, verdict) in places.iter().zip(applied.groups) {
                             verdicts[*place] = verdict;
                         }
                     }
-                    Err(error) => failures.push(error),
+                    Err(error) => {
+                        if error.is_nobody_there() {
+                            self.at(*number).tell_when_back();
+                        }
+                        failures.push(error);
+                    }
                 }
             }
             if failures.iter().all(|error| !error.may_be_done()) && !crossing.is_empty() {

@@ -154,7 +154,13 @@ impl Shared {
         }
     }
 
-    /// This partition was away when somebody looked for jobs: who waits for some is to look again when it is back.
+    /// Whether it was away when somebody asked last, and is waited for.
+    pub fn is_missed(&self) -> bool {
+        self.missed.load(Ordering::Acquire)
+    }
+
+    /// This partition was away when somebody looked into it: who waits for jobs is to look again when it is back, and until then nothing is
+    /// put there that may be in any.
     pub fn tell_when_back(self: &Arc<Self>) {
         if self.missed.swap(true, Ordering::AcqRel) {
             return;

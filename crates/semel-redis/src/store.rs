@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) teller: Arc<Teller>,
     pub(crate) upkeep: AtomicU32,
-    /// Whether somebody looked for jobs while it was away, and it is waited for.
+    /// Whether somebody looked into it while it was away, and it is waited for.
     pub(crate) missed: AtomicBool,
     /// How long a request is sent again whose answer was lost, or that found no primary.
     pub(crate) patience: Duration,

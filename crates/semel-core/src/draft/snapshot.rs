@@ -260,6 +260,8 @@ pub struct Snapshot {
     pub now: Timestamp,
     /// Into how many partitions the store is divided: minted ids name one of them. Fewer than two are one.
     pub partitions: u16,
+    /// Those of them that nobody hears of now: what may be in any is put elsewhere.
+    pub away: Vec<u16>,
     pub(super) jobs: Map<JobId, Row>,
     pub(super) keys: Map<UniqueKey, KeyView>,
     pub(super) queues: Map<QueueName, (QueueRow, u32)>,
@@ -277,6 +279,7 @@ impl Snapshot {
         Self {
             now,
             partitions: 1,
+            away: Vec::new(),
             jobs: Map::with_capacity_and_hasher(
                 reads.heads.len() + reads.fulls.len(),
                 RandomState::default(),
@@ -287,6 +290,16 @@ impl Snapshot {
             documents: Map::default(),
             fresh: Map::with_capacity_and_hasher(reads.keys.len(), RandomState::default()),
         }
+    }
+
+    /// A partition for what may be in any, by chance: none that is away, unless all are.
+    pub(super) fn somewhere(&self, chance: u64) -> u16 {
+        let is_there = |place: &u16| !self.away.contains(place);
+        let there = (0..self.partitions).filter(is_there).count() as u64;
+        if there == 0 {
+            return (chance % u64::from(self.partitions.max(1))) as u16;
+        }
+        (0..self.partitions).filter(is_there).nth((chance % there) as usize).unwrap_or(0)
     }
 
     /// Makes a row of a job minted in this group.
@@ -379,5 +392,22 @@ impl Snapshot {
     /// The holders of a key as loaded or as overlaid since.
     pub fn peek_key(&self, key: &UniqueKey) -> Option<&KeyView> {
         self.keys.get(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_anywhere_is_put_where_somebody_is() {
+        let mut snapshot = Snapshot { partitions: 4, ..Snapshot::default() };
+        let chosen =
+            |snapshot: &Snapshot| -> Vec<u16> { (0..5).map(|chance| snapshot.somewhere(chance)).collect() };
+        assert_eq!(chosen(&snapshot), [0, 1, 2, 3, 0]);
+        snapshot.away = vec![2, 0];
+        assert_eq!(chosen(&snapshot), [1, 3, 1, 3, 1]);
+        snapshot.away = vec![0, 1, 2, 3];
+        assert_eq!(chosen(&snapshot), [0, 1, 2, 3, 0], "none is better than another");
     }
 }

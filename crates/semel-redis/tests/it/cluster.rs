@@ -231,6 +231,24 @@ async fn requests_about_a_node_that_is_away_hold_up_no_others() {
     }
 }
 
+/// In which partition a job without a key is, is nobody's wish.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_without_a_key_are_put_where_somebody_answers() {
+    const JOBS: usize = 30;
+    let cluster = Cluster::start(0, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    assert!(engine.enqueue(job().offer(), "").await.unwrap().is_inserted());
+    cluster.nodes[1].own.pause();
+    // Who looks for jobs finds out who is away.
+    drop(engine.claim(claim(1)).await.unwrap());
+    for _ in 0..JOBS {
+        let told = timeout(SOON, engine.enqueue(job().offer(), "")).await.unwrap().unwrap();
+        assert!(told.is_inserted(), "{told:?}");
+    }
+    cluster.nodes[1].own.go_on();
+}
+
 /// What a node says is of all partitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_asked_by_one_connection_for_all_partitions() {
