@@ -32,6 +32,9 @@ const HOLDS: u32 = 3;
 /// How long it is waited for another connection to make rows on. All of a pooler's may be in transactions like this one, which
 /// wait for one another then.
 const ASIDE_MAX: Duration = Duration::from_secs(1);
+/// How long the database itself waits there for a row that somebody has made and not committed: as long as a commit does. It would
+/// go on for whoever has given up, as long as that transaction is open.
+const ROW_MAX: &str = "250ms";
 
 /// Begins a part of a transaction anew. Its locks are given back.
 const ANEW: &str = "ROLLBACK TO SAVEPOINT semel";
@@ -165,7 +168,7 @@ impl<S: Session> Transaction<S> {
                 self.session.run(ANEW).await?;
                 let making = Making::of(&self.shared, &keys, &[]);
                 if !self.make_aside(&making).await {
-                    self.ask(&making.sql, &making.params).await?;
+                    self.ask(&format!("SELECT {}", making.call), &making.params).await?;
                 }
             }
         }
@@ -215,12 +218,13 @@ impl<S: Session> Transaction<S> {
         if self.is_alone {
             return false;
         }
+        let sql = format!("SELECT pg_catalog.set_config('lock_timeout', '{ROW_MAX}', true), {}", making.call);
         let until = Instant::now() + ASIDE_MAX;
         let asked = match timeout_at(until, self.shared.connection()).await {
             Err(_) => None,
             Ok(Err(error)) => Some(Err(error)),
             Ok(Ok(connection)) => {
-                let asked = timeout_at(until, ask(&connection, &making.sql, &making.params)).await.ok();
+                let asked = timeout_at(until, ask(&connection, &sql, &making.params)).await.ok();
                 if asked.is_none() {
                     // Closed, so that a pooler does not ask the database later.
                     drop(Object::take(connection));
@@ -304,7 +308,7 @@ fn without_duplicates(mut group: Group) -> Group {
 
 /// How rows are made that are to be locked.
 struct Making<'a> {
-    sql: String,
+    call: String,
     params: Params<'a>,
 }
 
@@ -313,6 +317,6 @@ impl<'a> Making<'a> {
         let mut params = Params::default();
         params.blobs(keys.to_vec());
         params.texts(queues.to_vec());
-        Self { sql: format!("SELECT {}($1, $2)", shared.name("make")), params }
+        Self { call: format!("{}($1, $2)", shared.name("make")), params }
     }
 }

@@ -341,3 +341,31 @@ async fn who_waits_for_an_earlier_key_inside_a_transaction_holds_no_later_one() 
     held.commit().await.unwrap();
     waiting.await.unwrap();
 }
+
+/// Else each of those who ask while that transaction is open would keep a process of the database's for as long, the relay of the
+/// outbox another one at each round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_row_that_is_not_committed_has_nobody_wait_beside_him() {
+    let servers = Servers::start(1).await;
+    let url = servers.cluster.url();
+    let (mut maker, mut caller, watcher) = (client(&url).await, client(&url).await, client(&url).await);
+    let wanted = key("a");
+    let making = maker.transaction().await.unwrap();
+    let insert = "INSERT INTO semel.key (key, version, live, done) VALUES ($1, 0, '{}', '{}')";
+    making.execute(insert, &[&&wanted.as_bytes()[..]]).await.unwrap();
+    let pid: i32 = caller.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let (engine, backend) = (servers.engines[0].clone(), Arc::clone(&servers.backends[0]));
+    let waiting = tokio::spawn(async move {
+        let transaction = caller.transaction().await.unwrap();
+        let outcomes = inside(&engine, &backend, &transaction, vec![keyed("a").offer()]).await.unwrap();
+        transaction.commit().await.unwrap();
+        outcomes
+    });
+    let alone = format!(
+        "SELECT count(*) = 1 AND bool_and(pid = {pid}) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    );
+    until(&watcher, &alone).await;
+    making.rollback().await.unwrap();
+    let outcomes = waiting.await.unwrap();
+    assert!(matches!(&outcomes[..], [Outcome::Created(_)]), "{outcomes:?}");
+}
