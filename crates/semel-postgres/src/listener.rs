@@ -108,8 +108,10 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                 (name != shared.teller.name()).then_some(news)
             }
             Heard::Enough => {
+                let found = look(&shared).await;
+                // Where a look takes longer than the time between two, something is heard in between all the same.
                 looked_at = Instant::now();
-                match look(&shared).await {
+                match found {
                     Ok(found) if found != tip => {
                         tip = found;
                         Some(News::everything())

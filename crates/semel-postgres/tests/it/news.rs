@@ -148,3 +148,27 @@ async fn what_was_not_told_is_found_among_many_messages() {
     assert_eq!(jobs.len(), 1);
     talking.abort();
 }
+
+/// Who looked again at once, after a look that took longer than the time between two, would hear nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_database_is_slow_hears_the_others() {
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let there = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    let slow = format!(
+        "ALTER TABLE {schema}.event RENAME TO told; \
+         CREATE VIEW {schema}.event AS SELECT told.* FROM pg_sleep(0.2) AS slow LEFT JOIN {schema}.told ON true"
+    );
+    client.batch_execute(&slow).await.unwrap();
+    // It is, and longer has passed now than between two looks.
+    client.query_one(&format!("SELECT count(*) FROM {schema}.event"), &[]).await.unwrap();
+    let waiting = tokio::spawn(async move { there.claim_or_wait(claim(), LONG).await });
+    let hears = async {
+        while store.company().await.unwrap() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG / 2, hears).await.unwrap();
+    waiting.abort();
+}
