@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::Connect;
+use semel_store::random;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 
@@ -28,8 +29,8 @@ pub struct Hosts {
     each: Vec<Config>,
     tls: Tls,
     patience: Duration,
-    /// The place of the one that was spoken to last: it is tried first.
-    first: AtomicUsize,
+    /// The place of the one that was spoken to last.
+    last: AtomicUsize,
 }
 
 impl Hosts {
@@ -48,7 +49,7 @@ impl Hosts {
             // Whoever is asked to connect by it says what is wrong.
             vec![config]
         };
-        Self { each, tls, patience: said.unwrap_or(HOST_MAX), first: AtomicUsize::new(0) }
+        Self { each, tls, patience: said.unwrap_or(HOST_MAX), last: AtomicUsize::new(0) }
     }
 
     /// How long a connection may take.
@@ -63,8 +64,7 @@ impl Hosts {
     /// # Errors
     /// What the last one said.
     pub async fn open(&self) -> Result<(Client, Wire), Error> {
-        let (number, first) = (self.each.len(), self.first.load(Ordering::Relaxed));
-        let order = self.each.iter().enumerate().cycle().skip(first).take(number);
+        let order = self.each.iter().enumerate().cycle().skip(self.first()).take(self.each.len());
         let mut turns = order.peekable();
         while let Some((place, config)) = turns.next() {
             let opening = config.connect(self.tls.clone());
@@ -74,11 +74,22 @@ impl Hosts {
                 let Ok(Ok(opened)) = timeout(self.patience, opening).await else { continue };
                 opened
             };
-            self.first.store(place, Ordering::Relaxed);
+            self.last.store(place, Ordering::Relaxed);
             return Ok(opened);
         }
         // Of no host: the client says so.
         Config::new().connect(self.tls.clone()).await
+    }
+
+    /// The place of the one that is tried first: any, where the address says so by `load_balance_hosts`; else that of the one that
+    /// was spoken to last.
+    fn first(&self) -> usize {
+        match self.each.first().map(Config::get_load_balance_hosts) {
+            Some(LoadBalanceHosts::Random) => {
+                usize::try_from(random::number() >> u32::BITS).unwrap_or(0) % self.each.len()
+            }
+            _ => self.last.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -157,9 +168,13 @@ fn alone(config: &Config, place: usize) -> Config {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use tokio_postgres::Config;
 
-    use super::alone;
+    use super::{Hosts, alone};
+    use crate::address::Address;
+    use crate::tls::Tls;
 
     #[test]
     fn one_alone_is_connected_to_as_among_others() {
@@ -175,6 +190,16 @@ mod tests {
         for (place, host, port) in [(0, "one", "5432"), (1, "/run/other", "6543")] {
             let expected: Config = text(host, port).parse().unwrap();
             assert_eq!(alone(&all, place), expected);
+        }
+    }
+
+    #[test]
+    fn connections_are_spread_over_all_only_where_the_address_says_so() {
+        for (parameter, number) in [("", 1), ("?load_balance_hosts=random", 2)] {
+            let address = Address::parse(&format!("postgres://one,other/shop{parameter}")).unwrap();
+            let hosts = Hosts::of(&address.config, Tls::new(&address).unwrap());
+            let firsts: BTreeSet<usize> = (0..64).map(|_| hosts.first()).collect();
+            assert_eq!(firsts.len(), number, "{parameter}");
         }
     }
 }
