@@ -81,9 +81,10 @@ impl Engine {
             let needs: Vec<Needs> = tried.iter().flatten().map(Needs::of).collect();
             let number = needs.len();
             match self.relay_taken(taken, tried).await {
-                Ok(()) => {
+                Ok(stored) => {
                     relayed += number;
-                    needs.iter().for_each(|needs| held.lets(needs));
+                    let lets = needs.iter().zip(stored).filter(|(_, is_stored)| *is_stored);
+                    lets.for_each(|(needs, _)| held.lets(needs));
                     after = last;
                     piece = (piece * 4).min(PIECE_MAX);
                 }
@@ -107,17 +108,17 @@ impl Engine {
         }
     }
 
-    /// Relays what was taken, but for those entries that are not to be tried.
+    /// Relays what was taken, but for those entries that are not to be tried. Says of each other one whether its job was stored.
     async fn relay_taken(
         &self,
         taken: Box<dyn Taken>,
         tried: Vec<Option<Result<Offer, String>>>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<bool>, StoreError> {
         if tried.iter().all(Option::is_none) {
-            return taken.give_back().await;
+            return taken.give_back().await.map(|()| Vec::new());
         }
         match self.admit_taken(&*taken, tried).await {
-            Ok(relayed) => taken.finish(relayed).await,
+            Ok((relayed, stored)) => taken.finish(relayed).await.map(|()| stored),
             Err(error) => {
                 taken.give_back().await?;
                 Err(error)
@@ -129,7 +130,7 @@ impl Engine {
         &self,
         taken: &dyn Taken,
         tried: Vec<Option<Result<Offer, String>>>,
-    ) -> Result<Vec<Option<Relayed>>, StoreError> {
+    ) -> Result<(Vec<Option<Relayed>>, Vec<bool>), StoreError> {
         let offers: Vec<Offer> =
             tried.iter().flatten().filter_map(|offer| offer.as_ref().ok().cloned()).collect();
         let batch = {
@@ -141,17 +142,25 @@ impl Engine {
             Batch::Refused { .. } => return Err(StoreError::Contended),
         };
         let mut relayed = Vec::with_capacity(tried.len());
+        let mut stored = Vec::with_capacity(tried.len());
         for offer in tried {
             relayed.push(match offer {
                 None => None,
-                Some(Err(reason)) => Some(Relayed { outcome: "invalid", job: None, reason: Some(reason) }),
+                Some(Err(reason)) => {
+                    stored.push(false);
+                    Some(Relayed { outcome: "invalid", job: None, reason: Some(reason) })
+                }
                 Some(Ok(_)) => {
                     let outcome = outcomes.next().ok_or(StoreError::Contended)?;
+                    stored.push(matches!(
+                        outcome,
+                        Outcome::Created(_) | Outcome::Replaced { .. } | Outcome::FollowUp(_)
+                    ));
                     Some(Relayed { outcome: outcome_name(&outcome), job: answering(&outcome), reason: None })
                 }
             });
         }
-        Ok(relayed)
+        Ok((relayed, stored))
     }
 }
 
@@ -197,6 +206,7 @@ impl Held {
         }
     }
 
+    /// A job that was stored had what it needs; a duplicate needed no limit.
     fn lets(&mut self, needs: &Needs) {
         if let Some(lane) = needs.lane {
             self.lanes.remove(&lane);

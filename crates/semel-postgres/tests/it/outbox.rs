@@ -145,6 +145,34 @@ async fn entries_behind_many_keys_under_a_limit_that_is_held_are_relayed() {
     assert_eq!(told, [("created".to_owned(), 1_051)]);
 }
 
+/// Each such entry costs a try, and a duplicate between two of them says nothing of the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duplicates_between_entries_of_a_limit_that_is_held_do_not_have_each_tried() {
+    let place = Place::new();
+    let (store, engine, mut client) = opened(&place).await;
+    engine.enqueue(keyed("there").offer(), "test").await.unwrap();
+    let read: Read = Arc::new(|id, text| {
+        let want =
+            if text == "\"there\"" { keyed("there").on_conflict("ignore") } else { keyed(&id.to_string()) };
+        Ok(limited(want).id(id).offer())
+    });
+    let held = client.transaction().await.unwrap();
+    let mut inside = store.inside(&held);
+    engine.enqueue_batch_inside(&mut inside, vec![limited(job()).offer()], Mode::Each, "test").await.unwrap();
+    let other = crate::place::client(&url()).await;
+    let insert = format!(
+        "INSERT INTO {}.outbox (envelope) SELECT to_json(text) \
+         FROM generate_series(1, 100), LATERAL (VALUES ('there'), ('new')) AS entry (text)",
+        place.schema()
+    );
+    other.execute(&insert, &[]).await.unwrap();
+    let relayed = engine.relay_once(&*store, &read).await.unwrap();
+    assert!((1..20).contains(&relayed), "{relayed} of 100 duplicates: all others were tried as well");
+    drop(inside);
+    held.commit().await.unwrap();
+    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 200 - relayed);
+}
+
 /// Nobody holds the limit then, and what needs it and another key goes ahead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_held_does_not_hold_the_limit_that_an_entry_has_beside_it() {
