@@ -71,6 +71,8 @@ pub struct Reading {
     pub place: Place,
     /// Everything after this place is kept.
     pub kept_after: u64,
+    /// Whether something behind it is stored and not shown yet, as [`LogPage::waits`](semel_store::LogPage::waits) says.
+    pub waits: bool,
 }
 
 impl Engine {
@@ -92,12 +94,18 @@ impl Engine {
         mut admits: impl FnMut(&Event) -> bool + Send,
     ) -> Result<Reading, StoreError> {
         let space = self.space();
-        let mut reading =
-            Reading { events: Vec::new(), cursor, more: true, place: Place::Kept, kept_after: 0 };
+        let mut reading = Reading {
+            events: Vec::new(),
+            cursor,
+            more: true,
+            place: Place::Kept,
+            kept_after: 0,
+            waits: false,
+        };
         let mut looked_at = 0;
         while looked_at < LOOKED_AT_MAX {
             let page = self.store().events(reading.cursor, CHUNK).await?;
-            reading.kept_after = page.kept_after;
+            (reading.kept_after, reading.waits) = (page.kept_after, page.waits);
             reading.place = page.place(reading.cursor);
             if reading.place != Place::Kept {
                 // What was found before the rest was dropped is no whole answer.

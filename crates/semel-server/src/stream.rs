@@ -40,6 +40,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PAGE: usize = 100;
 /// How long a client waits before he connects again, in milliseconds.
 const RETRY_MS: u32 = 1_000;
+/// How long the stream of a job that has ended rests while its end may be stored and not shown yet.
+const REST_BEHIND: Duration = Duration::from_secs(1);
 
 type Streamed = Result<Response, Refused>;
 
@@ -95,8 +97,12 @@ pub(crate) async fn of_queue(
 struct Sole {
     /// What the reader wants of all that is told of it.
     wanted: Wanted,
-    /// Whether it has ended, by what was read so far.
+    /// Whether it has ended, by the job itself and what was read since.
     has_ended: bool,
+    /// Whether its end was read.
+    is_end_read: bool,
+    /// Whether it has ended, and the log may have yet to show that.
+    is_behind: bool,
 }
 
 impl Sole {
@@ -108,7 +114,21 @@ impl Sole {
 
     fn note(&mut self, reading: &Reading) {
         let newest = reading.events.iter().rev().find_map(|recorded| recorded.event.kind.has_ended());
-        self.has_ended = newest.unwrap_or(self.has_ended);
+        if let Some(has_ended) = newest {
+            (self.has_ended, self.is_end_read) = (has_ended, has_ended);
+        }
+        // Of one whose end was read nothing more is owed, whatever others' transactions hold up.
+        self.is_behind = self.has_ended && !self.is_end_read && reading.waits;
+    }
+
+    /// How long to wait for something to tell. Of a job that has ended what is left is told, and nothing is waited for but what
+    /// the log does not show yet.
+    fn patience(&self, heartbeat: Duration) -> Duration {
+        match (self.has_ended, self.is_behind) {
+            (false, _) => heartbeat,
+            (true, true) => heartbeat.min(REST_BEHIND),
+            (true, false) => Duration::ZERO,
+        }
     }
 }
 
@@ -144,6 +164,8 @@ async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted, job: Op
     let sole = match job {
         Some(id) => Some(Sole {
             has_ended: caller.job(app, id).await?.head.state.is_finished(),
+            is_end_read: false,
+            is_behind: false,
             wanted: wanted.clone(),
         }),
         None => None,
@@ -192,9 +214,7 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
     if going.has_ended {
         return None;
     }
-    // Of a job that has ended what is left is told, and nothing is waited for.
-    let is_over = going.sole.as_ref().is_some_and(|sole| sole.has_ended);
-    let patience = if is_over { Duration::ZERO } else { going.heartbeat };
+    let patience = going.sole.as_ref().map_or(going.heartbeat, |sole| sole.patience(going.heartbeat));
     let next = tokio::select! {
         biased;
         () = going.drain.begun() => None,
@@ -226,7 +246,7 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
             if let Some(sole) = &mut going.sole {
                 sole.note(&reading);
                 // It may have been sent back since: behind what is left it has ended, or not.
-                if sole.has_ended && !reading.more {
+                if sole.has_ended && !sole.is_behind && !reading.more {
                     going.has_ended = true;
                     out.push_str(": the job has ended\n\n");
                 }

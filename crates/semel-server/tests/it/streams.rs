@@ -1,10 +1,16 @@
 //! The log as a stream: what is told, where it goes on, and how it ends.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
 use semel_server::auth::{Role, Token, Tokens};
 use semel_server::{Config, Limits};
+use semel_store::backend::BoxFuture;
+use semel_store::layer::Layer;
+use semel_store::memory::Memory;
+use semel_store::{Backend, LogPage, StoreError};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
@@ -104,6 +110,31 @@ impl Stream {
     }
 }
 
+/// A store whose log is shown up to a place, as PostgreSQL's is while somebody's transaction stands open.
+struct HeldUp {
+    inner: Memory,
+    shown: AtomicU64,
+}
+
+impl Layer for HeldUp {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
+        Box::pin(async move {
+            let mut page = self.inner.events(cursor, limit).await?;
+            let shown = self.shown.load(Ordering::SeqCst);
+            page.waits = page.newest > shown;
+            page.newest = page.newest.min(shown);
+            page.events.retain(|recorded| recorded.cursor <= shown);
+            Ok(page)
+        })
+    }
+}
+
 async fn create(server: &Server, queue: &str) -> String {
     server.create(&job(&json!(1), &json!({ "queue": queue }))).await.job_id().to_owned()
 }
@@ -187,6 +218,31 @@ async fn a_stream_of_one_job_ends_with_the_job() {
     assert_eq!(whole.rest().await, ["job.completed"]);
     let mut again = Stream::open(&server, &path, Some(&told[1].id)).await;
     assert_eq!(again.rest().await, ["job.completed"]);
+    server.stop().await;
+}
+
+/// Or whoever asks a moment too late would never be told it.
+#[tokio::test]
+async fn the_end_of_a_job_is_told_though_the_log_shows_it_late() {
+    let store = Arc::new(HeldUp { inner: Memory::default(), shown: AtomicU64::new(u64::MAX) });
+    let server = Server::on_store(Arc::clone(&store) as Arc<dyn Backend>, Config::default()).await;
+    let id = create(&server, "a").await;
+    let path = format!("/ojs/v1/jobs/{id}/events");
+    store.shown.store(server.engine.log_end().await.unwrap(), Ordering::SeqCst);
+    let run = server.take("a", "w").await;
+    let ack = json!({ "job_id": id, "lease": run["lease"] });
+    assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
+    let mut stream = Stream::open(&server, &path, None).await;
+    // Sent when the log was read as far as it is shown.
+    assert_eq!(stream.next().await.unwrap().comment, "heartbeat");
+    store.shown.store(u64::MAX, Ordering::SeqCst);
+    create(&server, "b").await;
+    assert_eq!(stream.rest().await, ["job.started", "job.completed"]);
+    // Nobody who was told it waits for what else is held up.
+    store.shown.store(server.engine.log_end().await.unwrap(), Ordering::SeqCst);
+    create(&server, "b").await;
+    let mut whole = Stream::open(&server, &format!("{path}?after=0"), None).await;
+    assert_eq!(whole.rest().await, ["job.enqueued", "job.started", "job.completed"]);
     server.stop().await;
 }
 
