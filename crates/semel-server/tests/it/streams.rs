@@ -93,11 +93,15 @@ impl Stream {
 
     /// The events that are left, until the stream ends.
     async fn rest(&mut self) -> Vec<String> {
-        let mut events = Vec::new();
-        while let Some(message) = self.next().await {
-            events.extend(Some(message.event).filter(|event| !event.is_empty()));
-        }
-        events
+        let rest = async {
+            let mut events = Vec::new();
+            while let Some(message) = self.next().await {
+                events.extend(Some(message.event).filter(|event| !event.is_empty()));
+            }
+            events
+        };
+        // One that goes on says so again and again: no line of it is late.
+        tokio::time::timeout(Duration::from_secs(60), rest).await.expect("the stream ends")
     }
 
     async fn event(&mut self) -> Message {
