@@ -82,7 +82,7 @@ pub struct Round {
     rows: std::vec::IntoIter<(i64, JobId)>,
     /// The last row that a piece took.
     reached: i64,
-    /// Jobs whose rows are in the piece that is being written.
+    /// Jobs that are in the piece that is being written, to get their rows or to be filed.
     under_way: Vec<JobId>,
     /// Ended jobs to file, in the order of their keys once all rows are written, the first last.
     ended: Vec<Ended>,
@@ -209,7 +209,8 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
         let queues = names.iter().map(|name| (at.model.queue_row(name), at.model.totals(name))).collect();
         piece.end = Some(End { upto: round.upto, next_row, queues });
     }
-    round.under_way = piece.rows.iter().map(|written| written.head.id).collect();
+    let filed = piece.filed.iter().map(|(written, _)| written);
+    round.under_way = piece.rows.iter().chain(filed).map(|written| written.head.id).collect();
     at.round = Some(round);
     Some(piece)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use semel_core::draft::Reads;
-use semel_core::enqueue::{Batch, Mode, Offer, enqueue_batch};
+use semel_core::enqueue::{Batch, Mode, Offer, enqueue, enqueue_batch};
 use semel_core::ident::JobId;
 use semel_core::{life, settle};
 use semel_store::clock::ManualClock;
@@ -152,4 +152,39 @@ async fn a_filed_outlived_job_stays_out_when_the_later_one_is_purged() {
 #[tokio::test]
 async fn a_filed_outlived_job_stays_out_when_the_key_is_released() {
     check(true, release).await;
+}
+
+/// Who makes a copy of the file has its lock for as long as that takes, and a piece that is to be written waits for him.
+#[tokio::test]
+async fn a_job_that_is_about_to_be_filed_is_released_with_the_one_that_outlived_it() {
+    let f = Fixture::in_dir(Step::Nothing, crate::open);
+    let earlier = f.finished(&keyed("a").offer()).await.id;
+    // It has its row in the first piece, and is filed in the second.
+    let other = job().queue("other").offer();
+    f.decide(|draft| {
+        for _ in 0..MANY / 2 {
+            enqueue(draft, &other)?;
+        }
+        Ok(())
+    })
+    .await;
+    assert!(f.backend().maintain().await.unwrap());
+    let held = || number(&f, &format!("SELECT count(*) FROM memory WHERE id = x'{}'", hex(earlier)));
+    assert_eq!((number(&f, "SELECT count(*) FROM job WHERE filed = 1"), held()), (1, 0));
+    let copying = rusqlite::Connection::open(f.dir().unwrap().join("semel.db")).unwrap();
+    copying.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // Or else it would wait for the end of the copy.
+    f.backend().closing();
+    assert!(f.backend().maintain().await.is_err());
+    f.clock.advance(Duration::from_secs(1));
+    let later = f.finished(&keyed("a").offer()).await.id;
+    assert_eq!(f.holders(key("a")).await.iter().map(|head| head.id).collect::<Vec<_>>(), [later]);
+    release(&f, later).await;
+    assert_eq!(f.holders(key("a")).await, []);
+    drop(copying);
+    assert!(f.backend().maintain().await.unwrap());
+    assert_eq!((held(), f.holders(key("a")).await), (1, vec![]), "it is filed, and holds the key no more");
+    f.maintain().await;
+    f.reopen();
+    assert_eq!((held(), f.holders(key("a")).await), (0, vec![]));
 }
