@@ -221,7 +221,6 @@ impl Sqlite {
         let (long, most) = self.journal;
         let bytes = look(&self.lock().at).journal_bytes() as u64;
         if bytes > long
-            && !self.closing.load(Ordering::Relaxed)
             && let Ok(mut carrier) = self.carrier.try_lock()
         {
             // Another process may have SQLite's lock for as long as its copy takes, and everybody waits for this thread.

@@ -130,6 +130,20 @@ async fn a_commit_waits_for_no_copy_however_long_the_journal_is() {
     assert_eq!(listed(&store).await, JOBS + 21);
 }
 
+/// The last handle on an engine says that its store is being closed, and its program may go on with the store.
+#[tokio::test]
+async fn commits_carry_a_long_journal_over_after_somebody_was_about_to_close_the_store() {
+    let dir = TempDir::new();
+    let mut store = filled(&dir).await;
+    store.journal.0 = 1;
+    store.closing();
+    let bytes = || look(&store.lock().at).journal_bytes();
+    let before = bytes();
+    store.commit(decided(&store, "one more").await).await.unwrap();
+    assert!(bytes() < before / 2, "{} of {before}", bytes());
+    assert_eq!(listed(&store).await, JOBS + 1);
+}
+
 #[tokio::test]
 async fn what_is_on_its_way_to_the_disk_is_not_seen_at_a_glance() {
     semel_testkit::planted::plant_from_environment();
