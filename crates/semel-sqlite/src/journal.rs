@@ -33,6 +33,8 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 const AGAIN: u64 = 1 << 20;
 /// Bytes of a file that are read in one go, but for a longer record.
 const READ: usize = 1 << 20;
+/// For how much there has to be room at most until it is tried to write records again.
+const LACKS_MAX: usize = 64 << 10;
 /// What a file keeps of its length when it is free: a round's is shorter, but for one that had to wait.
 const LENGTH_MAX: u64 = 256 << 20;
 /// The longest payload that is believed, and the longest that is written. A group of commits is far shorter
@@ -190,6 +192,8 @@ pub struct Journal {
     free: Vec<Segment>,
     offset: u64,
     last: u64,
+    /// How much could not be written when that was tried last: 0 where it could.
+    lacks: usize,
 }
 
 fn path_of(store: &Path, number: usize) -> PathBuf {
@@ -219,6 +223,7 @@ impl Journal {
             free,
             offset: 0,
             last: entries.last().map_or(carried, |entry| entry.cursor),
+            lacks: 0,
         };
         for (contents, mut segment) in needed {
             segment.make_sure(&contents)?;
@@ -249,6 +254,35 @@ impl Journal {
         }
         let cursor = self.last + 1;
         fill_in(self.identity, cursor, at, record);
+        self.lacks = record.len().min(LACKS_MAX);
+        self.write(record)?;
+        self.lacks = 0;
+        let Some(current) = &mut self.current else { return Ok(()) };
+        if let Err(error) = sync(&current.file) {
+            return Err(SqliteError::Sync(format!("{}: {error}", current.path.display())));
+        }
+        current.last = cursor;
+        self.last = cursor;
+        self.offset += record.len() as u64;
+        Ok(())
+    }
+
+    /// Whether there is room again where something could not be written, for a small record: who has a batch in memory and cannot write it
+    /// has to read all of memory anew, which is not to be done for each request while a disk is full.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_room(&mut self) -> Result<(), SqliteError> {
+        if self.lacks > 0 {
+            // Zeros are no record, and the next one goes over them.
+            self.write(&vec![0; self.lacks])?;
+            self.lacks = 0;
+        }
+        Ok(())
+    }
+
+    /// Writes where the next record goes.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SqliteError> {
         if self.current.is_none() {
             self.current = Some(self.fresh()?);
             self.offset = 0;
@@ -257,14 +291,16 @@ impl Journal {
         if is_planted(Bug::SyncBeforeWrite) {
             drop(current.file.sync_data());
         }
-        current.write(self.offset, record).map_err(|error| io(&current.path, error))?;
-        if let Err(error) = sync(&current.file) {
-            return Err(SqliteError::Sync(format!("{}: {error}", current.path.display())));
+        current.write(self.offset, bytes).map_err(|error| io(&current.path, error))
+    }
+
+    /// Has nothing be written to the file that is written to, or everything again.
+    #[cfg(test)]
+    pub fn block(&mut self, is_blocked: bool) {
+        for current in &mut self.current {
+            let file = OpenOptions::new().read(true).write(!is_blocked).open(&current.path);
+            current.file = file.expect("a journal's file can be opened");
         }
-        current.last = cursor;
-        self.last = cursor;
-        self.offset += record.len() as u64;
-        Ok(())
     }
 
     /// The next record has a cursor behind this one.

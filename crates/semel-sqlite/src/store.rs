@@ -293,6 +293,7 @@ impl Inner {
     /// Applies a batch to memory and brings its record to the disk. When anything fails nothing is applied, and what is
     /// in memory is read again before it is used again.
     fn commit(&mut self, batch: Batch, rows: &AtomicU64) -> Result<Applied, SqliteError> {
+        self.journal.find_room()?;
         let now = self.time.now();
         // A panic in here would leave the two apart.
         self.doubtful = !is_planted(Bug::FailedCommitKept);

@@ -68,6 +68,27 @@ async fn a_piece_that_found_no_room_is_written_when_there_is_and_nothing_is_read
     assert_eq!(listed(&store).await, JOBS + 1);
 }
 
+/// Each caller tries again, and all others wait while memory is read.
+#[tokio::test]
+async fn while_a_journal_has_no_room_memory_is_read_anew_once_and_not_for_each_commit() {
+    let dir = TempDir::new();
+    let store = filled(&dir).await;
+    store.lock().journal.block(true);
+    for number in 0..5 {
+        let batch = decided(&store, &format!("meanwhile {number}")).await;
+        assert!(store.commit(batch).await.is_err());
+        assert_eq!((listed(&store).await, store.lock().generation), (JOBS, 1));
+    }
+    store.lock().journal.block(false);
+    for number in 0..2 {
+        store.commit(decided(&store, &format!("then {number}")).await).await.unwrap();
+    }
+    assert_eq!((listed(&store).await, store.lock().generation), (JOBS + 2, 1));
+    drop(store);
+    let store = Sqlite::open(dir.path().join("semel.db")).unwrap();
+    assert_eq!(listed(&store).await, JOBS + 2);
+}
+
 /// A piece to be written, of what memory was before it was read again.
 fn prepared_before_memory_is_read_again(store: &Sqlite) -> Prepared {
     let mut carrier = store.carrier();
