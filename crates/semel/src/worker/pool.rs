@@ -71,7 +71,7 @@ impl Pool {
                 room.merge(rest);
             }
             ask.limit = u32::try_from(room.num_permits()).unwrap_or(1);
-            // A fetch is ended by being told so, never dropped: it may have been granted jobs.
+            // A fetch is ended by being told so and not dropped, but by a shutdown that waits no longer: it may have been granted jobs.
             let hush = shared.stop.child_token();
             let mut fetch = shared.link.fetch(&ask, &hush);
             let fetched = tokio::select! {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::settings::Directive;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::Worker;
 use super::execute::Shared;
@@ -76,6 +76,7 @@ impl Working {
     pub async fn stop(mut self) {
         self.shared.stop.cancel();
         let fetching = std::mem::take(&mut self.fetching);
+        let fetches: Vec<AbortHandle> = fetching.iter().map(JoinHandle::abort_handle).collect();
         {
             // One clock for both: runs have no more time for a fetch that is slow to end.
             let mut ended = std::pin::pin!(async {
@@ -88,6 +89,8 @@ impl Working {
                 self.shared.abort.cancel();
                 if tokio::time::timeout(self.patience(), ended.as_mut()).await.is_err() {
                     self.shared.give_up.cancel();
+                    // A store that answers no fetch may never do. What it grants to one that is dropped goes back.
+                    fetches.iter().for_each(AbortHandle::abort);
                     ended.await;
                 }
             }

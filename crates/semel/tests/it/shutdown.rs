@@ -5,9 +5,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use semel::{CancellationToken, Failure, JobState, Outcome, Semel, State, Worker};
+use semel_store::StoreError;
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
+use semel_store::layer::Layer;
+use semel_store::memory::Memory;
 use tokio::sync::{Notify, mpsc};
 
-use crate::harness::{Add, add, gate, on_every_store, until_told};
+use crate::harness::{Add, add, gate, on_every_store, soon, until_told};
 
 on_every_store! {
     a_shutdown_lets_runs_end,
@@ -131,4 +135,40 @@ async fn what_waits_in_the_worker_is_given_back_at_once(semel: Semel) {
     let waiting = (JobState::Available, 0);
     assert_eq!(found, [waiting, waiting, waiting, (JobState::Completed, 1)]);
     assert!(begun.try_recv().is_err());
+}
+
+/// A store that answers no fetch, as a database does in which somebody has locked the table.
+#[derive(Default)]
+struct Locked {
+    inner: Memory,
+    /// A fetch has come.
+    asked: Notify,
+}
+
+impl Layer for Locked {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        if batch.claims.is_empty() {
+            return self.inner.commit(batch);
+        }
+        self.asked.notify_one();
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_fetch_that_is_never_answered() {
+    let store = Arc::new(Locked::default());
+    let semel = Semel::on(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let (drain, grace) = (Duration::from_millis(300), Duration::from_secs(1));
+    let working = Worker::new(&semel).drain(drain).grace(grace).handle(add).start().unwrap();
+    soon(store.asked.notified()).await;
+    let began = tokio::time::Instant::now();
+    soon(working.stop()).await;
+    assert!(began.elapsed() < drain + grace + Duration::from_secs(10), "{:?}", began.elapsed());
 }
