@@ -22,6 +22,9 @@ use super::verdict::{Failure, Outcome};
 const REPORT_AGAIN_MIN: Duration = Duration::from_millis(20);
 /// The longest.
 const REPORT_AGAIN_MAX: Duration = Duration::from_secs(2);
+/// So long after the grace time what has not been heard is given up, and no report sooner after it began: far longer than a store or
+/// server that is well needs. What is held then goes to others when its lease has ended.
+pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 /// What the runs of a worker share.
 pub(crate) struct Shared {
@@ -129,10 +132,16 @@ impl Shared {
 
     /// Reports until it is heard; gives up when the lease has surely ended, or when a shutdown waits no longer.
     pub(super) async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
+        // A run that held its thread for longer than the shutdown waits is reported all the same: what it did is done.
+        let overdue = Instant::now() + OVERDUE_AFTER;
+        let given_up = async {
+            self.give_up.cancelled().await;
+            tokio::time::sleep_until(overdue).await;
+        };
         tokio::select! {
             biased;
             counted = self.report_until_heard(job, outcome) => counted,
-            () = self.give_up.cancelled() => {
+            () = given_up => {
                 tracing::error!(job = %job.id, "the end of a run is not heard, and the shutdown waits no longer; the job runs again when its lease has ended");
                 false
             }
@@ -174,4 +183,27 @@ fn panicked(panic: &(dyn Any + Send)) -> Outcome {
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "the handler panicked".to_owned());
     Outcome::Retry(Failure::new("panic", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::ident::QueueName;
+    use semel_core::state::State;
+
+    use super::super::link::Ask;
+    use super::*;
+    use crate::{Envelope, Semel, Worker};
+
+    /// Nobody else would know that its work is done.
+    #[tokio::test]
+    async fn an_end_is_heard_that_comes_when_the_shutdown_waits_no_longer() {
+        let semel = Semel::open("memory:").await.unwrap();
+        let job = semel.enqueue(Envelope::new("a.b")).await.unwrap();
+        let shared = Worker::new(&semel).shared().unwrap();
+        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
+        let run = shared.link.fetch(&ask, &shared.stop).await.unwrap().remove(0);
+        shared.give_up.cancel();
+        assert!(shared.report(&run, &Outcome::Done).await);
+        assert_eq!(job.wait().await.unwrap().state(), State::Completed);
+    }
 }

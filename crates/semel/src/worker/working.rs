@@ -7,14 +7,10 @@ use semel_core::settings::Directive;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::Worker;
-use super::execute::Shared;
+use super::execute::{OVERDUE_AFTER, Shared};
 use super::link::Speaker;
 use super::pool::Pool;
 use crate::error::Error;
-
-/// So long after the grace time what has not been heard is given up: far longer than a store or server that is well needs. What is
-/// held then goes to others when its lease has ended.
-const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 /// A worker at work. Dropped, it stops at once: its runs' tokens fire, and unfinished jobs are given back.
 #[must_use = "a worker stops when this is dropped"]
