@@ -157,8 +157,8 @@ fn short_name<E>() -> &'static str {
     let (path, own) = name.rsplit_once("::").unwrap_or(("", name));
     let module = path.rsplit("::").next().unwrap_or(path);
     let short = match own {
-        "String" | "str" => None,
         "Error" if is_plain(module) => name.get(path.len() - module.len()..),
+        "String" | "str" | "Error" => None,
         _ => Some(own).filter(|own| is_plain(own)),
     };
     short.unwrap_or("handler_error")
@@ -213,9 +213,17 @@ mod tests {
     fn an_error_that_is_called_error_is_told_by_its_module() {
         let Outcome::Retry(failure) = Err::<(), _>(mail::Error).into_outcome() else { panic!("no failure") };
         assert_eq!((failure.error_type(), failure.message()), ("mail::Error", "the mailbox is full"));
+        let of_no_module = || {
+            #[derive(Debug, thiserror::Error)]
+            #[error("no")]
+            struct Error;
+            Err::<(), _>(Error).into_outcome()
+        };
         let boxed: Box<dyn std::error::Error + Send + Sync> = Box::new(mail::Error);
-        let Outcome::Retry(failure) = Err::<(), _>(boxed).into_outcome() else { panic!("no failure") };
-        assert_eq!(failure.error_type(), "handler_error");
+        for outcome in [of_no_module(), Err::<(), _>(boxed).into_outcome()] {
+            let Outcome::Retry(failure) = outcome else { panic!("no failure") };
+            assert_eq!(failure.error_type(), "handler_error");
+        }
     }
 
     #[test]
