@@ -65,6 +65,10 @@ impl Copy {
             return Err(Failure::usage("a copy in memory would end with this command")
                 .next("name sqlite:PATH, postgres://… or redis://…"));
         }
+        if let Place::Postgres(address) = &to {
+            // It may be one that servers are at work on, named by mistake: opened, it would be brought up to date first.
+            is_in_database(address).await?;
+        }
         let source = Opened::open_as_it_is(&from).await?;
         let target = Opened::open_as_it_is(&to).await?;
         let mut said = Instant::now();

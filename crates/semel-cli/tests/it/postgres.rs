@@ -52,7 +52,9 @@ fn looking_makes_no_schema() {
 async fn verbs_change_no_schema_that_is_there() {
     let (folder, store) = (Folder::new(), store_url());
     let at = ["--store", store.as_str()];
-    assert_eq!(folder.run(&[&["enqueue", "a.b", "1"], &at[..]].concat()).code, 0);
+    for at in [&at[..], &["--store", "sqlite:a.db"]] {
+        assert_eq!(folder.run(&[&["enqueue", "a.b", "1"], at].concat()).code, 0);
+    }
     let schema = store.split("schema=").nth(1).unwrap();
     let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -61,9 +63,11 @@ async fn verbs_change_no_schema_that_is_there() {
     };
     for earlier in ["functions 0 0", "functions of another time"] {
         mark(earlier).await;
-        for verb in [&["jobs"][..], &["enqueue", "a.b", "2"], &["doctor"], &["explain", "a.b"]] {
-            let told = folder.run(&[verb, &at[..]].concat());
-            assert_eq!(told.code, 1, "{verb:?}: {}", told.err);
+        let verbs = [&["jobs"][..], &["enqueue", "a.b", "2"], &["doctor"], &["explain", "a.b"]];
+        let verbs = verbs.map(|verb| [verb, &at[..]].concat()).into_iter();
+        for words in verbs.chain([vec!["copy", "sqlite:a.db", store.as_str()]]) {
+            let told = folder.run(&words);
+            assert_eq!(told.code, 1, "{words:?}: {}", told.err);
             assert!(told.err.contains("semel migrate run"), "{}", told.err);
         }
         let status = folder.json(&[&["migrate", "status"], &at[..]].concat());
