@@ -321,8 +321,7 @@ impl Link for Remote {
                 _ => Some(false),
             };
             tracing::error!(job = %run.id, reason, "the server refuses the end of a run; it is told as a failure");
-            let reason = reason.chars().take(REASON_CHARS_MAX).collect::<String>();
-            let last = Failure::new("result", reason);
+            let last = Failure::new("result", reason.as_str());
             self.tell(NACK, &nack(Nacked::failed(&last, retryable))).await
         })
     }
