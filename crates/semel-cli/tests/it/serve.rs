@@ -55,7 +55,8 @@ fn a_subscriber_who_never_answers_does_not_hold_up_the_end() {
     let began = std::time::Instant::now();
     let (status, _, err) = server.stop();
     assert_eq!(status.code(), Some(0), "{err}");
-    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}: {err}", began.elapsed());
+    // A delivery is given up by itself after 15 seconds.
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}: {err}", began.elapsed());
     assert!(err.contains("webhooks were still being delivered"), "{err}");
     drop(held);
 }
