@@ -297,7 +297,7 @@ impl Journal {
     /// Has nothing be written to the file that is written to, or everything again.
     #[cfg(test)]
     pub fn block(&mut self, is_blocked: bool) {
-        for current in &mut self.current {
+        if let Some(current) = &mut self.current {
             let file = OpenOptions::new().read(true).write(!is_blocked).open(&current.path);
             current.file = file.expect("a journal's file can be opened");
         }
