@@ -194,14 +194,19 @@ impl Remote {
         };
         match response.status.as_u16() {
             200..=299 => Ok(Reported::Counted),
-            // The run is not this worker's any more.
-            404 | 409 => Ok(Reported::Late),
+            // The run is not this worker's any more: if it is a server of jobs that says so, and not a proxy that has found none.
+            404 | 409 if is_refusal(&response.body) => Ok(Reported::Late),
             // What was said of the end is not to be had, whoever says it and whenever.
             400 | 413 | 415 | 422 => Err(Error::Server(answered(response.status))),
             // Anything else is of the way there, such as a token that one of several servers does not know yet, and may pass.
             _ => Err(Error::Store(StoreError::Unavailable(answered(response.status)))),
         }
     }
+}
+
+/// Whether an answer is an error as Open Job Spec has them.
+fn is_refusal(body: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer["error"]["code"].is_string())
 }
 
 /// Ends when a fetch that was told to stop is waited for no longer.
@@ -389,7 +394,7 @@ impl Link for Remote {
             let response = self.client.request(http::Method::PUT, &path, Some(text.into()), headers).await?;
             match response.status.as_u16() {
                 200..=299 => Ok(()),
-                404 | 409 => Err(Error::LeaseLost(run.id)),
+                404 | 409 if is_refusal(&response.body) => Err(Error::LeaseLost(run.id)),
                 status => Err(Error::Server(format!("progress was answered with {status}"))),
             }
         })

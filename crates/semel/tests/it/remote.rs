@@ -271,8 +271,16 @@ async fn until_fetched(was_asked: &mut mpsc::UnboundedReceiver<String>) {
 #[tokio::test]
 async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
     const ACK: &str = "/ojs/v1/workers/ack";
-    let answers =
-        [(FETCH, 200, GRANTED), (ACK, 401, "{}"), (ACK, 408, ""), (ACK, 403, "no"), (ACK, 200, "{}")];
+    let answers = [
+        (FETCH, 200, GRANTED),
+        (ACK, 401, "{}"),
+        (ACK, 408, ""),
+        (ACK, 403, "no"),
+        // A proxy that knows no server.
+        (ACK, 404, "<html>404 page not found</html>"),
+        (ACK, 409, r#"{"message":"no route"}"#),
+        (ACK, 200, "{}"),
+    ];
     let (url, mut was_asked) = canned(&answers);
     let working = Worker::remote(&url).unwrap().concurrency(1).handle(add).start().unwrap();
     let mut told = Vec::new();
@@ -287,7 +295,7 @@ async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
         }
     }
     told.retain(|path| path != "/ojs/v1/workers/heartbeat");
-    assert_eq!(told, [ACK; 4]);
+    assert_eq!(told, [ACK; 6]);
     drop(working);
 }
 
