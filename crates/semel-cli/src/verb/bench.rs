@@ -86,6 +86,13 @@ impl Bench {
             return Err(Failure::usage("--finished and --churn are for PostgreSQL")
                 .next("name one: --store postgres://…"));
         }
+        let is_many = |place: &Place| matches!(place, Place::Redis(address) if address.info().is_none());
+        if self.compare.is_some() && place.as_ref().is_some_and(is_many) {
+            return Err(Failure::usage(
+                "where several Redis are one store no limit is known, and shares of it are compared",
+            )
+            .next("compare on one Redis: --store redis://…, or leave --compare out"));
+        }
         // Before minutes are spent.
         let before = self.compare.as_deref().map(baseline).transpose()?;
         if before.is_some() && (self.rounds as usize) < ROUNDS_MIN {

@@ -108,6 +108,15 @@ fn the_bench_measures_a_redis_and_leaves_nothing_there() {
     assert!(figures.len() >= 2 && figures.iter().all(|figure| figure["jobs"].as_u64() > Some(0)), "{report}");
 }
 
+/// It is told before minutes are spent.
+#[test]
+fn the_bench_compares_nothing_where_no_limit_is_known() {
+    let store = ["--store", "redis+cluster://127.0.0.1:1"];
+    let words = [&["bench", "--rounds", "3", "--compare", "none.json"][..], &store].concat();
+    let told = Folder::new().run(&words);
+    assert!(told.code == 2 && told.err.contains("no limit is known"), "{}", told.err);
+}
+
 /// What several nodes do at best is not known, so there is nothing to compare with.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
