@@ -28,6 +28,16 @@ fn limited(number: usize) -> Want {
     job().limit(Limit { key: format!("k{number}").into(), concurrency: Some(1), rate: None })
 }
 
+/// A job under each of so many limits, many at once.
+async fn enqueue_limited(engine: &Engine, limits: usize) {
+    let mut made = tokio::task::JoinSet::new();
+    for number in 0..limits {
+        let engine = engine.clone();
+        made.spawn(async move { engine.enqueue(limited(number).offer(), "").await.unwrap() });
+    }
+    made.join_all().await;
+}
+
 /// Workers and limits have rows like queues, and are forgotten by nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_looks_at_queues_does_not_look_at_workers_and_limits() {
@@ -64,12 +74,7 @@ async fn a_claim_does_not_ask_every_limit_that_has_jobs() {
     let folder = TempDir::new();
     let own = Own::start(folder.path(), &[]).await;
     let (store, engine) = opened(&Address::parse(&own.url()).unwrap()).await;
-    let mut made = tokio::task::JoinSet::new();
-    for number in 0..LIMITS {
-        let engine = engine.clone();
-        made.spawn(async move { engine.enqueue(limited(number).offer(), "").await.unwrap() });
-    }
-    made.join_all().await;
+    enqueue_limited(&engine, LIMITS).await;
     let mut connection = own.connection().await;
     let mut asked = async |closed: &[usize]| -> (usize, u64) {
         let mut claim = claim(2);
@@ -107,12 +112,7 @@ async fn a_look_at_queues_does_not_ask_every_limit_that_has_jobs() {
     let own = Own::start(folder.path(), &[]).await;
     let (store, engine) = opened(&Address::parse(&own.url()).unwrap()).await;
     let first = engine.enqueue(limited(LIMITS).priority(-1).offer(), "").await.unwrap().inserted().unwrap();
-    let mut made = tokio::task::JoinSet::new();
-    for number in 0..LIMITS {
-        let engine = engine.clone();
-        made.spawn(async move { engine.enqueue(limited(number).offer(), "").await.unwrap() });
-    }
-    made.join_all().await;
+    enqueue_limited(&engine, LIMITS).await;
     let mut connection = own.connection().await;
     let before = calls(&mut connection, "zrange").await;
     let queues = store.queues().await.unwrap();
