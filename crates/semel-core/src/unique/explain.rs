@@ -2,6 +2,7 @@
 
 use super::admit::{Admission, Blocking, admit, blocks};
 use super::choice::{Dimension, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
+use super::frees::{Frees, frees};
 use super::policy::{MetaPart, UniquePolicy, listed};
 use crate::job::Head;
 use crate::sight::Sight;
@@ -111,20 +112,33 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
         Blocking::InWindow { until } => {
             format!("{job} blocks until {until}, or before that until {}.", leaving(policy))
         }
-        Blocking::Unfinished => {
-            let period = policy.period().map_or_else(String::new, |period| format!(" {period}"));
-            format!("{job} blocks; its window of{period} starts when it ends.")
+        Blocking::Unfinished => format!("{job} blocks; {}.", window_to_come(policy)),
+        Blocking::WhileActive => {
+            let end = if policy.states().contains_all(StateSet::LIVE) {
+                "it ends".to_owned()
+            } else {
+                leaving(policy)
+            };
+            // What may be left of its window then.
+            let rest = match frees(policy, holder, now) {
+                Frees::At(until) => format!("; when it ends before {until}, maybe until then"),
+                Frees::AfterEnd => format!("; {}", window_to_come(policy)),
+                _ => String::new(),
+            };
+            format!("{job} blocks until {end}, whatever its window{rest}.")
         }
-        Blocking::WhileActive if policy.states().contains_all(StateSet::LIVE) => {
-            format!("{job} blocks until it ends, whatever its window.")
-        }
-        Blocking::WhileActive => format!("{job} blocks until {}, whatever its window.", leaving(policy)),
         Blocking::OtherState => {
             format!("{job} does not block: the policy looks at jobs that are {}.", listed_or(policy.states()))
         }
         Blocking::Expired => format!("{job} does not block: it expired before it was started."),
         Blocking::WindowOver { since } => format!("{job} does not block: its window ended {since}."),
     }
+}
+
+/// Of a window that begins with a job's end.
+fn window_to_come(policy: &UniquePolicy) -> String {
+    let period = policy.period().map_or_else(String::new, |period| format!(" {period}"));
+    format!("its window of{period} starts when it ends")
 }
 
 /// What ends the hold of an unfinished job.

@@ -225,6 +225,18 @@ fn an_explanation_says_what_holds_and_what_frees() {
             holder.id
         )
     );
+    // By the policy's states, the hold ends with the job, or the rest of its window goes on.
+    for (policy_text, rest) in [
+        (r#"{"period":"PT5M","while_active":true}"#, ""),
+        (r#"{"period":"PT1M","while_active":true,"states":["available","completed"]}"#, ""),
+        (
+            r#"{"period":"PT5M","while_active":true,"states":["available","scheduled","pending","active","retryable","completed"]}"#,
+            "; when it ends before 2026-02-28T12:03:00Z, maybe until then",
+        ),
+    ] {
+        let sentence = blocking_sentence(&policy(policy_text), &holder, NOW);
+        assert!(sentence.ends_with(&format!(", whatever its window{rest}.")), "{sentence}");
+    }
     let strategies: Vec<_> = what_each_strategy_would_do(&policy("{}"), &[holder], NOW, true);
     assert_eq!(strategies.len(), OnConflict::ALL.len());
     assert!(matches!(strategies[4], (OnConflict::FollowUp, Admission::AmendWaiting { .. })));
