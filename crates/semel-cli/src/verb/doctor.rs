@@ -13,8 +13,8 @@ use crate::link::{self, Link, Missing};
 use crate::place::Place;
 use crate::print::{Printer, Style, text};
 
-/// An entry of the outbox that waits for longer is relayed by nobody, or somebody's open transaction holds its key. Whoever relays
-/// looks ten times a second.
+/// An entry of the outbox that waits for longer is relayed by nobody, or somebody's open transaction holds its key or its limit. Whoever
+/// relays looks ten times a second.
 const RELAYED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Say what the store promises, and which settings contradict it
@@ -130,7 +130,7 @@ fn show(
     if let Some(waits) = waits {
         printer.line(format_args!(
             "advice: the first entry of the outbox has waited for {} s: let a server run on the store, or a program that relays; if one \
-             does, somebody's open transaction holds the entry's key",
+             does, somebody's open transaction holds the entry's key or limit (pg_stat_activity names it)",
             waits.as_secs()
         ));
     }
