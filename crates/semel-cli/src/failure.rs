@@ -99,6 +99,9 @@ impl From<ClientError> for Failure {
                 };
                 (exit_of(status, &what), what, Some(body))
             }
+            ClientError::Protocol { url, reason, .. } => {
+                (Exit::Failed, format!("{url} gave an answer that is not OJS: {reason}"), None)
+            }
             other => (Exit::Failed, other.to_string(), None),
         };
         Self { exit, what, next, answer }
@@ -106,7 +109,7 @@ impl From<ClientError> for Failure {
 }
 
 /// The exit code for a refusal.
-pub fn exit_of(status: StatusCode, what: &str) -> Exit {
+fn exit_of(status: StatusCode, what: &str) -> Exit {
     match status {
         StatusCode::NOT_FOUND => Exit::NotFound,
         StatusCode::CONFLICT => Exit::Duplicate,

@@ -230,7 +230,7 @@ pub fn random() -> String {
 pub async fn send(client: &Client, method: Method, path: &str, body: &Value) -> Result<Value, Failure> {
     let body = Some(Bytes::from(body.to_string()));
     let response = client.request(method, path, body, HeaderMap::new()).await?;
-    read(client, response)
+    Ok(client.read(response)?)
 }
 
 /// Asks once by a method, with a body.
@@ -288,28 +288,6 @@ impl Pages {
             }
         }
     }
-}
-
-/// The JSON of an answer, or the refusal it is.
-///
-/// # Errors
-/// Those of the client.
-pub fn read(client: &Client, response: semel_client::Response) -> Result<Value, Failure> {
-    if response.status.is_success() {
-        return serde_json::from_slice(&response.body).map_err(|error| {
-            Failure::failed(format!("{} gave an answer that is not JSON: {error}", client.base_url()))
-        });
-    }
-    let error: Value = serde_json::from_slice(&response.body).unwrap_or(Value::Null);
-    let text = |pointer: &str| error.pointer(pointer).and_then(Value::as_str);
-    let status = response.status;
-    let code = text("/error/code").unwrap_or("the server answered");
-    let message = text("/error/message").unwrap_or_default();
-    let mut failure = Failure::failed(format!("{code} ({}): {message}", status.as_u16()));
-    failure.exit = crate::failure::exit_of(status, &failure.what);
-    failure.next = text("/error/hint").map(str::to_owned);
-    failure.answer = Some(response.body);
-    Err(failure)
 }
 
 /// A value as part of a query.

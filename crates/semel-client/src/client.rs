@@ -151,7 +151,15 @@ impl Client {
 
     async fn json(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Value, ClientError> {
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(MEDIA_TYPE))]);
-        let response = self.request(method, path, body, headers).await?;
+        self.read(self.request(method, path, body, headers).await?)
+    }
+
+    /// What [`request`](Self::request) was answered, as [`get_json`](Self::get_json) would give it: its JSON; null for a success
+    /// without a body.
+    ///
+    /// # Errors
+    /// [`ClientError::Status`] when it is a refusal, [`ClientError::Protocol`] when a success is not JSON.
+    pub fn read(&self, response: Response) -> Result<Value, ClientError> {
         if !response.status.is_success() {
             return Err(ClientError::status(self.base_url(), response.status, response.body));
         }

@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 use super::Shared;
 use super::plan::Delivery;
 use crate::failure::{Context, Failure};
-use crate::link::read;
 
 /// Connections of the upstream.
 pub const CONNECTIONS: usize = 8;
@@ -96,7 +95,7 @@ async fn send(shared: &Shared, client: &Client, delivery: &Delivery) -> Result<(
                 tokio::time::sleep(REST).await;
                 continue;
             }
-            _ => return read(client, response).map(drop),
+            _ => return Ok(client.read(response).map(drop)?),
         }
         return Ok(());
     }

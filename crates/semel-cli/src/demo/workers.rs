@@ -12,7 +12,6 @@ use super::Shared;
 use super::ledger::Orphan;
 use super::webhook::Kind;
 use crate::failure::{Context, Failure};
-use crate::link::read;
 
 /// Workers that live; one more is killed.
 pub const WORKERS: usize = 3;
@@ -93,7 +92,7 @@ async fn fetch(shared: &Shared, client: &Client, name: &str) -> Result<Vec<Grant
         return Ok(Vec::new());
     }
     if !response.status.is_success() {
-        return read(client, response).map(|_| Vec::new());
+        return Ok(client.read(response).map(|_| Vec::new())?);
     }
     let fetched: Fetched = serde_json::from_slice(&response.body).context("a fetch's answer is not OJS")?;
     Ok(fetched.jobs)
@@ -128,7 +127,7 @@ pub async fn ack(client: &Client, worker: &str, job: &str, lease: &str) -> Resul
             StatusCode::OK => return Ok(true),
             StatusCode::CONFLICT => return Ok(false),
             StatusCode::SERVICE_UNAVAILABLE => tokio::time::sleep(REST).await,
-            _ => return read(client, response).map(|_| false),
+            _ => return Ok(client.read(response).map(|_| false)?),
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::{Exit, Failure};
-use crate::link::{Link, Missing, read};
+use crate::link::{Link, Missing};
 use crate::offer::Offer;
 use crate::print::{Printer, Style, items, moment, text};
 
@@ -41,7 +41,7 @@ impl Enqueue {
             // What the duplicates record says of this request's source.
             let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("semel enqueue"))]);
             let response = client.request(Method::POST, "/ojs/v1/jobs", Some(body), headers).await?;
-            read(client, response)
+            Ok(client.read(response)?)
         });
         let answer = match sent.await {
             Err(failure) if failure.exit == Exit::Duplicate => return Err(refused(failure)),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, read};
+use crate::link::{Link, Missing};
 use crate::offer::Offer;
 use crate::print::{Printer, Style, items, moment, number, plain, text};
 
@@ -36,7 +36,7 @@ impl Explain {
         let answer = Link::with(&settings, Missing::Imagine, async |client| {
             let response =
                 client.request(Method::POST, "/ojs/v1/unique/explain", Some(body), HeaderMap::new()).await?;
-            read(client, response)
+            Ok(client.read(response)?)
         })
         .await?;
         if printer.is_json() {

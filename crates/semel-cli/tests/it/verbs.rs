@@ -1,6 +1,8 @@
 //! The verbs that talk to a server, with one and without one.
 
 use std::fs::Permissions;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -104,6 +106,33 @@ fn an_explanation_is_shown_as_plain_text() {
     let policy = "{\"keys\": [\"args\"], \"args_keys\": [\"a\u{202e}b\"]}";
     let ran = Folder::new().run(&["explain", "a.b", "{\"a\u{202e}b\": 1}", "--unique", policy]);
     assert!(ran.out.contains("the args a\u{fffd}b") && !ran.out.contains('\u{202e}'), "{ran:?}");
+}
+
+/// A proxy that wants https was "(301): " and nothing more to the verbs that post, and a sentence with what to do to those that
+/// ask.
+#[test]
+fn what_stands_before_a_server_is_told_alike_by_every_verb() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        // Kept open: one that is closed with something unread takes the answer with it.
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let read = stream.read(&mut [0; 1024]).unwrap();
+            assert!(read > 0);
+            stream.write_all(b"HTTP/1.1 301 Moved\r\ncontent-length: 13\r\n\r\nuse https now").unwrap();
+            kept.push(stream);
+        }
+    });
+    let folder = Folder::new();
+    let verbs = [&["jobs"][..], &["enqueue", "a.b"], &["explain", "a.b"], &["queues", "pause", "mail"]];
+    for verb in verbs {
+        let ran = folder.run(&[verb, &["--server", &url]].concat());
+        assert_eq!(ran.code, 1, "{verb:?}: {}", ran.err);
+        assert!(ran.err.contains("the server answered 301: use https now"), "{verb:?}: {}", ran.err);
+        assert!(ran.err.contains("next: redirects are not followed"), "{verb:?}: {}", ran.err);
+    }
 }
 
 #[test]
