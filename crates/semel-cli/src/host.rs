@@ -60,19 +60,13 @@ impl Opened {
                 return Ok(Self { backend: Arc::new(Memory::default()), file: None, database: None });
             }
             Place::Postgres(address) => {
-                let store = Postgres::open(address).await.map_err(|error| {
-                    no_postgres(address, &error)
-                        .next("see that the database is up, and that its user may make a schema in it")
-                })?;
+                let store = Postgres::open(address).await.map_err(|error| no_postgres(address, &error))?;
                 let database = Arc::new(store);
                 let backend = Arc::clone(&database) as Arc<dyn Backend>;
                 return Ok(Self { backend, file: None, database: Some(database) });
             }
             Place::Redis(address) => {
-                let store = Redis::open(address).await.map_err(|error| {
-                    no_redis(address, &error)
-                        .next("see that Redis is up, and that its user may run scripts on the store's keys")
-                })?;
+                let store = Redis::open(address).await.map_err(|error| no_redis(address, &error))?;
                 match store.survey().await {
                     Ok(survey) => survey
                         .findings()

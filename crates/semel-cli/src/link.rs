@@ -185,9 +185,16 @@ pub async fn is_in_database(address: &semel_postgres::Address) -> Result<bool, F
     Ok(status.found > 0)
 }
 
-/// Why a Redis could not be asked, or opened: whether nobody is at work there now, or somebody who refuses.
+/// Why a Redis could not be asked, or opened: whether nobody is at work there now, or somebody who refuses; and what to do, where
+/// the error does not say it itself.
 pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
-    no_store(address, error, error.passes())
+    let failure = no_store(address, error, error.passes());
+    match error {
+        RedisError::Redis(_) | RedisError::Silent | RedisError::Astray(_) => {
+            failure.next("see that Redis is up, and that its user may run scripts on the store's keys")
+        }
+        _ => failure,
+    }
 }
 
 /// The same of a database.
@@ -198,7 +205,13 @@ pub fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> 
         PostgresError::Postgres(cause) => cause.code().is_none() && error.is_lost_connection(),
         _ => false,
     };
-    no_store(address, error, is_silent)
+    let failure = no_store(address, error, is_silent);
+    match error {
+        PostgresError::Postgres(_) | PostgresError::Pool(_) => {
+            failure.next("see that the database is up, and that its user may make a schema in it")
+        }
+        _ => failure,
+    }
 }
 
 fn no_store(address: impl Display, error: impl Display, is_silent: bool) -> Failure {
@@ -335,6 +348,9 @@ mod tests {
         assert_eq!(exit(RedisError::Loading), Exit::Unreachable);
         assert_eq!(exit(RedisError::Silent), Exit::Unreachable);
         assert_eq!(exit(RedisError::Unsupported("too old".to_owned())), Exit::Failed);
+        let next = |error| no_redis(&address, &error).next;
+        assert!(next(RedisError::Silent).unwrap().contains("Redis is up"));
+        assert_eq!(next(RedisError::Unsupported("too old".to_owned())), None);
     }
 
     #[test]

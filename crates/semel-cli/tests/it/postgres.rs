@@ -75,6 +75,15 @@ async fn verbs_change_no_schema_that_is_there() {
     }
     mark("functions 4000000000 0").await;
     assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
+    // One that is too far ahead is no matter of the database's health, nor of its user's rights.
+    let later = format!("INSERT INTO {schema}.migration (version, name) VALUES (4000, 'later')");
+    client.batch_execute(&later).await.unwrap();
+    for verb in [&["jobs"][..], &["enqueue", "a.b"], &["serve", "--listen", "127.0.0.1:0"]] {
+        let told = folder.run(&[verb, &at[..]].concat());
+        assert_eq!(told.code, 1, "{verb:?}: {}", told.err);
+        assert!(told.err.contains("start a newer semel"), "{verb:?}: {}", told.err);
+        assert!(!told.err.contains("see that the database is up"), "{verb:?}: {}", told.err);
+    }
 }
 
 /// A password that was wrong once counted as a database that is not there, and each verb ended in its own way.
@@ -95,6 +104,7 @@ fn who_refuses_is_there_and_who_is_silent_is_not() {
         for verb in verbs {
             let ran = folder.run(&[verb, &["--store", &store]].concat());
             assert_eq!(ran.code, code, "{verb:?} on {store}: {}", ran.err);
+            assert!(ran.err.contains("next: see that the database is up"), "{verb:?}: {}", ran.err);
         }
     }
 }
