@@ -63,8 +63,11 @@ impl Migrate {
                 let plan = Postgres::plan(&address).await.map_err(|error| no_postgres(&address, &error))?;
                 if printer.is_json() {
                     printer.value(&json!({ "statements": plan }));
-                } else {
+                } else if !plan.is_empty() {
+                    // psql goes on behind an error: outside of a transaction a step that failed would be noted as done.
+                    printer.line("BEGIN;");
                     plan.iter().for_each(|text| printer.line(text));
+                    printer.line("COMMIT;");
                 }
             }
             Action::Run => {

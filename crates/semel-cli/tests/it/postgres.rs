@@ -242,6 +242,8 @@ fn a_schema_is_shown_planned_and_made() {
     );
     let plan = folder.run(&["migrate", "plan", "--store", &store]);
     assert!(plan.out.contains("CREATE TABLE") && plan.code == 0, "{}", plan.err);
+    // Whoever executes it has all of it or nothing.
+    assert!(plan.out.starts_with("BEGIN;\n") && plan.out.ends_with("\nCOMMIT;\n"), "{}", plan.out);
     // The store's secret is drawn where it stays.
     assert!(
         plan.out.contains("uuid_send(gen_random_uuid())") && !plan.out.contains("decode("),
@@ -253,6 +255,7 @@ fn a_schema_is_shown_planned_and_made() {
         let done = folder.json(&["migrate", "run", "--store", &store]);
         assert_eq!((&done["found"], &done["pending"]), (&done["needed"], &json!([])));
     }
+    assert_eq!(folder.run(&["migrate", "plan", "--store", &store]).out, "");
     assert_eq!(folder.json(&["enqueue", "a.b", "1", "--store", &store])["job"]["state"], "available");
     let refused = folder.run(&["migrate", "--store", "memory:"]);
     assert_eq!(refused.code, 2);
