@@ -199,20 +199,31 @@ mod tests {
         assert_eq!(found("packaging/a.json", "{\"a\": 1}"), [""; 0]);
     }
 
+    fn unit() -> String {
+        std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service")).unwrap()
+    }
+
+    /// After ten starts, a second apart, it was given up: beside a database that took longer to come up, it stayed down.
+    #[test]
+    fn the_unit_waits_for_a_database_and_not_for_ever() {
+        let unit = unit();
+        let seconds = |name: &str| -> u32 {
+            unit.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+        };
+        let tries = seconds("StartLimitBurst=") * seconds("RestartSec=");
+        // More than the interval would be for ever.
+        assert!(tries >= 120 && tries < seconds("StartLimitIntervalSec="), "{tries} s");
+    }
+
     /// It reads the unit as it would at a start.
     #[test]
     fn systemd_finds_nothing_wrong_with_the_unit() {
         use std::process::Command;
-        let Ok(unit) =
-            std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service"))
-        else {
-            panic!("there is no unit")
-        };
         let folder = std::env::temp_dir().join(format!("semel-unit-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("semel.service");
         // The program need not be installed here, nor its pages.
-        let unit = unit.replace("/usr/bin/semel ", "/bin/sh ").replace("Documentation=", "#");
+        let unit = unit().replace("/usr/bin/semel ", "/bin/sh ").replace("Documentation=", "#");
         std::fs::write(&path, unit).unwrap();
         let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
