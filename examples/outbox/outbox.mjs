@@ -1,7 +1,9 @@
 // An order and the job that follows from it, in one transaction, with pg.
 //
 //     npm install pg@8
-//     DATABASE_URL=postgres://localhost/shop node outbox.mjs
+//     export DATABASE_URL=postgres://localhost/shop
+//     SEMEL_STORE="$DATABASE_URL" semel serve &        # makes the outbox, and relays it: without one this waits for ever
+//     node outbox.mjs
 
 import pg from "pg";
 

@@ -1,7 +1,9 @@
 """An order and the job that follows from it, in one transaction, with psycopg.
 
     pip install 'psycopg[binary]>=3.2,<4'
-    DATABASE_URL=postgres://localhost/shop python3 outbox.py
+    export DATABASE_URL=postgres://localhost/shop
+    SEMEL_STORE="$DATABASE_URL" semel serve &        # makes the outbox, and relays it: without one this waits for ever
+    python3 outbox.py
 """
 
 import os

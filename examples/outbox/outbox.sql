@@ -1,5 +1,6 @@
 -- An order and the job that follows from it, in one transaction: from any language, at any isolation level.
 --
+--     SEMEL_STORE="$DATABASE_URL" semel serve &        # makes the outbox, and relays it
 --     psql "$DATABASE_URL" -f outbox.sql
 
 CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY);

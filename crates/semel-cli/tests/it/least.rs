@@ -69,8 +69,11 @@ async fn on_postgresql_with_the_rights_of_the_page() {
         format!("INSERT INTO {schema}.outbox (envelope) VALUES ('{{\"type\": \"a.b\", \"args\": [2]}}')");
     let (_, grants) = PAGE.rsplit_once("```sql\n").unwrap();
     let (grants, _) = grants.split_once("```").unwrap();
-    let grants = grants.replace("SCHEMA semel", &format!("SCHEMA {schema}"));
-    let grants = grants.replace(" semel.", &format!(" {schema}.")).replace("TO shop", &format!("TO {shop}"));
+    let here = |grants: &str| {
+        let grants = grants.replace("SCHEMA semel", &format!("SCHEMA {schema}"));
+        grants.replace(" semel.", &format!(" {schema}.")).replace("TO shop", &format!("TO {shop}"))
+    };
+    let grants = here(grants);
     assert_eq!(grants.lines().count(), 3, "{grants}");
     for grant in grants.lines() {
         program.batch_execute(&insert).await.unwrap_err();
@@ -78,6 +81,15 @@ async fn on_postgresql_with_the_rights_of_the_page() {
     }
     program.batch_execute(&insert).await.unwrap();
     program.batch_execute(&format!("SELECT id FROM {schema}.outbox")).await.unwrap_err();
+    // One that reads what became of its entries: not without the right of the page, and no args with it.
+    let insert = format!("{insert} RETURNING id");
+    program.batch_execute(&insert).await.unwrap_err();
+    let (_, grant) = PAGE.split_once("`GRANT SELECT").unwrap();
+    let (grant, _) = grant.split_once('`').unwrap();
+    client.batch_execute(&here(&format!("GRANT SELECT{grant}"))).await.unwrap();
+    program.batch_execute(&insert).await.unwrap();
+    program.batch_execute(&format!("SELECT outcome, job, reason FROM {schema}.outbox")).await.unwrap();
+    program.batch_execute(&format!("SELECT envelope FROM {schema}.outbox")).await.unwrap_err();
     drop(client);
     connection.await.unwrap().unwrap();
 }
