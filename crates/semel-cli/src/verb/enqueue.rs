@@ -4,10 +4,11 @@ use clap::Args;
 use semel_client::{Bytes, HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
-use crate::config::{Globals, Settings};
+use crate::config::{Globals, Settings, Target};
 use crate::failure::{Exit, Failure};
 use crate::link::{Link, Missing};
 use crate::offer::Offer;
+use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, text};
 
 const USER_AGENT: HeaderName = HeaderName::from_static("user-agent");
@@ -37,6 +38,7 @@ impl Enqueue {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
+        let is_new = matches!(&settings.target, Target::Store(Place::Sqlite(path)) if !path.exists());
         let sent = Link::with(&settings, Missing::Create, async |client| {
             // What the duplicates record says of this request's source.
             let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("semel enqueue"))]);
@@ -76,6 +78,13 @@ impl Enqueue {
             facts.push(("starts", moment(job, "/scheduled_at")));
         }
         printer.facts(facts);
+        if is_new {
+            // Else who types it in another folder than the server's waits for a run that never begins.
+            let store = &settings.store;
+            printer.remark(format_args!(
+                "{store} is a new store, and nobody serves it: semel serve --store {store}, or name another one by --store or --server"
+            ));
+        }
         Ok(())
     }
 }

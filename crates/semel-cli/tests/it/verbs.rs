@@ -100,6 +100,16 @@ fn the_story_without_a_server() {
     enqueue_explain_release(&folder);
 }
 
+/// Typed in another folder than the server's it said "created", and nothing of the store that it had made there.
+#[test]
+fn who_makes_a_store_by_enqueueing_is_told() {
+    let folder = Folder::new();
+    let [first, second] = [(); 2].map(|()| folder.run(&["enqueue", "a.b"]));
+    assert_eq!((first.code, second.code), (0, 0), "{first:?} {second:?}");
+    assert!(first.err.contains("sqlite:./semel.db is a new store"), "{}", first.err);
+    assert_eq!(second.err, "");
+}
+
 /// Names in a policy are its caller's, and no command to the operator's terminal.
 #[test]
 fn an_explanation_is_shown_as_plain_text() {
