@@ -29,10 +29,14 @@ events: jobs in every state with their leases, unique keys, crons, workflows, se
 A copy that is broken off leaves a store that no other verb and no server opens; the same command goes on with it.
 A server that still uses FROM is noticed, if it writes or listens there, and so is a job that is put into its outbox: the copy fails.
 
+A password in an address is seen by everybody who lists processes: write env:NAME for FROM or TO, and the address into the
+variable of that name.
+
 Examples:
   semel copy redis://redis.example 'redis://redis.example?prefix=semel2' --partitions 16
   semel copy sqlite:./semel.db postgres://semel@db.example/jobs
-  semel copy postgres://semel@db.example/jobs sqlite:./semel.db --json")]
+  semel copy postgres://semel@db.example/jobs sqlite:./semel.db --json
+  semel copy env:OLD_STORE env:NEW_STORE")]
 pub struct Copy {
     /// The store that is copied: sqlite:PATH, postgres://… or redis://…
     #[arg(value_name = "FROM")]
@@ -55,8 +59,7 @@ impl Copy {
             return Err(Failure::usage("a copy is made from store to store, and names both itself")
                 .next("semel copy FROM TO, without --server and --store; stop the servers first"));
         }
-        let (from, mut to): (Place, Place) =
-            (self.from.parse().map_err(Failure::usage)?, self.to.parse().map_err(Failure::usage)?);
+        let (from, mut to) = (place(&self.from)?, place(&self.to)?);
         if let Some(partitions) = self.partitions {
             to = to.with_partitions(partitions)?;
         }
@@ -82,6 +85,16 @@ impl Copy {
         show(printer, &from, &to, &copied.map_err(|error| explained(&error, &from, &to))?);
         Ok(())
     }
+}
+
+/// The store of an address, or of the one that a variable of the environment has.
+fn place(text: &str) -> Result<Place, Failure> {
+    let Some(name) = text.strip_prefix("env:") else { return text.parse().map_err(Failure::usage) };
+    let address = std::env::var(name).map_err(|_| {
+        Failure::usage(format!("the environment has no variable {name:?} with a store's address"))
+            .next("export it first, or write the address itself")
+    })?;
+    address.parse().map_err(Failure::usage)
 }
 
 /// A store that is not there is not made by being copied.

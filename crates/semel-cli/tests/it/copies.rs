@@ -13,7 +13,7 @@ use semel_testkit::copying::{fill, go_on, same};
 use semel_testkit::{Fixture, Step, TempDir};
 use semel_testkit::{database, redis};
 
-use crate::run::{Folder, Server};
+use crate::run::{Folder, Ran, Server};
 
 /// Opens a store, and again to have it as one that comes later does.
 pub fn open(url: &str, clock: &ManualClock) -> Arc<dyn Backend> {
@@ -133,6 +133,21 @@ fn half_a_copy_is_opened_by_nobody_and_finished_by_the_next() {
     assert_eq!(folder.json(&["jobs", "--store", "sqlite:b.db"])["jobs"].as_array().unwrap().len(), 3);
 }
 
+/// A command line is seen by everybody who lists processes, for as long as the copy takes.
+#[test]
+fn an_address_may_stand_in_the_environment() {
+    let folder = Folder::new();
+    folder.json(&["enqueue", "a.b", "1"]);
+    let mut copy = folder.semel(&["copy", "env:OLD_STORE", "env:NEW_STORE"]);
+    let ran = Ran::of(copy.env("OLD_STORE", "sqlite:semel.db").env("NEW_STORE", "sqlite:new.db"));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(folder.json(&["jobs", "--store", "sqlite:new.db"])["jobs"].as_array().unwrap().len(), 1);
+    // What is wrong with an address is told without it.
+    let mut copy = folder.semel(&["copy", "env:OLD_STORE", "sqlite:other.db"]);
+    let ran = Ran::of(copy.env("OLD_STORE", "postgres://ada:s3cret@host:x/db"));
+    assert!(ran.code == 2 && !ran.err.contains("s3cret"), "{ran:?}");
+}
+
 #[test]
 fn what_cannot_be_copied_is_refused_in_words() {
     let folder = Folder::new();
@@ -141,6 +156,7 @@ fn what_cannot_be_copied_is_refused_in_words() {
         (&["copy", "memory:", "sqlite:b.db"], "lives inside its server"),
         (&["copy", "sqlite:a.db", "sqlite:b.db", "--partitions", "4"], "is for a store in Redis"),
         (&["copy", "sqlite:a.db", "sqlite:b.db", "--store", "sqlite:c.db"], "names both itself"),
+        (&["copy", "env:NO_SUCH_STORE", "sqlite:b.db"], "no variable \"NO_SUCH_STORE\""),
     ];
     for (words, says) in refused {
         let told = folder.run(words);
