@@ -192,6 +192,25 @@ fn told(entry: &Entry, text: &str, printer: &Printer) {
     printer.line(text);
     printer.remark(format_args!("{} is made; it is not shown again", entry.id));
     printer.remark("a server that runs takes this when it gets SIGHUP");
+    if is_open_to_others() {
+        printer.remark("others on this machine may read the file that it was written to: chmod 600 it");
+    }
+}
+
+/// Whether stdout is a file that not only its owner may read, as the shell makes one behind `>`.
+#[cfg(unix)]
+fn is_open_to_others() -> bool {
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    let out = std::io::stdout().as_fd().try_clone_to_owned();
+    let about = out.and_then(|out| std::fs::File::from(out).metadata());
+    about.is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o077 != 0)
+}
+
+/// Files have no modes here.
+#[cfg(not(unix))]
+const fn is_open_to_others() -> bool {
+    false
 }
 
 fn list(path: &Path, printer: &Printer) -> Result<(), Failure> {

@@ -30,6 +30,22 @@ fn becomes(folder: &Folder, token: &str, words: &[&str], code: i32, needle: &str
     }
 }
 
+/// As the examples have it, `> admin-token`: the shell makes a file that everybody reads.
+#[cfg(unix)]
+#[test]
+fn a_token_in_a_file_that_others_may_read_is_remarked_upon() {
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new();
+    for (mode, is_open) in [(0o644, true), (0o600, false)] {
+        let file = File::create(folder.path().join("admin-token")).unwrap();
+        file.set_permissions(Permissions::from_mode(mode)).unwrap();
+        let mut made = folder.semel(&["token", "create", "--tokens", "tokens.toml", "--role", "admin"]);
+        let ran = Ran::of(made.stdout(file));
+        assert_eq!((ran.code, ran.err.contains("chmod 600")), (0, is_open), "{}", ran.err);
+    }
+}
+
 #[test]
 fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     let folder = Folder::new();
