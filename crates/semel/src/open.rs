@@ -70,11 +70,11 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
 
 /// A URL may carry a password, before its host or among its parameters.
 pub(crate) fn shown(url: &str) -> String {
-    let before = url.split('?').next().unwrap_or_default();
+    let (before, after) = url.split_once('?').unwrap_or((url, ""));
     match (before.find("://"), before.rfind('@')) {
-        (Some(begin), Some(at)) if begin < at => format!("{}://…{}", &before[..begin], &before[at..]),
         // A `?` within the password.
-        (Some(begin), None) if url.contains('@') => format!("{}://…", &before[..begin]),
+        (Some(begin), _) if after.contains('@') => format!("{}://…", &before[..begin]),
+        (Some(begin), Some(at)) if begin < at => format!("{}://…{}", &before[..begin], &before[at..]),
         // Without the slashes that would say so it may be an address all the same.
         (None, _) if url.contains('@') && !url.starts_with("sqlite:") => "…".to_owned(),
         _ => before.to_owned(),
@@ -145,6 +145,19 @@ async fn open_redis(url: &str) -> Result<Opened, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_any_part_of_its_password() {
+        for (url, text) in [
+            ("postgres://ada:secret@host/db?schema=a", "postgres://…@host/db"),
+            ("redis+unix:///run/sock?pass=secret", "redis+unix:///run/sock"),
+            ("postgres://ada:s?ecret@host/db", "postgres://…"),
+            ("postgres://ada:one@sec?ret@host/db", "postgres://…"),
+            ("sqlite:a@b.db", "sqlite:a@b.db"),
+        ] {
+            assert_eq!(shown(url), text);
+        }
+    }
 
     #[test]
     fn a_url_that_names_no_store_says_what_to_write() {
