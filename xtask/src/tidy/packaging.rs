@@ -203,7 +203,7 @@ mod tests {
         std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service")).unwrap()
     }
 
-    /// After ten starts, a second apart, it was given up: beside a database that took longer to come up, it stayed down.
+    /// A database that starts with the machine may take longer to come up.
     #[test]
     fn the_unit_waits_for_a_database_and_not_for_ever() {
         let unit = unit();
