@@ -134,7 +134,7 @@ fn read(text: &str) -> Option<(u64, u64)> {
     if let Some(time) = rest.strip_prefix('T') {
         rest = time;
         is_empty = true;
-        for (unit, length) in [('H', 3600 * SECOND), ('M', 60 * SECOND), ('S', SECOND)] {
+        for (unit, length) in [('H', 3600 * SECOND), ('M', 60 * SECOND)] {
             if let Some(n) = take_part(&mut rest, unit) {
                 micros = micros.saturating_add(n.saturating_mul(length));
                 is_empty = false;
@@ -158,9 +158,9 @@ fn take_part(rest: &mut &str, unit: char) -> Option<u64> {
     Some(n)
 }
 
-/// Seconds with a fraction, in microseconds rounded up.
+/// Seconds, which may have a fraction, in microseconds rounded up.
 fn read_seconds(text: &str) -> Option<u64> {
-    let (whole, fraction) = text.split_once('.')?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let nanos = read_digits(fraction).filter(|_| fraction.len() <= 9)?;
     let scale = 10_u64.pow(9 - u32::try_from(fraction.len()).ok()?);
     let micros = (nanos * scale).div_ceil(1_000);
@@ -266,6 +266,8 @@ mod tests {
             "P1M1Y",
             "PT1S1M",
             "PT1S1S",
+            "PT5S1.5S",
+            "PT1.5S5S",
             " P1D",
             "P1D ",
             "P1D\0",
