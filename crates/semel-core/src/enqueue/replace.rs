@@ -34,6 +34,8 @@ pub(super) fn replace(
     let mut hidden = identity.policy.disclose();
     // By the policies alone: what is stored does not depend on who asked.
     let mut kept = hidden;
+    // Of all rounds: what a later one finds neither puts the job off nor lets it run beside a lease that an earlier one burned.
+    let (mut earliest, mut latest) = (None::<Timestamp>, None::<Timestamp>);
     while let Admission::Replace { holders, scheduled_at, wait_until, disclose } = &admission {
         let taken = draft.key(&identity.read())?.holders.iter().filter(|head| holders.contains(&head.id));
         kept = taken.map(|head| head.hold.disclose).fold(kept, Ord::max);
@@ -43,11 +45,13 @@ pub(super) fn replace(
         ahead.extend(burned.ahead);
         // Whether or not this job waits for it: one that takes its place may have to.
         placing.burned_until = placing.burned_until.max(burned.until.filter(|until| *until > now));
-        if let Some(at) = scheduled_at {
-            placing.start_at(*at, now);
+        earliest = [earliest, *scheduled_at].into_iter().flatten().min();
+        latest = latest.max(*wait_until);
+        if let Some(at) = earliest {
+            placing.start_at(at, now);
         }
-        if let Some(until) = wait_until {
-            placing.not_before(*until, now);
+        if let Some(until) = latest {
+            placing.not_before(until, now);
         }
         hidden = hidden.max(*disclose);
         if !burned.moved {

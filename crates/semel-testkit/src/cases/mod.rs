@@ -112,6 +112,7 @@ macro_rules! conformance {
             a_replacement_that_does_not_wait_passes_the_wait_on,
             a_replacement_that_is_to_be_activated_waits_as_well,
             a_schedule_that_is_kept_activates_nobody,
+            a_schedule_that_is_kept_does_not_end_the_wait_for_a_lease,
         );
         $crate::conformance!(@$how $fixture; request_ids:
             an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept,

@@ -169,6 +169,22 @@ pub async fn a_replacement_that_is_to_be_activated_waits_as_well(f: &Fixture) {
     }
 }
 
+/// Its time, which the new job takes over, may come before the end of the lease that was burned to let it go.
+pub async fn a_schedule_that_is_kept_does_not_end_the_wait_for_a_lease(f: &Fixture) {
+    let wish = keyed("a").on_conflict("follow_up");
+    f.create(&wish.offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = f.create(&wish.later(SECOND * 10).offer()).await;
+    assert_eq!(next.state, State::Pending);
+    let ends_at = run.lease.as_ref().unwrap().ends_at();
+    let states = StateSet::EMPTY.with(State::Active).with(State::Scheduled);
+    let offer = waiting().on_conflict("replace_except_schedule").states(states).offer();
+    let (new, cancelled) = replaced(f, &offer).await;
+    assert_eq!(cancelled, [run.id, next.id]);
+    assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
+    nobody_else_blocks(f, &offer, new.id).await;
+}
+
 /// One that is to be activated takes a schedule over and is to be activated all the same.
 pub async fn a_schedule_that_is_kept_activates_nobody(f: &Fixture) {
     let scheduled = f.create(&keyed("a").later(SECOND * 60).offer()).await;
