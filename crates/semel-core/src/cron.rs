@@ -135,20 +135,33 @@ pub fn register(
         Err(corrupt) => return Ok(Err(corrupt)),
     };
     let enabled = wanted.enabled.of((!is_new).then_some(cron.enabled));
-    let goes_on = cron.enabled && cron.expression == wanted.expression && cron.timezone == wanted.timezone;
-    cron.expression.clone_from(&wanted.expression);
-    cron.timezone.clone_from(&wanted.timezone);
     cron.overlap = wanted.overlap;
-    cron.enabled = enabled;
     cron.description.clone_from(&wanted.description);
+    set_schedule(&mut cron, enabled, &wanted.expression, &wanted.timezone, &wanted.schedule, now);
+    save(draft, name, &cron);
+    Ok(Ok(Registered { cron, is_new, is_same: false }))
+}
+
+/// Has a cron tick by this schedule from now on, or not at all. One that ticks by it already keeps its next tick, also where that is
+/// due and nobody has decided it yet.
+fn set_schedule(
+    cron: &mut Cron,
+    enabled: bool,
+    expression: &str,
+    timezone: &str,
+    schedule: &Schedule,
+    now: Timestamp,
+) {
+    let goes_on = cron.enabled && cron.expression == expression && cron.timezone == timezone;
+    expression.clone_into(&mut cron.expression);
+    timezone.clone_into(&mut cron.timezone);
+    cron.enabled = enabled;
     cron.updated_at = now.as_micros();
     if !enabled {
         cron.next_tick = None;
     } else if !goes_on || cron.next_tick.is_none() {
-        cron.next_tick = wanted.schedule.next_after(now, now).map(Timestamp::as_micros);
+        cron.next_tick = schedule.next_after(now, now).map(Timestamp::as_micros);
     }
-    save(draft, name, &cron);
-    Ok(Ok(Registered { cron, is_new, is_same: false }))
 }
 
 /// Changes a cron; none when there is none of that name. Ticks that passed while it was disabled are not made up for.
@@ -166,27 +179,16 @@ pub fn change(
         Some(Ok(cron)) => cron,
     };
     let now = draft.now();
-    let was_enabled = cron.enabled;
-    cron.enabled = wanted.enabled.unwrap_or(was_enabled);
     cron.overlap = wanted.overlap.unwrap_or(cron.overlap);
-    let schedule = match &wanted.schedule {
-        Some((expression, timezone, schedule)) => {
-            cron.expression.clone_from(expression);
-            cron.timezone.clone_from(timezone);
-            Ok(schedule.clone())
-        }
-        None => cron.schedule(),
+    let (expression, timezone, schedule) = match &wanted.schedule {
+        Some(wanted) => wanted.clone(),
+        None => match cron.schedule() {
+            Ok(schedule) => (cron.expression.clone(), cron.timezone.clone(), schedule),
+            Err(invalid) => return Ok(Some(Err(Corrupt(invalid.to_string())))),
+        },
     };
-    let schedule = match schedule {
-        Ok(schedule) => schedule,
-        Err(invalid) => return Ok(Some(Err(Corrupt(invalid.to_string())))),
-    };
-    if !cron.enabled {
-        cron.next_tick = None;
-    } else if !was_enabled || wanted.schedule.is_some() {
-        cron.next_tick = schedule.next_after(now, now).map(Timestamp::as_micros);
-    }
-    cron.updated_at = now.as_micros();
+    let enabled = wanted.enabled.unwrap_or(cron.enabled);
+    set_schedule(&mut cron, enabled, &expression, &timezone, &schedule, now);
     save(draft, name, &cron);
     Ok(Some(Ok(cron)))
 }

@@ -362,6 +362,7 @@ macro_rules! conformance {
             what_becomes_of_a_tick_is_in_the_log,
             a_disabled_cron_does_not_tick_and_makes_up_for_nothing,
             registering_again_keeps_the_next_tick_and_the_history,
+            changing_a_cron_to_its_own_schedule_loses_no_tick,
             registering_again_leaves_a_disabled_cron_disabled,
             a_triggered_cron_fires_now_and_keeps_its_schedule,
             a_removed_cron_is_gone_and_its_name_begins_anew,
