@@ -70,7 +70,7 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
             quote!(.#ident(::core::time::Duration::from_millis(#millis)))
         }
         "expires" => {
-            let millis = check::millis(&value(meta)?)?;
+            let millis = check::millis_within(&value(meta)?, check::PERIOD_DAYS_MAX)?;
             quote!(.expires_after(::core::time::Duration::from_millis(#millis)))
         }
         "retry" => {

@@ -6,7 +6,7 @@ use syn::{Error, LitFloat, LitStr, Result};
 pub const TIMEOUT_DAYS_MAX: u64 = 30;
 /// Longest wait between two attempts, in days.
 pub const INTERVAL_DAYS_MAX: u64 = 366;
-/// Longest period of a unique policy, in days.
+/// Longest period of a unique policy, and longest wait of a job for its run, in days.
 pub const PERIOD_DAYS_MAX: u64 = 36_525;
 /// Most tags of a job, and most members that a part of a unique policy names.
 const NAMES_MAX: usize = 64;
@@ -42,7 +42,7 @@ pub fn queue(text: &LitStr) -> Result<()> {
 }
 
 /// A length of time as Rust programmers write it: `250ms`, `30s`, `5m`, `12h`, `7d`, and sums such as `1h30m`.
-pub fn millis(text: &LitStr) -> Result<u64> {
+fn millis(text: &LitStr) -> Result<u64> {
     let value = text.value();
     match parse_millis(&value) {
         Some(millis) if millis > 0 => Ok(millis),

@@ -4,24 +4,32 @@ use std::time::Duration;
 
 use semel_core::enqueue::When;
 use semel_core::error::Invalid;
+use semel_core::limits::PERIOD_DAYS_MAX;
 use semel_core::time::Timestamp;
 use semel_core::unique::Period;
 
-const ADVICE: &str = "is not a duration; write it in ISO 8601, such as PT30S, PT5M or PT0.5S";
+/// The longest, in either spelling: a time so long from now can still be shown as it is stored.
+const LENGTH_MAX: Duration = Duration::from_secs(PERIOD_DAYS_MAX.unsigned_abs() * 24 * 3600);
 
 /// A length of time: ISO 8601 (`PT1M30S`; days are 24 hours, calendar months have no fixed length and are refused) or
 /// as Go writes it (`1m30s`, `250ms`).
 ///
 /// # Errors
-/// `invalid_request` at `pointer` for any other text.
+/// `invalid_request` at `pointer` for any other text, and for more than [`PERIOD_DAYS_MAX`] days.
 pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
+    let refuse = || {
+        let advice = format!(
+            "is no duration of at most {PERIOD_DAYS_MAX} days; write it in ISO 8601, such as PT30S, PT5M or PT0.5S"
+        );
+        Invalid::request(pointer, advice)
+    };
     if !text.starts_with('P') {
-        return go(text).ok_or_else(|| Invalid::request(pointer, ADVICE));
+        return go(text).filter(|length| *length <= LENGTH_MAX).ok_or_else(refuse);
     }
     if is_zero(text) {
         return Ok(Duration::ZERO);
     }
-    let period = Period::parse(text, pointer)?;
+    let period = Period::parse(text, pointer).map_err(|_| refuse())?;
     if period.months() > 0 {
         return Err(Invalid::request(
             pointer,
@@ -101,11 +109,17 @@ mod tests {
             ("1h30m", 5_400_000),
             ("1.5s", 1_500),
             ("250ms", 250),
+            ("P36525D", 36_525 * 86_400_000),
+            ("36525d", 36_525 * 86_400_000),
         ] {
             assert_eq!(parse(text, "").unwrap(), Duration::from_millis(millis), "{text}");
         }
         for text in ["", "1", "s", "P", "PT", "P1M", "1 hour", "-1s", "1x", "..s", "pt1s", "P0"] {
             assert_eq!(parse(text, "/x").unwrap_err().pointer, "/x", "{text}");
+        }
+        for text in ["P36526D", "36526d", "99999999999h"] {
+            let refused = parse(text, "/x").unwrap_err();
+            assert!(refused.message.contains("at most 36525 days"), "{text}: {refused}");
         }
     }
 

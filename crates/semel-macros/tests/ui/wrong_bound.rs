@@ -34,4 +34,8 @@ struct Tags { to: String }
 #[job(type = "a.b", unique(states()))]
 struct States { to: String }
 
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", expires = "36526d")]
+struct Expires { to: String }
+
 fn main() {}

@@ -133,6 +133,7 @@ async fn the_macro_and_the_queue_know_the_same_names() {
     type = "edge",
     timeout = "30d",
     lease = "30d",
+    expires = "36525d",
     retry(max = "366d", coefficient = 1.0),
     unique(
         args,
@@ -164,6 +165,7 @@ async fn the_macro_and_the_queue_refuse_the_same() {
     for (wrong, place) in [
         (job().timeout(30 * day + moment), "/options/timeout_ms"),
         (job().lease(30 * day + moment), "/options/visibility_timeout_ms"),
+        (job().expires_after(36_525 * day + moment), "/options/expires_at"),
         (job().retry(Retry::new().initial(366 * day + moment)), "/options/retry/initial_interval_ms"),
         (job().retry(Retry::new().max(366 * day + moment)), "/options/retry/max_interval_ms"),
         (job().retry(Retry::new().coefficient(0.5)), "/options/retry/backoff_coefficient"),
