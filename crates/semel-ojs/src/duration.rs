@@ -39,6 +39,11 @@ pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
     Ok(Duration::from_micros(period.micros()))
 }
 
+/// The same in whole milliseconds, rounded up: what was asked for is never cut short to nothing.
+pub(crate) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 /// A well-formed ISO 8601 duration of nothing.
 fn is_zero(text: &str) -> bool {
     let has_digits = text.bytes().any(|byte| byte == b'0');

@@ -88,7 +88,9 @@ fn once<T: PartialEq>(slot: &mut Option<T>, new: T, value: Value<'_>) -> Result<
 
 fn interval(value: Value<'_>, name: &str) -> Result<Duration, Invalid> {
     let text = named(value.string(), name)?;
-    bounded(named(duration::parse(&text, &value.pointer()), name)?, value, name)
+    let length = named(duration::parse(&text, &value.pointer()), name)?;
+    // As it is stored.
+    bounded(Duration::from_millis(duration::millis(length)), value, name)
 }
 
 fn millis(value: Value<'_>, name: &str) -> Result<Duration, Invalid> {

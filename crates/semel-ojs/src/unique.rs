@@ -117,7 +117,7 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
         refuse_second_period(&spec, value)?;
         let text = value.string()?;
         let length = duration::parse(&text, &value.pointer())?;
-        spec.period_ms = Some(whole_millis(length, value)?);
+        spec.period_ms = Some(duration::millis(length));
     }
     let key_was_list = key_list.is_some();
     if let Some(value) = key_list {
@@ -144,10 +144,11 @@ fn read_period(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
             "is not a duration; write it in ISO 8601, such as PT5M, or send `period_ms` in milliseconds",
         )
     })?;
-    match duration::go(&text) {
+    if duration::go(&text).is_some() {
         // The core specification's own example says "3600s".
-        Some(length) => spec.period_ms = Some(whole_millis(length, value)?),
-        None => spec.period = Some(text.into_owned()),
+        spec.period_ms = Some(duration::millis(duration::parse(&text, &value.pointer())?));
+    } else {
+        spec.period = Some(text.into_owned());
     }
     Ok(())
 }
@@ -162,11 +163,6 @@ fn refuse_second_period(spec: &PolicySpec, value: Value<'_>) -> Result<(), Inval
 fn read_millis(value: Value<'_>) -> Result<u64, Invalid> {
     u64::try_from(value.integer()?)
         .map_err(|_| value.refuse("is negative; send a positive number of milliseconds"))
-}
-
-fn whole_millis(length: std::time::Duration, value: Value<'_>) -> Result<u64, Invalid> {
-    u64::try_from(length.as_nanos().div_ceil(1_000_000))
-        .map_err(|_| value.refuse("is too long; leave it out to have no limit"))
 }
 
 /// `key` as a list means dimensions to one SDK and members of args to the others.

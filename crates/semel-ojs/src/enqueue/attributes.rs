@@ -163,7 +163,7 @@ impl<'m> Slots<'m> {
         let Some(value) = self.get(Attribute::Visibility) else { return Ok(millis) };
         let length = duration::parse(&value.string()?, &value.pointer())?;
         // Less than a millisecond is no default.
-        let own = u32::try_from(length.as_nanos().div_ceil(1_000_000)).ok();
+        let own = u32::try_from(duration::millis(length)).ok();
         let own = own.filter(|own| u64::from(*own) <= TIMEOUT_MS_MAX);
         let own = own.ok_or_else(|| {
             value.refuse(format!("is longer than {} days; send a shorter one", TIMEOUT_MS_MAX / 86_400_000))

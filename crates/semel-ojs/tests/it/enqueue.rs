@@ -196,6 +196,10 @@ fn retry_policies_are_read_in_every_shape() {
         Duration::from_secs(300)
     );
     assert_eq!(retry(r#"{"initial_interval":"PT0S"}"#).initial_interval, Duration::ZERO);
+    // As it is stored: less than a millisecond is not nothing.
+    let parts = retry(r#"{"initial_interval":"PT0.0001S","max_interval":"PT1.9999S"}"#);
+    let whole = (Duration::from_millis(1), Duration::from_secs(2));
+    assert_eq!((parts.initial_interval, parts.max_interval), whole);
     let by_name =
         read(r#"{"type":"a.b","args":[],"options":{"retry_policy":{"max_attempts":2},"max_attempts":2}}"#);
     assert_eq!(by_name.offer.max_attempts, 2);

@@ -126,6 +126,7 @@ fn what_is_wrong_with_a_policy_is_said_with_its_place() {
         (r#"{"states":[]}"#, "/states"),
         (r#"{"period":"1 hour"}"#, "/period"),
         (r#"{"period":60}"#, "/period"),
+        (r#"{"period":"999999999h"}"#, "/period"),
         (r#"{"period":"PT1S","period_ms":1000}"#, "/period_ms"),
         (r#"{"period":"3600s","period_ms":1000}"#, "/period_ms"),
         (r#"{"period_ms":1000,"period":"3600s"}"#, "/period_ms"),
