@@ -71,8 +71,10 @@ impl Enabled {
 pub struct Change {
     /// Whether it ticks at all.
     pub enabled: Option<bool>,
-    /// When it ticks: expression, zone, and the two understood.
-    pub schedule: Option<(String, String, Schedule)>,
+    /// When it ticks.
+    pub expression: Option<String>,
+    /// The zone of the expression's wall-clock times.
+    pub timezone: Option<String>,
     /// What happens to a tick while an earlier job has not ended.
     pub overlap: Option<Overlap>,
 }
@@ -180,12 +182,12 @@ pub fn change(
     };
     let now = draft.now();
     cron.overlap = wanted.overlap.unwrap_or(cron.overlap);
-    let (expression, timezone, schedule) = match &wanted.schedule {
-        Some(wanted) => wanted.clone(),
-        None => match cron.schedule() {
-            Ok(schedule) => (cron.expression.clone(), cron.timezone.clone(), schedule),
-            Err(invalid) => return Ok(Some(Err(Corrupt(invalid.to_string())))),
-        },
+    // What is not named stays as it is now: since the caller looked, another may have changed it.
+    let expression = wanted.expression.clone().unwrap_or_else(|| cron.expression.clone());
+    let timezone = wanted.timezone.clone().unwrap_or_else(|| cron.timezone.clone());
+    let schedule = match Schedule::parse(&expression, &timezone) {
+        Ok(schedule) => schedule,
+        Err(invalid) => return Ok(Some(Err(Corrupt(invalid.to_string())))),
     };
     let enabled = wanted.enabled.unwrap_or(cron.enabled);
     set_schedule(&mut cron, enabled, &expression, &timezone, &schedule, now);

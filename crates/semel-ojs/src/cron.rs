@@ -1,5 +1,7 @@
 //! Crons on the wire: registrations in the spellings of the specification, the suites and the SDKs, and what is shown.
 
+use std::borrow::Cow;
+
 use semel_core::body::Body;
 use semel_core::cron::{Change, Cron, Decision, Enabled, Overlap, Registration, Schedule, Tick};
 use semel_core::error::Invalid;
@@ -41,7 +43,7 @@ impl Register {
                 "is missing; send a schedule, such as \"0 9 * * *\"",
             ));
         };
-        let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"), "UTC")?;
+        let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"))?;
         let (template, place) = match members.get("", "job_template") {
             Some(template) => (job_text(&template.members()?, |name| name != "id"), "/job_template"),
             None => (job_text(&members, is_of_job), ""),
@@ -82,20 +84,19 @@ pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
             "cannot be changed so; send enabled, expression, timezone or overlap_policy, and register the cron again for the rest",
         ));
     }
-    let expression = members.get("", "expression").or_else(|| members.get("", "cron"));
-    let timezone = members.get("", "timezone");
-    let schedule = match (expression, timezone) {
-        (None, None) => None,
-        (Some(expression), timezone) => Some(read_schedule(expression, timezone, &before.timezone)?),
-        (None, Some(timezone)) => {
-            let zone = timezone.string()?.into_owned();
-            let schedule = Schedule::parse(&before.expression, &zone)?;
-            Some((before.expression.clone(), zone, schedule))
-        }
-    };
+    let text = |value: Option<Value<'_>>| value.map(|value| value.string().map(Cow::into_owned)).transpose();
+    let expression = text(members.get("", "expression").or_else(|| members.get("", "cron")))?;
+    let timezone = text(members.get("", "timezone"))?;
+    if expression.is_some() || timezone.is_some() {
+        Schedule::parse(
+            expression.as_deref().unwrap_or(&before.expression),
+            timezone.as_deref().unwrap_or(&before.timezone),
+        )?;
+    }
     Ok(Change {
         enabled: members.get("", "enabled").map(|value| value.flag()).transpose()?,
-        schedule,
+        expression,
+        timezone,
         overlap: members.get("", "overlap_policy").map(read_overlap).transpose()?,
     })
 }
@@ -103,12 +104,11 @@ pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
 fn read_schedule(
     expression: Value<'_>,
     timezone: Option<Value<'_>>,
-    default: &str,
 ) -> Result<(String, String, Schedule), Invalid> {
     let expression = expression.string()?.into_owned();
     let timezone = match timezone {
         Some(value) => value.string()?.into_owned(),
-        None => default.to_owned(),
+        None => "UTC".to_owned(),
     };
     let schedule = Schedule::parse(&expression, &timezone)?;
     Ok((expression, timezone, schedule))

@@ -81,7 +81,12 @@ fn a_change_of_what_cannot_be_changed_is_refused() {
         change(r#"{"enabled":false,"cron":"@hourly","overlap_policy":"allow","description":null}"#, &before)
             .unwrap();
     assert_eq!((wanted.enabled, wanted.overlap), (Some(false), Some(Overlap::Allow)));
-    assert_eq!(wanted.schedule.unwrap().0, "@hourly");
+    assert_eq!((wanted.expression.as_deref(), wanted.timezone), (Some("@hourly"), None));
+    // It says nothing of the expression, which another change may be about.
+    let zone = change(r#"{"timezone":"Asia/Tokyo"}"#, &before).unwrap();
+    assert_eq!((zone.expression, zone.timezone.as_deref()), (None, Some("Asia/Tokyo")));
+    assert_eq!(change(r#"{"timezone":"CET"}"#, &before).unwrap_err().pointer, "/timezone");
+    assert_eq!(change(r#"{"expression":"x"}"#, &before).unwrap_err().pointer, "/expression");
     assert_eq!(change("{}", &before).unwrap().enabled, None);
     for (text, pointer) in [
         (r#"{"enable":false}"#, "/enable"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::body::Body;
-use semel_core::cron::{self, Change, Cron, Decision, Enabled, Looked, Overlap, Schedule};
+use semel_core::cron::{self, Change, Cron, Decision, Enabled, Looked, Overlap};
 use semel_core::draft::Reads;
 use semel_core::event::{EventKind, Skip};
 use semel_core::ident::JobId;
@@ -17,6 +17,7 @@ use crate::flows::{cron_name, look, register, registration};
 use crate::make::{job, keyed};
 
 const MINUTE: Duration = Duration::from_secs(60);
+const DAY_MICROS: i64 = 24 * 3_600_000_000;
 
 async fn stored(f: &Fixture, name: &str) -> Option<Cron> {
     let key = cron::key(&cron_name(name));
@@ -306,24 +307,33 @@ pub async fn registering_again_keeps_the_next_tick_and_the_history(f: &Fixture) 
     assert_eq!(f.queue("q").await.unwrap().created, 1);
     let other = register(f, "a", &registration("0 0 * * *", Overlap::Skip, job().offer())).await.cron;
     assert_eq!((other.run_count, other.history.len(), other.created_at), (1, 1, first.created_at));
-    assert_eq!(other.next_tick.unwrap() % (24 * 3_600_000_000), 0);
+    assert_eq!(other.next_tick.unwrap() % DAY_MICROS, 0);
 }
 
 /// A change may name the schedule that holds already, and a tick may be due then.
 pub async fn changing_a_cron_to_its_own_schedule_loses_no_tick(f: &Fixture) {
     let first = register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await.cron;
     f.advance(MINUTE * 2).await;
-    let change = async |expression: &str| {
-        let schedule = Schedule::parse(expression, "UTC").unwrap();
-        let schedule = Some((expression.to_owned(), "UTC".to_owned(), schedule));
-        let change = Change { schedule, overlap: Some(Overlap::Skip), ..Change::default() };
+    let change = async |change: Change| {
         f.decide(|draft| cron::change(draft, &cron_name("a"), &change)).await.unwrap().unwrap()
     };
-    let same = change("* * * * *").await;
+    let named = |expression: &str, zone: &str| Change {
+        expression: Some(expression.to_owned()),
+        timezone: Some(zone.to_owned()),
+        ..Change::default()
+    };
+    let same = change(Change { overlap: Some(Overlap::Skip), ..named("* * * * *", "UTC") }).await;
     assert_eq!((same.next_tick, same.overlap), (first.next_tick, Overlap::Skip));
     let Looked::Ticked(tick) = look(f, "a").await else { panic!("no tick") };
     assert_eq!(Some(tick.tick), first.next_tick);
-    assert_eq!(change("0 0 * * *").await.next_tick.unwrap() % (24 * 3_600_000_000), 0);
+    let daily = change(named("0 0 * * *", "UTC")).await;
+    assert_eq!(daily.next_tick.unwrap() % DAY_MICROS, 0);
+    // What a change does not name stays.
+    let tokyo = change(Change { timezone: Some("Asia/Tokyo".to_owned()), ..Change::default() }).await;
+    assert_eq!(
+        (&*tokyo.expression, tokyo.next_tick.unwrap() % DAY_MICROS),
+        ("0 0 * * *", 15 * 3_600_000_000)
+    );
 }
 
 /// Whatever else its registration says anew; only one that says so itself enables it.
