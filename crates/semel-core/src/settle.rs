@@ -279,8 +279,9 @@ pub fn progress(draft: &mut Draft, id: JobId, bearer: &Bearer, value: &Bytes) ->
     Ok(Settled::Done(Box::new(head)))
 }
 
-/// The worker is alive: its lease on this job lasts `visibility_ms` from now, else as long as it first did. Neither
-/// the fence nor the execution timeout moves.
+/// The worker is alive: its lease on this job lasts `visibility_ms` from now. Else it lasts as long as the job says, or as one whose
+/// job and worker say nothing, and no shorter than it did: what the worker asked for with the fetch is not kept. Neither the fence nor
+/// the execution timeout moves.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
