@@ -45,7 +45,8 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let id = request_id(request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let nested = request.extensions().get::<NestedPath>().cloned();
-    let path = route.as_ref().map(|route| own_path(route.as_str(), nested.as_ref()));
+    let asked = request.uri().path();
+    let path = route.as_ref().map(|route| own_path(route.as_str(), nested.as_ref(), asked));
     let row = path.and_then(|path| app.routes.find(path, request.method()));
     let mut caller = Caller::default();
     let (mut account, mut held) = (None, None);
@@ -106,15 +107,17 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     response
 }
 
-/// A route's path as the table has it: where a program has nested the routes in its own, its prefix stands before it.
-fn own_path<'r>(route: &'r str, nested: Option<&NestedPath>) -> &'r str {
-    let rest = nested.and_then(|nested| route.strip_prefix(nested.as_str().trim_end_matches('/')));
-    match rest {
-        // The page itself, at the prefix without a slash.
-        Some("") => "/",
-        Some(rest) if rest.starts_with('/') => rest,
-        _ => route,
+/// A route's path as the table has it: before it stands the prefix of a program that has nested the routes in its own, and the
+/// path of a route of its own whose handler asks them. `asked` is the path that these routes were asked.
+fn own_path<'r>(route: &'r str, nested: Option<&NestedPath>, asked: &str) -> &'r str {
+    // The page itself, at the prefix without a slash.
+    if nested.is_some_and(|nested| nested.as_str().trim_end_matches('/') == route) {
+        return "/";
     }
+    // A parameter stands for one part, so the table's path has as many as what was asked.
+    let begin =
+        asked.matches('/').count().checked_sub(1).and_then(|parts| route.rmatch_indices('/').nth(parts));
+    begin.and_then(|(at, _)| route.get(at..)).unwrap_or(route)
 }
 
 /// Has the answer name the place of what was made where the client finds it, below the program's prefix. One with parts that
@@ -183,7 +186,10 @@ fn admit(
         Some(place)
     };
     request.extensions_mut().insert(caller.clone());
-    request.extensions_mut().insert(Scope::of(app, &tenant));
+    // What is in no row nobody has checked: files and refusals need no app, and an endpoint gets none.
+    if row.is_some() {
+        request.extensions_mut().insert(Scope::of(app, &tenant));
+    }
     Ok((caller, place))
 }
 
@@ -342,7 +348,7 @@ mod tests {
     use crate::Config;
     use crate::auth::Tokens;
 
-    /// Asks a router of two handlers that never answer.
+    /// Asks a router of two handlers that never answer, and of an endpoint that is not in its table.
     async fn ask(path: &str) -> (StatusCode, HeaderMap, serde_json::Value) {
         let config = Config { request_timeout: Duration::from_millis(50), ..Config::default() };
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -350,6 +356,7 @@ mod tests {
         let mut router = Router::new()
             .route("/panics", get(async || -> Refused { panic!("a secret") }))
             .route("/sleeps", get(async || -> Refused { std::future::pending().await }))
+            .route("/unlisted", get(crate::whoami::show))
             .layer(axum::middleware::from_fn_with_state(app, edge));
         let request = Request::builder().uri(path).body(Body::empty()).unwrap();
         let (parts, body) = router.call(request).await.unwrap().into_parts();
@@ -421,6 +428,13 @@ mod tests {
         assert_eq!((status.as_u16(), &body["error"]["code"]), (500, &"internal_error".into()));
         assert_eq!(headers[CONTENT_TYPE], MEDIA_TYPE);
         assert!(!body.to_string().contains("secret"));
+    }
+
+    /// Nobody has asked whose request it is, nor for what its token is.
+    #[tokio::test]
+    async fn what_is_not_in_the_table_answers_nobody() {
+        let (status, _, body) = ask("/unlisted").await;
+        assert_eq!((status.as_u16(), &body["error"]["code"]), (500, &"internal_error".into()));
     }
 
     #[tokio::test]

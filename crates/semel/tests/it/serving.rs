@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request};
-use axum::routing::post;
+use axum::routing::{any, post};
 use futures_util::FutureExt as _;
 use semel::{Error, Semel, Worker};
 use semel_client::Client;
@@ -235,6 +235,38 @@ async fn what_is_mounted_below_a_prefix_is_what_it_is_at_the_root() {
         assert_eq!(ask(&mut app, there).await.0, 200, "{prefix}");
         semel.close().await.unwrap();
     }
+}
+
+/// The path of the handler's own route stands before ours then, and what nobody found in the table nobody checked.
+#[tokio::test]
+async fn what_a_handler_of_the_program_asks_is_what_it_is_at_the_root() {
+    let semel = memory().await;
+    let routes = semel.router().unwrap();
+    let handler = move |request: Request<Body>| {
+        let mut routes = routes.clone();
+        async move { routes.call(request).await }
+    };
+    let paths = ["/ojs/v1/queues/default/pause", "/ojs/v1/admin/audit", "/v1/tasks", "/metrics"];
+    let own = paths.into_iter().fold(Router::<()>::new(), |own, path| own.route(path, any(handler.clone())));
+    let mut app = Router::new().merge(own.clone()).nest("/own", own);
+    for prefix in ["", "/own"] {
+        let request = |method: Method, path: &str, header: (&str, &str), body: &'static str| {
+            let request = Request::builder().method(method).uri(format!("{prefix}{path}"));
+            let request = request.header("content-type", "application/json").header(header.0, header.1);
+            request.body(Body::from(body)).unwrap()
+        };
+        let plain = ("accept", "application/json");
+        let paused = request(Method::POST, "/ojs/v1/queues/default/pause", plain, "");
+        assert_eq!(ask(&mut app, paused).await.0, 200, "{prefix}");
+        let (_, _, told) = ask(&mut app, request(Method::GET, "/ojs/v1/admin/audit", plain, "")).await;
+        assert_eq!(told["entries"][0]["action"], "pauseQueue", "{prefix}: {told}");
+        let task = r#"{"type":"a.b","args":[]}"#;
+        let foreign = request(Method::POST, "/v1/tasks", ("sec-fetch-site", "cross-site"), task);
+        assert_eq!(ask(&mut app, foreign).await.0, 403, "{prefix}");
+        let of_a_tenant = request(Method::GET, "/metrics", ("x-ojs-tenant", "acme"), "");
+        assert_eq!(ask(&mut app, of_a_tenant).await.0, 404, "{prefix}");
+    }
+    semel.close().await.unwrap();
 }
 
 /// Else tools would talk to whatever listens at that port next.
