@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::ident::QueueName;
+use semel_core::sight::Queues;
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use tokio::time::Instant;
@@ -27,6 +28,8 @@ pub struct WorkerSeen {
     pub active_jobs: u64,
     /// Whether it said that it is about to end and takes no more jobs.
     pub is_draining: bool,
+    /// Of which queues whoever said that, or the contrary, may speak.
+    pub said_of: Queues,
     /// When it was first heard of, by the store's clock.
     pub first_seen: Timestamp,
     /// When it was last heard of, by the store's clock.
@@ -39,6 +42,11 @@ impl WorkerSeen {
     pub fn is_stale(&self) -> bool {
         self.heard.elapsed() >= STALE_AFTER
     }
+
+    /// Whether it takes no more jobs of these queues: who said so may speak of them.
+    pub fn drains(&self, queues: &[QueueName]) -> bool {
+        self.is_draining && queues.iter().all(|queue| self.said_of.include(queue.name()))
+    }
 }
 
 /// What a worker says of itself.
@@ -50,6 +58,8 @@ pub struct SaidOfItself<'a> {
     pub active_jobs: Option<u64>,
     /// Whether it is about to end, if it says.
     pub is_draining: Option<bool>,
+    /// Of which queues it may speak; of all of them unless it is said.
+    pub said_of: Option<&'a Queues>,
 }
 
 /// The workers this process has heard of.
@@ -84,6 +94,7 @@ impl Workers {
             queues: Vec::new(),
             active_jobs: 0,
             is_draining: false,
+            said_of: Queues::All,
             first_seen: now,
             last_seen: now,
             heard: Instant::now(),
@@ -93,7 +104,9 @@ impl Workers {
             worker.queues = said.queues.to_vec();
         }
         worker.active_jobs = said.active_jobs.unwrap_or(worker.active_jobs);
-        worker.is_draining = said.is_draining.unwrap_or(worker.is_draining);
+        if let Some(is_draining) = said.is_draining {
+            (worker.is_draining, worker.said_of) = (is_draining, said.said_of.cloned().unwrap_or_default());
+        }
     }
 
     /// One worker.

@@ -31,14 +31,14 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     }
     let seen = app.engine.workers().get(app.engine.tenant(), &fetch.worker);
     if !fetch.worker.is_empty() && speaks_for(&caller, seen.as_ref()) {
-        let drains = seen.as_ref().is_some_and(|worker| worker.is_draining);
         // It has said that it takes no more. A fetch is not taken for a heartbeat then: who says so no more and goes on
-        // fetching has begun anew.
-        if drains && seen.is_some_and(|worker| !worker.is_stale()) {
+        // fetching has begun anew. So it is where somebody has said it who may not speak of these queues.
+        if seen.as_ref().is_some_and(|worker| worker.drains(&fetch.queues) && !worker.is_stale()) {
             return Ok(Answer::ok(answer::fetched([])));
         }
-        let is_draining = drains.then_some(false);
-        let said = SaidOfItself { queues: &fetch.queues, is_draining, ..SaidOfItself::default() };
+        let is_draining = seen.is_some_and(|worker| worker.is_draining).then_some(false);
+        let said_of = Some(caller.queues());
+        let said = SaidOfItself { queues: &fetch.queues, is_draining, said_of, ..SaidOfItself::default() };
         app.engine.workers().heard(app.engine.tenant(), &fetch.worker, app.engine.now().await?, &said);
     }
     let claim = Claim {
@@ -129,7 +129,8 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
     let mut state = "running";
     let seen = app.engine.workers().get(app.engine.tenant(), &beat.worker);
     if !beat.worker.is_empty() && speaks_for(&caller, seen.as_ref()) {
-        let said = SaidOfItself { active_jobs: beat.count, is_draining: beat.is_draining, queues: &[] };
+        let (active_jobs, is_draining) = (beat.count, beat.is_draining);
+        let said = SaidOfItself { queues: &[], active_jobs, is_draining, said_of: Some(caller.queues()) };
         app.engine.workers().heard(app.engine.tenant(), &beat.worker, now, &said);
         state = app.engine.directive(&beat.worker).await?.name();
     }

@@ -53,6 +53,25 @@ async fn a_worker_of_other_queues_is_not_spoken_for() {
     server.stop().await;
 }
 
+/// Before a server has heard of a worker, anybody's word once was taken for its own: it got no job, so nobody got to know which
+/// queues are its own.
+#[tokio::test]
+async fn a_worker_that_nobody_knows_yet_is_not_spoken_for_either() {
+    let server = server().await;
+    let job = json!({ "type": "a.b", "args": [], "options": { "queue": "mail" } });
+    assert_eq!(post(&server, "admin", "/ojs/v1/jobs", &job).await.status, 201);
+    let drains = json!({ "worker_id": "w1", "state": "draining", "active_jobs": [] });
+    assert_eq!(post(&server, "pay", "/ojs/v1/workers/heartbeat", &drains).await.status, 200);
+    let fetch = json!({ "queues": ["mail"], "worker_id": "w1" });
+    let told = post(&server, "mail", "/ojs/v1/workers/fetch", &fetch).await;
+    assert_eq!(told.body["jobs"].as_array().unwrap().len(), 1, "{}", told.body);
+    // It is known now.
+    assert_eq!(post(&server, "pay", "/ojs/v1/workers/heartbeat", &drains).await.status, 200);
+    let health = ask(&server, "mail", Method::GET, "/ojs/v1/workers/w1/health", None).await;
+    assert_eq!((health.status, &health.body["state"]), (200, &json!("running")), "{}", health.body);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn who_is_told_to_go_on_takes_jobs_again() {
     let server = server().await;
