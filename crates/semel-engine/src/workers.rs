@@ -10,7 +10,8 @@ use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use tokio::time::Instant;
 
-/// Workers kept in mind; beyond it the one that has been silent longest is forgotten.
+/// Workers kept in mind, of all tenants together; beyond it the one that has been silent longest is forgotten, of the tenant that
+/// has the most.
 const WORKERS_MAX: usize = 10_000;
 /// After so long a silence a worker is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
@@ -84,9 +85,7 @@ impl Workers {
         if !workers.contains_key(&key) && workers.len() >= WORKERS_MAX {
             workers.retain(|_, worker| worker.heard.elapsed() < FORGOTTEN_AFTER);
             if workers.len() >= WORKERS_MAX {
-                let silent = workers.iter().min_by_key(|(_, worker)| worker.heard);
-                let silent = silent.map(|(key, _)| key.clone());
-                silent.map(|key| workers.remove(&key));
+                make_room(&mut workers);
             }
         }
         let worker = workers.entry(key).or_insert_with(|| WorkerSeen {
@@ -129,5 +128,42 @@ impl Workers {
     /// Forgets all of them.
     pub fn clear(&self) {
         self.lock().clear();
+    }
+}
+
+/// Forgets the one that has been silent longest of the tenant that has the most, so that none pushes out another's.
+fn make_room(workers: &mut Seen) {
+    let mut counts: BTreeMap<&Tenant, usize> = BTreeMap::new();
+    for (whose, _) in workers.keys() {
+        *counts.entry(whose).or_default() += 1;
+    }
+    let busiest = counts.into_iter().max_by_key(|(_, count)| *count).map(|(whose, _)| whose);
+    let own = workers.iter().filter(|((whose, _), _)| Some(whose) == busiest);
+    let silent = own.min_by_key(|(_, worker)| worker.heard).map(|(key, _)| key.clone());
+    drop(silent.and_then(|key| workers.remove(&key)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One tenant's made-up ids once pushed out what every other tenant's workers had said of themselves.
+    #[tokio::test]
+    async fn a_tenant_of_many_workers_pushes_out_its_own() {
+        let workers = Workers::default();
+        let heard = |tenant: &str, id: &str| {
+            let (tenant, id): (Tenant, Arc<str>) = (Tenant::from_stored(tenant), id.into());
+            let said = SaidOfItself { is_draining: Some(true), ..SaidOfItself::default() };
+            workers.heard(&tenant, &id, Timestamp::EPOCH, &said);
+        };
+        heard("", "w");
+        heard("acme", "w");
+        for number in 0..WORKERS_MAX + 10 {
+            heard("loud", &number.to_string());
+        }
+        heard("mild", "w");
+        let of = |tenant: &str| workers.all(&Tenant::from_stored(tenant)).len();
+        assert_eq!((of(""), of("acme"), of("mild"), of("loud")), (1, 1, 1, WORKERS_MAX - 3));
+        assert!(workers.is_draining(&Tenant::from_stored("acme"), "w"));
     }
 }
