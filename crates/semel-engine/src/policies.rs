@@ -11,7 +11,7 @@ use crate::counters::is_suppressed;
 
 /// Policies that are counted, in all. Those that come later are told of together.
 pub const POLICIES_MAX: usize = 1_000;
-/// Policies of one type, of all tenants together: a request looks through so many at most.
+/// Policies of one type of one tenant: a request looks through so many at most.
 const OF_A_TYPE_MAX: usize = 50;
 
 /// What became of the requests that had a policy.
@@ -77,7 +77,7 @@ pub(crate) struct Policies(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    by_type: BTreeMap<JobType, Vec<Row>>,
+    by_tenant: BTreeMap<Box<str>, BTreeMap<JobType, Vec<Row>>>,
     rows: usize,
     /// Requests whose policy found no place.
     others: u64,
@@ -85,7 +85,6 @@ struct Table {
 
 #[derive(Debug)]
 struct Row {
-    tenant: Box<str>,
     policy: Arc<UniquePolicy>,
     uses: Uses,
 }
@@ -96,17 +95,16 @@ impl Table {
         let tenant = label.queue.tenant();
         let is_full = self.rows >= POLICIES_MAX;
         let rows = if is_full {
-            self.by_type.get_mut(&label.job_type)?
+            self.by_tenant.get_mut(tenant)?.get_mut(&label.job_type)?
         } else {
-            self.by_type.entry(label.job_type.clone()).or_default()
+            self.by_tenant.entry(tenant.into()).or_default().entry(label.job_type.clone()).or_default()
         };
-        let is_its = |row: &Row| &*row.tenant == tenant && row.policy.is_like(policy);
-        let at = match rows.iter().position(is_its) {
+        let at = match rows.iter().position(|row| row.policy.is_like(policy)) {
             Some(at) => at,
             None if is_full || rows.len() >= OF_A_TYPE_MAX => return None,
             None => {
                 let policy = Arc::new(policy.without_key_text());
-                rows.push(Row { tenant: tenant.into(), policy, uses: Uses::default() });
+                rows.push(Row { policy, uses: Uses::default() });
                 self.rows += 1;
                 rows.len() - 1
             }
@@ -131,9 +129,8 @@ impl Policies {
     pub(crate) fn of(&self, tenant: &str) -> (Vec<InUse>, u64) {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
-        for (job_type, rows) in &table.by_type {
-            let its = rows.iter().filter(|row| &*row.tenant == tenant);
-            found.extend(its.map(|row| InUse {
+        for (job_type, rows) in table.by_tenant.get(tenant).into_iter().flatten() {
+            found.extend(rows.iter().map(|row| InUse {
                 job_type: job_type.clone(),
                 policy: Arc::clone(&row.policy),
                 uses: row.uses,
@@ -149,6 +146,7 @@ impl Policies {
 
 #[cfg(test)]
 mod tests {
+    use semel_core::tenant::Tenant;
     use semel_core::unique::PolicySpec;
 
     use super::*;
@@ -187,6 +185,22 @@ mod tests {
         assert_eq!(policies.of("acme").0, []);
         policies.clear();
         assert_eq!(policies.of("").0, []);
+    }
+
+    /// Tenants of one program have the same types: all but the first fifty once saw none of their policies.
+    #[test]
+    fn a_type_that_every_tenant_has_is_counted_for_each() {
+        let policies = Policies::default();
+        let tenants: Vec<Tenant> =
+            (0..=OF_A_TYPE_MAX).map(|number| Tenant::from_stored(&format!("t{number}"))).collect();
+        for tenant in &tenants {
+            let queue = QueueName::default().within(tenant);
+            policies.count(&Label { queue, ..label("a.b", &PolicySpec::default()) }, "created");
+        }
+        for tenant in &tenants {
+            let (found, others) = policies.of(tenant.as_str());
+            assert_eq!((found.len(), others), (1, 0), "{tenant}");
+        }
     }
 
     #[test]
