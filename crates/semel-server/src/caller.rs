@@ -1,5 +1,6 @@
 //! Who is asking, and what they may: the one place that says no.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -240,9 +241,9 @@ impl Caller {
     }
 
     /// Those of the jobs that the caller sees.
-    pub(crate) async fn sees_jobs(&self, app: &App, ids: Vec<JobId>) -> Result<Vec<JobId>, Refused> {
+    pub(crate) async fn sees_jobs(&self, app: &App, ids: Vec<JobId>) -> Result<HashSet<JobId>, Refused> {
         if !self.is_limited() {
-            return Ok(ids);
+            return Ok(ids.into_iter().collect());
         }
         let heads = app.engine.heads(ids).await?;
         Ok(heads.iter().filter(|head| self.sees(head.queue.name())).map(|head| head.id).collect())

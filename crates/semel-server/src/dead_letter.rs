@@ -1,5 +1,7 @@
 //! `/ojs/v1/dead-letter`: jobs that failed for good and were asked to be kept for people.
 
+use std::collections::BTreeMap;
+
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use http::Uri;
@@ -53,12 +55,9 @@ pub(crate) async fn stats(Scope(app): Scope, caller: Caller, uri: Uri) -> Answer
     caller.check_listed(query.get("queue"))?;
     let found = all(&app, crate::jobs::filter(&query)?).await?;
     let heads = &found.heads;
-    let mut queues: Vec<(&str, u64)> = Vec::new();
+    let mut queues: BTreeMap<&str, u64> = BTreeMap::new();
     for head in heads {
-        match queues.iter_mut().find(|(name, _)| *name == head.queue.name()) {
-            Some((_, count)) => *count += 1,
-            None => queues.push((head.queue.name(), 1)),
-        }
+        *queues.entry(head.queue.name()).or_default() += 1;
     }
     let mut out = String::new();
     object(&mut out, |outer| {
