@@ -13,6 +13,7 @@ use crate::body::Corrupt;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::enqueue::Offer;
 use crate::ident::{CronName, JobId};
+use crate::sight::{Queues, Sight};
 use crate::time::Timestamp;
 
 use self::fire::fire;
@@ -88,6 +89,9 @@ pub struct Registered {
     pub is_new: bool,
     /// Whether it was all that before; then nothing was written.
     pub is_same: bool,
+    /// Whether the name is taken by a cron whose queue the caller does not see, which must not see this one either. Nothing was
+    /// written.
+    pub is_anothers: bool,
 }
 
 /// The document of a cron.
@@ -121,12 +125,17 @@ pub fn register(
     let due = document.as_ref().and_then(|document| document.due);
     let known = document.and_then(|document| Cron::decode(&document.text).ok());
     let is_new = known.is_none();
+    // In the commit that would make it another one: whoever looked before may have seen none.
+    if let Some(cron) = known.as_ref().filter(|cron| is_hidden(cron, wanted.offer.sight())) {
+        let cron = cron.clone();
+        return Ok(Ok(Registered { cron, is_new: false, is_same: false, is_anothers: true }));
+    }
     if let Some(cron) = &known
         && cron.is(wanted)
         // Else it could not tick, and is looked at again at once.
         && due == cron.next_tick.map(Timestamp::from_micros)
     {
-        return Ok(Ok(Registered { cron: cron.clone(), is_new: false, is_same: true }));
+        return Ok(Ok(Registered { cron: cron.clone(), is_new: false, is_same: true, is_anothers: false }));
     }
     let prepared = match known {
         Some(mut cron) => cron.set_offer(&wanted.offer).map(|()| cron),
@@ -141,7 +150,7 @@ pub fn register(
     cron.description.clone_from(&wanted.description);
     set_schedule(&mut cron, enabled, &wanted.expression, &wanted.timezone, &wanted.schedule, now);
     save(draft, name, &cron);
-    Ok(Ok(Registered { cron, is_new, is_same: false }))
+    Ok(Ok(Registered { cron, is_new, is_same: false, is_anothers: false }))
 }
 
 /// Has a cron tick by this schedule from now on, or not at all. One that ticks by it already keeps its next tick, also where that is
@@ -164,6 +173,11 @@ fn set_schedule(
     } else if !goes_on || cron.next_tick.is_none() {
         cron.next_tick = schedule.next_after(now, now).map(Timestamp::as_micros);
     }
+}
+
+/// Whether the cron's jobs go to a queue that the caller does not see. One that cannot be read is there for who sees them all.
+fn is_hidden(cron: &Cron, sight: Sight<'_>) -> bool {
+    *sight.queues != Queues::All && !cron.offer().is_ok_and(|offer| sight.sees(&offer.queue))
 }
 
 /// Changes a cron; none when there is none of that name. Ticks that passed while it was disabled are not made up for.

@@ -32,15 +32,10 @@ fn found<T>(found: Option<T>) -> Result<T, Problem> {
     found.ok_or_else(|| Problem::not_found("cron"))
 }
 
-/// Whether the cron's queue is one of the caller's.
-fn sees(caller: &Caller, cron: &Cron) -> Result<bool, Refused> {
-    let offer = cron.offer().map_err(semel_store::StoreError::from)?;
-    Ok(caller.sees(offer.queue.name()))
-}
-
 /// The cron's queue must be one of the caller's; to others it is not there.
 fn check(caller: &Caller, cron: &Cron) -> Result<(), Refused> {
-    if sees(caller, cron)? { Ok(()) } else { Err(Problem::not_found("cron").into()) }
+    let offer = cron.offer().map_err(semel_store::StoreError::from)?;
+    if caller.sees(offer.queue.name()) { Ok(()) } else { Err(Problem::not_found("cron").into()) }
 }
 
 /// Ticks as the caller may see them: jobs that these met and that are in none of the caller's queues are left out.
@@ -74,16 +69,13 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Register { name, registration } = Register::parse(&text, caller.terms(&app.templates()))?;
     caller.check_queue(registration.offer.queue.as_str())?;
-    if caller.is_limited()
-        && let Some(cron) = app.engine.cron(&name).await?
-        && !sees(&caller, &cron)?
-    {
+    let registered = app.engine.register_cron(name.clone(), registration).await?;
+    if registered.is_anothers {
         // Names are the tenant's: that one is taken cannot be kept from who asks for it. Whose it is, is.
         return Err(
             Problem::new(Code::Duplicate, "the name is taken; register the cron under another one").into()
         );
     }
-    let registered = app.engine.register_cron(name.clone(), registration).await?;
     let text = shown(&caller, &name, &registered.cron);
     Ok(if registered.is_same {
         Answer::status(StatusCode::CREATED, text).replayed()

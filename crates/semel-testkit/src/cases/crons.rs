@@ -8,6 +8,7 @@ use semel_core::draft::Reads;
 use semel_core::event::{EventKind, Skip};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_store::backend::Seek;
 use semel_store::backend::Verdict::{Applied, Stale};
@@ -357,6 +358,23 @@ pub async fn registering_again_leaves_a_disabled_cron_disabled(f: &Fixture) {
     assert!(register(f, "a", &wanted).await.is_same);
     let other = register(f, "b", &wanted).await;
     assert_eq!((other.is_new, other.cron.enabled, other.cron.next_tick), (true, false, None));
+}
+
+/// Of two who register it at one moment neither finds it there before.
+pub async fn a_name_is_not_taken_from_a_queue_that_one_does_not_see(f: &Fixture) {
+    let theirs = registration("* * * * *", Overlap::Skip, job().queue("pay").offer());
+    let theirs = register(f, "a", &theirs).await.cron;
+    let mut offer = job().queue("mail").offer();
+    offer.queues = Queues::Only(vec!["mail".to_owned()].into());
+    let own = registration("0 0 * * *", Overlap::Allow, offer);
+    let told = register(f, "a", &own).await;
+    assert_eq!((told.is_anothers, told.is_new, told.is_same), (true, false, false));
+    let kept = stored(f, "a").await.unwrap();
+    assert_eq!((kept.expression, kept.updated_at), (theirs.expression, theirs.updated_at));
+    let told = register(f, "b", &own).await;
+    assert_eq!((told.is_anothers, told.is_new), (false, true));
+    let again = register(f, "b", &own).await;
+    assert_eq!((again.is_anothers, again.is_same), (false, true));
 }
 
 /// Also a disabled one, and by its overlap policy.
