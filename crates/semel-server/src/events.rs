@@ -32,9 +32,11 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) ->
     let wanted = wanted(&query, &caller)?;
     let mut reading = app.engine.read_log(after, &wanted, limit).await?;
     check(&reading)?;
-    // A server that ends, or has as many waiting as it takes, answers at once with what there is.
+    // A server that ends, or has as many waiting as it takes, answers at once with what there is. So does one that is not at the end
+    // of the log: to look through the rest is no waiting, and belongs in the place of a request.
     let drain = &app.config.drain;
-    if reading.events.is_empty() && !wait.is_zero() && !drain.has_begun() && extract::park(&parts) {
+    let is_behind = reading.more || !reading.events.is_empty();
+    if !is_behind && !wait.is_zero() && !drain.has_begun() && extract::park(&parts) {
         let mut follow = app.engine.follow(reading.cursor, wanted);
         tokio::select! {
             biased;

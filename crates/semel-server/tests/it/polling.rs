@@ -68,6 +68,23 @@ async fn a_failed_job_is_tried_again_within_a_tenth_of_a_second_of_its_time() {
     server.stop().await;
 }
 
+/// Thousands of polls, which have no request's place, once looked through all of the log side by side.
+#[tokio::test]
+async fn a_poll_waits_at_the_end_of_the_log_alone() {
+    let server = Server::in_memory().await;
+    // More than one answer looks at.
+    let jobs = json!({ "jobs": vec![json!({ "type": "a.b", "args": [] }); 7_000] });
+    for _ in 0..3 {
+        assert_eq!(server.post("/ojs/v1/jobs/bulk", &jobs).await.status, 200);
+    }
+    let path = "/ojs/v1/events?types=job.cancelled";
+    let told = server.get(&format!("{path}&wait_ms=25000")).await.body;
+    assert_eq!((&told["events"], &told["has_more"]), (&json!([]), &json!(true)), "{told}");
+    let rest = server.get(&format!("{path}&after={}", told["cursor"].as_str().unwrap())).await.body;
+    assert_eq!((&rest["events"], &rest["has_more"]), (&json!([]), &json!(false)), "{rest}");
+    server.stop().await;
+}
+
 /// As the guide's table of limits says.
 #[tokio::test]
 async fn a_longer_wait_than_there_is_is_refused() {
