@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(policies.of("").0, []);
     }
 
-    /// Tenants of one program have the same types: all but the first fifty once saw none of their policies.
+    /// Tenants of one program have the same types, and each sees its own policies.
     #[test]
     fn a_type_that_every_tenant_has_is_counted_for_each() {
         let policies = Policies::default();

@@ -147,7 +147,7 @@ fn make_room(workers: &mut Seen) {
 mod tests {
     use super::*;
 
-    /// One tenant's made-up ids once pushed out what every other tenant's workers had said of themselves.
+    /// However many ids one makes up, what other tenants' workers have said of themselves stays.
     #[tokio::test]
     async fn a_tenant_of_many_workers_pushes_out_its_own() {
         let workers = Workers::default();
