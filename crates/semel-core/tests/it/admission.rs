@@ -9,10 +9,9 @@ use semel_core::limits::PERIOD_DAYS_MAX;
 use semel_core::sight::{Queues, Sight};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
-use semel_core::unique::explain::{blocking_sentence, policy_sentence, what_each_strategy_would_do};
 use semel_core::unique::{
-    Admission, Advice, Blocking, Disclose, Hold, OnConflict, Period, PeriodFrom, RejectReason, Remember,
-    UniquePolicy, admit, advice, blocks, mismatch, must_remember,
+    Admission, Blocking, Disclose, Hold, OnConflict, Period, PeriodFrom, RejectReason, Remember,
+    UniquePolicy, admit, blocks, mismatch, must_remember,
 };
 
 use crate::{policy, spec};
@@ -196,51 +195,6 @@ fn a_mismatch_is_another_type_or_other_args() {
     assert!(mismatch(&strict, &a, &[0; 32], &b, &[0; 32]));
     assert!(mismatch(&strict, &a, &[0; 32], &a, &[1; 32]));
     assert!(!mismatch(&policy("{}"), &a, &[0; 32], &b, &[1; 32]));
-}
-
-#[test]
-fn an_explanation_says_what_holds_and_what_frees() {
-    let content = policy(
-        r#"{"keys":["queue","args","meta"],"args_keys":["user","id"],"meta_except":[],"period":"PT5M","on_conflict":"ignore"}"#,
-    );
-    assert_eq!(
-        policy_sentence(&content),
-        "Two jobs are the same when they agree in type, queue, the args id, user and all user meta. A job holds its \
-         key until it ends, for PT5M from its creation. A duplicate is answered with the existing job."
-    );
-    let secret =
-        policy(r#"{"key":"secret","scope":"global","states":["active","completed"],"disclose":"never"}"#);
-    assert_eq!(
-        policy_sentence(&secret),
-        "Two jobs are the same when they agree in the caller's own key, whatever their type. A job holds its key \
-         while it is active or completed. A duplicate is rejected. The answer does not show the existing job. Of \
-         finished jobs it sees what their own policies and retention have kept."
-    );
-    assert!(!format!("{secret:?}").contains("secret"));
-    let holder = head(0, State::Available, 2);
-    assert_eq!(
-        blocking_sentence(&content, &holder, NOW),
-        format!(
-            "Job {} (available, created 2026-02-28T11:58:00Z) blocks until 2026-02-28T12:03:00Z, or before that until it ends.",
-            holder.id
-        )
-    );
-    // By the policy's states, the hold ends with the job, or the rest of its window goes on.
-    for (policy_text, rest) in [
-        (r#"{"period":"PT5M","while_active":true}"#, ""),
-        (r#"{"period":"PT1M","while_active":true,"states":["available","completed"]}"#, ""),
-        (
-            r#"{"period":"PT5M","while_active":true,"states":["available","scheduled","pending","active","retryable","completed"]}"#,
-            "; when it ends before 2026-02-28T12:03:00Z, maybe until then",
-        ),
-    ] {
-        let sentence = blocking_sentence(&policy(policy_text), &holder, NOW);
-        assert!(sentence.ends_with(&format!(", whatever its window{rest}.")), "{sentence}");
-    }
-    let strategies: Vec<_> = what_each_strategy_would_do(&policy("{}"), &[holder], NOW, true);
-    assert_eq!(strategies.len(), OnConflict::ALL.len());
-    assert!(matches!(strategies[4], (OnConflict::FollowUp, Admission::AmendWaiting { .. })));
-    assert_eq!(what_each_strategy_would_do(&secret, &[], NOW, true).len(), 3);
 }
 
 #[test]
@@ -490,23 +444,4 @@ fn a_month_s_end_does_not_let_an_older_holder_outlive_a_newer_one() {
 fn a_live_job_is_never_forgotten() {
     assert_eq!(must_remember(&Hold::NONE, &head(0, State::Active, PERIOD_DAYS_MAX), NOW), Remember::Forever);
     assert_eq!(must_remember(&Hold::NONE, &head(0, State::Completed, 1), NOW), Remember::Forget);
-}
-
-/// Whatever states a policy names, what it is said to leave open is what a job goes through without blocking its like.
-#[test]
-fn advice_names_the_states_in_which_a_run_does_not_hold_its_key() {
-    for bits in 1..=u8::MAX {
-        let states = StateSet::from_bits(bits);
-        let names: Vec<String> = states.iter().map(|state| format!("\"{}\"", state.name())).collect();
-        let policy = policy(&format!(r#"{{"states":[{}]}}"#, names.join(",")));
-        let given = advice(&policy);
-        let is_blocked_in = |state| blocks(&policy, &head(0, state, 0), NOW).is_blocking();
-        for (expected, state) in
-            [(Advice::OpenUnderRetry, State::Retryable), (Advice::OpenAfterLostRun, State::Available)]
-        {
-            let is_open = is_blocked_in(State::Active) && !is_blocked_in(state);
-            assert_eq!(given.contains(&expected), is_open, "{names:?}");
-            assert!(expected.trace().contains(state.name()));
-        }
-    }
 }

@@ -3,6 +3,7 @@
 
 mod admission;
 mod canon;
+mod explanation;
 mod golden;
 mod page;
 mod policy;
