@@ -199,6 +199,34 @@ async fn ask(app: &mut Router, request: Request<Body>) -> (u16, HeaderMap, Value
 /// How a program mounts our routes.
 type Mount = fn(Router) -> Router;
 
+const PLAIN: (&str, &str) = ("accept", "application/json");
+
+fn request(
+    prefix: &str,
+    method: Method,
+    path: &str,
+    header: (&str, &str),
+    body: &'static str,
+) -> Request<Body> {
+    let request = Request::builder().method(method).uri(format!("{prefix}{path}"));
+    let request = request.header("content-type", "application/json").header(header.0, header.1);
+    request.body(Body::from(body)).unwrap()
+}
+
+/// The audit, the page a request comes from and what is of the whole server are seen to as at the root.
+async fn are_those_of_the_table(app: &mut Router, prefix: &str) {
+    let request = |method, path, header, body| request(prefix, method, path, header, body);
+    let paused = request(Method::POST, "/ojs/v1/queues/default/pause", PLAIN, "");
+    assert_eq!(ask(app, paused).await.0, 200, "{prefix}");
+    let (_, _, told) = ask(app, request(Method::GET, "/ojs/v1/admin/audit", PLAIN, "")).await;
+    assert_eq!(told["entries"][0]["action"], "pauseQueue", "{prefix}: {told}");
+    let task = r#"{"type":"a.b","args":[]}"#;
+    let foreign = request(Method::POST, "/v1/tasks", ("sec-fetch-site", "cross-site"), task);
+    assert_eq!(ask(app, foreign).await.0, 403, "{prefix}");
+    let of_a_tenant = request(Method::GET, "/metrics", ("x-ojs-tenant", "acme"), "");
+    assert_eq!(ask(app, of_a_tenant).await.0, 404, "{prefix}");
+}
+
 /// Whether nested, nested twice or as a service: the endpoints are those of the table, with their audit and their checks.
 #[tokio::test]
 async fn what_is_mounted_below_a_prefix_is_what_it_is_at_the_root() {
@@ -212,22 +240,8 @@ async fn what_is_mounted_below_a_prefix_is_what_it_is_at_the_root() {
     for (prefix, mount) in mounts {
         let semel = memory().await;
         let mut app = mount(semel.router().unwrap());
-        let request = |method: Method, path: &str, header: (&str, &str), body: &str| {
-            let request = Request::builder().method(method).uri(format!("{prefix}{path}"));
-            let request = request.header("content-type", "application/json").header(header.0, header.1);
-            request.body(Body::from(body.to_owned())).unwrap()
-        };
-        let plain = ("accept", "application/json");
-        let paused = request(Method::POST, "/ojs/v1/queues/default/pause", plain, "");
-        assert!(ask(&mut app, paused).await.0 < 300, "{prefix}");
-        let (_, _, told) = ask(&mut app, request(Method::GET, "/ojs/v1/admin/audit", plain, "")).await;
-        assert_eq!(told["entries"][0]["action"], "pauseQueue", "{prefix}: {told}");
-        let task = r#"{"type":"a.b","args":[]}"#;
-        let foreign = request(Method::POST, "/v1/tasks", ("sec-fetch-site", "cross-site"), task);
-        assert_eq!(ask(&mut app, foreign).await.0, 403, "{prefix}");
-        let of_a_tenant = request(Method::GET, "/metrics", ("x-ojs-tenant", "acme"), "");
-        assert_eq!(ask(&mut app, of_a_tenant).await.0, 404, "{prefix}");
-        let made = request(Method::POST, "/ojs/v1/jobs", plain, task);
+        are_those_of_the_table(&mut app, prefix).await;
+        let made = request(prefix, Method::POST, "/ojs/v1/jobs", PLAIN, r#"{"type":"a.b","args":[]}"#);
         let (status, headers, told) = ask(&mut app, made).await;
         let place = format!("{prefix}/ojs/v1/jobs/{}", told["job"]["id"].as_str().unwrap());
         assert_eq!((status, headers["location"].to_str().unwrap()), (201, place.as_str()));
@@ -250,21 +264,7 @@ async fn what_a_handler_of_the_program_asks_is_what_it_is_at_the_root() {
     let own = paths.into_iter().fold(Router::<()>::new(), |own, path| own.route(path, any(handler.clone())));
     let mut app = Router::new().merge(own.clone()).nest("/own", own);
     for prefix in ["", "/own"] {
-        let request = |method: Method, path: &str, header: (&str, &str), body: &'static str| {
-            let request = Request::builder().method(method).uri(format!("{prefix}{path}"));
-            let request = request.header("content-type", "application/json").header(header.0, header.1);
-            request.body(Body::from(body)).unwrap()
-        };
-        let plain = ("accept", "application/json");
-        let paused = request(Method::POST, "/ojs/v1/queues/default/pause", plain, "");
-        assert_eq!(ask(&mut app, paused).await.0, 200, "{prefix}");
-        let (_, _, told) = ask(&mut app, request(Method::GET, "/ojs/v1/admin/audit", plain, "")).await;
-        assert_eq!(told["entries"][0]["action"], "pauseQueue", "{prefix}: {told}");
-        let task = r#"{"type":"a.b","args":[]}"#;
-        let foreign = request(Method::POST, "/v1/tasks", ("sec-fetch-site", "cross-site"), task);
-        assert_eq!(ask(&mut app, foreign).await.0, 403, "{prefix}");
-        let of_a_tenant = request(Method::GET, "/metrics", ("x-ojs-tenant", "acme"), "");
-        assert_eq!(ask(&mut app, of_a_tenant).await.0, 404, "{prefix}");
+        are_those_of_the_table(&mut app, prefix).await;
     }
     semel.close().await.unwrap();
 }
