@@ -83,7 +83,7 @@ impl Address {
             return Err(ambiguous(String::new()));
         }
         // Of several servers the one that takes writes is meant, whichever that is.
-        if names_several(&config) && config.get_target_session_attrs() == TargetSessionAttrs::Any {
+        if servers(&config) > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         config.ssl_mode(if is_secret { SslMode::Require } else { SslMode::Disable });
@@ -113,7 +113,7 @@ impl Address {
 
     /// Whether several servers are named: when one is gone, another one is spoken to.
     pub(crate) fn fails_over(&self) -> bool {
-        names_several(&self.config)
+        servers(&self.config) > 1
     }
 
     /// The schema's name.
@@ -122,8 +122,9 @@ impl Address {
     }
 }
 
-fn names_several(config: &Config) -> bool {
-    config.get_hosts().len().max(config.get_hostaddrs().len()) > 1
+/// How many servers are named: by names, by numbers, or by both.
+pub(crate) fn servers(config: &Config) -> usize {
+    config.get_hosts().len().max(config.get_hostaddrs().len())
 }
 
 impl fmt::Display for Address {

@@ -13,6 +13,7 @@ use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 
+use crate::address::servers;
 use crate::connect::PATIENCE;
 use crate::tls::Tls;
 
@@ -39,7 +40,7 @@ impl Hosts {
         let said = config.get_connect_timeout().copied();
         let mut config = config.clone();
         config.connect_timeout(said.unwrap_or(PATIENCE));
-        let number = config.get_hosts().len().max(config.get_hostaddrs().len());
+        let number = servers(&config);
         let is_even = |count: usize| count == 0 || count == number;
         let has_ports = config.get_ports().len() <= 1 || config.get_ports().len() == number;
         let each = if is_even(config.get_hosts().len()) && is_even(config.get_hostaddrs().len()) && has_ports
