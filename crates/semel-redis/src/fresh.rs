@@ -13,6 +13,9 @@ use semel_core::unique::UniqueKey;
 
 use crate::head::{self, place};
 
+/// Groups of so many parts are looked through for each of their jobs.
+const SMALL: usize = 8;
+
 /// How often jobs and keys are named in a batch.
 #[derive(Default)]
 pub struct Mentions {
@@ -73,6 +76,27 @@ impl Mentions {
         let count = self.keys.entry(key).or_default();
         *count = count.saturating_add(1);
         *count
+    }
+
+    /// Whether of a batch one write of a head in this group is about the job, and nothing in others.
+    pub fn is_alone(&self, job: JobId, group: &Group) -> bool {
+        if group.expect.len() + group.writes.len() > SMALL {
+            return false;
+        }
+        let expected = group.expect.iter().filter(|expect| expect.record == Record::Job(job)).count();
+        let (mut heads, mut others) = (0, 0);
+        for write in &group.writes {
+            match write {
+                Write::Insert { head, .. } | Write::Update { head } => heads += u32::from(head.id == job),
+                Write::Forget { job: gone, .. } => heads += u32::from(*gone == job),
+                Write::Note { job: about, .. } => others += u32::from(*about == job),
+                // What ids are spent for is looked up by more than their jobs.
+                Write::Spend { .. } | Write::Free { .. } => return false,
+                Write::Queue { .. } | Write::Document { .. } => {}
+            }
+        }
+        let own = u32::try_from(expected).unwrap_or(u32::MAX).saturating_add(heads + others);
+        heads == 1 && self.jobs.get(&job) == Some(&own)
     }
 
     /// The new jobs that nothing else is about, and the other groups with their places.

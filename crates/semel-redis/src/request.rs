@@ -15,7 +15,8 @@ pub type Forward = (JobId, Option<u16>);
 /// Adds groups to a call of the script, and behind them where ids of this partition lead.
 pub fn push(command: &mut Cmd, base: &str, groups: &[Group], forwards: &[Forward]) {
     let more = usize::from(!forwards.is_empty());
-    let (fresh, others) = Mentions::of(groups).sort(groups);
+    let mentions = Mentions::of(groups);
+    let (fresh, others) = mentions.sort(groups);
     let began: Vec<_> = others.iter().flat_map(|(_, group)| &group.began).collect();
     let counts =
         [began.len(), fresh.keyed(), fresh.keyless(), fresh.sets(), fresh.queues(), others.len() + more];
@@ -50,7 +51,7 @@ pub fn push(command: &mut Cmd, base: &str, groups: &[Group], forwards: &[Forward
             command.arg(expectation(group, expect));
         }
         for write in &group.writes {
-            push_write(command, write);
+            push_write(command, write, |job| mentions.is_alone(job, group));
         }
     }
     if more > 0 {
@@ -136,7 +137,8 @@ fn expectation(group: &Group, expect: &Expect) -> Vec<u8> {
     bytes
 }
 
-fn push_write(command: &mut Cmd, write: &Write) {
+/// `is_alone`: whether nothing but the write is about the job.
+fn push_write(command: &mut Cmd, write: &Write, is_alone: impl Fn(JobId) -> bool) {
     let op = |letter: u8, parts: &[&[u8]]| {
         let mut bytes = vec![letter];
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
@@ -148,7 +150,8 @@ fn push_write(command: &mut Cmd, write: &Write) {
             command.arg(head::write(head)).arg(&body[..]);
         }
         Write::Update { head } => {
-            command.arg(op(b'U', &[&head.id.to_bytes(), &head::kept_until(head)]));
+            let letter = if is_alone(head.id) { b'u' } else { b'U' };
+            command.arg(op(letter, &[&head.id.to_bytes(), &head::kept_until(head)]));
             command.arg(head::write(head));
         }
         Write::Note { job, kind, text: Some(text) } => {

@@ -147,32 +147,46 @@ local function why_not(id, h)
     return nil
 end
 
--- Reads the heads of candidates and their keys, those that are not known yet.
+-- Reads the heads of candidates and their keys, those that are not known yet. Answers their ids.
+local key_names = {}
 local function fetch(members)
-    local ids, wanted = {}, {}
+    local all, ids, wanted = {}, {}, {}
     for i = 1, #members do
         local id = sub(members[i], 10)
+        all[i] = id
         if heads[id] == nil then
             ids[#ids + 1] = id
         end
     end
     fetch_heads(ids)
     local asked = {}
-    for i = 1, #ids do
-        local key = heads[ids[i]] and key_of(heads[ids[i]])
+    for i = 1, #all do
+        local id = all[i]
+        local key = heads[id] and key_of(heads[id])
+        key_names[id] = key
         if key and not keys[key] and not asked[key] then
             asked[key] = true
             wanted[#wanted + 1] = key
         end
     end
     fetch_keys(wanted)
+    return all
 end
 
-local granted, events, marks, seen = {}, {}, {}, {}
+-- How many were granted, and what is written and said of them.
+local granted, written, events, marks, seen = 0, 0, {}, {}, {}
+local active = list_of(entering, 'a')
 local shares, left = {}, 0
 for t = 1, takers do
-    local limit = tonumber(ARGV[12 + 2 * t])
-    shares[t] = { worker = ARGV[11 + 2 * t], left = limit, ids = {}, heads = {}, refused = {} }
+    local worker, limit = ARGV[11 + 2 * t], tonumber(ARGV[12 + 2 * t])
+    shares[t] = {
+        number = pack('>I2', t),
+        worker = pack('>I2', #worker) .. worker,
+        left = limit,
+        ids = {},
+        heads = {},
+        refused = {},
+    }
     left = left + limit
 end
 -- Whose turn it is.
@@ -180,64 +194,80 @@ local taker = 1
 local function take_one(share)
     share.left, left = share.left - 1, left - 1
 end
--- By how long they are from now.
-local places = {}
-local function place_after(milliseconds)
-    local found = places[milliseconds]
+
+-- What a grant says of times, by what the job itself says of them: its place among leases; and these, its places, when it began and until
+-- when it has its lease.
+local spans = {}
+local function span_of(own)
+    local found = spans[own]
     if not found then
-        found = place_of(now + 1000 * milliseconds)
-        places[milliseconds] = found
+        local own_visibility, own_timeout = unpack_bytes('>I4I4', own)
+        local visible = place_of(now + 1000 * (own_visibility > 0 and own_visibility or visibility))
+        local run = place_of(now + 1000 * (own_timeout > 0 and own_timeout or timeout))
+        local first = is_before(run, visible) and run or visible
+        found = { first = first, text = own .. first .. NONE .. now_place .. visible .. run }
+        spans[own] = found
     end
     return found
 end
 
+-- Version, fence and attempt, the fence by itself, and what an event says of the attempt. Most grants of a claim have the same.
+local usual = {}
+local function numbers_of(version, fence, attempt)
+    local is_usual = version == now and fence == now
+    local found = is_usual and usual[attempt]
+    if not found then
+        local text = pack('>I8I8I4', version, fence, attempt)
+        found = { text = text, fence = sub(text, 9, 16), attempt = sub(text, 17, 20) .. '\0\0\0\0' }
+        if is_usual then
+            usual[attempt] = found
+        end
+    end
+    return found
+end
+
+local slot_and_state = char(3, state)
+-- Grants a job that is ready in its queue's own set, and under no limit.
 local function grant(id, h, share)
-    local worker = share.worker
-    local _, _, _, _, version, fence, attempt, own_visibility, own_timeout = unpack_bytes('>BBBBI8I8I4I4I4', h)
-    if own_visibility == 0 then
-        own_visibility = visibility
-    end
-    if own_timeout == 0 then
-        own_timeout = timeout
-    end
+    local version, fence, attempt = unpack_bytes('>I8I8I4', h, 5)
     version, fence, attempt = max(version + 1, now), max(fence + 1, now), attempt + 1
-    local after, queue = names_of(h)
-    local key_end = after - 1
-    if flag(h, 16) then
-        key_end = key_end + 32
+    local after, key = names_of(h), key_names[id]
+    local key_end = key and after + 31 or after - 1
+    local worker_end = key_end + 2 + 256 * byte(h, key_end + 1) + byte(h, key_end + 2)
+    local span, numbers = span_of(sub(h, 25, 32)), numbers_of(version, fence, attempt)
+    local new = slot_and_state .. sub(h, 3, 4) .. numbers.text .. span.text
+        .. sub(h, 73, key_end) .. share.worker .. sub(h, worker_end + 1)
+    heads[id] = new
+    records[written + 1], records[written + 2] = HEADS .. id, new
+    active[written + 1], active[written + 2] = 0, span.first .. id
+    written = written + 2
+    local expires = sub(h, 41, 48)
+    if expires ~= NONE then
+        place('x', expires .. id, false)
     end
-    local old_worker = unpack_bytes('>I2', h, key_end + 1)
-    local new = char(3, state) .. sub(h, 3, 4) .. pack('>I8I8I4', version, fence, attempt) .. sub(h, 25, 32)
-        .. place_after(math.min(own_visibility, own_timeout)) .. NONE .. now_place
-        .. place_after(own_visibility) .. place_after(own_timeout)
-        .. sub(h, 73, key_end) .. pack('>I2', #worker) .. worker .. sub(h, key_end + 3 + old_worker)
-    file(id, h, new)
-    put_head(id, new)
-    count(queue, byte(h, 2), -1)
-    count(queue, state, 1)
-    local key = key_of(h)
     if key then
         touch_key(key_record(key), version)
     end
-    granted[#granted + 1] = id
-    share.ids[#share.ids + 1], share.heads[#share.heads + 1] = id, new
+    granted = granted + 1
+    local n = #share.ids + 1
+    share.ids[n], share.heads[n] = id, new
     take_one(share)
-    marks[#marks + 1] = pack('>I2', taker) .. id .. sub(new, 13, 20)
-    events[#events + 1] = event .. id .. pack('>I4I4', attempt, 0) .. sub(h, 81, after - 1)
+    marks[granted] = share.number .. id .. numbers.fence
+    events[granted] = event .. id .. numbers.attempt .. sub(h, 81, after - 1)
 end
 
 local function look_at(found, queue)
-    fetch(found)
+    local ids, name = fetch(found), ARGV[first_queue + queue]
+    local gone, were = list_of(leaving, 'r' .. name), {}
     for i = 1, #found do
         while left > 0 and shares[taker].left == 0 do
             taker = taker + 1
         end
         local is_full = left == 0
-        if is_full and #granted > 0 then
+        if is_full and granted > 0 then
             break
         end
-        local share = shares[taker]
-        local id = sub(found[i], 10)
+        local share, id = shares[taker], ids[i]
         local h = head_of(id)
         -- A queue may be named twice: what was granted just now is filed elsewhere when all is written.
         if h and byte(h, 1) == 0 then
@@ -257,9 +287,16 @@ local function look_at(found, queue)
                     take_one(share)
                 end
             else
+                local was = byte(h, 2)
+                were[was] = (were[was] or 0) + 1
+                gone[#gone + 1] = found[i]
                 grant(id, h, share)
             end
         end
+    end
+    for was, n in pairs(were) do
+        count(name, was, -n)
+        count(name, state, n)
     end
 end
 
@@ -281,7 +318,7 @@ end
 if is_asked then
     return { digits(now), table.concat(seen) }
 end
-if #granted > 0 then
+if granted > 0 then
     flush(table.concat(events))
     set_mark(ARGV[1], turn, table.concat(marks))
 end

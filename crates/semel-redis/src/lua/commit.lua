@@ -96,7 +96,7 @@ for i = 10, 9 + began do
 end
 
 -- How many arguments follow a write's own.
-local FOLLOW = { I = 2, i = 2, U = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, q = 1, O = 1, P = 0, p = 0 }
+local FOLLOW = { I = 2, i = 2, U = 1, u = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, q = 1, O = 1, P = 0, p = 0 }
 
 local function note_write(op, text, from)
     if op == 'Q' or op == 'O' then
@@ -166,8 +166,8 @@ local function write(op, text, from)
     local id = sub(text, 2, 17)
     if op == 'I' or op == 'i' then
         insert(id, ARGV[from], ARGV[from + 1])
-    elseif op == 'U' then
-        update(id, ARGV[from], sub(text, 18, 25))
+    elseif op == 'U' or op == 'u' then
+        update(id, ARGV[from], sub(text, 18, 25), op == 'u')
     elseif op == 'N' or op == 'M' then
         local h = head_of(id)
         if h and byte(h, 1) ~= KEPT then

@@ -110,9 +110,10 @@ end
 -- for them (`holders_of`): mostly nothing moves but the version.
 local function parse_key(text)
     if not text then
-        return { version = 0, live = {}, done = {} }
+        return { version = 0, text = false, live = {}, done = {}, moved = false }
     end
-    return { version = number(text), text = text }
+    -- With room for all that it may say later.
+    return { version = number(text), text = text, live = false, done = false, moved = false }
 end
 
 local function holders_of(found)
@@ -163,9 +164,9 @@ end
 
 -- The notes of these jobs. Few have any.
 local function notes_of_all(ids)
-    local records, found, any = {}, {}, 0
+    local records, found, any, none = {}, {}, 0, {}
     for i = 1, #ids do
-        records[i], found[i] = BASE .. 'n' .. ids[i], {}
+        records[i], found[i] = BASE .. 'n' .. ids[i], none
     end
     in_pieces(records, function(from, to)
         any = any + call('EXISTS', unpack(records, from, to))

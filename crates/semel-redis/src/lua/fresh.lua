@@ -27,7 +27,7 @@ local function file_others(from, jobs, width, first, is_refused)
         if not is_refused[first + i] then
             local id, h = sub(ARGV[from + i * width], #BASE + 2), ARGV[from + i * width + 1]
             local _, queue = names_of(h)
-            file(id, nil, h)
+            file(id, nil, h, place)
             place('j', id, true)
             count(queue, byte(h, 2), 1)
             count(queue, 'c', 1)

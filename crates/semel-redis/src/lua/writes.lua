@@ -11,6 +11,9 @@ local MARK_KEPT = 3600000
 local HEADS, BODIES, KEYS_OF = BASE .. 'h', BASE .. 'b', BASE .. 'k'
 
 local heads, keys, texts, pending, counts, crowded = {}, {}, {}, {}, {}, {}
+-- What only one write is about need not be found again, and goes to Redis as it was gathered: records, each behind its whole name; what
+-- leaves each set, and what enters it, each behind its score.
+local records, leaving, entering = {}, {}, {}
 
 -- Reads what is known to be needed.
 local function fetch_heads(ids)
@@ -84,6 +87,15 @@ local function place(set, member, is_in)
     members[member] = is_in
 end
 
+local function list_of(lists, set)
+    local list = lists[set]
+    if not list then
+        list = {}
+        lists[set] = list
+    end
+    return list
+end
+
 local SETS = { [1] = 't', [3] = 'a', [4] = 'd', [KEPT] = 'f' }
 
 -- Where a head is filed: the set and its place there.
@@ -104,8 +116,23 @@ local function filed(id, h)
     return nil
 end
 
--- Files `new` where `old` was; either may be none.
-local function file(id, old, new)
+-- As `place`, for a job that nothing else is about.
+local function place_alone(set, member, is_in)
+    if byte(set) == 108 then
+        -- The first under a limit is looked after.
+        place(set, member, is_in)
+    elseif is_in then
+        local list = list_of(entering, set)
+        local n = #list
+        list[n + 1], list[n + 2] = 0, member
+    else
+        local list = list_of(leaving, set)
+        list[#list + 1] = member
+    end
+end
+
+-- Files `new` where `old` was, by `put`; either may be none.
+local function file(id, old, new, put)
     local from, was, to, is
     if old then
         from, was = filed(id, old)
@@ -114,10 +141,10 @@ local function file(id, old, new)
         to, is = filed(id, new)
     end
     if from and (from ~= to or was ~= is) then
-        place(from, was, false)
+        put(from, was, false)
     end
     if to and (from ~= to or was ~= is) then
-        place(to, is, true)
+        put(to, is, true)
     end
     local expired, expires = NONE, NONE
     if old then
@@ -128,17 +155,17 @@ local function file(id, old, new)
     end
     if expired ~= expires then
         if expired ~= NONE then
-            place('x', expired .. id, false)
+            put('x', expired .. id, false)
         end
         if expires ~= NONE then
-            place('x', expires .. id, true)
+            put('x', expires .. id, true)
         end
     end
     local was_dead, is_dead = old and flag(old, 4), new and flag(new, 4)
     if was_dead and not is_dead then
-        place('z', id, false)
+        put('z', id, false)
     elseif is_dead and not was_dead then
-        place('z', id, true)
+        put('z', id, true)
     end
 end
 
@@ -156,8 +183,7 @@ local function note_gone(h)
 end
 
 -- Ended holders of a key are looked over when they have doubled.
-local function note_crowd(key, done)
-    local n = #done
+local function note_crowd(key, n)
     if n >= 8 and bit.band(n, n - 1) == 0 then
         crowded[key] = true
     end
@@ -166,7 +192,7 @@ end
 local function insert(id, h, body)
     put_head(id, h)
     texts[BODIES .. id] = body
-    file(id, nil, h)
+    file(id, nil, h, place)
     place('j', id, true)
     local _, queue = names_of(h)
     count(queue, byte(h, 2), 1)
@@ -181,7 +207,7 @@ local function insert(id, h, body)
         end
         list[#list + 1] = id
         if list == found.done then
-            note_crowd(key, list)
+            note_crowd(key, #list)
         end
     end
 end
@@ -209,11 +235,11 @@ local function forget(id, kept)
     end
     if kept ~= NONE then
         local new = char(KEPT) .. sub(old, 2, 2) .. char(bit.band(byte(old, 3), 251)) .. sub(old, 4, 32) .. kept .. sub(old, 41)
-        file(id, old, new)
+        file(id, old, new, place)
         put_head(id, new)
         return
     end
-    file(id, old, nil)
+    file(id, old, nil, place)
     place('j', id, false)
     heads[id] = false
     texts[HEADS .. id] = false
@@ -226,32 +252,49 @@ local function forget(id, kept)
     end
 end
 
--- New values for a head. `kept`: until when it stays if it is kept for its key alone.
-local function update(id, new, kept)
+-- Whether the only live holder is this one; it is then an ended one. A record is spared being read for that.
+local function end_only(found, id)
+    local text = found.text
+    if found.live or not text or unpack_bytes('>I4', text, 9) ~= 1 or sub(text, 13, 28) ~= id then
+        return false
+    end
+    found.text = sub(text, 1, 8) .. '\0\0\0\0' .. sub(text, 29) .. id
+    return true
+end
+
+-- New values for a head. `kept`: until when it stays if it is kept for its key alone. `is_alone`: nothing else is about the job.
+local function update(id, new, kept, is_alone)
     local old = head_of(id)
     if not old then
         return
     end
-    local held, key = key_of(old), key_of(new)
+    local key, is_held = key_of(new), flag(old, 16)
     if byte(old, 1) == KEPT then
         if not key or kept == NONE then
             forget(id, NONE)
             if not key then
                 -- Those that were left out are released with it.
-                holders_of(key_record(held)).done = {}
+                holders_of(key_record(key_of(old))).done = {}
             end
             return
         end
         note_gone(new)
         -- Whatever its program says: a head that is kept for its key alone is no dead letter.
         new = char(KEPT) .. sub(new, 2, 2) .. char(bit.band(byte(new, 3), 251)) .. sub(new, 4, 32) .. kept .. sub(new, 41)
-        file(id, old, new)
+        file(id, old, new, place)
         put_head(id, new)
         touch_key(key_record(key), number(new, 5))
         return
     end
-    file(id, old, new)
-    put_head(id, new)
+    if is_alone then
+        file(id, old, new, place_alone)
+        heads[id] = new
+        local n = #records
+        records[n + 1], records[n + 2] = HEADS .. id, new
+    else
+        file(id, old, new, place)
+        put_head(id, new)
+    end
     if byte(old, 2) ~= byte(new, 2) then
         local _, queue = names_of(new)
         count(queue, byte(old, 2), -1)
@@ -262,7 +305,7 @@ local function update(id, new, kept)
         touch_key(found, number(new, 5))
         -- A holder keeps its place among the others: decisions see them in the order in which they came.
         if byte(new, 1) ~= 4 then
-            if held and byte(old, 1) ~= 4 then
+            if is_held and byte(old, 1) ~= 4 then
                 return
             end
             holders_of(found)
@@ -272,14 +315,18 @@ local function update(id, new, kept)
             end
             return
         end
+        if end_only(found, id) then
+            note_crowd(key, (#found.text - 12) / 16)
+            return
+        end
         holders_of(found)
         if take_out(found.live, id) or take_out(found.done, id) then
             -- One that was left out in favour of a later one does not come back by being written.
             found.done[#found.done + 1] = id
-            note_crowd(key, found.done)
+            note_crowd(key, #found.done)
         end
-    elseif held then
-        local found = holders_of(key_record(held))
+    elseif is_held then
+        local found = holders_of(key_record(key_of(old)))
         take_out(found.live, id)
         -- Those that were left out are released with it.
         found.done = {}
@@ -317,11 +364,12 @@ local function flush(events)
             put_key(key, found)
         end
     end
-    local set, deleted = {}, {}
+    local set, deleted = records, {}
+    local last = #set
     for name, text in pairs(texts) do
         if text then
-            set[#set + 1] = name
-            set[#set + 1] = text
+            set[last + 1], set[last + 2] = name, text
+            last = last + 2
         else
             deleted[#deleted + 1] = name
         end
@@ -332,9 +380,10 @@ local function flush(events)
     in_pieces(deleted, function(from, to)
         call('DEL', unpack(deleted, from, to))
     end)
+    local firsts_were = {}
     for set, members in pairs(pending) do
-        local gone, added = {}, {}
-        local first_was = first_of(set)
+        local gone, added = list_of(leaving, set), list_of(entering, set)
+        firsts_were[set] = first_of(set)
         for member, is_in in pairs(members) do
             if is_in then
                 added[#added + 1] = 0
@@ -343,14 +392,20 @@ local function flush(events)
                 gone[#gone + 1] = member
             end
         end
+    end
+    for set, gone in pairs(leaving) do
         in_pieces(gone, function(from, to)
             call('ZREM', BASE .. set, unpack(gone, from, to))
         end)
+    end
+    for set, added in pairs(entering) do
         in_pieces(added, function(from, to)
             call('ZADD', BASE .. set, unpack(added, from, to))
         end)
+    end
+    for set in pairs(pending) do
+        local first_was, first_is = firsts_were[set], first_of(set)
         -- The queue has each limit's first one, the limit behind it: claims find by it the few limits that matter to them.
-        local first_is = first_of(set)
         if first_was ~= first_is then
             local firsts, lane = BASE .. 'i' .. sub(set, 2, -9), sub(set, -8)
             if first_was then

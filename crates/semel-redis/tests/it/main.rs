@@ -16,6 +16,7 @@ mod damage;
 mod doors;
 #[cfg(unix)]
 mod encrypted;
+mod ends;
 mod fresh;
 mod halves;
 #[cfg(unix)]
