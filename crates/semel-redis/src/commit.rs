@@ -58,7 +58,7 @@ impl Shared {
             let mut command = link.call(Script::Commit);
             command.arg(turn.groups()).arg(turn.number);
             self.push_time(&mut command);
-            request::push(&mut command, link.base(), &batch.groups, &[]);
+            request::push(&mut command, link.base(), &batch.groups, None);
             commands.push(command);
         }
         let claims: Vec<&[Claim]> =

@@ -112,7 +112,7 @@ pub fn unpacked(bytes: &[u8]) -> Vec<u16> {
 /// Arguments one behind the other, each behind its length.
 fn written(base: &str, share: &Share) -> Vec<u8> {
     let mut command = Cmd::new();
-    request::push(&mut command, base, &share.groups, &share.forwards);
+    request::push(&mut command, base, &share.groups, Some(&share.forwards));
     let mut bytes = Vec::new();
     for arg in command.args_iter() {
         if let redis::Arg::Simple(arg) = arg {

@@ -248,10 +248,10 @@ impl<'a> Reader<'a> {
 const _: () = assert!(Slot::Ready as u8 == 0 && Slot::Lease as u8 == 3 && Slot::Done as u8 == 4);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn least() -> Head {
+    pub(crate) fn least() -> Head {
         let at = Timestamp::from_millis(1_767_225_600_123);
         Head {
             id: JobId::mint(at, 1, 7),

@@ -12,8 +12,10 @@ use crate::head::{self, NO_PLACE, place, push_text};
 /// Where an id leads that has its job in another partition; none where it leads nowhere any more.
 pub type Forward = (JobId, Option<u16>);
 
-/// Adds groups to a call of the script, and behind them where ids of this partition lead.
-pub fn push(command: &mut Cmd, base: &str, groups: &[Group], forwards: &[Forward]) {
+/// Adds groups to a call of the script. Those of a commit over several partitions have behind them where ids of this partition lead. What is
+/// said of these is stored, and a server with an older program may tell it to its own script: no letter is new there.
+pub fn push(command: &mut Cmd, base: &str, groups: &[Group], crossing: Option<&[Forward]>) {
+    let forwards = crossing.unwrap_or_default();
     let more = usize::from(!forwards.is_empty());
     let mentions = Mentions::of(groups);
     let (fresh, others) = mentions.sort(groups);
@@ -51,7 +53,7 @@ pub fn push(command: &mut Cmd, base: &str, groups: &[Group], forwards: &[Forward
             command.arg(expectation(group, expect));
         }
         for write in &group.writes {
-            push_write(command, write, |job| mentions.is_alone(job, group));
+            push_write(command, write, |job| crossing.is_none() && mentions.is_alone(job, group));
         }
     }
     if more > 0 {
@@ -214,4 +216,29 @@ fn push_event(bytes: &mut Vec<u8>, event: &Event) {
     bytes.extend_from_slice(&event.amount.to_be_bytes());
     push_text(bytes, event.job_type.as_str());
     push_text(bytes, event.queue.as_str());
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{Arg, Cmd};
+    use semel_core::draft::{Group, Write};
+
+    use super::push;
+
+    #[test]
+    fn what_is_stored_of_a_commit_is_said_in_letters_that_older_programs_know() {
+        let head = crate::head::tests::least();
+        let group = Group { writes: vec![Write::Update { head }], ..Group::default() };
+        let letter = |crossing: Option<&[_]>| {
+            let mut command = Cmd::new();
+            push(&mut command, "", std::slice::from_ref(&group), crossing);
+            let is_update = |arg: &[u8]| arg.len() == 25 && arg[0].eq_ignore_ascii_case(&b'u');
+            let args = command.args_iter().filter_map(|arg| match arg {
+                Arg::Simple(arg) if is_update(arg) => Some(arg[0]),
+                _ => None,
+            });
+            args.collect::<Vec<_>>()
+        };
+        assert_eq!((letter(None), letter(Some(&[]))), (vec![b'u'], vec![b'U']));
+    }
 }
