@@ -8,8 +8,9 @@ use semel_core::body::Corrupt;
 use semel_core::cron::{self, Looked};
 use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads, each};
 use semel_core::enqueue::once;
-use semel_core::ident::{CronName, JobId};
+use semel_core::ident::{CronName, JobId, JobType, QueueName};
 use semel_core::limits::BATCH_JOBS_MAX;
+use semel_core::settle::Settled;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_core::{life, settle, workflow};
@@ -27,8 +28,51 @@ const RUN_DOCUMENTS_MAX: u32 = 500;
 /// Of those, the ones that are decisions of their own: so many in one run, that other duties have their turn.
 const RUN_DECISIONS_MAX: usize = 100;
 
+/// What became of one job.
+enum Did {
+    Nothing,
+    Moved,
+    /// Its run ended without its worker's word.
+    Lost(JobType, QueueName),
+}
+
+impl From<bool> for Did {
+    fn from(has_moved: bool) -> Self {
+        if has_moved { Self::Moved } else { Self::Nothing }
+    }
+}
+
+impl From<Option<Settled>> for Did {
+    fn from(settled: Option<Settled>) -> Self {
+        match settled {
+            Some(Settled::Done(head)) => Self::Lost(head.job_type.clone(), head.queue.clone()),
+            settled => Self::from(settled.is_some()),
+        }
+    }
+}
+
+/// What became of a piece.
+#[derive(Default)]
+struct Done {
+    moved: usize,
+    lost: Vec<(JobType, QueueName)>,
+}
+
+impl FromIterator<Did> for Done {
+    fn from_iter<I: IntoIterator<Item = Did>>(all: I) -> Self {
+        let mut done = Self::default();
+        for did in all {
+            done.moved += usize::from(!matches!(did, Did::Nothing));
+            if let Did::Lost(job_type, queue) = did {
+                done.lost.push((job_type, queue));
+            }
+        }
+        done
+    }
+}
+
 /// What one run of a duty did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
     /// Jobs moved.
     pub moved: usize,
@@ -38,6 +82,8 @@ pub struct Ran {
     pub next: Option<Timestamp>,
     /// The store's time at the look.
     pub now: Timestamp,
+    /// Runs that ended without their workers' word, because their time was over or their workers are gone: the type and the queue of each.
+    pub lost: Vec<(JobType, QueueName)>,
 }
 
 impl Ran {
@@ -57,13 +103,16 @@ impl Ran {
     /// Adds what became of pieces; `name` says which thing it was that cannot be read, and `what` of what kind.
     fn add<I>(
         &mut self,
-        decided: Vec<(Vec<I>, Apart<usize>)>,
+        decided: Vec<(Vec<I>, Apart<Done>)>,
         what: &'static str,
         name: impl Fn(&I) -> String,
     ) -> Result<(), StoreError> {
         for (items, decided) in decided {
             match decided {
-                Apart::Done(moved) => self.moved += moved,
+                Apart::Done(done) => {
+                    self.moved += done.moved;
+                    self.lost.extend(done.lost);
+                }
                 Apart::HeldUp => self.held_up += items.len(),
                 Apart::Unreadable(why) => {
                     let name = items.first().map(&name);
@@ -99,8 +148,8 @@ macro_rules! duty {
                     let decided = apart(ids, |ids: Vec<JobId>| {
                         let reads = Reads { $read: ids.clone(), ..Reads::default() };
                         store.decide_within(PATIENCE, reads, move |$draft: &mut Draft| {
-                            let did = each(&ids, |$id| $act)?;
-                            Ok(did.into_iter().filter(|did| *did).count())
+                            let did = each(&ids, |$id| $act.map(Did::from))?;
+                            Ok(did.into_iter().collect::<Done>())
                         })
                     });
                     ran.add(decided.await, "a job", ToString::to_string)?;
@@ -120,7 +169,7 @@ duty! {
 }
 duty! {
     /// Leases and execution times that ran out end their runs.
-    Reap, Due::Lease, fulls, |draft, id| settle::reap(draft, *id).map(|settled| settled.is_some())
+    Reap, Due::Lease, fulls, |draft, id| settle::reap(draft, *id)
 }
 duty! {
     /// Waiting jobs past their `expires_at` are discarded.
@@ -196,7 +245,7 @@ async fn forget(store: &Store, requests: Vec<DocumentKey>, ran: &mut Ran) -> Res
         let reads = Reads { documents: requests.clone(), ..Reads::default() };
         store.decide_within(PATIENCE, reads, move |draft: &mut Draft| {
             let forgotten = each(&requests, |key| once::forget(draft, key))?;
-            Ok(forgotten.into_iter().filter(|was| *was).count())
+            Ok(forgotten.into_iter().map(Did::from).collect::<Done>())
         })
     });
     ran.add(decided.await, "a request", |key| key.name.to_string())

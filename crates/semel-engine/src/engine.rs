@@ -13,7 +13,7 @@ use std::task::Poll;
 use semel_core::draft::{Draft, KeyRead, Missing, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::explain::{Explanation, explain};
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::state::StateSet;
@@ -60,6 +60,14 @@ struct Shared {
     samples: Samples,
     stop: watch::Sender<bool>,
     duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Shared {
+    /// Counts a run that ended without its worker's word.
+    fn count_lost(&self, job_type: &JobType, queue: &QueueName) {
+        self.counters.count(job_type, queue, "failed");
+        self.throughput.count(&Tenant::from_stored(queue.tenant()), false);
+    }
 }
 
 impl Drop for Shared {

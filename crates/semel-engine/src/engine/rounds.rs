@@ -40,7 +40,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
     let mut kept = Instant::now();
     let mut flushed = kept;
     loop {
-        let mut rest = match time_duties(store).await {
+        let mut rest = match time_duties(store, engine).await {
             Ok(rest) => rest.min(HOUSEKEEPING_EVERY),
             Err(StoreError::Closed) => return,
             Err(error) => {
@@ -104,7 +104,7 @@ fn or_later(turn: Result<bool, StoreError>) -> bool {
 
 /// Runs the duties that hang on a time, until nothing is due or their turn is over. Says how long nothing will be. One that fails
 /// keeps no other from its run.
-async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
+async fn time_duties(store: &Store, engine: &Weak<Shared>) -> Result<Duration, StoreError> {
     let began = Instant::now();
     loop {
         let runs = [
@@ -113,6 +113,10 @@ async fn time_duties(store: &Store) -> Result<Duration, StoreError> {
             Expire.run_once(store).await,
             Tend.run_once(store).await,
         ];
+        if let Some(shared) = engine.upgrade() {
+            let lost = runs.iter().flatten().flat_map(|ran| &ran.lost);
+            lost.for_each(|(job_type, queue)| shared.count_lost(job_type, queue));
+        }
         let ran = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
         let now = ran.iter().map(|ran| ran.now).max().unwrap_or_default();
         let next = ran.iter().filter_map(|ran| ran.next).min();

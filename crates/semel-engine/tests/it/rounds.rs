@@ -185,3 +185,27 @@ async fn neither_a_timer_nor_the_end_waits_for_a_store_that_keeps_house() {
     assert_eq!(jobs.len(), 1);
     timeout(60 * SECOND, engine.close()).await.unwrap();
 }
+
+/// Their workers cannot say so, for they hang or are gone. Who watches failures sees it all the same.
+#[tokio::test(start_paused = true)]
+async fn runs_that_end_without_their_workers_word_are_counted_as_failed() {
+    let bench = Bench::new();
+    let started = bench.start();
+    bench.create(2, &job().times(1_000, 0)).await;
+    bench.create(1, &job().times(60_000, 1_000)).await;
+    assert_eq!(bench.engine.claim(claim(&["default"], 3)).await.unwrap().len(), 3);
+    bench.clock.advance(5 * SECOND);
+    let failed = || {
+        let all = started.counters().all();
+        all.into_iter().filter(|((.., outcome), _)| *outcome == "failed").map(|(_, count)| count).sum::<u64>()
+    };
+    let counted = async {
+        while failed() < 3 {
+            sleep(SECOND).await;
+        }
+    };
+    timeout(60 * SECOND, counted).await.unwrap();
+    sleep(10 * SECOND).await;
+    assert_eq!(failed(), 3, "each of them one time");
+    assert_eq!(started.throughput().failed, 3);
+}
