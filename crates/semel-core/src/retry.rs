@@ -165,6 +165,10 @@ impl RetryPolicy {
     /// The wait after the failure of attempt `attempt` (1 is the first). `chance` in `[0, 1)` decides the jitter.
     /// The cap holds before and after the jitter (OJS retry 3.5).
     pub fn wait_after(&self, attempt: u32, chance: f64) -> Duration {
+        // A growth beyond all numbers of nothing would be no number.
+        if self.initial_interval.is_zero() {
+            return Duration::ZERO;
+        }
         let attempt = f64::from(attempt.max(1));
         let initial = self.initial_interval.as_secs_f64();
         let grown = match self.backoff {
@@ -205,6 +209,9 @@ mod tests {
         assert_eq!([1, 2, 3, 99].map(|n| seconds(&of(Backoff::Linear), n)), [1.0, 2.0, 3.0, 30.0]);
         assert_eq!([1, 2, 3, 99].map(|n| seconds(&of(Backoff::Constant), n)), [1.0; 4]);
         assert_eq!([1, 2, 3, 99].map(|n| seconds(&of(Backoff::Polynomial), n)), [1.0, 4.0, 9.0, 30.0]);
+        // However often: no wait grows to none.
+        let at_once = RetryPolicy { initial_interval: Duration::ZERO, ..policy.clone() };
+        assert_eq!([1, 1_024, 1_025, 5_000].map(|n| seconds(&at_once, n)), [0.0; 4]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A policy as it was sent.
 
+use super::choice::Dimension;
+
 /// A unique policy as it was sent, its spellings already normalised; nothing in it is checked.
 ///
 /// May carry the caller's own key, so it is not to be logged above DEBUG.
@@ -49,8 +51,18 @@ impl PolicySpec {
         let has_meta = self.meta_keys.is_some() || self.meta_except.is_some();
         let preset = if self.key.is_some() {
             Self { keys: None, args_keys: None, meta_keys: None, meta_except: None, ..preset }
-        } else if self.keys.is_some() {
-            Self { key: None, scope: None, with_version: false, ..preset }
+        } else if let Some(keys) = &self.keys {
+            // What the preset says of args and of meta is said of dimensions that may be no longer there.
+            let has = |dimension: Dimension| keys.iter().any(|key| key == dimension.name());
+            Self {
+                key: None,
+                scope: None,
+                with_version: false,
+                args_keys: preset.args_keys.filter(|_| has(Dimension::Args)),
+                meta_keys: preset.meta_keys.filter(|_| has(Dimension::Meta)),
+                meta_except: preset.meta_except.filter(|_| has(Dimension::Meta)),
+                ..preset
+            }
         } else {
             preset
         };

@@ -149,6 +149,12 @@ fn presets_are_ordinary_policies() {
     );
     assert_eq!((wider.period().unwrap().to_string().as_str(), wider.while_active()), ("PT5M", true));
     assert_eq!(wider.on_conflict(), OnConflict::Reject);
+    // What is said of meta goes with it.
+    let narrower = build(spec(r#"{"keys":["type","args"]}"#).over(content.clone()));
+    assert_eq!(narrower.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type, Dimension::Args]);
+    let still =
+        build(spec(r#"{"keys":["meta"]}"#).over(spec(r#"{"meta_keys":["tenant"]}"#).over(content.clone())));
+    assert_eq!(still.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type, Dimension::Meta]);
     let milliseconds = spec(r#"{"period_ms":5}"#).over(spec(r#"{"period":"P1D"}"#).over(content));
     assert_eq!(build(milliseconds).period().unwrap().to_string(), "PT0.005S");
 }
